@@ -1,0 +1,135 @@
+"""baton hands work to CLI coding agents in tmux and knows what became of it.
+
+    import baton
+
+    job = baton.register_job("Write sort_problems.md", agent="claude-code")
+    with baton.open_jobs() as jobs:
+        claimed = jobs.pick_pending("tmux:claude-code", lease_sec=60)
+
+The functions open the registry for one call; `open_jobs` keeps it open for many. Names are loaded when they
+are first used, so that importing baton costs next to nothing.
+"""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.api import (
+        events_after,
+        get_job,
+        list_jobs,
+        mark_sent,
+        next_seq,
+        open_jobs,
+        pick_pending,
+        record_event,
+        register_job,
+        release,
+        renew_lease,
+        requeue,
+        stats,
+        unsent_events,
+        update_status,
+    )
+    from baton.audit import (
+        append_event,
+        init_job_log,
+        iter_logged_events,
+        job_log_path,
+        list_logged_jobs,
+        read_logged_meta,
+        read_logged_status,
+        update_logged_status,
+        verify_log,
+    )
+    from baton.errors import (
+        BatonError,
+        EventRefused,
+        IllegalTransition,
+        InvalidRecord,
+        InvalidValue,
+        JobNotFound,
+        RegistryUnavailable,
+        StaleAttempt,
+    )
+    from baton.jobs import Jobs
+    from baton.model import EventName, Job, Status, StoredEvent
+    from baton.registry.listing import JobFilter
+
+    LOGS_DIR: str
+
+_HOME_OF = {
+    "baton.api": (
+        "events_after get_job list_jobs mark_sent next_seq open_jobs pick_pending record_event register_job "
+        "release renew_lease requeue stats unsent_events update_status"
+    ),
+    "baton.audit": (
+        "LOGS_DIR append_event init_job_log iter_logged_events job_log_path list_logged_jobs read_logged_meta "
+        "read_logged_status update_logged_status verify_log"
+    ),
+    "baton.errors": (
+        "BatonError EventRefused IllegalTransition InvalidRecord InvalidValue JobNotFound RegistryUnavailable "
+        "StaleAttempt"
+    ),
+    "baton.jobs": "Jobs",
+    "baton.model": "EventName Job Status StoredEvent",
+    "baton.registry.listing": "JobFilter",
+}
+_MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names.split()}
+
+__all__ = [
+    "LOGS_DIR",
+    "BatonError",
+    "EventName",
+    "EventRefused",
+    "IllegalTransition",
+    "InvalidRecord",
+    "InvalidValue",
+    "Job",
+    "JobFilter",
+    "JobNotFound",
+    "Jobs",
+    "RegistryUnavailable",
+    "StaleAttempt",
+    "Status",
+    "StoredEvent",
+    "__version__",
+    "append_event",
+    "events_after",
+    "get_job",
+    "init_job_log",
+    "iter_logged_events",
+    "job_log_path",
+    "list_jobs",
+    "list_logged_jobs",
+    "mark_sent",
+    "next_seq",
+    "open_jobs",
+    "pick_pending",
+    "read_logged_meta",
+    "read_logged_status",
+    "record_event",
+    "register_job",
+    "release",
+    "renew_lease",
+    "requeue",
+    "stats",
+    "unsent_events",
+    "update_logged_status",
+    "update_status",
+    "verify_log",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _MODULE_OF:
+        raise AttributeError(f"module 'baton' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_MODULE_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

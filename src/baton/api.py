@@ -1,0 +1,155 @@
+"""The verbs as functions, for a script that makes one call: each opens the registry and closes it again.
+
+Every function takes, as keywords, where to look: `home`, `registry` (a url), `registry_dir`, `logs_dir`; what is
+not given comes from the environment and the config file, as on the command line.
+"""
+
+from __future__ import annotations
+
+from baton import jobs as _jobs
+from baton.config import Settings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any, TypedDict, Unpack
+
+    from baton.model import Job, StoredEvent
+    from baton.registry.listing import JobFilter
+    from baton.registry.results import Page
+
+    class Where(TypedDict, total=False):
+        home: str | None
+        registry: str | None
+        registry_dir: str | None
+        logs_dir: str | None
+
+
+def open_jobs(**where: Unpack[Where]) -> _jobs.Jobs:
+    """The registry with its audit log, for a `with` block."""
+    return _jobs.open_jobs(Settings(where))
+
+
+def register_job(
+    prompt: str,
+    *,
+    agent: str | None = None,
+    agent_session: str | None = None,
+    broker: Mapping[str, Any] | None = None,
+    timeout_sec: int | None = None,
+    idle_timeout_sec: int | None = None,
+    expected_artifacts: Iterable[str] = (),
+    workdir: str | None = None,
+    max_attempts: int = 1,
+    priority: int = 0,
+    validate: str | None = None,
+    labels: Iterable[str] = (),
+    **where: Unpack[Where],
+) -> Job:
+    """Registers a pending job and returns it. InvalidValue, and nothing written, when an argument does not fit."""
+    settings = Settings(where)
+    with _jobs.open_jobs(settings) as jobs:
+        return jobs.register_job(
+            prompt,
+            agent=agent or settings.agent,
+            agent_session=agent_session,
+            broker=broker,
+            timeout_sec=settings.timeout_sec if timeout_sec is None else timeout_sec,
+            idle_timeout_sec=settings.idle_timeout_sec if idle_timeout_sec is None else idle_timeout_sec,
+            expected_artifacts=expected_artifacts,
+            workdir=workdir,
+            max_attempts=max_attempts,
+            priority=priority,
+            validate=validate,
+            labels=labels,
+        )
+
+
+def get_job(job_id: str, **where: Unpack[Where]) -> Job:
+    """The job as it is now; JobNotFound when there is none of that id."""
+    with open_jobs(**where) as jobs:
+        return jobs.get_job(job_id)
+
+
+def list_jobs(
+    condition: JobFilter | None = None, *, limit: int = 50, after: str | None = None, **where: Unpack[Where]
+) -> Page:
+    """One page of jobs, newest first; `page.next` as `after` gives the following one."""
+    with open_jobs(**where) as jobs:
+        return jobs.list_jobs(condition, limit=limit, after=after)
+
+
+def pick_pending(
+    agent_session: str, *, holder: str | None = None, lease_sec: float | None = None, **where: Unpack[Where]
+) -> Job | None:
+    """Claims the pending job of that label that comes first, or None. No two callers get the same job."""
+    with open_jobs(**where) as jobs:
+        return jobs.pick_pending(agent_session, holder=holder, lease_sec=lease_sec)
+
+
+def update_status(job_id: str, status: str, *, attempt: int | None = None, **where: Unpack[Where]) -> Job:
+    """Sets a status that may follow the present one; IllegalTransition otherwise."""
+    with open_jobs(**where) as jobs:
+        return jobs.update_status(job_id, status, attempt=attempt)
+
+
+def next_seq(job_id: str, *, attempt: int | None = None, **where: Unpack[Where]) -> int:
+    """Takes the job's next event number without making an event."""
+    with open_jobs(**where) as jobs:
+        return jobs.next_seq(job_id, attempt=attempt)
+
+
+def record_event(
+    job_id: str,
+    event: str,
+    *,
+    detail: str = "",
+    data: Mapping[str, Any] | None = None,
+    attempt: int | None = None,
+    **where: Unpack[Where],
+) -> StoredEvent:
+    """Writes a signed event into the job's story; it is unsent until a publisher has sent it."""
+    with open_jobs(**where) as jobs:
+        return jobs.record_event(job_id, event, detail=detail, data=data, attempt=attempt)
+
+
+def renew_lease(job_id: str, *, attempt: int, lease_sec: float, **where: Unpack[Where]) -> Job:
+    """The holder lives: its lease ends `lease_sec` from now. StaleAttempt when it lost the job."""
+    with open_jobs(**where) as jobs:
+        return jobs.renew_lease(job_id, attempt=attempt, lease_sec=lease_sec)
+
+
+def release(job_id: str, *, attempt: int, **where: Unpack[Where]) -> Job:
+    """The holder hands its job back."""
+    with open_jobs(**where) as jobs:
+        return jobs.release(job_id, attempt=attempt)
+
+
+def requeue(job_id: str, *, reason: str = "requeued", **where: Unpack[Where]) -> Job:
+    """An operator takes a running job from its holder: it is pending again."""
+    with open_jobs(**where) as jobs:
+        return jobs.release(job_id, reason=reason)
+
+
+def events_after(job_id: str, seq: int = 0, *, limit: int = 1000, **where: Unpack[Where]) -> list[StoredEvent]:
+    """The job's events with a higher number, in order."""
+    with open_jobs(**where) as jobs:
+        return jobs.events_after(job_id, seq, limit=limit)
+
+
+def unsent_events(*, job_id: str | None = None, limit: int = 1000, **where: Unpack[Where]) -> list[StoredEvent]:
+    """Events that no broker has acknowledged yet, per job in order."""
+    with open_jobs(**where) as jobs:
+        return jobs.unsent_events(job_id=job_id, limit=limit)
+
+
+def mark_sent(job_id: str, seqs: Iterable[int], **where: Unpack[Where]) -> None:
+    """A broker has acknowledged these."""
+    with open_jobs(**where) as jobs:
+        jobs.mark_sent(job_id, seqs)
+
+
+def stats(**where: Unpack[Where]) -> dict[str, int]:
+    """How many jobs there are by status, and `unsent` events."""
+    with open_jobs(**where) as jobs:
+        return jobs.stats()

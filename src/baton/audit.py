@@ -1,0 +1,317 @@
+"""The history of a job, which outlives the registry: `<logs>/<job_id>/`.
+
+    meta.json       the record at registration, secrets hidden
+    events.ndjson   append-only, one object a line; each line carries `n` and `prev`, the SHA-256 of the line
+                    before it
+    status.json     the current status, and the number and hash of the last line: so that a log that was cut
+                    short shows, too
+
+Whoever can write these files can also rebuild the whole chain; what is promised is that no line changes
+quietly, by accident or by hand.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from hashlib import sha256
+
+from baton.clock import format_time
+from baton.fsio import make_private_dir, open_private, read_file, replace_file, write_all
+from baton.model import HIDDEN, check_job_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+    from typing import Any, Final
+
+_FIRST: Final = "0" * 64
+_EVENTS: Final = "events.ndjson"
+_META: Final = "meta.json"
+_STATUS: Final = "status.json"
+
+
+def __getattr__(name: str) -> str:
+    if name == "LOGS_DIR":
+        from baton.config import Settings
+
+        return os.path.abspath(Settings().logs_dir)
+    raise AttributeError(name)
+
+
+def job_log_path(job_id: str, logs_dir: str | None = None) -> str:
+    """The folder that holds the history of that job; it need not exist."""
+    folder: str = logs_dir if logs_dir is not None else __getattr__("LOGS_DIR")
+    return os.path.join(folder, check_job_id(job_id))
+
+
+# -- writing -----------------------------------------------------------------------------------------------
+
+
+def init_job_log(
+    record: Mapping[str, Any], *, now_ns: int, logs_dir: str | None = None, adopted: bool = False
+) -> None:
+    """Begins the history of a job with its record, secrets hidden. `adopted`: the job was there before."""
+    folder = job_log_path(record["job_id"], logs_dir)
+    make_private_dir(folder)
+    shown = {**record}
+    if shown.get("auth_token") is not None:
+        shown["auth_token"] = HIDDEN
+    if isinstance(shown.get("broker"), dict) and shown["broker"].get("password") is not None:
+        shown["broker"] = {**shown["broker"], "password": HIDDEN}
+    meta = json.dumps(shown, ensure_ascii=False, indent=2).encode() + b"\n"
+    replace_file(os.path.join(folder, _META), meta)
+    line = {"event": "registered", "status": record["status"], "meta_sha256": sha256(meta).hexdigest()}
+    if adopted:
+        line["detail"] = "found in the registry, registered by another program"
+    append_event(record["job_id"], line, status=record["status"], now_ns=now_ns, logs_dir=logs_dir)
+
+
+def append_event(
+    job_id: str,
+    line: Mapping[str, Any],
+    *,
+    now_ns: int,
+    status: str | None = None,
+    logs_dir: str | None = None,
+) -> None:
+    """Adds one line, safely beside other appenders, and sets the status if there is a new one.
+
+    A line that a crash left half written is removed first, and the log says so. A log that does not end where
+    it ended when it was last written to gets a `damaged` line, so that the damage stays visible.
+    """
+    folder = job_log_path(job_id, logs_dir)
+    make_private_dir(folder)
+    fd = open_private(os.path.join(folder, _EVENTS), os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        size = os.fstat(fd).st_size
+        last, end = _last_line(fd, size)
+        number, previous = (_number(last), _hash(last)) if last else (0, _FIRST)
+        head = _read_object(os.path.join(folder, _STATUS)) or {}
+        lines = [*_repairs(head, number, previous, size - end), line]
+        content = b""
+        for each in lines:
+            number += 1
+            entry = {"n": number, "prev": previous, "ts": format_time(now_ns), **each}
+            encoded = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+            previous = _hash(encoded)
+            content += encoded
+        _overwrite_from(fd, end, size, content)
+        head = {
+            "status": head.get("status") if status is None else status,
+            "updated_at": format_time(now_ns),
+            "n": number,
+            "head": previous,
+        }
+        # Derived from the log: after a power cut it may be a line behind, which `verify_log` accepts.
+        replace_file(os.path.join(folder, _STATUS), json.dumps(head).encode() + b"\n", durable=False)
+    finally:
+        os.close(fd)
+
+
+def update_logged_status(
+    job_id: str, before: str, after: str, *, now_ns: int, logs_dir: str | None = None, **more: Any
+) -> None:
+    """Adds a `status_changed` line."""
+    line = {"event": "status_changed", "from": before, "to": after, **more}
+    append_event(job_id, line, status=after, now_ns=now_ns, logs_dir=logs_dir)
+
+
+def _repairs(head: Mapping[str, Any], number: int, previous: str, torn: int) -> list[dict[str, Any]]:
+    """Lines that say what is wrong with the end of the log, before it goes on."""
+    repairs: list[dict[str, Any]] = []
+    if torn:
+        repairs.append({"event": "mended", "detail": f"{torn} bytes of a half-written line removed"})
+    expected = head.get("n", number)
+    if expected > number or (expected == number and head.get("head", previous) != previous):
+        repairs.append(
+            {"event": "damaged", "detail": f"the log ended at line {expected}, it now ends at {number}"}
+            if expected > number
+            else {"event": "damaged", "detail": f"line {number} is not what was written"}
+        )
+    return repairs
+
+
+def _overwrite_from(fd: int, end: int, size: int, content: bytes) -> None:
+    if end < size:
+        os.ftruncate(fd, end)
+    os.lseek(fd, end, os.SEEK_SET)
+    try:
+        write_all(fd, content)
+        os.fsync(fd)
+    except OSError:
+        os.ftruncate(fd, end)
+        raise
+
+
+# -- reading -----------------------------------------------------------------------------------------------
+
+
+def read_logged_meta(job_id: str, logs_dir: str | None = None) -> dict[str, Any] | None:
+    return _read_object(os.path.join(job_log_path(job_id, logs_dir), _META))
+
+
+def read_logged_status(job_id: str, logs_dir: str | None = None) -> str | None:
+    head = _read_object(os.path.join(job_log_path(job_id, logs_dir), _STATUS))
+    status = head.get("status") if head else None
+    return status if isinstance(status, str) else None
+
+
+def iter_logged_events(job_id: str, logs_dir: str | None = None) -> Iterator[dict[str, Any]]:
+    """The lines in order; one that cannot be read is passed over here, and found by `verify_log`."""
+    for raw in _raw_lines(job_id, logs_dir):
+        line = _parse(raw)
+        if line is not None:
+            yield line
+
+
+def list_logged_jobs(logs_dir: str | None = None) -> list[str]:
+    """Ids of all jobs that have a history, the one changed last at the end."""
+    folder: str = logs_dir if logs_dir is not None else __getattr__("LOGS_DIR")
+    found = []
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    for name in names:
+        try:
+            found.append((os.stat(os.path.join(folder, name, _EVENTS)).st_mtime_ns, name))
+        except OSError:
+            continue
+    return [name for _, name in sorted(found)]
+
+
+class Verdict:
+    """What `verify_log` found: `damage` is what nobody should have done, `notes` is what a crash may leave."""
+
+    __slots__ = ("damage", "lines", "notes")
+
+    def __init__(self) -> None:
+        self.lines = 0
+        self.damage: list[str] = []
+        self.notes: list[str] = []
+
+
+def verify_log(job_id: str, logs_dir: str | None = None) -> Verdict:
+    """Follows the chain from the first line to the last, and compares both ends with what stands beside it."""
+    verdict = Verdict()
+    folder = job_log_path(job_id, logs_dir)
+    raw_lines = _raw_lines(job_id, logs_dir)
+    torn = bool(raw_lines) and not raw_lines[-1].endswith(b"\n")
+    if torn:
+        raw_lines.pop()
+    verdict.lines = len(raw_lines)
+    number, previous = 0, _FIRST
+    hashes = {0: _FIRST}
+    for position, raw in enumerate(raw_lines, start=1):
+        line = _parse(raw)
+        found = line.get("n") if line else None
+        if line is None or not isinstance(found, int):
+            verdict.damage.append(f"line {position} is not a line of this log")
+            number, previous = number + 1, _hash(raw)
+            continue
+        if found > number + 1:
+            missing = f"line {number + 1}" if found == number + 2 else f"lines {number + 1} to {found - 1}"
+            verdict.damage.append(f"{missing} missing before line {found}")
+        elif found <= number:
+            verdict.damage.append(f"line {found} stands at place {position}: inserted, or moved")
+        elif line.get("prev") != previous:
+            verdict.damage.append(
+                f"line {number} was changed: line {found} was written after another"
+                if number
+                else "line 1 does not begin the log"
+            )
+        if line.get("event") == "damaged":
+            verdict.damage.append(f"line {found} tells of earlier damage: {line.get('detail')}")
+        elif line.get("event") == "mended":
+            verdict.notes.append(f"line {found}: {line.get('detail')}")
+        number, previous = found, _hash(raw)
+        hashes[number] = previous
+    _verify_ends(verdict, folder, raw_lines, hashes, number)
+    if torn:
+        verdict.notes.append("the last line is half written, by a crash; the next append mends it")
+    return verdict
+
+
+def _verify_ends(
+    verdict: Verdict, folder: str, raw_lines: list[bytes], hashes: Mapping[int, str], last: int
+) -> None:
+    head = _read_object(os.path.join(folder, _STATUS))
+    if head is None or not isinstance(head.get("n"), int):
+        verdict.damage.append(f"{_STATUS} is missing or not readable")
+    elif head["n"] > last:
+        verdict.damage.append(f"the log is cut short: it had {head['n']} lines, it has {last}")
+    elif hashes.get(head["n"]) != head.get("head"):
+        verdict.damage.append(f"line {head['n']} was changed: {_STATUS} knows another")
+    elif head["n"] < last:
+        verdict.notes.append(f"{_STATUS} is behind the log, by a crash; the next append mends it")
+    elif head.get("status") != _status_told_by(raw_lines):
+        verdict.damage.append(f"{_STATUS} was changed: the log tells of another status")
+    first = _parse(raw_lines[0]) if raw_lines else None
+    if first is None:
+        verdict.damage.append("the log is empty")
+    elif "meta_sha256" in first:
+        try:
+            meta = read_file(os.path.join(folder, _META))
+        except OSError:
+            meta = b""
+        if _hash(meta) != first["meta_sha256"]:
+            verdict.damage.append(f"{_META} was changed")
+
+
+def _status_told_by(raw_lines: list[bytes]) -> str | None:
+    for raw in reversed(raw_lines):
+        line = _parse(raw)
+        if line is not None:
+            status = line.get("to") or (line.get("status") if line.get("event") == "registered" else None)
+            if isinstance(status, str):
+                return status
+    return None
+
+
+def _raw_lines(job_id: str, logs_dir: str | None) -> list[bytes]:
+    try:
+        content = read_file(os.path.join(job_log_path(job_id, logs_dir), _EVENTS))
+    except FileNotFoundError:
+        return []
+    lines = content.split(b"\n")
+    return [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+
+
+def _last_line(fd: int, size: int) -> tuple[bytes, int]:
+    """The last whole line, and where it ends; a half-written one behind it is left out."""
+    window = min(size, 4096)
+    while True:
+        tail = os.pread(fd, window, size - window)
+        newline = tail.rfind(b"\n")
+        start = tail.rfind(b"\n", 0, max(newline, 0))
+        if window == size or start != -1:
+            return tail[start + 1 : newline + 1], size - window + newline + 1
+        window = min(size, window * 8)
+
+
+def _parse(raw: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    return line if isinstance(line, dict) else None
+
+
+def _number(raw: bytes) -> int:
+    line = _parse(raw)
+    number = line.get("n") if line else None
+    return number if isinstance(number, int) else 0
+
+
+def _hash(raw: bytes) -> str:
+    return sha256(raw).hexdigest()
+
+
+def _read_object(path: str) -> dict[str, Any] | None:
+    try:
+        return _parse(read_file(path))
+    except OSError:
+        return None

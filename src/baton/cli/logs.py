@@ -1,0 +1,111 @@
+"""logs"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from baton import audit
+from baton.cli.jobs import add_job, job_of
+from baton.cli.main import verb_parser
+from baton.cli.output import STATUS_COLOURS, on_terminal, one_line, print_table, say
+from baton.config import Settings
+from baton.errors import AuditDamaged, InvalidValue, JobNotFound
+from baton.jobs import open_jobs
+from baton.model import check_job_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from typing import Any
+
+
+def run(verb: str, arguments: Sequence[str]) -> int:
+    parser = verb_parser(verb)
+    add_job(parser)
+    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
+    parser.add_argument("--json", action="store_true", help="the lines as they are: one JSON object each")
+    parser.add_argument("--list", action="store_true", help="every job that has a log, with its status")
+    parser.add_argument("--verify", action="store_true", help="check that no line was changed, added or removed")
+    options = parser.parse_args(arguments)
+    settings = Settings(vars(options))
+    if options.tail is not None and options.tail < 1:
+        raise InvalidValue("--tail", "must be at least 1")
+    if options.list:
+        return _list(settings, options)
+    job_id = check_job_id(job_of(options))
+    _fill_gaps(job_id, settings)
+    if not os.path.isdir(audit.job_log_path(job_id, settings.logs_dir)):
+        raise JobNotFound(job_id, settings.logs_dir)
+    if options.verify:
+        return _verify(job_id, settings, as_json=options.json)
+    lines = list(audit.iter_logged_events(job_id, settings.logs_dir))
+    for line in lines[-options.tail :] if options.tail else lines:
+        if options.json:
+            print(json.dumps(line, ensure_ascii=False))
+        else:
+            print(_readable(line))
+    return 0
+
+
+def _fill_gaps(job_id: str, settings: Settings) -> None:
+    """A process that was killed between the registry and the log left the log a line short."""
+    from baton.errors import BatonError
+
+    try:
+        with open_jobs(settings) as jobs:
+            job = jobs.get_job(job_id)
+            if audit.read_logged_status(job_id, settings.logs_dir) != job.status:
+                jobs.mend_audit(job)
+    except BatonError:
+        return  # the log outlives the registry: it can be read without one
+
+
+def _list(settings: Settings, options: argparse.Namespace) -> int:
+    rows, colours = [], []
+    for job_id in audit.list_logged_jobs(settings.logs_dir):
+        status = audit.read_logged_status(job_id, settings.logs_dir) or "?"
+        meta = audit.read_logged_meta(job_id, settings.logs_dir) or {}
+        if options.json:
+            print(json.dumps({"job_id": job_id, "status": status}))
+        rows.append((job_id, status, one_line(str(meta.get("prompt", "")))))
+        colours.append(STATUS_COLOURS.get(status))
+    if not options.json:
+        if rows:
+            print_table(("ID", "STATUS", "PROMPT"), rows, colours)
+        elif on_terminal():
+            say(f"no audit logs in {settings.logs_dir}")
+    return 0
+
+
+def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:
+    verdict = audit.verify_log(job_id, settings.logs_dir)
+    if as_json:
+        report = {"job_id": job_id, "lines": verdict.lines, "damage": verdict.damage, "notes": verdict.notes}
+        print(json.dumps(report))
+        return 1 if verdict.damage else 0
+    for note in verdict.notes:
+        say(f"baton: note: {note}")
+    if verdict.damage:
+        raise AuditDamaged(f"the audit log of {job_id} was tampered with: {'; '.join(verdict.damage)}")
+    print(f"{job_id}: {verdict.lines} lines, unbroken")
+    return 0
+
+
+def _readable(line: dict[str, Any]) -> str:
+    kind = str(line.get("event", "?"))
+    words = [str(line.get("ts", "?"))[:23].ljust(23), kind.ljust(14)]
+    if "from" in line and "to" in line:
+        words.append(f"{line['from']} → {line['to']}")
+        if line.get("attempt"):
+            words.append(f"attempt {line['attempt']}")
+        words += [str(line[key]) for key in ("claimed_by", "reason") if line.get(key)]
+    payload = line.get("payload")
+    if isinstance(payload, dict):
+        words.append(f"#{payload.get('seq')} {payload.get('event')}")
+        if payload.get("detail"):
+            words.append(str(payload["detail"]))
+    if line.get("detail"):
+        words.append(str(line["detail"]))
+    return one_line("  ".join(words).replace("  ", "\N{NO-BREAK SPACE} "), 400).replace("\N{NO-BREAK SPACE}", " ")

@@ -1,0 +1,154 @@
+"""`baton`: finds the verb, loads the one module that knows it, and turns errors into one line and a code."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from baton.errors import BatonError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Final, NoReturn
+
+USAGE = 64
+INTERRUPTED = 130
+
+# verb: (module under baton.cli, one line of help)
+VERBS: Final = {
+    "register": ("jobs", "hand in a piece of work; prints its id"),
+    "list": ("listing", "show jobs, newest first"),
+    "get": ("jobs", "print one job as JSON"),
+    "status": ("jobs", "print or set the status of a job"),
+    "pick": ("jobs", "claim the next pending job of a session; prints its id"),
+    "renew": ("jobs", "prolong the lease of a job you picked"),
+    "release": ("jobs", "hand a running job back, for whoever picks next"),
+    "cancel": ("jobs", "cancel a job"),
+    "logs": ("logs", "read and verify the audit log of a job"),
+    "registry": ("registry", "look after the job registry: stats, rescue, migrate, prune"),
+    "config": ("settings", "show every setting and where it comes from"),
+    "doctor": ("doctor", "check what baton needs and what is wrong"),
+    "version": ("settings", "print the version"),
+}
+# Options that every verb takes, also in front of the verb; the value says whether a value follows.
+_EVERYWHERE: Final = {
+    "--home": True,
+    "--registry": True,
+    "--registry-dir": True,
+    "--allow-network-fs": False,
+    "--debug": False,
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse, but a wrong command line exits with 64: its own 2 means "timed out" here."""
+
+    def error(self, message: str) -> NoReturn:
+        print(f"baton: {message}; see `{self.prog} --help`", file=sys.stderr)
+        raise SystemExit(USAGE)
+
+
+def verb_parser(verb: str) -> Parser:
+    """An empty parser for a verb, with the options that every verb takes."""
+    parser = Parser(prog=f"baton {verb}", description=VERBS[verb][1].capitalize() + ".", allow_abbrev=False)
+    add_common(parser)
+    return parser
+
+
+def add_common(parser: argparse.ArgumentParser) -> None:
+    common = parser.add_argument_group("everywhere")
+    common.add_argument("--home", metavar="DIR", help="where baton keeps its state (default: .hermes)")
+    common.add_argument("--registry", metavar="URL", help="sqlite:PATH, file:DIR or postgresql://...")
+    common.add_argument("--registry-dir", metavar="DIR", help="folder of the registry (default: HOME/jobs)")
+    common.add_argument("--allow-network-fs", action="store_true", default=None, help=argparse.SUPPRESS)
+    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def overview() -> str:
+    width = max(map(len, VERBS))
+    lines = [
+        "usage: baton VERB [options]",
+        "",
+        "Hands work to CLI coding agents in tmux and always knows what became of it.",
+        "",
+        *(f"  {verb:<{width}}  {text}" for verb, (_, text) in VERBS.items()),
+        "",
+        "baton VERB --help tells more. Exit codes: 0 ok, 1 refused or failed, 2 timed out, 3 nothing to pick,",
+        "4 cancelled, 64 wrong command line, 130 interrupted.",
+    ]
+    return "\n".join(lines)
+
+
+def split_verb(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
+    """The verb, and all other arguments: options may stand in front of it."""
+    front: list[str] = []
+    rest = list(arguments)
+    while rest and rest[0].startswith("-"):
+        option = rest.pop(0)
+        if option in ("-h", "--help"):
+            return None, ["--help"]
+        if option in ("-V", "--version"):
+            return "version", []
+        front.append(option)
+        if _EVERYWHERE.get(option) and rest:
+            front.append(rest.pop(0))
+    if not rest:
+        return None, front
+    return rest[0], front + rest[1:]
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Runs one command and returns its exit code."""
+    verb, rest = split_verb(arguments)
+    if verb is None:
+        if rest not in ([], ["--help"]):
+            print("baton: a verb is missing; see `baton --help`", file=sys.stderr)
+            return USAGE
+        print(overview(), file=sys.stdout if rest else sys.stderr)
+        return 0 if rest else USAGE
+    if verb not in VERBS:
+        from difflib import get_close_matches
+
+        near = get_close_matches(verb, VERBS, 1)
+        hint = f"did you mean `baton {near[0]}`?" if near else "see `baton --help`"
+        print(f"baton: there is no verb {verb[:40]!r}; {hint}", file=sys.stderr)
+        return USAGE
+    from importlib import import_module
+
+    module = import_module(f"baton.cli.{VERBS[verb][0]}")
+    try:
+        code: int = module.run(verb, rest)
+        sys.stdout.flush()
+    except BatonError as error:
+        if "--debug" in rest:
+            raise
+        print(f"baton: {error}", file=sys.stderr)
+        return error.exit_code
+    return code
+
+
+def run() -> NoReturn:
+    """The `baton` command."""
+    try:
+        code = main(sys.argv[1:])
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output has gone, as with `baton list | head`.
+        import os
+
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 1
+    except OSError as error:
+        if "--debug" in sys.argv:
+            raise
+        print(f"baton: {error.filename or 'a file'}: {error.strerror}", file=sys.stderr)
+        code = 1
+    except Exception as error:
+        if "--debug" in sys.argv:
+            raise
+        name = f"{type(error).__name__}: {error}"
+        print(f"baton: unexpected {name}; run it again with --debug and report what it shows", file=sys.stderr)
+        code = 1
+    sys.exit(code)

@@ -1,0 +1,81 @@
+"""How things look to a person: tables on a terminal, plain lines in a pipe, relative times."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+
+from baton.errors import InvalidValue
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from typing import Final
+
+STATUS_COLOURS: Final = {
+    "pending": "yellow",
+    "running": "cyan",
+    "completed": "green",
+    "error": "red",
+    "cancelled": "bright_black",
+}
+_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+def on_terminal() -> bool:
+    return sys.stdout.isatty()
+
+
+def say(message: str) -> None:
+    """Talk, as opposed to data."""
+    print(message, file=sys.stderr)
+
+
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours: Sequence[str | None]) -> None:
+    """A table as wide as the terminal; the last column takes what is left. `colours` has one entry a row, for
+    its second cell. In a pipe: the rows, separated by tabs, without headings."""
+    if not on_terminal():
+        for row in rows:
+            print("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for heading in headings[:-1]:
+        table.add_column(heading, no_wrap=True)
+    table.add_column(headings[-1], no_wrap=True, overflow="ellipsis", ratio=1)
+    for row, colour in zip(rows, colours, strict=True):
+        cells = [Text(cell) for cell in row]
+        if colour:
+            cells[1].stylize(colour)
+        table.add_row(*cells)
+    Console(no_color=bool(os.environ.get("NO_COLOR")) or None).print(table)
+
+
+def one_line(text: str, longest: int = 200) -> str:
+    """Text of a stranger, safe to print: control characters, escapes and text-direction tricks taken out."""
+    flat = " ".join(text.split())
+    clean = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in flat)
+    return clean if len(clean) <= longest else clean[: longest - 1] + "…"
+
+
+def ago(then_ns: int, now_ns: int) -> str:
+    """`3m`, `2h`, `5d`: how long ago that was."""
+    seconds = (now_ns - then_ns) // 10**9
+    if seconds < 0:
+        return "in future"
+    for unit in ("w", "d", "h", "m"):
+        if seconds >= _UNITS[unit] * (2 if unit == "w" else 1):
+            return f"{seconds // _UNITS[unit]}{unit} ago"
+    return f"{seconds}s ago"
+
+
+def parse_duration(field: str, text: str) -> int:
+    """`90`, `90s`, `15m`, `2h`, `30d`, `4w` in nanoseconds."""
+    match = re.fullmatch(r"(\d{1,9})([smhdw]?)", text.strip(), re.ASCII)
+    if match is None:
+        raise InvalidValue(field, f"must be a duration such as 90s, 15m, 2h, 30d or 4w, not {text[:40]!r}")
+    return int(match[1]) * _UNITS[match[2] or "s"] * 10**9

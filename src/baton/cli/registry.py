@@ -1,0 +1,121 @@
+"""registry stats | rescue | migrate | prune"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from baton.cli.main import Parser, add_common
+from baton.cli.output import parse_duration, say
+from baton.config import Settings
+from baton.errors import InvalidValue
+from baton.jobs import open_jobs
+from baton.model import Status
+from baton.registry import open_registry, open_url, other_registry_here, registry_url
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+
+def run(verb: str, arguments: Sequence[str]) -> int:
+    parser = Parser(prog=f"baton {verb}", description="Look after the job registry.", allow_abbrev=False)
+    add_common(parser)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
+    for name, text in (
+        ("stats", "how many jobs there are, by status"),
+        ("rescue", "take jobs from holders whose lease ran out"),
+        ("migrate", "move every job to another registry"),
+        ("prune", "forget jobs that ended long ago; their audit logs stay"),
+    ):
+        action = actions.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
+        action.add_argument("--json", action="store_true", help="print data as JSON")
+        if name == "migrate":
+            action.add_argument(
+                "--to", required=True, metavar="URL", help="sqlite:PATH, file:DIR or postgresql://..."
+            )
+        if name == "prune":
+            action.add_argument(
+                "--older-than", required=True, metavar="AGE", help="such as 30d, by when they ended"
+            )
+    options = parser.parse_args(arguments)
+    return _ACTIONS[options.action](options, Settings(vars(options)))
+
+
+def _stats(options: argparse.Namespace, settings: Settings) -> int:
+    with open_jobs(settings) as jobs:
+        counts = jobs.stats()
+        where = jobs.registry.where
+    other = other_registry_here(settings)
+    if other is not None:
+        say(f"baton: note: {other}")
+    if options.json:
+        print(json.dumps({"registry": where, **counts}))
+    else:
+        print(where)
+        for name, count in counts.items():
+            print(f"{name + ' events' if name == 'unsent' else name:<14} {count}")
+    return 0
+
+
+def _rescue(options: argparse.Namespace, settings: Settings) -> int:
+    rescued = []
+    with open_jobs(settings) as jobs:
+        while batch := jobs.expire_leases():
+            rescued += batch
+    for change in rescued:
+        if options.json:
+            print(json.dumps(change.after.public()))
+        else:
+            what = "requeued" if change.after.status is Status.PENDING else "ended as error"
+            print(f"{change.after.job_id}  {what}, was held by {change.before.claimed_by}")
+    return 0
+
+
+def _migrate(options: argparse.Namespace, settings: Settings) -> int:
+    from baton.registry.files import FileRegistry
+    from baton.registry.migrate import finish_interrupted, migrate
+
+    source_url = registry_url(settings)
+    target_url = options.to
+    source = open_registry(settings)
+    target = open_url(target_url, allow_network_fs=settings.allow_network_fs)
+    if source.where == target.where:
+        aside = finish_interrupted(source, FileRegistry(settings.registry_dir))
+        if aside is None:
+            raise InvalidValue("--to", f"names the registry in use already: {source.where}")
+        print(f"finished an interrupted migration to {source.where}; the old records are in {aside}")
+        return 0
+
+    def progress(count: int) -> None:
+        if sys.stderr.isatty() and count % 100 == 0:
+            print(f"\r{count} jobs copied", end="", file=sys.stderr, flush=True)
+
+    count, aside = migrate(source, target, progress)
+    if sys.stderr.isatty() and count >= 100:
+        print("\r", end="", file=sys.stderr)
+    source.close()
+    target.close()
+    if options.json:
+        print(json.dumps({"jobs": count, "from": source.where, "to": target.where, "set_aside": aside}))
+    else:
+        print(f"{count} jobs moved to {target.where}, compared one by one; the old registry is in {aside}")
+    if registry_url(settings) == source_url or settings.registry is not None:
+        say(f"baton: from now on name the new one: export BATON_REGISTRY={target.where}")
+    return 0
+
+
+def _prune(options: argparse.Namespace, settings: Settings) -> int:
+    before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
+    with open_jobs(settings) as jobs:
+        pruned = jobs.prune(before_ns)
+    if options.json:
+        print(json.dumps(pruned))
+    else:
+        print(f"{len(pruned)} jobs forgotten; their audit logs are in {settings.logs_dir}")
+    return 0
+
+
+_ACTIONS = {"stats": _stats, "rescue": _rescue, "migrate": _migrate, "prune": _prune}

@@ -1,0 +1,87 @@
+"""What time it is, and how it is written down.
+
+Instants are integer nanoseconds since 1970 in code and RFC 3339 text in UTC in records: jobs registered in
+one burst keep their order, which microseconds would not give them.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from datetime import UTC, datetime, timedelta
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Protocol
+
+    class Clock(Protocol):
+        def wall_ns(self) -> int: ...
+        def monotonic_ns(self) -> int: ...
+        def boot_id(self) -> str | None: ...
+
+
+SECOND_NS = 1_000_000_000
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TEXT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)", re.ASCII)
+
+
+def parse_time(text: str) -> int:
+    """Nanoseconds since 1970. Raises ValueError for anything without a zone or out of range."""
+    match = _TEXT.fullmatch(text)
+    if match is None:
+        raise ValueError("is not a time with a zone, such as 2026-06-19T09:30:00Z")
+    seconds, fraction, zone = match.groups()
+    try:
+        moment = datetime.fromisoformat(seconds + ("+00:00" if zone == "Z" else zone))
+        whole = (moment - _EPOCH) // timedelta(seconds=1)
+    except (ValueError, OverflowError):
+        raise ValueError("is not a possible time") from None
+    if not -9_000_000_000 < whole < 9_000_000_000:
+        raise ValueError("is outside the years 1684 to 2255")
+    return whole * SECOND_NS + int((fraction or "0").ljust(9, "0"))
+
+
+def format_time(ns: int) -> str:
+    """UTC with `Z`, and as many digits (0, 3, 6 or 9) as the instant needs."""
+    seconds, fraction = divmod(ns, SECOND_NS)
+    text = (_EPOCH + timedelta(seconds=seconds)).strftime("%Y-%m-%dT%H:%M:%S")
+    if fraction:
+        digits = f"{fraction:09d}"
+        while digits.endswith("000"):
+            digits = digits[:-3]
+        text += "." + digits
+    return text + "Z"
+
+
+class SystemClock:
+    """The machine's clocks. The monotonic one does not move when somebody sets the date, and stands still
+    while the machine sleeps, so a lease neither ends early nor lives for ever."""
+
+    def wall_ns(self) -> int:
+        return time.time_ns()
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
+
+    def boot_id(self) -> str | None:
+        """Names this boot: monotonic times of another boot mean nothing. None where the system has none."""
+        try:
+            with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+                return file.read().strip()
+        except OSError:
+            return None
+
+
+def lease_mark(clock: Clock, lease_ns: int) -> str | None:
+    """When a lease taken now ends, on this machine's monotonic clock; None where it has no boot id."""
+    boot = clock.boot_id()
+    return f"{boot}/{clock.monotonic_ns() + lease_ns}" if boot else None
+
+
+def lease_expired(clock: Clock, mark: str | None, expires_at: str) -> bool:
+    """Whether a lease has run out: by the monotonic mark, or by the date where there is no mark."""
+    if mark is None:
+        return clock.wall_ns() > parse_time(expires_at)
+    boot, _, until = mark.partition("/")
+    # Another boot: whoever held the lease on this machine died with it.
+    return boot != clock.boot_id() or clock.monotonic_ns() > int(until)

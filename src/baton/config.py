@@ -1,0 +1,144 @@
+"""Settings: built-in default < config file < environment < flag. Each value knows where it came from.
+
+The config file is `baton.toml`: the user's in $XDG_CONFIG_HOME/baton/, then the one in the home folder, which
+wins; or the one file that BATON_CONFIG names.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from baton.errors import InvalidValue
+from baton.model import DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Final
+
+DEFAULT_HOME = ".hermes"
+
+# name: (environment variable, type, what it is)
+KNOWN: Final[dict[str, tuple[str | None, type, str]]] = {
+    "home": ("BATON_HOME", str, "where baton keeps its state"),
+    "registry_dir": (None, str, "folder of the job registry"),
+    "registry": ("BATON_REGISTRY", str, "url of the job registry"),
+    "logs_dir": ("DELEGATE_JOB_LOGS_DIR", str, "folder of the audit logs"),
+    "state_dir": ("BATON_STATE_DIR", str, "what belongs to the user, not to a folder"),
+    "allow_network_fs": ("BATON_ALLOW_NETWORK_FS", bool, "accept a registry on a network file system"),
+    "agent": ("BATON_AGENT", str, "agent of a job that names none"),
+    "timeout_sec": ("BATON_TIMEOUT_SEC", int, "time a job may take"),
+    "idle_timeout_sec": ("BATON_IDLE_TIMEOUT_SEC", int, "time a job may say nothing"),
+}
+_NOT_IN_FILES: Final = frozenset({"home"})
+
+
+class Settings:
+    """What every command runs with. `sources` names, for each value, where it was found."""
+
+    home: str
+    registry_dir: str
+    registry: str | None
+    logs_dir: str
+    state_dir: str
+    allow_network_fs: bool
+    agent: str
+    timeout_sec: int
+    idle_timeout_sec: int
+
+    def __init__(self, flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> None:
+        env = os.environ if env is None else env
+        given = {name: value for name, value in (flags or {}).items() if value is not None and name in KNOWN}
+        self.sources: dict[str, str] = {}
+        self.files: list[str] = []
+        self._set("home", DEFAULT_HOME, "default")
+        if env.get("BATON_HOME"):
+            self._set("home", env["BATON_HOME"], "BATON_HOME")
+        if "home" in given:
+            self._set("home", given["home"], "--home")
+
+        user = env.get("HOME") or os.path.expanduser("~")
+        state = env.get("XDG_STATE_HOME") or os.path.join(user, ".local", "state")
+        self._set("registry_dir", os.path.join(self.home, "jobs"), "default")
+        self._set("registry", None, "default")
+        self._set("logs_dir", os.path.join(self.home, "delegate_job_logs"), "default")
+        self._set("state_dir", os.path.join(state, "baton"), "default")
+        self._set("allow_network_fs", False, "default")
+        self._set("agent", "claude-code", "default")
+        self._set("timeout_sec", DEFAULT_TIMEOUT_SEC, "default")
+        self._set("idle_timeout_sec", DEFAULT_IDLE_TIMEOUT_SEC, "default")
+        for path in self._config_files(env, user):
+            self._read_file(path)
+        for name, (variable, kind, _) in KNOWN.items():
+            if variable and env.get(variable) and name != "home":
+                self._set(name, _from_text(variable, env[variable], kind), variable)
+        for name, value in given.items():
+            self._set(name, value, "--" + name.removesuffix("_sec").replace("_", "-"))
+
+    def shown(self) -> list[tuple[str, Any, str]]:
+        """Name, value and source of every setting, secrets hidden."""
+        rows = []
+        for name in KNOWN:
+            value = getattr(self, name)
+            rows.append((name, hide_password(value) if name == "registry" else value, self.sources[name]))
+        return rows
+
+    def _set(self, name: str, value: Any, source: str) -> None:
+        setattr(self, name, value)
+        self.sources[name] = source
+
+    def _config_files(self, env: Mapping[str, str], user: str) -> list[str]:
+        if env.get("BATON_CONFIG"):
+            return [env["BATON_CONFIG"]]
+        folder = env.get("XDG_CONFIG_HOME") or os.path.join(user, ".config")
+        paths = (os.path.join(folder, "baton", "baton.toml"), os.path.join(self.home, "baton.toml"))
+        return [path for path in paths if os.path.isfile(path)]
+
+    def _read_file(self, path: str) -> None:
+        import tomllib
+
+        try:
+            with open(path, "rb") as file:
+                table = tomllib.load(file)
+        except OSError as error:
+            raise InvalidValue("config file", f"{path} cannot be read: {error.strerror}") from None
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InvalidValue("config file", f"{path} is not TOML: {error}") from None
+        self.files.append(path)
+        for name, value in table.items():
+            if isinstance(value, dict):
+                continue  # tables such as [agents.x] are read by whoever uses them
+            if name not in KNOWN or name in _NOT_IN_FILES:
+                allowed = ", ".join(key for key in KNOWN if key not in _NOT_IN_FILES)
+                raise InvalidValue("config file", f"{path} sets {name!r}, which is not one of {allowed}")
+            kind = KNOWN[name][1]
+            if type(value) is not kind:
+                raise InvalidValue("config file", f"{path}: {name} must be {_NAMES[kind]}")
+            self._set(name, value, path)
+
+
+_NAMES: Final = {str: "text", int: "a whole number", bool: "true or false"}
+_TRUE: Final = frozenset({"1", "true", "yes", "on"})
+_FALSE: Final = frozenset({"0", "false", "no", "off"})
+
+
+def _from_text(variable: str, text: str, kind: type) -> Any:
+    if kind is bool:
+        if text.lower() in _TRUE | _FALSE:
+            return text.lower() in _TRUE
+        raise InvalidValue(variable, f"must be 1 or 0, not {text!r}")
+    if kind is int:
+        try:
+            return int(text)
+        except ValueError:
+            raise InvalidValue(variable, f"must be a whole number, not {text!r}") from None
+    return text
+
+
+def hide_password(url: str | None) -> str | None:
+    """A url as it may be shown: `postgresql://user:***@host/db`."""
+    if url is None:
+        return None
+    url = re.sub(r"(//[^/@:]*:)[^/]*(?=@)", r"\1***", url)
+    return re.sub(r"(?i)([?&]password=)[^&]*", r"\1***", url)

@@ -1,0 +1,122 @@
+"""Everything that can go wrong, as one tree. Each class carries its exit code.
+
+BatonError                     1   refused or failed
+├── UsageError                64   the command line itself is wrong
+├── InvalidValue               1   a value that does not fit, by field
+│   └── InvalidRecord          1   ... inside a stored job record
+├── JobNotFound                1
+├── IllegalTransition          1   from one status to another that may not follow
+├── EventRefused               1   an event the job's story has no room for
+├── StaleAttempt               1   a write by a holder that is no longer the holder
+├── NothingPending             3   `pick` found no job of that label
+├── MissingExtra               1   an optional package is needed and not installed
+├── AuditDamaged               1   the audit log does not verify
+├── MigrationFailed            1   nothing was set aside, the old registry is still in use
+└── RegistryUnavailable        1   the store cannot be used now
+    ├── RegistryBusy           1   somebody else holds its lock
+    ├── NewerSchema            1   written by a newer baton
+    └── NetworkFileSystem      1   a store that needs a local disk lies on a share
+"""
+
+from __future__ import annotations
+
+
+class BatonError(Exception):
+    """What went wrong, why, and what to do next, in one line."""
+
+    exit_code = 1
+
+
+class UsageError(BatonError):
+    exit_code = 64
+
+
+class InvalidValue(BatonError):
+    def __init__(self, field: str, why: str) -> None:
+        super().__init__(f"{field} {why}")
+        self.field = field
+        self.why = why
+
+
+class InvalidRecord(InvalidValue):
+    """A stored record that does not fit; `job_id` is the name it is stored under."""
+
+    def __init__(self, job_id: str, field: str, why: str) -> None:
+        super().__init__(field, why)
+        self.args = (f"record {job_id}: {field} {why}",)
+        self.job_id = job_id
+
+
+class JobNotFound(BatonError):
+    def __init__(self, job_id: str, where: str) -> None:
+        super().__init__(f"no job {job_id} in {where}; `baton list` shows what is there")
+        self.job_id = job_id
+
+
+class IllegalTransition(BatonError):
+    def __init__(self, job_id: str, current: str, wanted: str, hint: str = "") -> None:
+        super().__init__(f"job {job_id} is {current} and cannot become {wanted}{hint and '; ' + hint}")
+        self.job_id = job_id
+        self.current = current
+        self.wanted = wanted
+
+
+class EventRefused(BatonError):
+    def __init__(self, job_id: str, event: str, why: str) -> None:
+        super().__init__(f"event {event} for job {job_id} refused: {why}")
+        self.job_id = job_id
+        self.event = event
+
+
+class StaleAttempt(BatonError):
+    def __init__(self, job_id: str, attempt: int, current: int, status: str) -> None:
+        super().__init__(
+            f"stale attempt: job {job_id} is {status} at attempt {current}, this write is from attempt "
+            f"{attempt}; stop working on it"
+        )
+        self.job_id = job_id
+        self.attempt = attempt
+        self.current = current
+
+
+class NothingPending(BatonError):
+    exit_code = 3
+
+    def __init__(self, agent_session: str) -> None:
+        super().__init__(f"no pending job for {agent_session}")
+
+
+class MissingExtra(BatonError):
+    def __init__(self, extra: str, what_for: str) -> None:
+        super().__init__(f"{what_for} needs an extra package: pip install 'tmux-baton[{extra}]'")
+
+
+class AuditDamaged(BatonError):
+    pass
+
+
+class MigrationFailed(BatonError):
+    pass
+
+
+class RegistryUnavailable(BatonError):
+    pass
+
+
+class RegistryBusy(RegistryUnavailable):
+    pass
+
+
+class NewerSchema(RegistryUnavailable):
+    def __init__(self, where: str, found: int, known: int) -> None:
+        super().__init__(
+            f"{where} was written by a newer baton (schema {found}, this one knows {known}); upgrade tmux-baton"
+        )
+
+
+class NetworkFileSystem(RegistryUnavailable):
+    def __init__(self, path: str, kind: str) -> None:
+        super().__init__(
+            f"{path} is on a network file system ({kind}), where locks cannot be trusted; use a local folder "
+            "or PostgreSQL (--registry postgresql://...), or insist with --allow-network-fs"
+        )

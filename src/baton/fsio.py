@@ -1,0 +1,187 @@
+"""Files that survive: atomic replacement with fsync, locks, private folders, the network-file-system check."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from baton.errors import NetworkFileSystem, RegistryBusy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import FrameType, TracebackType
+    from typing import Final, NoReturn, Self
+
+LOCK_TIMEOUT_SEC = 30.0
+_NETWORK: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "ncpfs"}
+)
+_LOCAL_FUSE: Final = frozenset({"fuse.fuse-overlayfs", "fuse.lxcfs"})
+
+
+def make_private_dir(path: str) -> None:
+    """The folder and its missing parents, 0700 whatever the umask; folders that were there stay as they are."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(parent):
+        make_private_dir(parent)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise
+        return
+    os.chmod(path, 0o700)
+    fsync_dir(parent)
+
+
+def make_home(path: str) -> None:
+    """The home folder, which ignores itself in git."""
+    make_private_dir(path)
+    ignore = os.path.join(path, ".gitignore")
+    if not os.path.lexists(ignore):
+        replace_file(ignore, b"*\n")
+
+
+def open_private(path: str, flags: int) -> int:
+    """A file descriptor; a file made by this call is 0600 whatever the umask."""
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    if flags & os.O_CREAT and os.fstat(fd).st_mode & 0o777 != 0o600:
+        os.fchmod(fd, 0o600)
+    return fd
+
+
+def write_all(fd: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def replace_file(path: str, content: bytes, *, durable: bool = True) -> None:
+    """All of the new content or all of the old, also after a power cut (`durable`); never half of one."""
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name.removesuffix('.json')}.{os.urandom(4).hex()}.tmp")
+    fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        try:
+            write_all(fd, content)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except BaseException:
+        remove_file(temporary)
+        raise
+    if durable:
+        fsync_dir(folder)
+
+
+def remove_file(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def read_file(path: str) -> bytes:
+    with open(path, "rb") as file:
+        return file.read()
+
+
+def fsync_dir(path: str) -> None:
+    fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class FileLock:
+    """An exclusive flock on a file, for `with`. The kernel serves waiters in turn and lets go when a holder
+    dies; one that is stopped while it holds the lock is reported after `timeout_sec`."""
+
+    def __init__(self, path: str, timeout_sec: float = LOCK_TIMEOUT_SEC) -> None:
+        self.path = path
+        self._timeout_sec = timeout_sec
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        fd = open_private(self.path, os.O_RDWR | os.O_CREAT)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                self._wait(fd)
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fd = fd
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+
+    def _wait(self, fd: int) -> None:
+        """Blocks in the kernel's queue, which is fair where polling is not. The time limit needs a signal, so
+        it holds in the main thread of a program that has no other use for SIGALRM."""
+        import signal
+
+        def too_long(_number: int, _frame: FrameType | None) -> NoReturn:
+            raise RegistryBusy(
+                f"{self.path} has been locked for {self._timeout_sec:g} s; another baton is stuck or stopped "
+                f"(find it with: fuser {self.path})"
+            )
+
+        try:
+            idle = signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
+            before = signal.signal(signal.SIGALRM, too_long) if idle else None
+        except ValueError:  # not the main thread
+            idle = False
+        if not idle:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            return
+        signal.setitimer(signal.ITIMER_REAL, self._timeout_sec)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            signal.signal(signal.SIGALRM, before)
+
+
+def network_fs_kind(path: str, mountinfo: str | None = None) -> str | None:
+    """The type of the network file system that `path` lies on, or None when it is local or cannot be told."""
+    if mountinfo is None:
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+                mountinfo = file.read()
+        except OSError:
+            return None
+    path = os.path.realpath(path)
+    best, kind = -1, None
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < 5 or not right:
+            continue
+        mount = fields[4]
+        if "\\" in mount:
+            for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+                mount = mount.replace(code, character)
+        inside = path == mount or path.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= best:  # a later mount on the same place hides the earlier one
+            best, kind = len(mount), right.split(" ", 1)[0]
+    if kind is None:
+        return None
+    shared = kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
+    return kind if shared else None
+
+
+def refuse_network_fs(path: str) -> None:
+    kind = network_fs_kind(path)
+    if kind is not None:
+        raise NetworkFileSystem(path, kind)

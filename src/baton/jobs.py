@@ -1,0 +1,247 @@
+"""The verbs people call on jobs: a registry change and its audit lines, together.
+
+The registry decides and comes first. An audit line that cannot be written is a warning, and the gap shows
+(`Jobs.audit_gaps`, `baton doctor`); the next verb on that job, or `baton logs`, fills it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from baton import lifecycle
+from baton.clock import SystemClock
+from baton.fsio import make_home
+from baton.model import Job, Status, check_event_name, check_status, new_job
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from types import TracebackType
+    from typing import Any, Self
+
+    from baton.clock import Clock
+    from baton.config import Settings
+    from baton.model import StoredEvent
+    from baton.registry.base import Registry
+    from baton.registry.listing import JobFilter
+    from baton.registry.results import Change, Page
+
+
+def this_process() -> str:
+    """Who holds a claim made here, for people to read."""
+    return f"{os.uname().nodename}:{os.getpid()}"
+
+
+def _warn(message: str) -> None:
+    print(f"baton: warning: {message}", file=sys.stderr)
+
+
+class Jobs:
+    """A registry with its audit log. Use it in a `with` block, or close it."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        logs_dir: str,
+        *,
+        clock: Clock | None = None,
+        home: str | None = None,
+        warn: Callable[[str], None] = _warn,
+    ) -> None:
+        self.registry = registry
+        self._home = home
+        self.logs_dir = logs_dir
+        self._clock: Clock = clock or SystemClock()
+        self._warn = warn
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.registry.close()
+
+    def register_job(self, prompt: str, *, agent: str, **fields: Any) -> Job:
+        """Registers a pending job and returns it; `fields` are those of `baton.model.new_job`."""
+        return self.register_many([new_job(prompt, now_ns=self._clock.wall_ns(), agent=agent, **fields)])[0]
+
+    def register_many(self, drafts: Iterable[Job]) -> list[Job]:
+        if self._home is not None:
+            make_home(self._home)
+        jobs = self.registry.register_many(drafts)
+        for job in jobs:
+            self._begin_log(job)
+        return jobs
+
+    def get_job(self, job_id: str) -> Job:
+        return self.registry.get_job(job_id)
+
+    def list_jobs(self, where: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page:
+        return self.registry.list_jobs(where, limit=limit, after=after)
+
+    def pick_pending(
+        self, agent_session: str, *, holder: str | None = None, lease_sec: float | None = None
+    ) -> Job | None:
+        """Claims the next pending job of that label; None when there is none."""
+        job = self.registry.pick_pending(agent_session, holder=holder or this_process(), lease_sec=lease_sec)
+        if job is not None:
+            before = job.replace(status=Status.PENDING, attempt=job.attempt - 1)
+            self._log_change(before, job)
+        return job
+
+    def update_status(self, job_id: str, status: str, *, attempt: int | None = None) -> Job:
+        change = self.registry.update_status(job_id, check_status(status), attempt=attempt, holder=this_process())
+        self._log_change(change.before, change.after)
+        return change.after
+
+    def release(self, job_id: str, *, attempt: int | None = None, reason: str = "released") -> Job:
+        """Hands a running job back: it is pending again, for whoever picks next."""
+        change = self.registry.requeue(job_id, attempt=attempt)
+        self._log_change(change.before, change.after, reason=reason)
+        return change.after
+
+    def renew_lease(self, job_id: str, *, attempt: int, lease_sec: float) -> Job:
+        return self.registry.renew_lease(job_id, attempt=attempt, lease_sec=lease_sec)
+
+    def expire_leases(self) -> list[Change]:
+        """Takes jobs from holders whose lease ran out: requeued, or ended as error without attempts left."""
+        changes = self.registry.expire_leases()
+        for change in changes:
+            self._log_change(change.before, change.after, reason="lease expired")
+        return changes
+
+    def next_seq(self, job_id: str, *, attempt: int | None = None) -> int:
+        return self.registry.next_seq(job_id, attempt=attempt)
+
+    def record_event(
+        self,
+        job_id: str,
+        event: str,
+        *,
+        detail: str = "",
+        data: Mapping[str, Any] | None = None,
+        attempt: int | None = None,
+    ) -> StoredEvent:
+        """Writes an event into the job's story, signed and not yet sent, with the status it brings."""
+        recorded = self.registry.record_event(
+            job_id,
+            check_event_name(event),
+            detail=detail,
+            data=data,
+            attempt=attempt,
+            holder=this_process(),
+        )
+        self._log_change(recorded.before, recorded.after)
+        self._log_event(recorded.event)
+        return recorded.event
+
+    def events_after(self, job_id: str, seq: int = 0, *, limit: int = 1000) -> list[StoredEvent]:
+        return self.registry.events_after(job_id, seq, limit=limit)
+
+    def unsent_events(self, *, job_id: str | None = None, limit: int = 1000) -> list[StoredEvent]:
+        return self.registry.unsent_events(job_id=job_id, limit=limit)
+
+    def mark_sent(self, job_id: str, seqs: Iterable[int]) -> None:
+        self.registry.mark_sent(job_id, seqs)
+
+    def prune(self, before_ns: int) -> list[str]:
+        """Forgets jobs that ended before then; their audit logs stay."""
+        pruned: list[str] = []
+        while batch := self.registry.prune(before_ns):
+            pruned += batch
+        return pruned
+
+    def stats(self) -> dict[str, int]:
+        return self.registry.stats()
+
+    # -- the audit log beside it -------------------------------------------------------------------------
+
+    def audit_gaps(self, *, newest: int = 1000) -> list[Job]:
+        """Jobs, among the newest, whose audit log does not know their present status."""
+        from baton import audit
+
+        jobs = self.registry.list_jobs(limit=newest).jobs
+        return [job for job in jobs if audit.read_logged_status(job.job_id, self.logs_dir) != job.status]
+
+    def mend_audit(self, job: Job) -> None:
+        """Writes what the audit log missed, marked as written later."""
+        self._audited(job.job_id, lambda: self._catch_up(job))
+
+    def _catch_up(self, job: Job) -> None:
+        from baton import audit
+
+        logged = audit.read_logged_status(job.job_id, self.logs_dir)
+        if logged is None:
+            audit.init_job_log(job.record(), now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir, adopted=True)
+        elif logged != job.status:
+            audit.update_logged_status(
+                job.job_id,
+                logged,
+                job.status,
+                now_ns=self._clock.wall_ns(),
+                logs_dir=self.logs_dir,
+                detail="written later: the log missed this change",
+            )
+
+    def _begin_log(self, job: Job) -> None:
+        from baton import audit
+
+        self._audited(
+            job.job_id,
+            lambda: audit.init_job_log(job.record(), now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir),
+        )
+
+    def _log_change(self, before: Job, after: Job, reason: str | None = None) -> None:
+        changes = lifecycle.transitions(before, after)
+        if changes:
+            self._audited(after.job_id, lambda: self._append_changes(before, after, changes, reason))
+
+    def _append_changes(
+        self, before: Job, after: Job, changes: Iterable[tuple[Status, Status]], reason: str | None
+    ) -> None:
+        from baton import audit
+
+        self._catch_up(before)
+        for old, new in changes:
+            more: dict[str, Any] = {"attempt": after.attempt}
+            if new is Status.RUNNING and after.claimed_by:
+                more["claimed_by"] = after.claimed_by
+            if reason is not None:
+                more["reason"] = reason
+            requeued = new is Status.PENDING
+            line = {"event": "requeued" if requeued else "status_changed", "from": old, "to": new, **more}
+            audit.append_event(
+                after.job_id, line, status=new, now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir
+            )
+
+    def _log_event(self, event: StoredEvent) -> None:
+        import json
+
+        from baton import audit
+
+        self._audited(
+            event.job_id,
+            lambda: audit.append_event(
+                event.job_id,
+                {"event": "published", "payload": json.loads(event.payload)},
+                now_ns=self._clock.wall_ns(),
+                logs_dir=self.logs_dir,
+            ),
+        )
+
+    def _audited(self, job_id: str, write: Callable[[], None]) -> None:
+        """The history must never break the present."""
+        try:
+            write()
+        except Exception as error:  # noqa: BLE001  whatever it is, the registry change stands
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            self._warn(f"the audit log of job {job_id} could not be written: {why}; `baton doctor` shows gaps")
+
+
+def open_jobs(settings: Settings) -> Jobs:
+    """The registry and the audit log that the settings name; the first registration makes the home folder."""
+    from baton.registry import open_registry
+
+    return Jobs(open_registry(settings), settings.logs_dir, home=settings.home)

@@ -1,0 +1,676 @@
+"""The registry as plain files, in the layout of the seeds: one JSON record and one event log per job.
+
+    <job_id>.json          the record; replacing it is what commits a verb
+    <job_id>.events.log    one event a line, and lines that say which were sent
+    .lock                  flock around every read-modify-write
+    .index/                which jobs are pending, leased, or have unsent events
+
+An event is appended to the log before the record that counts it is replaced: a line beyond the record's
+`last_seq` never happened. The index holds a marker for every job it speaks of, and perhaps a few more: each
+is made before the record that needs it and checked against the record when it is used.
+
+The index can be trusted when the folder carries the modification time that we give it after each verb. A
+crash in the middle of a verb, a record dropped in by hand or by another program, or a reboot leave another
+time there, and the next verb that relies on the index builds it anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import zlib
+from contextlib import contextmanager
+
+from baton import lifecycle
+from baton.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
+from baton.errors import InvalidRecord, InvalidValue, JobNotFound, RegistryUnavailable
+from baton.fsio import (
+    FileLock,
+    fsync_dir,
+    make_private_dir,
+    open_private,
+    read_file,
+    refuse_network_fs,
+    remove_file,
+    replace_file,
+    write_all,
+)
+from baton.model import EventName, Job, Status, StoredEvent, check_job_id, check_label, new_token, with_new_id
+from baton.registry.listing import JobFilter, cursor, parse_cursor
+from baton.registry.results import Change, Entry, Page, Recorded
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any, Final
+
+    from baton.clock import Clock
+    from baton.registry.base import Registry
+
+_RECORD: Final = re.compile(r"([0-9a-f]{8,32})\.json", re.ASCII)
+_TEMPORARY: Final = re.compile(r"\.[0-9a-z_.]+\.[0-9a-f]{8}\.tmp", re.ASCII)
+_BATCH: Final = ".batch"
+_DATABASE: Final = "registry.db"
+
+
+def holds_records(folder: str) -> bool:
+    """Whether job records lie in that folder; stops at the first."""
+    try:
+        with os.scandir(folder) as entries:
+            return any(_RECORD.fullmatch(entry.name) for entry in entries)
+    except FileNotFoundError:
+        return False
+
+
+class FileRegistry:
+    multi_host = False
+
+    def __init__(self, folder: str, *, clock: Clock | None = None, allow_network_fs: bool = False) -> None:
+        self.folder = folder
+        self.where = f"file:{folder}"
+        self._clock: Clock = clock or SystemClock()
+        self.lock_path = os.path.join(folder, ".lock")
+        self._lock = FileLock(self.lock_path)
+        self._trusted = False  # the index, by the verb that holds the lock now
+        self._index = _Index(os.path.join(folder, ".index"))
+        self._allow_network_fs = allow_network_fs
+        self._beside_database = os.path.exists(os.path.join(folder, _DATABASE))
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    # -- jobs ------------------------------------------------------------------------------------------
+
+    def register_job(self, job: Job) -> Job:
+        return self.register_many([job])[0]
+
+    def register_many(self, jobs: Iterable[Job]) -> list[Job]:
+        registered: list[Job] = []
+        taken: set[str] = set()
+        last_ns = 0
+        with self._writing(create=True):
+            for draft in jobs:
+                job = draft
+                last_ns = max(parse_time(job.created_at), last_ns + 1)
+                job = job.replace(created_at=format_time(last_ns))
+                while job.job_id in taken or os.path.exists(self._path(job.job_id)):
+                    job = with_new_id(job)
+                taken.add(job.job_id)
+                registered.append(job)
+            if len(registered) > 1:
+                # Several files cannot change at once: what is in the batch file is registered, and whoever
+                # finds it there after a crash writes the records that are missing.
+                records = [job.record() for job in registered]
+                replace_file(os.path.join(self.folder, _BATCH), json.dumps(records).encode())
+            for job in registered:
+                self._commit(None, job)
+            remove_file(os.path.join(self.folder, _BATCH))
+        return registered
+
+    def get_job(self, job_id: str) -> Job:
+        check_job_id(job_id)
+        with self._translated_errors():
+            return self._load(job_id)
+
+    def list_jobs(self, where: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page:
+        if limit < 1:
+            raise InvalidValue("limit", "must be at least 1")
+        condition = where or JobFilter()
+        start = parse_cursor(after) if after is not None else None
+        found: list[tuple[tuple[int, str], Job]] = []
+        bad: list[InvalidRecord] = []
+        for job in self._all():
+            if isinstance(job, InvalidRecord):
+                bad.append(job)
+                continue
+            key = (parse_time(job.created_at), job.job_id)
+            if (start is None or key < start) and condition.matches(job):
+                found.append((key, job))
+        found.sort(key=lambda pair: pair[0], reverse=True)
+        page = found[:limit]
+        following = cursor(*page[-1][0]) if len(found) > limit else None
+        return Page(jobs=[job for _, job in page], bad=[] if start else bad, next=following)
+
+    def pick_pending(self, agent_session: str, *, holder: str, lease_sec: float | None = None) -> Job | None:
+        check_label("agent_session", agent_session)
+        check_label("holder", holder)
+        lease_ns = lifecycle.lease_ns(lease_sec)
+        with self._writing():
+            self._refresh_index()
+            for job_id, marker in self._index.pending(agent_session):
+                try:
+                    before = self._load(job_id)
+                except JobNotFound:
+                    remove_file(marker)
+                    continue
+                except InvalidRecord:
+                    continue  # `list` and `doctor` name it
+                if before.status is not Status.PENDING:
+                    remove_file(marker)
+                    continue
+                if before.agent_session != agent_session:
+                    continue
+                now_ns = self._clock.wall_ns()
+                after = lifecycle.claim(before, holder=holder, now_ns=now_ns, token=new_token())
+                if lease_ns:
+                    after = self._leased(after, lease_ns)
+                self._commit(before, after)
+                return after
+            return None
+
+    def update_status(
+        self, job_id: str, status: Status, *, attempt: int | None = None, holder: str = "operator"
+    ) -> Change:
+        check_job_id(job_id)
+        with self._writing():
+            before = self._load(job_id)
+            now_ns = self._clock.wall_ns()
+            after = lifecycle.set_status(
+                before, status, attempt=attempt, holder=holder, now_ns=now_ns, token=new_token()
+            )
+            return self._commit(before, after)
+
+    def requeue(self, job_id: str, *, attempt: int | None = None) -> Change:
+        check_job_id(job_id)
+        with self._writing():
+            before = self._load(job_id)
+            after = lifecycle.requeue(before, attempt=attempt, now_ns=self._clock.wall_ns())
+            return self._commit(before, after)
+
+    def renew_lease(self, job_id: str, *, attempt: int, lease_sec: float) -> Job:
+        check_job_id(job_id)
+        lease_ns = lifecycle.lease_ns(lease_sec) or 0
+        with self._writing():
+            before = self._load(job_id)
+            after = lifecycle.renew(before, attempt=attempt, now_ns=self._clock.wall_ns())
+            return self._commit(before, self._leased(after, lease_ns)).after
+
+    def expire_leases(self, *, limit: int = 100) -> list[Change]:
+        changes: list[Change] = []
+        with self._writing():
+            self._refresh_index()
+            for job_id in self._index.leased():
+                try:
+                    job = self._load(job_id)
+                except (JobNotFound, InvalidRecord):
+                    continue
+                if job.status is not Status.RUNNING or job.lease_expires_at is None:
+                    self._index.drop_leased(job_id)
+                elif lease_expired(self._clock, job.lease_mark, job.lease_expires_at):
+                    now_ns = self._clock.wall_ns()
+                    if lifecycle.attempts_left(job):
+                        after = lifecycle.requeue(job, attempt=None, now_ns=now_ns)
+                        changes.append(self._commit(job, after))
+                    else:
+                        detail = f"lease expired on attempt {job.attempt} of {job.max_attempts}"
+                        recorded = self._record(job, EventName.ERROR, detail, {}, now_ns)
+                        changes.append(Change(before=job, after=recorded.after))
+                if len(changes) == limit:
+                    break
+        return changes
+
+    def prune(self, before_ns: int, *, limit: int = 1000) -> list[str]:
+        pruned: list[str] = []
+        with self._writing():
+            for job in self._all():
+                if isinstance(job, InvalidRecord) or not lifecycle.may_prune(job, before_ns):
+                    continue
+                if not all(event.sent for event in self._events(job)):
+                    continue
+                # The record first: without it, the log means nothing and is not found.
+                remove_file(self._path(job.job_id))
+                fsync_dir(self.folder)
+                remove_file(self._log_path(job.job_id))
+                self._index.drop_unsent(job.job_id)
+                pruned.append(job.job_id)
+                if len(pruned) == limit:
+                    break
+        return pruned
+
+    def stats(self) -> dict[str, int]:
+        counts = {status.value: 0 for status in Status}
+        unsent = 0
+        for job in self._all():
+            if isinstance(job, Job):
+                counts[job.status.value] += 1
+                unsent += sum(not event.sent for event in self._events(job))
+        return {**counts, "unsent": unsent}
+
+    # -- events ----------------------------------------------------------------------------------------
+
+    def record_event(
+        self,
+        job_id: str,
+        event: EventName,
+        *,
+        detail: str = "",
+        data: Mapping[str, Any] | None = None,
+        attempt: int | None = None,
+        holder: str = "operator",
+    ) -> Recorded:
+        check_job_id(job_id)
+        with self._writing():
+            before = self._load(job_id)
+            has_events = event is EventName.STARTED and any(
+                stored.attempt == before.attempt for stored in self._events(before)
+            )
+            lifecycle.before_event(before, event, attempt=attempt, has_events=has_events)
+            return self._record(before, event, detail, data or {}, self._clock.wall_ns(), holder)
+
+    def next_seq(self, job_id: str, *, attempt: int | None = None) -> int:
+        check_job_id(job_id)
+        with self._writing():
+            before = self._load(job_id)
+            after = lifecycle.take_seq(before, attempt=attempt, now_ns=self._clock.wall_ns())
+            self._append(before, None)
+            return self._commit(before, after).after.last_seq
+
+    def events_after(self, job_id: str, seq: int = 0, *, limit: int = 1000) -> list[StoredEvent]:
+        check_job_id(job_id)
+        with self._translated_errors():
+            events = self._events(self._load(job_id))
+        return [event for event in events if event.seq > seq][:limit]
+
+    def unsent_events(self, *, job_id: str | None = None, limit: int = 1000) -> list[StoredEvent]:
+        if job_id is not None:
+            check_job_id(job_id)
+        found: list[StoredEvent] = []
+        with self._translated_errors():
+            if job_id is None and not self._index_is_current():
+                with self._writing():
+                    self._refresh_index()
+            for each in self._index.unsent() if job_id is None else [job_id]:
+                try:
+                    job = self._load(each)
+                except (JobNotFound, InvalidRecord):
+                    continue
+                found += [event for event in self._events(job) if not event.sent]
+                if len(found) >= limit:
+                    break
+        return found[:limit]
+
+    def mark_sent(self, job_id: str, seqs: Iterable[int]) -> None:
+        check_job_id(job_id)
+        with self._writing():
+            try:
+                job = self._load(job_id)
+            except JobNotFound:
+                return
+            self._append(job, {"sent": list(seqs)})
+            if all(event.sent for event in self._events(job)):
+                self._index.drop_unsent(job_id)
+
+    # -- moving ------------------------------------------------------------------------------------------
+
+    def export(self) -> Iterator[Entry | InvalidRecord]:
+        keys: list[tuple[int, str]] = []
+        for job in self._all():
+            if isinstance(job, InvalidRecord):
+                yield job
+            else:
+                keys.append((parse_time(job.created_at), job.job_id))
+        for _, job_id in sorted(keys):
+            job = self._load(job_id)
+            yield Entry(job=job, events=self._events(job))
+
+    def import_entries(self, entries: Iterable[Entry]) -> None:
+        with self._writing(create=True):
+            for entry in entries:
+                job_id = entry.job.job_id
+                lines = [_event_line(event) for event in entry.events]
+                lines.append({"sent": [event.seq for event in entry.events if event.sent]})
+                if entry.events:
+                    log = b"".join(_line(line) for line in lines)
+                    replace_file(self._log_path(job_id), log, durable=False)
+                replace_file(self._path(job_id), _record_bytes(entry.job), durable=False)
+            os.sync()
+
+    @contextmanager
+    def freeze(self) -> Iterator[None]:
+        make_private_dir(self.folder)
+        with self._translated_errors(), self._lock:
+            yield
+
+    def staging(self) -> Registry:
+        from baton.registry.staging import staging_dir
+
+        return FileRegistry(staging_dir(self.folder), clock=self._clock)
+
+    def adopt(self, staging: Registry) -> None:
+        from baton.registry.staging import adopt_files
+
+        staging.close()
+        adopt_files(self.folder, [])
+
+    def set_aside(self) -> str:
+        from baton.registry.staging import set_aside_files
+
+        records = [f"{job_id}.json" for job_id in self._ids()]
+        logs = [name for name in os.listdir(self.folder) if name.endswith(".events.log")]
+        index = [".index"] if os.path.isdir(self._index.folder) else []
+        return set_aside_files(self.folder, index + records + logs)
+
+    # -- inside the lock -----------------------------------------------------------------------------------
+
+    @contextmanager
+    def _writing(self, *, create: bool = False) -> Iterator[None]:
+        with self._translated_errors():
+            if not os.path.isdir(self.folder):
+                if not create:
+                    yield  # an empty registry; nothing is found, so nothing is written
+                    return
+                make_private_dir(self.folder)
+                self._trust_index()
+            if not self._allow_network_fs:
+                refuse_network_fs(self.folder)
+            with self._lock:
+                if not self._beside_database and os.path.exists(os.path.join(self.folder, _DATABASE)):
+                    raise RegistryUnavailable(
+                        f"{self.folder} was migrated to {_DATABASE} meanwhile; start again to use that"
+                    )
+                # A verb that fails or dies in the middle leaves the folder's own time behind, and with it
+                # the news that the index must be built anew.
+                self._trusted = self._index_is_current()
+                yield
+                if self._trusted:
+                    self._trust_index()
+
+    def _commit(self, before: Job | None, after: Job) -> Change:
+        if before is after:
+            return Change(before=after, after=after)
+        self._index.add(after)
+        replace_file(self._path(after.job_id), _record_bytes(after))
+        if before is not None:
+            self._index.drop_outdated(before, after)
+        return Change(before=before or after, after=after)
+
+    def _record(
+        self,
+        before: Job,
+        event: EventName,
+        detail: str,
+        data: Mapping[str, Any],
+        now_ns: int,
+        holder: str = "operator",
+    ) -> Recorded:
+        from baton.wire.payload import signed_event
+
+        job = before
+        if job.status is Status.PENDING:
+            job = lifecycle.claim(job, holder=holder, now_ns=now_ns, token=new_token())
+        elif job.auth_token is None:
+            job = job.replace(auth_token=new_token())
+        stored = signed_event(job, event, detail, data, now_ns)
+        after = lifecycle.after_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns)
+        self._index.add_unsent(job.job_id)
+        self._append(before, _event_line(stored))
+        self._commit(before, after)
+        return Recorded(before=before, after=after, event=stored)
+
+    def _append(self, job: Job, line: dict[str, Any] | None) -> None:
+        """Adds a line to the job's log, after cutting off what a crash left there: half a line, or an event
+        whose record was never written."""
+        try:
+            fd = open_private(self._log_path(job.job_id), os.O_RDWR | (os.O_CREAT if line else 0))
+        except FileNotFoundError:
+            return
+        try:
+            size = os.fstat(fd).st_size
+            end = _end_of_valid_lines(fd, size, job.last_seq)
+            if end < size:
+                os.ftruncate(fd, end)
+            if line is not None:
+                os.lseek(fd, end, os.SEEK_SET)
+                try:
+                    write_all(fd, _line(line))
+                except OSError:
+                    os.ftruncate(fd, end)
+                    raise
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        if line is not None and size == 0:
+            fsync_dir(self.folder)
+
+    def _leased(self, job: Job, lease_ns: int) -> Job:
+        return job.replace(
+            lease_expires_at=format_time(self._clock.wall_ns() + lease_ns),
+            lease_mark=lease_mark(self._clock, lease_ns),
+        )
+
+    # -- reading -------------------------------------------------------------------------------------------
+
+    def _path(self, job_id: str) -> str:
+        return os.path.join(self.folder, f"{job_id}.json")
+
+    def _log_path(self, job_id: str) -> str:
+        return os.path.join(self.folder, f"{job_id}.events.log")
+
+    def _load(self, job_id: str) -> Job:
+        try:
+            content = read_file(self._path(job_id))
+        except FileNotFoundError:
+            raise JobNotFound(job_id, self.where) from None
+        try:
+            record = json.loads(content)
+        except (ValueError, RecursionError):
+            raise InvalidRecord(job_id, "record", "is not JSON") from None
+        return Job.parse(record, job_id)
+
+    def _ids(self) -> list[str]:
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return []
+        return [match[1] for name in names if (match := _RECORD.fullmatch(name))]
+
+    def _all(self) -> Iterator[Job | InvalidRecord]:
+        with self._translated_errors():
+            for job_id in self._ids():
+                try:
+                    yield self._load(job_id)
+                except JobNotFound:
+                    continue  # pruned meanwhile
+                except InvalidRecord as error:
+                    yield error
+
+    def _events(self, job: Job) -> list[StoredEvent]:
+        if job.last_seq == 0:
+            return []
+        try:
+            content = read_file(self._log_path(job.job_id))
+        except FileNotFoundError:
+            return []
+        events: dict[int, StoredEvent] = {}
+        sent: set[int] = set()
+        for raw in content.splitlines():
+            line = _parse_line(raw)
+            if line is None:
+                continue
+            if "sent" in line:
+                sent.update(line["sent"])
+            elif line["seq"] <= job.last_seq:
+                events[line["seq"]] = StoredEvent(
+                    job_id=job.job_id,
+                    seq=line["seq"],
+                    attempt=line["attempt"],
+                    event=EventName(line["event"]),
+                    payload=line["payload"].encode(),
+                    sent=False,
+                )
+        return [events[seq].replace(sent=seq in sent) for seq in sorted(events)]
+
+    # -- the index -----------------------------------------------------------------------------------------
+
+    def _trusted_time_ns(self) -> int:
+        """A moment long past that no writer leaves by accident, another one after each boot: what was not
+        yet on disk when the power went is not trusted either."""
+        return (900_000_000 + zlib.crc32((self._clock.boot_id() or "").encode()) % 10**8) * 10**9
+
+    def _index_is_current(self) -> bool:
+        try:
+            return os.stat(self.folder).st_mtime_ns == self._trusted_time_ns()
+        except FileNotFoundError:
+            return True
+
+    def _trust_index(self) -> None:
+        moment = self._trusted_time_ns()
+        os.utime(self.folder, ns=(moment, moment))
+
+    def _refresh_index(self) -> None:
+        """Finishes what a crash interrupted and makes the index speak of every record there is."""
+        if self._trusted or not os.path.isdir(self.folder):
+            return
+        for name in os.listdir(self.folder):
+            if _TEMPORARY.fullmatch(name):
+                remove_file(os.path.join(self.folder, name))
+        self._finish_batch()
+        for job in self._all():
+            if isinstance(job, Job):
+                self._index.add(job)
+                if not all(event.sent for event in self._events(job)):
+                    self._index.add_unsent(job.job_id)
+        self._trusted = True
+
+    def _finish_batch(self) -> None:
+        path = os.path.join(self.folder, _BATCH)
+        try:
+            records = json.loads(read_file(path))
+        except FileNotFoundError:
+            return
+        for record in records:
+            job = Job.parse(record)
+            if not os.path.exists(self._path(job.job_id)):
+                self._commit(None, job)
+        remove_file(path)
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise RegistryUnavailable(
+                f"{error.filename or self.folder}: {error.strerror}; nothing was changed"
+            ) from error
+
+
+class _Index:
+    """Empty files whose names say which jobs are pending (in the order of picking), leased, unsent."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def pending(self, agent_session: str) -> Iterator[tuple[str, str]]:
+        folder = self._pending_dir(agent_session)
+        names = _names(folder)
+        while names:
+            name = min(names)  # nearly always the only one looked at: cheaper than sorting all
+            names.remove(name)
+            yield name.rpartition("-")[2], os.path.join(folder, name)
+
+    def leased(self) -> list[str]:
+        return sorted(_names(os.path.join(self.folder, "leased")))
+
+    def unsent(self) -> list[str]:
+        return sorted(_names(os.path.join(self.folder, "unsent")))
+
+    def add(self, job: Job) -> None:
+        if job.status is Status.PENDING:
+            _touch(self._pending_marker(job))
+        elif job.status is Status.RUNNING and job.lease_expires_at is not None:
+            _touch(os.path.join(self.folder, "leased", job.job_id))
+
+    def add_unsent(self, job_id: str) -> None:
+        _touch(os.path.join(self.folder, "unsent", job_id))
+
+    def drop_outdated(self, before: Job, after: Job) -> None:
+        if before.status is Status.PENDING and after.status is not Status.PENDING:
+            remove_file(self._pending_marker(before))
+        if before.lease_expires_at is not None and after.lease_expires_at is None:
+            self.drop_leased(before.job_id)
+
+    def drop_leased(self, job_id: str) -> None:
+        remove_file(os.path.join(self.folder, "leased", job_id))
+
+    def drop_unsent(self, job_id: str) -> None:
+        remove_file(os.path.join(self.folder, "unsent", job_id))
+
+    def _pending_dir(self, agent_session: str) -> str:
+        # Two labels may share a folder; the record says whose the job is.
+        readable = re.sub(r"[^A-Za-z0-9]+", "_", agent_session)[:40]
+        return os.path.join(self.folder, "pending", f"{readable}-{zlib.crc32(agent_session.encode()):08x}")
+
+    def _pending_marker(self, job: Job) -> str:
+        order = f"{10**9 - job.priority:010d}-{parse_time(job.created_at) + 2**63:020d}"
+        return os.path.join(self._pending_dir(job.agent_session), f"{order}-{job.job_id}")
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _touch(path: str) -> None:
+    flags = os.O_WRONLY | os.O_CREAT
+    try:
+        fd = open_private(path, flags)
+    except FileNotFoundError:
+        make_private_dir(os.path.dirname(path))
+        fd = open_private(path, flags)
+    os.close(fd)
+
+
+def _record_bytes(job: Job) -> bytes:
+    return json.dumps(job.record(), ensure_ascii=False, indent=2).encode() + b"\n"
+
+
+def _line(value: dict[str, Any]) -> bytes:
+    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
+
+
+def _event_line(event: StoredEvent) -> dict[str, Any]:
+    return {
+        "seq": event.seq,
+        "attempt": event.attempt,
+        "event": event.event.value,
+        "payload": event.payload.decode(),
+    }
+
+
+def _parse_line(raw: bytes) -> dict[str, Any] | None:
+    """A line of an event log, or None for anything this version did not write: the seeds kept a free-form
+    debug log under this name."""
+    try:
+        line = json.loads(raw)
+        if isinstance(line, dict):
+            if isinstance(line.get("sent"), list) and all(isinstance(seq, int) for seq in line["sent"]):
+                return line
+            if isinstance(line["seq"], int) and isinstance(line["attempt"], int):
+                EventName(line["event"])
+                return line if isinstance(line["payload"], str) else None
+    except (ValueError, KeyError, RecursionError):
+        pass
+    return None
+
+
+def _end_of_valid_lines(fd: int, size: int, last_seq: int) -> int:
+    """Where the next line belongs: after the last whole line that the record counts."""
+    window = min(size, 4096)
+    while True:
+        tail = os.pread(fd, window, size - window)
+        newline = tail.rfind(b"\n")
+        if newline == -1 and window < size:
+            window = min(size, window * 8)
+            continue
+        end = size - window + newline + 1  # half a line has no newline behind it
+        start = tail.rfind(b"\n", 0, max(newline, 0))
+        if start == -1 and window < size:
+            window = min(size, window * 8)
+            continue
+        line = _parse_line(tail[start + 1 : newline]) if newline >= 0 else None
+        if line is not None and line.get("seq", 0) > last_seq:
+            end = size - window + start + 1
+        return end

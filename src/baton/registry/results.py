@@ -1,0 +1,50 @@
+"""What the verbs of a registry return."""
+
+from __future__ import annotations
+
+from baton.model import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from baton.errors import InvalidRecord
+    from baton.model import Job, StoredEvent
+
+
+class Change(Value):
+    """A job before and after a verb. The two are equal when there was nothing to do."""
+
+    __slots__ = ("after", "before")
+
+    before: Job
+    after: Job
+
+
+class Recorded(Value):
+    """An event that became part of a job's story, and the job before and after it."""
+
+    __slots__ = ("after", "before", "event")
+
+    before: Job
+    after: Job
+    event: StoredEvent
+
+
+class Page(Value):
+    """Part of a listing. `next` continues it, and is None at its end; `bad` are records that do not fit."""
+
+    __slots__ = ("bad", "jobs", "next")
+
+    jobs: list[Job]
+    bad: list[InvalidRecord]
+    next: str | None
+
+
+class Entry(Value):
+    """A job with all its events: what a migration carries."""
+
+    __slots__ = ("events", "job")
+
+    job: Job
+    events: Sequence[StoredEvent]

@@ -1,0 +1,65 @@
+"""A signed event as the bytes that go on the wire."""
+
+from __future__ import annotations
+
+import hmac
+
+from baton.clock import format_time
+from baton.errors import InvalidValue
+from baton.model import SCHEMA_VERSION, StoredEvent
+from baton.wire.canonical import canonical
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+    from baton.model import EventName, Job
+
+MAX_PAYLOAD_BYTES = 64 * 1024
+MAX_DETAIL_BYTES = 4 * 1024
+_RESERVED = ("attempt", "hmac_sig", "auth_token")
+
+
+def signature(payload: Mapping[str, Any], token: str) -> str:
+    """Lower-case hex HMAC-SHA256 over the canonical payload without `data.hmac_sig`."""
+    data = {key: value for key, value in payload["data"].items() if key != "hmac_sig"}
+    return hmac.digest(token.encode(), canonical({**payload, "data": data}), "sha256").hex()
+
+
+def signed_event(job: Job, event: EventName, detail: str, data: Mapping[str, Any], now_ns: int) -> StoredEvent:
+    """The next event of a running job, signed and not yet sent. InvalidValue when it cannot go on the wire."""
+    assert job.auth_token is not None
+    for name in _RESERVED:
+        if name in data:
+            raise InvalidValue("data", f"must not contain {name}: baton sets it itself, or never sends it")
+    seq = job.last_seq + 1
+    payload: dict[str, Any] = {
+        "schema_version": SCHEMA_VERSION,
+        "seq": seq,
+        "job_id": job.job_id,
+        "event": event.value,
+        "timestamp": format_time(now_ns),
+        "detail": _checked_detail(detail),
+        "data": {**data, "attempt": job.attempt},
+    }
+    try:
+        payload["data"]["hmac_sig"] = signature(payload, job.auth_token)
+        message = canonical(payload)
+    except (ValueError, RecursionError) as error:
+        raise InvalidValue("data", f"cannot be sent: {error}") from None
+    if len(message) > MAX_PAYLOAD_BYTES:
+        raise InvalidValue("event", f"is {len(message)} bytes long, at most {MAX_PAYLOAD_BYTES} are allowed")
+    return StoredEvent(job_id=job.job_id, seq=seq, attempt=job.attempt, event=event, payload=message, sent=False)
+
+
+def _checked_detail(detail: object) -> str:
+    if not isinstance(detail, str) or "\0" in detail:
+        raise InvalidValue("detail", "must be text without NUL characters")
+    try:
+        size = len(detail.encode())
+    except UnicodeEncodeError:
+        raise InvalidValue("detail", "is not valid UTF-8") from None
+    if size > MAX_DETAIL_BYTES:
+        raise InvalidValue("detail", f"is {size} bytes long, at most {MAX_DETAIL_BYTES} are allowed")
+    return detail
