@@ -1,0 +1,87 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from support.backends import BACKENDS, clocked_registry, registry_url
+from support.clock import FakeClock
+from support.postgres import PostgresServer
+
+
+def pytest_addoption(parser):
+    parser.addoption("--full", action="store_true", help="the full size of each guarantee: minutes, not seconds")
+    parser.addoption("--seed", type=int, default=None, help="run the random tests again with this seed")
+
+
+_figures: list[tuple[str, str, bool, int]] = []
+
+
+@pytest.fixture
+def figure():
+    """Notes what a guarantee held at, for the table at the end, and fails the test when it did not hold."""
+
+    def note(name: str, text: str, *, held: bool, seed: int = 0) -> None:
+        _figures.append((name, text, held, seed))
+        assert held, f"{name}: {text}"
+
+    return note
+
+
+def pytest_terminal_summary(terminalreporter):
+    if _figures:
+        terminalreporter.section("guarantees")
+        for name, text, held, seed in sorted(_figures):
+            again = f"  [--seed {seed}]" if seed else ""
+            terminalreporter.line(f"{name}: {text} ({'held' if held else 'broken'}){again}")
+
+
+@pytest.fixture
+def full(request):
+    return request.config.getoption("--full")
+
+
+@pytest.fixture
+def seed(request):
+    """Every random test draws from this; it is printed with its figure."""
+    given = request.config.getoption("--seed")
+    return given if given is not None else int.from_bytes(os.urandom(4), "big") + 1
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    server = PostgresServer()
+    yield server
+    server.remove()
+
+
+@pytest.fixture(autouse=True)
+def _no_settings_of_this_machine(monkeypatch, tmp_path_factory):
+    """Tests see neither the environment nor the config files of whoever runs them."""
+    for name in list(os.environ):
+        if name.startswith(("BATON_", "MQTT_", "XDG_")) or name == "DELEGATE_JOB_LOGS_DIR":
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("HOME", str(tmp_path_factory.getbasetemp()))
+
+
+@pytest.fixture(params=BACKENDS)
+def backend(request):
+    return request.param
+
+
+@pytest.fixture
+def url(backend, tmp_path, request):
+    server = request.getfixturevalue("postgres") if backend == "postgresql" else None
+    return registry_url(backend, str(tmp_path / "jobs"), server)
+
+
+@pytest.fixture
+def clock():
+    return FakeClock()
+
+
+@pytest.fixture
+def registry(url, clock):
+    registry = clocked_registry(url, clock)
+    yield registry
+    registry.close()

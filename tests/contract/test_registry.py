@@ -1,0 +1,558 @@
+"""What every registry must do. The suite is the definition; each test runs on each backend."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from baton.clock import format_time, parse_time
+from baton.errors import EventRefused, IllegalTransition, InvalidValue, JobNotFound, StaleAttempt
+from baton.model import EventName, Job, Status, new_job
+from baton.registry.listing import JobFilter
+from baton.registry.results import Entry
+
+LABEL = "tmux:claude"
+LEASE = 30.0
+
+
+@pytest.fixture
+def add(registry, clock):
+    def register(prompt="do it", **fields) -> Job:
+        fields = {"agent": "claude-code", "agent_session": LABEL} | fields
+        return registry.register_job(new_job(prompt, now_ns=clock.wall_ns(), **fields))
+
+    return register
+
+
+def pick(registry, **more):
+    return registry.pick_pending(LABEL, **({"holder": "me"} | more))
+
+
+class TestRegistering:
+    def test_a_registered_job_is_read_back_as_it_was(self, registry, add):
+        job = add("정렬 문제 10개\n'; DROP TABLE jobs; --", expected_artifacts=["a.md", "b c.md"], priority=-3,
+                  labels=["x"], validate="make test", workdir="/tmp/w", broker={"host": "h", "port": 1, "odd": [1]})
+        assert registry.get_job(job.job_id) == job
+        assert job.status is Status.PENDING
+        assert job.topic_prefix == f"python/mqtt/jobs/{job.job_id}"
+
+    def test_each_job_has_its_own_key(self, add):
+        assert len({add().auth_token for _ in range(5)}) == 5
+
+    def test_a_taken_id_is_drawn_again(self, registry, clock):
+        draft = new_job("a", now_ns=clock.wall_ns(), agent="x")
+        first = registry.register_job(draft)
+        second = registry.register_job(draft)
+        assert first.job_id == draft.job_id != second.job_id
+        assert second.topic_prefix.endswith(second.job_id)
+        assert registry.get_job(first.job_id) == first
+
+    def test_many_at_once_keep_their_order(self, registry, clock):
+        moment = clock.wall_ns()
+        drafts = [new_job(f"job {i}", now_ns=moment, agent="x", agent_session=LABEL) for i in range(20)]
+        registry.register_many(drafts)
+        assert [pick(registry).prompt for _ in drafts] == [f"job {i}" for i in range(20)]
+
+    def test_many_at_once_with_one_id_get_different_ones(self, registry, clock):
+        draft = new_job("same", now_ns=clock.wall_ns(), agent="x")
+        jobs = registry.register_many([draft] * 3)
+        assert len({job.job_id for job in jobs}) == 3
+        assert [registry.get_job(job.job_id) for job in jobs] == jobs
+
+    def test_an_unknown_id_is_not_found(self, registry, add):
+        with pytest.raises(JobNotFound, match="deadbeef"):
+            registry.get_job("deadbeef")
+        add()
+        for verb in (
+            lambda: registry.get_job("deadbeef"),
+            lambda: registry.update_status("deadbeef", Status.CANCELLED),
+            lambda: registry.requeue("deadbeef"),
+            lambda: registry.renew_lease("deadbeef", attempt=1, lease_sec=1),
+            lambda: registry.record_event("deadbeef", EventName.STARTED),
+            lambda: registry.next_seq("deadbeef"),
+            lambda: registry.events_after("deadbeef"),
+        ):
+            with pytest.raises(JobNotFound, match="deadbeef"):
+                verb()
+
+    @pytest.mark.parametrize("bad", ["", "../etc", "ABCDEF12", "abc", "a" * 33, "abc1234\n", "abcdefg1", None, 7])
+    def test_a_malformed_id_is_refused(self, registry, bad):
+        for verb in (registry.get_job, registry.next_seq, registry.requeue, registry.events_after):
+            with pytest.raises(InvalidValue, match="job id"):
+                verb(bad)
+
+
+class TestPicking:
+    def test_nothing_to_pick(self, registry, add):
+        assert pick(registry) is None
+        add(agent_session="tmux:other")
+        assert pick(registry) is None
+
+    def test_the_oldest_comes_first(self, registry, add):
+        ids = [add().job_id for _ in range(5)]
+        assert [pick(registry).job_id for _ in range(5)] == ids
+        assert pick(registry) is None
+
+    def test_a_higher_priority_comes_before_an_older_job(self, registry, add):
+        low, normal, high = add(priority=-1), add(), add(priority=7)
+        assert [pick(registry).job_id for _ in range(3)] == [high.job_id, normal.job_id, low.job_id]
+
+    def test_the_same_moment_is_decided_by_the_id(self, registry, clock):
+        moment = clock.wall_ns()
+        jobs = [registry.register_job(new_job("x", now_ns=moment, agent="x", agent_session=LABEL)) for _ in range(9)]
+        assert [pick(registry).job_id for _ in jobs] == sorted(job.job_id for job in jobs)
+
+    def test_labels_do_not_see_each_other(self, registry, add):
+        mine, other = add(), add(agent_session="tmux:claude2")
+        assert pick(registry).job_id == mine.job_id
+        assert pick(registry) is None
+        assert registry.pick_pending("tmux:claude2", holder="me").job_id == other.job_id
+
+    def test_a_claim_stamps_the_job(self, registry, add, clock):
+        job = add(timeout_sec=60)
+        clock.advance(100)
+        claimed = pick(registry, holder="host:1")
+        assert registry.get_job(job.job_id) == claimed
+        assert (claimed.status, claimed.attempt, claimed.claimed_by) == (Status.RUNNING, 1, "host:1")
+        assert parse_time(claimed.updated_at) >= parse_time(job.updated_at) + 100 * 10**9
+        assert parse_time(claimed.deadline_at) == parse_time(claimed.updated_at) + 60 * 10**9
+        assert claimed.lease_expires_at is None
+        assert claimed.auth_token == job.auth_token, "the first attempt signs with the key of the registration"
+
+    @pytest.mark.parametrize("bad", ["", "two\nlines", " x", "x" * 500, "nul\0"])
+    def test_a_label_that_cannot_be_one_is_refused(self, registry, bad):
+        with pytest.raises(InvalidValue, match="agent_session"):
+            registry.pick_pending(bad, holder="me")
+
+    @pytest.mark.parametrize("bad", [0, -1, 1e12, float("nan")])
+    def test_a_lease_that_cannot_be_one_is_refused(self, registry, add, bad):
+        add()
+        with pytest.raises(InvalidValue, match="lease"):
+            pick(registry, lease_sec=bad)
+        assert registry.stats()["pending"] == 1
+
+
+ALLOWED = {
+    ("pending", "running"), ("pending", "cancelled"),
+    ("running", "completed"), ("running", "error"), ("running", "cancelled"),
+}
+
+
+class TestStatus:
+    @pytest.mark.parametrize("wanted", list(Status))
+    @pytest.mark.parametrize("present", list(Status))
+    def test_every_pair(self, registry, add, present, wanted):
+        job = add()
+        if present is not Status.PENDING:
+            if present is not Status.CANCELLED:
+                pick(registry)
+            registry.update_status(job.job_id, present)
+        before = registry.get_job(job.job_id)
+        assert before.status is present
+        if present is wanted:
+            change = registry.update_status(job.job_id, wanted)
+            assert change.before == change.after == before
+        elif (present, wanted) in ALLOWED:
+            change = registry.update_status(job.job_id, wanted)
+            assert change.before == before
+            assert change.after.status is wanted
+            assert registry.get_job(job.job_id) == change.after
+            assert (change.after.finished_at is not None) == (wanted in ("completed", "error", "cancelled"))
+        else:
+            with pytest.raises(IllegalTransition) as error:
+                registry.update_status(job.job_id, wanted)
+            assert present.value in str(error.value)
+            assert wanted.value in str(error.value)
+            assert registry.get_job(job.job_id) == before
+
+    def test_setting_running_claims(self, registry, add):
+        job = add()
+        after = registry.update_status(job.job_id, Status.RUNNING, holder="op").after
+        assert (after.attempt, after.claimed_by) == (1, "op")
+        assert pick(registry) is None
+
+    def test_a_finished_job_has_no_lease(self, registry, add):
+        job = add()
+        pick(registry, lease_sec=LEASE)
+        assert registry.update_status(job.job_id, Status.COMPLETED).after.lease_expires_at is None
+        assert registry.expire_leases() == []
+
+
+class TestAttempts:
+    """The fence: what a holder that lost its job still tries to write is refused."""
+
+    @pytest.fixture
+    def lost(self, registry, add):
+        """A job that its first holder lost to a second one."""
+        job = add(max_attempts=9)
+        first = pick(registry)
+        registry.requeue(job.job_id)
+        second = pick(registry)
+        assert (first.attempt, second.attempt) == (1, 2)
+        return first
+
+    def test_every_write_of_the_old_holder_is_refused(self, registry, lost):
+        before = registry.get_job(lost.job_id)
+        for write in (
+            lambda: registry.update_status(lost.job_id, Status.COMPLETED, attempt=1),
+            lambda: registry.update_status(lost.job_id, Status.RUNNING, attempt=1),
+            lambda: registry.requeue(lost.job_id, attempt=1),
+            lambda: registry.renew_lease(lost.job_id, attempt=1, lease_sec=LEASE),
+            lambda: registry.record_event(lost.job_id, EventName.PROGRESS, attempt=1),
+            lambda: registry.next_seq(lost.job_id, attempt=1),
+            lambda: registry.update_status(lost.job_id, Status.COMPLETED, attempt=3),
+        ):
+            with pytest.raises(StaleAttempt, match="stale attempt"):
+                write()
+        assert registry.get_job(lost.job_id) == before
+        assert registry.events_after(lost.job_id) == []
+
+    def test_the_new_holder_may_write(self, registry, lost):
+        registry.renew_lease(lost.job_id, attempt=2, lease_sec=LEASE)
+        registry.record_event(lost.job_id, EventName.STARTED, attempt=2)
+        assert registry.update_status(lost.job_id, Status.COMPLETED, attempt=2).after.status is Status.COMPLETED
+
+    def test_the_new_attempt_has_a_new_key(self, registry, lost):
+        assert registry.get_job(lost.job_id).auth_token != lost.auth_token
+
+    def test_a_holder_is_refused_while_its_job_waits_again(self, registry, add):
+        job = add()
+        pick(registry)
+        registry.requeue(job.job_id)
+        for write in (
+            lambda: registry.update_status(job.job_id, Status.CANCELLED, attempt=1),
+            lambda: registry.record_event(job.job_id, EventName.COMPLETED, attempt=1),
+            lambda: registry.renew_lease(job.job_id, attempt=1, lease_sec=LEASE),
+            lambda: registry.next_seq(job.job_id, attempt=1),
+            lambda: registry.requeue(job.job_id, attempt=1),
+        ):
+            with pytest.raises(StaleAttempt):
+                write()
+        assert registry.get_job(job.job_id).status is Status.PENDING
+
+    def test_a_job_without_a_key_gets_one_when_it_is_claimed(self, registry, clock, add):
+        record = add().record() | {"job_id": "abc12345", "auth_token": None}
+        registry.import_entries([Entry(job=Job.parse(record), events=())])
+        pick(registry)
+        assert pick(registry).auth_token
+
+    def test_a_running_job_without_a_key_gets_one_with_its_first_event(self, registry, add):
+        record = add().record() | {"job_id": "abc12345", "auth_token": None, "status": "running"}
+        registry.import_entries([Entry(job=Job.parse(record), events=())])
+        registry.record_event("abc12345", EventName.PROGRESS)
+        assert registry.get_job("abc12345").auth_token
+
+
+class TestRequeue:
+    def test_the_job_is_pending_again_and_nobodys(self, registry, add):
+        job = add()
+        claimed = pick(registry, lease_sec=LEASE)
+        change = registry.requeue(job.job_id, attempt=1)
+        assert change.before == claimed
+        after = registry.get_job(job.job_id)
+        assert after == change.after
+        assert (after.status, after.attempt, after.claimed_by) == (Status.PENDING, 1, None)
+        assert after.lease_expires_at is after.lease_mark is after.deadline_at is None
+
+    def test_it_keeps_its_place(self, registry, add):
+        first, _ = add(), add()
+        pick(registry)
+        registry.requeue(first.job_id)
+        assert pick(registry).job_id == first.job_id
+
+    def test_of_a_pending_job_is_nothing_to_do(self, registry, add):
+        job = add()
+        change = registry.requeue(job.job_id)
+        assert change.before == change.after == job
+
+    @pytest.mark.parametrize("status", ["completed", "error", "cancelled"])
+    def test_of_a_finished_job_is_refused(self, registry, add, status):
+        job = add()
+        pick(registry)
+        registry.update_status(job.job_id, Status(status))
+        with pytest.raises(IllegalTransition, match=status):
+            registry.requeue(job.job_id)
+
+
+class TestLeases:
+    def test_a_lease_that_runs_out_requeues_the_job(self, registry, add, clock):
+        job = add(max_attempts=2)
+        claimed = pick(registry, lease_sec=LEASE)
+        assert claimed.lease_expires_at is not None
+        clock.advance(LEASE - 1)
+        assert registry.expire_leases() == []
+        clock.advance(2)
+        (change,) = registry.expire_leases()
+        assert change.before == claimed
+        assert change.after == registry.get_job(job.job_id)
+        assert change.after.status is Status.PENDING
+        assert pick(registry).attempt == 2
+
+    def test_without_attempts_left_it_ends_as_error_with_an_event(self, registry, add, clock):
+        job = add()
+        pick(registry, lease_sec=LEASE)
+        clock.advance(LEASE + 1)
+        (change,) = registry.expire_leases()
+        assert change.after.status is Status.ERROR
+        assert "lease expired" in change.after.detail
+        (event,) = registry.events_after(job.job_id)
+        assert event.event is EventName.ERROR
+        assert registry.expire_leases() == []
+
+    def test_a_renewed_lease_lives_on(self, registry, add, clock):
+        job = add()
+        pick(registry, lease_sec=LEASE)
+        for _ in range(5):
+            clock.advance(LEASE - 1)
+            renewed = registry.renew_lease(job.job_id, attempt=1, lease_sec=LEASE)
+            assert renewed == registry.get_job(job.job_id)
+        assert registry.expire_leases() == []
+        clock.advance(LEASE + 1)
+        assert len(registry.expire_leases()) == 1
+
+    def test_a_claim_without_a_lease_never_runs_out(self, registry, add, clock):
+        add()
+        pick(registry)
+        clock.advance(10**6)
+        assert registry.expire_leases() == []
+
+    def test_only_the_late_ones_are_taken_at_most_so_many(self, registry, add, clock):
+        jobs = [add(max_attempts=2) for _ in range(5)]
+        for _ in jobs[:4]:
+            pick(registry, lease_sec=LEASE)
+        pick(registry, lease_sec=10 * LEASE)
+        clock.advance(LEASE + 1)
+        assert len(registry.expire_leases(limit=3)) == 3
+        assert len(registry.expire_leases(limit=3)) == 1
+        assert registry.stats()["running"] == 1
+
+    def test_a_finished_job_cannot_be_renewed(self, registry, add):
+        job = add()
+        pick(registry, lease_sec=LEASE)
+        registry.update_status(job.job_id, Status.COMPLETED)
+        with pytest.raises(StaleAttempt):
+            registry.renew_lease(job.job_id, attempt=1, lease_sec=LEASE)
+
+
+class TestEvents:
+    def test_an_event_for_a_pending_job_claims_it(self, registry, add):
+        job = add()
+        recorded = registry.record_event(job.job_id, EventName.STARTED, detail="here we go", holder="pane:1")
+        after = registry.get_job(job.job_id)
+        assert (recorded.before, recorded.after) == (job, after)
+        assert (after.status, after.attempt, after.claimed_by) == (Status.RUNNING, 1, "pane:1")
+        assert (after.last_seq, after.detail) == (1, "here we go")
+        assert pick(registry) is None
+
+    def test_numbers_rise_from_one(self, registry, add):
+        job = add()
+        names = [EventName.STARTED, EventName.PROGRESS, EventName.PERMISSION_REQUIRED, EventName.COMPLETED]
+        recorded = [registry.record_event(job.job_id, name, detail=f"d{i}").event for i, name in enumerate(names)]
+        assert [event.seq for event in recorded] == [1, 2, 3, 4]
+        assert registry.events_after(job.job_id) == recorded
+        assert registry.events_after(job.job_id, 2) == recorded[2:]
+        assert registry.events_after(job.job_id, 0, limit=1) == recorded[:1]
+        assert registry.get_job(job.job_id).status is Status.COMPLETED
+
+    def test_the_payload_is_the_signed_event(self, registry, add):
+        from baton.wire.payload import signature
+
+        job = add()
+        event = registry.record_event(job.job_id, EventName.PROGRESS, detail="δ", data={"n": 1, "f": 0.5}).event
+        payload = json.loads(event.payload)
+        assert list(payload) == sorted(payload)
+        assert payload["data"].pop("hmac_sig") == signature(payload, job.auth_token)
+        assert payload.pop("timestamp").endswith("Z")
+        assert payload == {
+            "schema_version": 1, "seq": 1, "job_id": job.job_id, "event": "progress", "detail": "δ",
+            "data": {"n": 1, "f": 0.5, "attempt": 1},
+        }
+
+    @pytest.mark.parametrize("status", ["completed", "error", "cancelled"])
+    @pytest.mark.parametrize("event", list(EventName))
+    def test_after_the_end_nothing_changes(self, registry, add, status, event):
+        job = add()
+        pick(registry)
+        registry.update_status(job.job_id, Status(status))
+        before = registry.get_job(job.job_id)
+        with pytest.raises(EventRefused, match=status):
+            registry.record_event(job.job_id, event)
+        with pytest.raises(EventRefused):
+            registry.next_seq(job.job_id)
+        assert registry.get_job(job.job_id) == before
+        assert registry.events_after(job.job_id) == []
+
+    def test_an_attempt_starts_once(self, registry, add):
+        job = add()
+        registry.record_event(job.job_id, EventName.STARTED)
+        with pytest.raises(EventRefused, match="started"):
+            registry.record_event(job.job_id, EventName.STARTED)
+        registry.requeue(job.job_id)
+        pick(registry)
+        assert registry.record_event(job.job_id, EventName.STARTED).event.seq == 2
+
+    def test_a_requeued_job_waits_for_its_next_pick(self, registry, add):
+        job = add()
+        registry.record_event(job.job_id, EventName.STARTED)
+        registry.requeue(job.job_id)
+        with pytest.raises(EventRefused, match="picked again"):
+            registry.record_event(job.job_id, EventName.PROGRESS)
+
+    @pytest.mark.parametrize(
+        ("arguments", "field"),
+        [
+            ({"detail": "x" * 5000}, "detail"), ({"detail": 7}, "detail"), ({"detail": "\ud800"}, "detail"),
+            ({"detail": "a\0b"}, "detail"), ({"data": {"hmac_sig": "x"}}, "hmac_sig"),
+            ({"data": {"auth_token": "x"}}, "auth_token"), ({"data": {"attempt": 9}}, "attempt"),
+            ({"data": {"x": float("nan")}}, "data"), ({"data": {"x": 2**60}}, "data"),
+            ({"data": {"x": object()}}, "data"), ({"data": {"x": "y" * 70000}}, "event"),
+        ],
+    )
+    def test_an_event_that_cannot_be_sent_is_refused(self, registry, add, arguments, field):
+        job = add()
+        with pytest.raises(InvalidValue, match=field):
+            registry.record_event(job.job_id, EventName.PROGRESS, **arguments)
+        assert registry.get_job(job.job_id) == job
+
+    def test_next_seq_leaves_a_gap(self, registry, add):
+        job = add()
+        assert registry.record_event(job.job_id, EventName.STARTED).event.seq == 1
+        assert [registry.next_seq(job.job_id), registry.next_seq(job.job_id)] == [2, 3]
+        assert registry.record_event(job.job_id, EventName.PROGRESS).event.seq == 4
+        assert [event.seq for event in registry.events_after(job.job_id)] == [1, 4]
+
+    def test_events_are_unsent_until_marked(self, registry, add):
+        jobs = [add(), add()]
+        for event in (EventName.STARTED, EventName.PROGRESS):
+            for job in jobs:
+                registry.record_event(job.job_id, event)
+        for job in jobs:
+            assert [event.seq for event in registry.unsent_events(job_id=job.job_id)] == [1, 2]
+        assert len(registry.unsent_events()) == registry.stats()["unsent"] == 4
+        assert len(registry.unsent_events(limit=3)) == 3
+        registry.mark_sent(jobs[0].job_id, [1])
+        registry.mark_sent(jobs[0].job_id, [1, 7])
+        registry.mark_sent("deadbeef", [1])
+        assert [event.sent for event in registry.events_after(jobs[0].job_id)] == [True, False]
+        assert [event.seq for event in registry.unsent_events(job_id=jobs[0].job_id)] == [2]
+        registry.mark_sent(jobs[0].job_id, [2])
+        assert {event.job_id for event in registry.unsent_events()} == {jobs[1].job_id}
+
+    def test_a_registry_without_events_has_none(self, registry, add):
+        assert registry.unsent_events() == []
+        assert registry.events_after(add().job_id) == []
+
+
+class TestListing:
+    def test_nothing_registered(self, registry):
+        page = registry.list_jobs()
+        assert (page.jobs, page.bad, page.next) == ([], [], None)
+        assert set(registry.stats().values()) == {0}
+
+    def test_newest_first_in_pages_that_do_not_shift(self, registry, add):
+        jobs = [add() for _ in range(7)]
+        seen, after = [], None
+        for expected in (3, 3, 1):
+            page = registry.list_jobs(limit=3, after=after)
+            assert len(page.jobs) == expected
+            seen += page.jobs
+            after = page.next
+            add("registered meanwhile")
+        assert after is None
+        assert seen == jobs[::-1]
+
+    def test_filters(self, registry, add, clock):
+        old = add(agent="codex", agent_session="tmux:codex")
+        clock.advance(1000)
+        middle_ns = clock.wall_ns()
+        clock.advance(1000)
+        new = add()
+        claimed = pick(registry)
+        assert claimed.job_id == new.job_id
+
+        def ids(**conditions):
+            return [job.job_id for job in registry.list_jobs(JobFilter(**conditions)).jobs]
+
+        assert ids() == [new.job_id, old.job_id]
+        assert ids(statuses=[Status.RUNNING]) == [new.job_id]
+        assert ids(statuses=[Status.RUNNING, Status.PENDING]) == [new.job_id, old.job_id]
+        assert ids(agent="codex") == ids(agent_session="tmux:codex") == [old.job_id]
+        assert ids(created_from_ns=middle_ns) == [new.job_id]
+        assert ids(created_until_ns=middle_ns) == [old.job_id]
+        assert ids(agent="codex", statuses=[Status.RUNNING]) == []
+
+    @pytest.mark.parametrize("bad", ["x", "1", "1-", "-abc12345", "1-../../x"])
+    def test_a_cursor_that_is_none_is_refused(self, registry, bad):
+        with pytest.raises(InvalidValue, match="cursor"):
+            registry.list_jobs(after=bad)
+
+    def test_a_limit_below_one_is_refused(self, registry):
+        with pytest.raises(InvalidValue, match="limit"):
+            registry.list_jobs(limit=0)
+
+    def test_stats_count_by_status(self, registry, add):
+        for _ in range(4):
+            add()
+        pick(registry)
+        registry.update_status(pick(registry).job_id, Status.COMPLETED)
+        assert registry.stats() == {
+            "pending": 2, "running": 1, "completed": 1, "error": 0, "cancelled": 0, "unsent": 0,
+        }
+
+
+class TestPruning:
+    def test_only_old_finished_jobs_whose_events_were_sent_go(self, registry, add, clock):
+        done, unsent, waiting = add(), add(), add()
+        for job in (done, unsent):
+            registry.record_event(job.job_id, EventName.COMPLETED)
+        registry.mark_sent(done.job_id, [1])
+        clock.advance(1000)
+        late = add()
+        registry.update_status(late.job_id, Status.CANCELLED)
+        before_ns = clock.wall_ns() - 500 * 10**9
+        assert registry.prune(before_ns) == [done.job_id]
+        assert registry.prune(before_ns) == []
+        with pytest.raises(JobNotFound):
+            registry.get_job(done.job_id)
+        assert registry.stats()["unsent"] == 1
+        for job in (unsent, waiting, late):
+            registry.get_job(job.job_id)
+
+    def test_at_most_so_many(self, registry, add, clock):
+        for _ in range(5):
+            registry.update_status(add().job_id, Status.CANCELLED)
+        clock.advance(10)
+        assert len(registry.prune(clock.wall_ns(), limit=2)) == 2
+        assert len(registry.prune(clock.wall_ns(), limit=9)) == 3
+
+
+class TestUnknownFields:
+    def test_they_are_kept_through_every_change(self, registry, add):
+        record = add().record() | {"job_id": "abc12345", "x_new": {"deep": [1, None]}, "other": "kept"}
+        registry.import_entries([Entry(job=Job.parse(record), events=())])
+        registry.record_event("abc12345", EventName.STARTED)
+        registry.update_status("abc12345", Status.ERROR)
+        assert registry.get_job("abc12345").extra == {"x_new": {"deep": [1, None]}, "other": "kept"}
+
+
+def test_export_gives_everything_oldest_first(registry, add, clock):
+    jobs = [add() for _ in range(3)]
+    registry.record_event(jobs[1].job_id, EventName.STARTED)
+    registry.mark_sent(jobs[1].job_id, [1])
+    entries = list(registry.export())
+    assert [entry.job for entry in entries] == [registry.get_job(job.job_id) for job in jobs]
+    assert [[event.sent for event in entry.events] for entry in entries] == [[], [True], []]
+
+
+def test_a_closed_registry_opens_again(registry, add):
+    job = add()
+    registry.close()
+    registry.close()
+    assert registry.get_job(job.job_id) == job
+
+
+def test_times_are_kept_to_the_nanosecond(registry):
+    moment = 1_781_861_400 * 10**9 + 123_456_789
+    job = registry.register_job(new_job("x", now_ns=moment, agent="x"))
+    assert registry.get_job(job.job_id).created_at == format_time(moment) == "2026-06-19T09:30:00.123456789Z"

@@ -1,0 +1,24 @@
+"""A clock that the test sets."""
+
+from __future__ import annotations
+
+
+class FakeClock:
+    def __init__(self, wall_ns: int = 1_800_000_000 * 10**9) -> None:
+        self.wall = wall_ns
+        self.monotonic = 5_000 * 10**9
+        self.boot = "boot-1"
+
+    def wall_ns(self) -> int:
+        self.wall += 1000  # two readings are never the same moment
+        return self.wall
+
+    def monotonic_ns(self) -> int:
+        return self.monotonic
+
+    def boot_id(self) -> str | None:
+        return self.boot
+
+    def advance(self, seconds: float) -> None:
+        self.wall += int(seconds * 10**9)
+        self.monotonic += int(seconds * 10**9)
