@@ -99,14 +99,11 @@ def append_event(
             previous = _hash(encoded)
             content += encoded
         _overwrite_from(fd, end, size, content)
-        head = {
-            "status": head.get("status") if status is None else status,
-            "updated_at": format_time(now_ns),
-            "n": number,
-            "head": previous,
-        }
+        if status is None:
+            status = head.get("status")
         # Derived from the log: after a power cut it may be a line behind, which `verify_log` accepts.
-        replace_file(os.path.join(folder, _STATUS), json.dumps(head).encode() + b"\n", durable=False)
+        content = _head(status, format_time(now_ns), number, previous)
+        replace_file(os.path.join(folder, _STATUS), content, durable=False)
     finally:
         os.close(fd)
 
@@ -238,37 +235,41 @@ def verify_log(job_id: str, logs_dir: str | None = None) -> Verdict:
 def _verify_ends(
     verdict: Verdict, folder: str, raw_lines: list[bytes], hashes: Mapping[int, str], last: int
 ) -> None:
-    head = _read_object(os.path.join(folder, _STATUS))
-    if head is None or not isinstance(head.get("n"), int):
+    raw_head = _read(os.path.join(folder, _STATUS))
+    head = _parse(raw_head) or {}
+    number = head.get("n")
+    if type(number) is not int:
         verdict.damage.append(f"{_STATUS} is missing or not readable")
-    elif head["n"] > last:
-        verdict.damage.append(f"the log is cut short: it had {head['n']} lines, it has {last}")
-    elif hashes.get(head["n"]) != head.get("head"):
-        verdict.damage.append(f"line {head['n']} was changed: {_STATUS} knows another")
-    elif head["n"] < last:
+    elif number > last:
+        verdict.damage.append(f"the log is cut short: it had {number} lines, it has {last}")
+    elif hashes.get(number) != head.get("head"):
+        verdict.damage.append(f"line {number} was changed: {_STATUS} knows another")
+    elif not verdict.damage and raw_head != _head_told_by(raw_lines[:number], number, hashes[number]):
+        verdict.damage.append(f"{_STATUS} was changed: the log tells another story")
+    elif number < last:
         verdict.notes.append(f"{_STATUS} is behind the log, by a crash; the next append mends it")
-    elif head.get("status") != _status_told_by(raw_lines):
-        verdict.damage.append(f"{_STATUS} was changed: the log tells of another status")
     first = _parse(raw_lines[0]) if raw_lines else None
     if first is None:
         verdict.damage.append("the log is empty")
-    elif "meta_sha256" in first:
-        try:
-            meta = read_file(os.path.join(folder, _META))
-        except OSError:
-            meta = b""
-        if _hash(meta) != first["meta_sha256"]:
-            verdict.damage.append(f"{_META} was changed")
+    elif "meta_sha256" in first and _hash(_read(os.path.join(folder, _META))) != first["meta_sha256"]:
+        verdict.damage.append(f"{_META} was changed")
 
 
-def _status_told_by(raw_lines: list[bytes]) -> str | None:
+def _head(status: str | None, updated_at: str, number: int, line_hash: str) -> bytes:
+    head = {"status": status, "updated_at": updated_at, "n": number, "head": line_hash}
+    return json.dumps(head).encode() + b"\n"
+
+
+def _head_told_by(raw_lines: list[bytes], number: int, line_hash: str) -> bytes:
+    """What status.json must hold after these lines."""
+    status = None
     for raw in reversed(raw_lines):
-        line = _parse(raw)
-        if line is not None:
-            status = line.get("to") or (line.get("status") if line.get("event") == "registered" else None)
-            if isinstance(status, str):
-                return status
-    return None
+        line = _parse(raw) or {}
+        status = line.get("to") or (line.get("status") if line.get("event") == "registered" else None)
+        if status is not None:
+            break
+    last = _parse(raw_lines[-1]) if raw_lines else None
+    return _head(status, str((last or {}).get("ts")), number, line_hash)
 
 
 def _raw_lines(job_id: str, logs_dir: str | None) -> list[bytes]:
@@ -310,8 +311,12 @@ def _hash(raw: bytes) -> str:
     return sha256(raw).hexdigest()
 
 
-def _read_object(path: str) -> dict[str, Any] | None:
+def _read(path: str) -> bytes:
     try:
-        return _parse(read_file(path))
+        return read_file(path)
     except OSError:
-        return None
+        return b""
+
+
+def _read_object(path: str) -> dict[str, Any] | None:
+    return _parse(_read(path))

@@ -73,6 +73,8 @@ class Settings:
         for name, (variable, kind, _) in KNOWN.items():
             if variable and env.get(variable) and name != "home":
                 self._set(name, _from_text(variable, env[variable], kind), variable)
+        if "registry_dir" in given and "registry" not in given:
+            self._set("registry", None, "default")  # a folder named on the command line is the one to use
         for name, value in given.items():
             self._set(name, value, "--" + name.removesuffix("_sec").replace("_", "-"))
 

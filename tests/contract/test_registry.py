@@ -31,8 +31,15 @@ def pick(registry, **more):
 
 class TestRegistering:
     def test_a_registered_job_is_read_back_as_it_was(self, registry, add):
-        job = add("정렬 문제 10개\n'; DROP TABLE jobs; --", expected_artifacts=["a.md", "b c.md"], priority=-3,
-                  labels=["x"], validate="make test", workdir="/tmp/w", broker={"host": "h", "port": 1, "odd": [1]})
+        job = add(
+            "정렬 문제 10개\n'; DROP TABLE jobs; --",
+            expected_artifacts=["a.md", "b c.md"],
+            priority=-3,
+            labels=["x"],
+            validate="make test",
+            workdir="/tmp/w",
+            broker={"host": "h", "port": 1, "odd": [1]},
+        )
         assert registry.get_job(job.job_id) == job
         assert job.status is Status.PENDING
         assert job.topic_prefix == f"python/mqtt/jobs/{job.job_id}"
@@ -100,7 +107,9 @@ class TestPicking:
 
     def test_the_same_moment_is_decided_by_the_id(self, registry, clock):
         moment = clock.wall_ns()
-        jobs = [registry.register_job(new_job("x", now_ns=moment, agent="x", agent_session=LABEL)) for _ in range(9)]
+        jobs = [
+            registry.register_job(new_job("x", now_ns=moment, agent="x", agent_session=LABEL)) for _ in range(9)
+        ]
         assert [pick(registry).job_id for _ in jobs] == sorted(job.job_id for job in jobs)
 
     def test_labels_do_not_see_each_other(self, registry, add):
@@ -134,8 +143,11 @@ class TestPicking:
 
 
 ALLOWED = {
-    ("pending", "running"), ("pending", "cancelled"),
-    ("running", "completed"), ("running", "error"), ("running", "cancelled"),
+    ("pending", "running"),
+    ("pending", "cancelled"),
+    ("running", "completed"),
+    ("running", "error"),
+    ("running", "cancelled"),
 }
 
 
@@ -365,7 +377,11 @@ class TestEvents:
         assert payload["data"].pop("hmac_sig") == signature(payload, job.auth_token)
         assert payload.pop("timestamp").endswith("Z")
         assert payload == {
-            "schema_version": 1, "seq": 1, "job_id": job.job_id, "event": "progress", "detail": "δ",
+            "schema_version": 1,
+            "seq": 1,
+            "job_id": job.job_id,
+            "event": "progress",
+            "detail": "δ",
             "data": {"n": 1, "f": 0.5, "attempt": 1},
         }
 
@@ -402,11 +418,17 @@ class TestEvents:
     @pytest.mark.parametrize(
         ("arguments", "field"),
         [
-            ({"detail": "x" * 5000}, "detail"), ({"detail": 7}, "detail"), ({"detail": "\ud800"}, "detail"),
-            ({"detail": "a\0b"}, "detail"), ({"data": {"hmac_sig": "x"}}, "hmac_sig"),
-            ({"data": {"auth_token": "x"}}, "auth_token"), ({"data": {"attempt": 9}}, "attempt"),
-            ({"data": {"x": float("nan")}}, "data"), ({"data": {"x": 2**60}}, "data"),
-            ({"data": {"x": object()}}, "data"), ({"data": {"x": "y" * 70000}}, "event"),
+            ({"detail": "x" * 5000}, "detail"),
+            ({"detail": 7}, "detail"),
+            ({"detail": "\ud800"}, "detail"),
+            ({"detail": "a\0b"}, "detail"),
+            ({"data": {"hmac_sig": "x"}}, "hmac_sig"),
+            ({"data": {"auth_token": "x"}}, "auth_token"),
+            ({"data": {"attempt": 9}}, "attempt"),
+            ({"data": {"x": float("nan")}}, "data"),
+            ({"data": {"x": 2**60}}, "data"),
+            ({"data": {"x": object()}}, "data"),
+            ({"data": {"x": "y" * 70000}}, "event"),
         ],
     )
     def test_an_event_that_cannot_be_sent_is_refused(self, registry, add, arguments, field):
@@ -497,7 +519,12 @@ class TestListing:
         pick(registry)
         registry.update_status(pick(registry).job_id, Status.COMPLETED)
         assert registry.stats() == {
-            "pending": 2, "running": 1, "completed": 1, "error": 0, "cancelled": 0, "unsent": 0,
+            "pending": 2,
+            "running": 1,
+            "completed": 1,
+            "error": 0,
+            "cancelled": 0,
+            "unsent": 0,
         }
 
 

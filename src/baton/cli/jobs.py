@@ -75,7 +75,7 @@ def _register(options: argparse.Namespace, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
         job = jobs.register_job(
             _read_prompt(options),
-            agent=options.agent or settings.agent,
+            agent=settings.agent,
             agent_session=options.agent_session,
             workdir=os.path.abspath(options.workdir or os.getcwd()),
             timeout_sec=settings.timeout_sec,

@@ -35,7 +35,8 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     if options.list:
         return _list(settings, options)
     job_id = check_job_id(job_of(options))
-    _fill_gaps(job_id, settings)
+    if not options.verify:  # what is to be examined is not touched first
+        _fill_gaps(job_id, settings)
     if not os.path.isdir(audit.job_log_path(job_id, settings.logs_dir)):
         raise JobNotFound(job_id, settings.logs_dir)
     if options.verify:
@@ -85,10 +86,10 @@ def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:
         report = {"job_id": job_id, "lines": verdict.lines, "damage": verdict.damage, "notes": verdict.notes}
         print(json.dumps(report))
         return 1 if verdict.damage else 0
-    for note in verdict.notes:
-        say(f"baton: note: {note}")
     if verdict.damage:
         raise AuditDamaged(f"the audit log of {job_id} was tampered with: {'; '.join(verdict.damage)}")
+    for note in verdict.notes:
+        say(f"baton: note: {note}")
     print(f"{job_id}: {verdict.lines} lines, unbroken")
     return 0
 

@@ -43,16 +43,22 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading in headings[:-1]:
+    plain = bool(os.environ.get("NO_COLOR"))
+    console = Console(no_color=plain or None)
+    table = Table(box=None, pad_edge=False, header_style="" if plain else "bold")
+    for heading in headings:
         table.add_column(heading, no_wrap=True)
-    table.add_column(headings[-1], no_wrap=True, overflow="ellipsis", ratio=1)
-    for row, colour in zip(rows, colours, strict=True):
-        cells = [Text(cell) for cell in row]
+    lines = [[Text(cell) for cell in row] for row in rows]
+    others = sum(
+        2 + max([len(heading), *(line[column].cell_len for line in lines)])
+        for column, heading in enumerate(headings[:-1])
+    )
+    for line, colour in zip(lines, colours, strict=True):
+        line[-1].truncate(max(console.width - others, 10), overflow="ellipsis")
         if colour:
-            cells[1].stylize(colour)
-        table.add_row(*cells)
-    Console(no_color=bool(os.environ.get("NO_COLOR")) or None).print(table)
+            line[1].stylize(colour)
+        table.add_row(*line)
+    console.print(table)
 
 
 def one_line(text: str, longest: int = 200) -> str:

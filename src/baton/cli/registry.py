@@ -31,6 +31,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         ("prune", "forget jobs that ended long ago; their audit logs stay"),
     ):
         action = actions.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
+        add_common(action)
         action.add_argument("--json", action="store_true", help="print data as JSON")
         if name == "migrate":
             action.add_argument(

@@ -38,6 +38,8 @@ def migrate(
 def finish_interrupted(current: Registry, leftover: Registry) -> str | None:
     """Sets aside what a migration to `current` left behind when it was interrupted at its very end. None when
     nothing was left, or when `leftover` holds jobs that `current` does not."""
+    if leftover.where == current.where:
+        return None
     with current.freeze():
         ids = _ids(leftover)
         return leftover.set_aside() if ids and ids <= _ids(current) else None

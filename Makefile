@@ -1,0 +1,42 @@
+# Each target sets up what it needs, from nothing: a virtual environment, Python packages, system packages.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint unit bench crash clean
+
+demo: $(VENV)/.installed
+	$(BIN)/python scripts/demo.py
+
+test: $(VENV)/.dev-installed system-packages lint
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/.dev-installed
+	$(BIN)/ruff check src tests bench scripts
+	$(BIN)/ruff format --check src tests bench scripts
+	$(BIN)/mypy
+
+crash: $(VENV)/.dev-installed system-packages
+	$(BIN)/python -m pytest tests/crash tests/contract/test_against_model.py --full --timeout 3600
+
+bench: $(VENV)/.dev-installed system-packages
+	$(BIN)/python bench/registry.py
+
+.PHONY: system-packages
+system-packages:
+	@scripts/system-packages tmux=tmux postgres=postgresql strace=strace faketime=faketime
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+$(VENV)/.dev-installed: pyproject.toml | $(VENV)/bin/python
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]' --group dev
+	@touch $@ $(VENV)/.installed
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist build

@@ -1,0 +1,145 @@
+"""A registry as plain as can be: one dictionary, no storage, no code of the package's own.
+
+Hypothesis drives it beside each real backend; where the two answer differently, one of them is wrong.
+"""
+
+from __future__ import annotations
+
+TERMINAL = ("completed", "error", "cancelled")
+MAY_FOLLOW = {
+    "pending": ("running", "cancelled"),
+    "running": ("completed", "error", "cancelled"),
+}
+
+
+class Refused(Exception):
+    """Carries the name of the error a real registry raises."""
+
+
+class ModelRegistry:
+    def __init__(self):
+        self.jobs = {}
+        self.now = 0.0
+        self.registered = 0
+
+    def register(self, job_id, label, priority, max_attempts):
+        self.registered += 1
+        self.jobs[job_id] = {
+            "status": "pending",
+            "attempt": 0,
+            "seq": 0,
+            "label": label,
+            "priority": priority,
+            "holder": None,
+            "order": self.registered,
+            "max_attempts": max_attempts,
+            "lease": None,
+            "events": [],
+            "ended": None,
+        }
+
+    def pick(self, label, holder, lease):
+        waiting = [
+            (-job["priority"], job["order"], job_id)
+            for job_id, job in self.jobs.items()
+            if job["status"] == "pending" and job["label"] == label
+        ]
+        if not waiting:
+            return None
+        job_id = min(waiting)[2]
+        self._claim(self.jobs[job_id], holder)
+        self.jobs[job_id]["lease"] = None if lease is None else self.now + lease
+        return job_id
+
+    def set_status(self, job_id, wanted, attempt):
+        job = self._fenced(job_id, attempt)
+        if job["status"] == wanted:
+            return
+        if wanted not in MAY_FOLLOW.get(job["status"], ()):
+            raise Refused("IllegalTransition")
+        if wanted == "running":
+            self._claim(job, "setter")
+        else:
+            self._end(job, wanted)
+
+    def requeue(self, job_id, attempt):
+        job = self.jobs[job_id]
+        if job["status"] == "pending" and attempt is None:
+            return
+        self._fenced(job_id, attempt)
+        if job["status"] != "running":
+            raise Refused("IllegalTransition")
+        job.update(status="pending", holder=None, lease=None)
+
+    def renew(self, job_id, attempt, lease):
+        job = self.jobs[job_id]
+        if job["status"] != "running" or job["attempt"] != attempt:
+            raise Refused("StaleAttempt")
+        job["lease"] = self.now + lease
+
+    def expire(self):
+        late = [
+            job_id
+            for job_id, job in self.jobs.items()
+            if job["status"] == "running" and job["lease"] is not None and job["lease"] < self.now
+        ]
+        for job_id in late:
+            job = self.jobs[job_id]
+            if job["attempt"] < job["max_attempts"]:
+                job.update(status="pending", holder=None, lease=None)
+            else:
+                self._add_event(job, "error")
+                self._end(job, "error")
+        return set(late)
+
+    def event(self, job_id, name, attempt):
+        job = self.jobs[job_id]
+        if job["status"] in TERMINAL:
+            raise Refused("EventRefused")
+        self._fenced(job_id, attempt)
+        if job["status"] == "pending" and job["attempt"] > 0:
+            raise Refused("EventRefused")
+        if name == "started" and any(event["attempt"] == job["attempt"] for event in job["events"]):
+            raise Refused("EventRefused")
+        if job["status"] == "pending":
+            self._claim(job, "speaker")
+        self._add_event(job, name)
+        if name in ("completed", "error"):
+            self._end(job, name)
+
+    def next_seq(self, job_id, attempt):
+        job = self._fenced(job_id, attempt)
+        if job["status"] in TERMINAL:
+            raise Refused("EventRefused")
+        job["seq"] += 1
+        return job["seq"]
+
+    def mark_sent(self, job_id, seqs):
+        for event in self.jobs[job_id]["events"]:
+            event["sent"] = event["sent"] or event["seq"] in seqs
+
+    def prune(self, before):
+        gone = {
+            job_id
+            for job_id, job in self.jobs.items()
+            if job["ended"] is not None and job["ended"] < before and all(e["sent"] for e in job["events"])
+        }
+        for job_id in gone:
+            del self.jobs[job_id]
+        return gone
+
+    def _fenced(self, job_id, attempt):
+        job = self.jobs[job_id]
+        if attempt is not None and (attempt != job["attempt"] or job["status"] == "pending"):
+            raise Refused("StaleAttempt")
+        return job
+
+    def _claim(self, job, holder):
+        job.update(status="running", attempt=job["attempt"] + 1, holder=holder)
+
+    def _add_event(self, job, name):
+        job["seq"] += 1
+        job["events"].append({"seq": job["seq"], "name": name, "attempt": job["attempt"], "sent": False})
+
+    def _end(self, job, status):
+        job.update(status=status, lease=None, ended=self.now)

@@ -1,0 +1,61 @@
+"""The installed `baton` command, as a person types it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+BATON = os.path.join(os.path.dirname(sys.executable), "baton")
+
+
+class Result:
+    def __init__(self, done: subprocess.CompletedProcess[str]) -> None:
+        self.code = done.returncode
+        self.out = done.stdout
+        self.err = done.stderr
+
+    @property
+    def text(self) -> str:
+        return self.out.strip()
+
+    @property
+    def json(self):
+        return json.loads(self.out)
+
+    def __repr__(self) -> str:
+        return f"exit {self.code}\nstdout: {self.out}\nstderr: {self.err}"
+
+
+class Baton:
+    """Runs the command in one folder, with an environment of its own."""
+
+    def __init__(self, folder, **env: str) -> None:
+        self.folder = folder
+        self.env = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8"} | env
+
+    def __call__(self, *arguments: str, code: int | None = 0, stdin: str | bytes = "", **env: str) -> Result:
+        done = subprocess.run(
+            [BATON, *arguments],
+            cwd=self.folder,
+            env=self.env | env,
+            input=stdin.encode() if isinstance(stdin, str) else stdin,
+            capture_output=True,
+            timeout=60,
+            check=False,
+        )
+        result = Result(
+            subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+        )
+        if code is not None:
+            assert result.code == code, result
+        return result
+
+    def refused(self, *arguments: str, code: int = 1, **more) -> str:
+        """The one line that a refusal prints."""
+        result = self(*arguments, code=code, **more)
+        assert result.out == "", result
+        assert result.err.startswith("baton: "), result
+        assert result.err.count("\n") == 1, result
+        return result.err

@@ -1,0 +1,143 @@
+"""Moving every job between backends, in every direction, also when it is interrupted."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+
+import pytest
+
+from baton.errors import MigrationFailed, RegistryUnavailable
+from baton.model import EventName, Status, new_job
+from baton.registry import open_url
+from baton.registry.migrate import migrate
+from support.backends import BACKENDS, registry_url
+from support.command import BATON, Baton
+
+
+def fill(registry, count=30):
+    """Jobs in every state, with events sent and unsent, and a field of the future."""
+    registry.register_many([new_job(f"job {i} 정렬", now_ns=time.time_ns(), agent="a") for i in range(count)])
+    for i in range(count // 2):
+        job = registry.pick_pending("tmux:a", holder="me", lease_sec=60 if i % 2 else None)
+        if i % 3:
+            registry.record_event(job.job_id, EventName.STARTED, detail="é\n\u2028", data={"i": i})
+            registry.mark_sent(job.job_id, [1] if i % 2 else [])
+        if i % 4 == 0:
+            registry.update_status(job.job_id, Status.COMPLETED)
+        if i % 5 == 0 and i % 4:
+            registry.requeue(job.job_id)
+
+
+@pytest.mark.parametrize(("old", "new"), list(itertools.permutations(BACKENDS, 2)))
+@pytest.mark.parametrize("place", ["same folder", "another folder"])
+def test_every_direction_loses_nothing(old, new, place, tmp_path, postgres):
+    folder = str(tmp_path / "jobs")
+    source = open_url(registry_url(old, folder, postgres))
+    fill(source)
+    before = list(source.export())
+    target_url = registry_url(new, folder if place == "same folder" else str(tmp_path / "other"), postgres)
+    target = open_url(target_url)
+    count, aside = migrate(source, target)
+    assert count == 30
+    assert aside
+    source.close()
+    target.close()
+    target = open_url(target_url)
+    assert list(target.export()) == before
+    assert list(source.export()) == []
+    assert target.pick_pending("tmux:a", holder="me") is not None
+    source.close()
+    target.close()
+
+
+@pytest.mark.parametrize("new", ["file", "postgresql"])
+def test_a_target_with_jobs_of_its_own_is_refused(new, tmp_path, postgres):
+    source = open_url(f"sqlite:{tmp_path}/jobs/registry.db")
+    fill(source, 3)
+    target = open_url(registry_url(new, str(tmp_path / "other"), postgres))
+    fill(target, 2)
+    with pytest.raises(MigrationFailed, match="already holds 2 jobs"):
+        migrate(source, target)
+    assert len(list(source.export())) == 3
+    assert len(list(target.export())) == 2
+    source.close()
+    target.close()
+
+
+def test_whoever_still_has_the_old_one_open_notices(tmp_path):
+    """A long-lived worker must not go on writing to a registry that was set aside."""
+    folder = tmp_path / "jobs"
+    old = open_url(f"file:{folder}")
+    fill(old, 4)
+    worker = open_url(f"file:{folder}")
+    migrate(old, open_url(f"sqlite:{folder}/registry.db"))
+    with pytest.raises(RegistryUnavailable, match="migrated"):
+        worker.pick_pending("tmux:a", holder="me")
+
+    worker = open_url(f"sqlite:{folder}/registry.db")
+    assert worker.pick_pending("tmux:a", holder="me")
+    migrate(open_url(f"sqlite:{folder}/registry.db"), open_url(f"file:{folder}"))
+    assert worker.pick_pending("tmux:a", holder="me") is None
+    assert worker.stats()["pending"] == 0
+    worker.close()
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [("file:jobs", "sqlite:jobs/registry.db"), ("sqlite:jobs/registry.db", "file:jobs")]
+)
+def test_killed_at_any_moment_it_can_be_run_again(old, new, tmp_path, seed, full):
+    """SIGKILL after a random time; then once more to the end: every job is there, once, unchanged."""
+    import random
+
+    draw = random.Random(seed)
+    source = open_url(old.replace("jobs", str(tmp_path / "original" / "jobs")))
+    fill(source, 300)
+    before = {entry.job.job_id: entry for entry in source.export()}
+    source.close()
+    killed = 0
+    for round_number in range(60 if full else 8):
+        folder = tmp_path / str(round_number)
+        shutil.copytree(tmp_path / "original", folder)
+        env = Baton(folder).env
+        command = [BATON, "registry", "migrate", "--registry-dir", "jobs", "--to", new]
+        process = subprocess.Popen(
+            command, cwd=folder, env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
+        )
+        try:
+            process.wait(draw.uniform(0.08, 0.6))
+        except subprocess.TimeoutExpired:
+            killed += 1
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        # Whatever was interrupted, the registry in use is complete at every moment.
+        listed = Baton(folder)("list", "--json", "--registry-dir", "jobs").json
+        assert {record["job_id"] for record in listed} == set(before)
+        again = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+        assert again.returncode == 0 or "in use already" in again.stderr, again.stderr
+        final = open_url(new.replace("jobs", str(folder / "jobs"), 1))
+        assert {entry.job.job_id: entry for entry in final.export()} == before
+        final.close()
+        shutil.rmtree(folder)
+    assert killed
+
+
+def test_the_command_says_what_it_did(tmp_path, postgres):
+    baton = Baton(tmp_path)
+    job = baton("register", "x").text
+    url = postgres.new_url()
+    moved = baton("registry", "migrate", "--to", url)
+    assert moved.out.startswith("1 jobs moved to postgresql://")
+    assert "export BATON_REGISTRY=" in moved.err
+    assert baton("list").out == ""
+    assert baton("list", BATON_REGISTRY=url).out.startswith(job)
+    report = baton("registry", "migrate", "--to", "file:.hermes/jobs", "--json", BATON_REGISTRY=url).json
+    assert report["jobs"] == 1
+    assert json.loads((tmp_path / ".hermes" / "jobs" / f"{job}.json").read_text())["job_id"] == job
+    assert "in use already" in baton.refused("registry", "migrate", "--to", "file:.hermes/jobs")
+    assert os.path.isdir(tmp_path / ".hermes" / "delegate_job_logs" / job)
