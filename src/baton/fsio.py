@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import fcntl
 import os
 
@@ -9,8 +10,8 @@ from baton.errors import NetworkFileSystem, RegistryBusy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from types import FrameType, TracebackType
-    from typing import Final, NoReturn, Self
+    from types import TracebackType
+    from typing import Final, Self
 
 LOCK_TIMEOUT_SEC = 30.0
 _NETWORK: Final = frozenset(
@@ -127,30 +128,29 @@ class FileLock:
         os.close(fd)
 
     def _wait(self, fd: int) -> None:
-        """Blocks in the kernel's queue, which is fair where polling is not. The time limit needs a signal, so
-        it holds in the main thread of a program that has no other use for SIGALRM."""
-        import signal
+        """Waits in the kernel's queue, which is fair where polling is not. That call knows no time limit, so a
+        thread makes it, on a descriptor of its own: a lock that comes too late goes with that descriptor."""
+        done = _thread.allocate_lock()
+        done.acquire()
+        own = os.dup(fd)
+        failure: list[OSError] = []
 
-        def too_long(_number: int, _frame: FrameType | None) -> NoReturn:
+        def block() -> None:
+            try:
+                fcntl.flock(own, fcntl.LOCK_EX)
+            except OSError as error:
+                failure.append(error)
+            os.close(own)
+            done.release()
+
+        _thread.start_new_thread(block, ())
+        if not done.acquire(timeout=self._timeout_sec):
             raise RegistryBusy(
                 f"{self.path} has been locked for {self._timeout_sec:g} s; another baton is stuck or stopped "
                 f"(find it with: fuser {self.path})"
             )
-
-        try:
-            idle = signal.getsignal(signal.SIGALRM) == signal.SIG_DFL
-            before = signal.signal(signal.SIGALRM, too_long) if idle else None
-        except ValueError:  # not the main thread
-            idle = False
-        if not idle:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-            return
-        signal.setitimer(signal.ITIMER_REAL, self._timeout_sec)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX)
-        finally:
-            signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+        if failure:
+            raise failure[0]
 
 
 def network_fs_kind(path: str, mountinfo: str | None = None) -> str | None:

@@ -48,7 +48,7 @@ def test_what_is_not_a_time_with_a_zone_is_refused(text):
         parse_time(text)
 
 
-@given(st.integers(-9 * 10**18 + 1, 9 * 10**18 - 1))
+@given(st.integers(-8 * 10**18, 8 * 10**18))
 def test_every_nanosecond_survives(ns):
     text = format_time(ns)
     assert parse_time(text) == ns

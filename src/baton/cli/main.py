@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from baton.errors import BatonError
@@ -10,7 +11,7 @@ from baton.errors import BatonError
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Final, NoReturn
+    from typing import Any, Final, NoReturn
 
 USAGE = 64
 INTERRUPTED = 130
@@ -41,8 +42,17 @@ _EVERYWHERE: Final = {
 }
 
 
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """A formatter that is told its width; one that has to find out imports shutil, for every argument."""
+    columns = os.environ.get("COLUMNS", "")
+    return argparse.HelpFormatter(prog, width=max(int(columns), 40) if columns.isdecimal() else 100)
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, but a wrong command line exits with 64: its own 2 means "timed out" here."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=_formatter, allow_abbrev=False, **settings)
 
     def error(self, message: str) -> NoReturn:
         print(f"baton: {message}; see `{self.prog} --help`", file=sys.stderr)
@@ -51,7 +61,7 @@ class Parser(argparse.ArgumentParser):
 
 def verb_parser(verb: str) -> Parser:
     """An empty parser for a verb, with the options that every verb takes."""
-    parser = Parser(prog=f"baton {verb}", description=VERBS[verb][1].capitalize() + ".", allow_abbrev=False)
+    parser = Parser(prog=f"baton {verb}", description=VERBS[verb][1].capitalize() + ".")
     add_common(parser)
     return parser
 
@@ -137,8 +147,6 @@ def run() -> NoReturn:
         code = INTERRUPTED
     except BrokenPipeError:
         # The reader of our output has gone, as with `baton list | head`.
-        import os
-
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 1
     except OSError as error:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = Parser(prog=f"baton {verb}", description="Look after the job registry.", allow_abbrev=False)
+    parser = Parser(prog=f"baton {verb}", description="Look after the job registry.")
     add_common(parser)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
     for name, text in (
@@ -30,7 +30,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         ("migrate", "move every job to another registry"),
         ("prune", "forget jobs that ended long ago; their audit logs stay"),
     ):
-        action = actions.add_parser(name, help=text, description=text.capitalize() + ".", allow_abbrev=False)
+        action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
         add_common(action)
         action.add_argument("--json", action="store_true", help="print data as JSON")
         if name == "migrate":

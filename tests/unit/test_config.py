@@ -1,0 +1,91 @@
+from __future__ import annotations
+
+import pytest
+
+from baton.config import Settings, hide_password
+from baton.errors import InvalidValue
+
+
+@pytest.fixture
+def env(tmp_path):
+    return {"HOME": str(tmp_path / "user"), "BATON_HOME": str(tmp_path / "home")}
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def test_defaults_follow_from_the_home():
+    settings = Settings(env={"HOME": "/u"})
+    assert (settings.home, settings.registry_dir, settings.logs_dir) == (
+        ".hermes", ".hermes/jobs", ".hermes/delegate_job_logs",
+    )  # fmt: skip
+    assert settings.state_dir == "/u/.local/state/baton"
+    assert set(settings.sources.values()) == {"default"}
+
+
+def test_each_source_beats_the_one_before_it(env, tmp_path):
+    assert Settings(env=env).agent == "claude-code"
+    user_file = tmp_path / "user" / ".config" / "baton" / "baton.toml"
+    write(user_file, 'agent = "from-user-file"')
+    settings = Settings(env=env)
+    assert (settings.agent, settings.sources["agent"]) == ("from-user-file", str(user_file))
+    home_file = tmp_path / "home" / "baton.toml"
+    write(home_file, 'agent = "from-home-file"\ntimeout_sec = 7\n[agents.mine]\ncommand = "x"')
+    settings = Settings(env=env)
+    assert (settings.agent, settings.timeout_sec) == ("from-home-file", 7)
+    env["BATON_AGENT"] = "from-environment"
+    settings = Settings(env=env)
+    assert (settings.agent, settings.sources["agent"]) == ("from-environment", "BATON_AGENT")
+    settings = Settings({"agent": "from-flag", "home": None}, env)
+    assert (settings.agent, settings.sources["agent"]) == ("from-flag", "--agent")
+
+
+def test_one_named_file_replaces_the_others(env, tmp_path):
+    write(tmp_path / "home" / "baton.toml", 'agent = "no"')
+    write(tmp_path / "named.toml", "idle_timeout_sec = 9")
+    settings = Settings(env=env | {"BATON_CONFIG": str(tmp_path / "named.toml")})
+    assert (settings.agent, settings.idle_timeout_sec) == ("claude-code", 9)
+    with pytest.raises(InvalidValue, match="cannot be read"):
+        Settings(env=env | {"BATON_CONFIG": str(tmp_path / "missing.toml")})
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("agent = ", "not TOML"),
+        ('agnet = "x"', "'agnet'"),
+        ("agent = 7", "agent must be text"),
+        ('timeout_sec = "7"', "timeout_sec must be a whole number"),
+        ("timeout_sec = true", "timeout_sec must be a whole number"),
+        ('home = "x"', "'home'"),
+    ],
+)
+def test_a_wrong_file_is_named_with_what_is_wrong(env, tmp_path, text, words):
+    write(tmp_path / "home" / "baton.toml", text)
+    with pytest.raises(InvalidValue, match=words) as error:
+        Settings(env=env)
+    assert "baton.toml" in str(error.value)
+
+
+@pytest.mark.parametrize(("name", "value"), [("BATON_TIMEOUT_SEC", "soon"), ("BATON_ALLOW_NETWORK_FS", "maybe")])
+def test_a_wrong_environment_variable_is_named(env, name, value):
+    with pytest.raises(InvalidValue, match=name):
+        Settings(env=env | {name: value})
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("postgresql://me:secret@host/db", "postgresql://me:***@host/db"),
+        ("postgresql://me:se@cr:et@host/db?x=1", "postgresql://me:***@host/db?x=1"),
+        ("postgresql://host/db?user=me&password=secret&x=1", "postgresql://host/db?user=me&password=***&x=1"),
+        ("sqlite:/a/b.db", "sqlite:/a/b.db"),
+        (None, None),
+    ],
+)
+def test_a_password_in_a_url_is_never_shown(url, shown):
+    assert hide_password(url) == shown
+    settings = Settings({"registry": url}, {"HOME": "/u"})
+    assert ("registry", shown) in [(name, value) for name, value, _ in settings.shown()]

@@ -1,0 +1,108 @@
+"""What holds the house together: which way imports go, and what the quick verbs load."""
+
+from __future__ import annotations
+
+import ast
+import os
+import subprocess
+import sys
+
+import pytest
+
+import baton
+
+ROOT = os.path.dirname(baton.__file__)
+
+# A module imports only from those before it in this list.
+ORDER = [
+    "baton", "baton.errors", "baton.clock", "baton.model", "baton.lifecycle", "baton.config", "baton.fsio",
+    "baton.wire", "baton.registry", "baton.audit", "baton.jobs", "baton.api", "baton.cli",
+]  # fmt: skip
+# `baton` itself only passes on names, when they are asked for.
+LAZY = {"baton"}
+
+
+def modules():
+    for folder, _, files in os.walk(ROOT):
+        for file in files:
+            if file.endswith(".py"):
+                path = os.path.join(folder, file)
+                name = "baton." + os.path.relpath(path, ROOT).removesuffix(".py").replace(os.sep, ".")
+                yield name.removesuffix(".__init__"), path
+
+
+def imports(path):
+    with open(path) as file:
+        tree = ast.parse(file.read())
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module == "baton":
+            yield from (f"baton.{alias.name}" for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+
+
+def place(name):
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        if ".".join(parts[:length]) in ORDER:
+            return ORDER.index(".".join(parts[:length]))
+    raise AssertionError(f"{name} has no place in the order: add it")
+
+
+@pytest.mark.parametrize(("name", "path"), list(modules()))
+def test_imports_go_one_way(name, path):
+    if name in LAZY:
+        return
+    for imported in imports(path):
+        if imported.split(".")[0] == "baton" and imported != "baton.__version__":
+            assert place(imported) <= place(name), f"{name} imports {imported}"
+
+
+def loaded_by(*arguments, folder):
+    """Modules that a command loads beyond what the interpreter loads by itself."""
+    code = (
+        "import sys; before = set(sys.modules)\n"
+        "from baton.cli.main import main\n"
+        "main(sys.argv[1:])\n"
+        "print(*sorted(set(sys.modules) - before), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, *arguments], cwd=folder, capture_output=True, text=True, check=True
+    )
+    return set(done.stderr.split()), done.stdout.strip()
+
+
+# Each costs milliseconds that an agent pays hundreds of times a day.
+HEAVY = {
+    "asyncio", "dataclasses", "inspect", "logging", "pathlib", "psycopg", "random", "rich", "secrets", "socket", "ssl",
+    "subprocess", "tempfile", "tomllib", "typing", "unittest", "urllib", "uuid", "shutil", "hmac",
+}  # fmt: skip
+
+
+def test_the_quick_verbs_load_nothing_heavy(tmp_path):
+    _, job = loaded_by("register", "x", folder=tmp_path)
+    for verb in (["get", job], ["status", job], ["pick"], ["status", job, "--set", "completed"]):
+        modules, _ = loaded_by(*verb, folder=tmp_path)
+        assert sorted(modules & HEAVY) == [], verb
+        third_party = {name.split(".")[0] for name in modules} - set(sys.stdlib_module_names) - {"baton"}
+        assert not third_party, verb
+
+
+def test_reading_loads_no_audit_log(tmp_path):
+    _, job = loaded_by("register", "x", folder=tmp_path)
+    for verb in (["get", job], ["status", job]):
+        assert "baton.audit" not in loaded_by(*verb, folder=tmp_path)[0]
+
+
+def test_every_public_name_is_there_and_documented():
+    import inspect
+
+    for name in baton.__all__:
+        value = getattr(baton, name)
+        if inspect.isfunction(value) or inspect.isclass(value):
+            assert value.__module__.startswith("baton."), name
+    assert set(baton.__all__) == {*baton._MODULE_OF, "__version__"}
+    with pytest.raises(AttributeError, match="nonsense"):
+        baton.nonsense  # noqa: B018
