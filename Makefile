@@ -24,7 +24,7 @@ bench: $(VENV)/.dev-installed system-packages
 
 .PHONY: system-packages
 system-packages:
-	@scripts/system-packages tmux=tmux postgres=postgresql strace=strace faketime=faketime
+	@scripts/system-packages tmux=tmux postgres=postgresql strace=strace faketime=faketime bindfs=bindfs
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -18,7 +18,7 @@ import os
 from hashlib import sha256
 
 from baton.clock import format_time
-from baton.fsio import make_private_dir, open_private, read_file, replace_file, write_all
+from baton.fsio import last_line, make_private_dir, open_private, read_file, replace_file, write_all
 from baton.model import HIDDEN, check_job_id
 
 TYPE_CHECKING = False
@@ -87,7 +87,7 @@ def append_event(
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
         size = os.fstat(fd).st_size
-        last, end = _last_line(fd, size)
+        last, end = last_line(fd, size)
         number, previous = (_number(last), _hash(last)) if last else (0, _FIRST)
         head = _read_object(os.path.join(folder, _STATUS)) or {}
         lines = [*_repairs(head, number, previous, size - end), line]
@@ -279,18 +279,6 @@ def _raw_lines(job_id: str, logs_dir: str | None) -> list[bytes]:
         return []
     lines = content.split(b"\n")
     return [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
-
-
-def _last_line(fd: int, size: int) -> tuple[bytes, int]:
-    """The last whole line, and where it ends; a half-written one behind it is left out."""
-    window = min(size, 4096)
-    while True:
-        tail = os.pread(fd, window, size - window)
-        newline = tail.rfind(b"\n")
-        start = tail.rfind(b"\n", 0, max(newline, 0))
-        if window == size or start != -1:
-            return tail[start + 1 : newline + 1], size - window + newline + 1
-        window = min(size, window * 8)
 
 
 def _parse(raw: bytes) -> dict[str, Any] | None:

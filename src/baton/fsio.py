@@ -91,6 +91,18 @@ def read_file(path: str) -> bytes:
         return file.read()
 
 
+def last_line(fd: int, size: int) -> tuple[bytes, int]:
+    """The last whole line of a file, and where it ends; a half-written one behind it is left out."""
+    window = min(size, 4096)
+    while True:
+        tail = os.pread(fd, window, size - window)
+        newline = tail.rfind(b"\n")
+        start = tail.rfind(b"\n", 0, max(newline, 0))
+        if window == size or start != -1:
+            return tail[start + 1 : newline + 1], size - window + newline + 1
+        window = min(size, window * 8)
+
+
 def fsync_dir(path: str) -> None:
     fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
     try:
@@ -177,7 +189,7 @@ def network_fs_kind(path: str, mountinfo: str | None = None) -> str | None:
             best, kind = len(mount), right.split(" ", 1)[0]
     if kind is None:
         return None
-    shared = kind in _NETWORK or (kind.startswith("fuse.") and kind not in _LOCAL_FUSE)
+    shared = kind in _NETWORK or (kind.split(".")[0] == "fuse" and kind not in _LOCAL_FUSE)
     return kind if shared else None
 
 

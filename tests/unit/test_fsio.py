@@ -25,6 +25,8 @@ MOUNTS = """\
 32 22 0:7 / /home/me/local rw - fuse.fuse-overlayfs overlay rw
 33 22 0:8 / /home/me/ssh rw - fuse.sshfs host: rw
 34 30 0:9 / /home/me/share/tmp rw shared:1 master:2 - tmpfs tmpfs rw
+37 22 0:8 / /home/me/bind rw - fuse /x rw
+38 22 0:8 / /home/me/disk rw - fuseblk /dev/sdb1 rw
 35 22 0:9 / /mnt/twice rw - nfs server:/y rw
 36 22 0:9 / /mnt/twice rw - ext4 /dev/vdb rw
 """
@@ -41,6 +43,8 @@ MOUNTS = """\
         ("/home/me/with space/x", "cifs"),
         ("/home/me/local/x", None),
         ("/home/me/ssh/x", "fuse.sshfs"),
+        ("/home/me/bind/x", "fuse"),
+        ("/home/me/disk/x", None),
         ("/mnt/twice/x", None),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from baton.errors import InvalidValue
+from baton.fsio import refuse_network_fs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -39,13 +40,15 @@ def open_url(url: str, *, clock: Clock | None = None, allow_network_fs: bool = F
         path = rest.removeprefix("//")
         if not path:
             raise InvalidValue("registry", f"{url!r} names no path; write {scheme}:PATH")
+        if not allow_network_fs:
+            refuse_network_fs(path)
         if scheme == "file":
             from baton.registry.files import FileRegistry
 
-            return FileRegistry(path, clock=clock, allow_network_fs=allow_network_fs)
+            return FileRegistry(path, clock=clock)
         from baton.registry.sqlite import SqliteRegistry
 
-        return SqliteRegistry(path, clock=clock, allow_network_fs=allow_network_fs)
+        return SqliteRegistry(path, clock=clock)
     if scheme in ("postgresql", "postgres"):
         from baton.registry.postgres import PostgresRegistry
 

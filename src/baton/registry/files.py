@@ -29,14 +29,13 @@ from baton.fsio import (
     FileLock,
     fsync_dir,
     make_private_dir,
-    open_private,
     read_file,
-    refuse_network_fs,
     remove_file,
     replace_file,
-    write_all,
 )
 from baton.model import EventName, Job, Status, StoredEvent, check_job_id, check_label, new_token, with_new_id
+from baton.registry.event_log import EventLog
+from baton.registry.file_index import Index
 from baton.registry.listing import JobFilter, cursor, parse_cursor
 from baton.registry.results import Change, Entry, Page, Recorded
 
@@ -66,15 +65,14 @@ def holds_records(folder: str) -> bool:
 class FileRegistry:
     multi_host = False
 
-    def __init__(self, folder: str, *, clock: Clock | None = None, allow_network_fs: bool = False) -> None:
+    def __init__(self, folder: str, *, clock: Clock | None = None) -> None:
         self.folder = folder
         self.where = f"file:{folder}"
         self._clock: Clock = clock or SystemClock()
         self.lock_path = os.path.join(folder, ".lock")
         self._lock = FileLock(self.lock_path)
         self._trusted = False  # the index, by the verb that holds the lock now
-        self._index = _Index(os.path.join(folder, ".index"))
-        self._allow_network_fs = allow_network_fs
+        self._index = Index(os.path.join(folder, ".index"))
         self._beside_database = os.path.exists(os.path.join(folder, _DATABASE))
 
     def close(self) -> None:
@@ -221,7 +219,7 @@ class FileRegistry:
                 # The record first: without it, the log means nothing and is not found.
                 remove_file(self._path(job.job_id))
                 fsync_dir(self.folder)
-                remove_file(self._log_path(job.job_id))
+                remove_file(self._log(job).path)
                 self._index.drop_unsent(job.job_id)
                 pruned.append(job.job_id)
                 if len(pruned) == limit:
@@ -263,7 +261,7 @@ class FileRegistry:
         with self._writing():
             before = self._load(job_id)
             after = lifecycle.take_seq(before, attempt=attempt, now_ns=self._clock.wall_ns())
-            self._append(before, None)
+            self._log(before).clean()
             return self._commit(before, after).after.last_seq
 
     def events_after(self, job_id: str, seq: int = 0, *, limit: int = 1000) -> list[StoredEvent]:
@@ -297,7 +295,7 @@ class FileRegistry:
                 job = self._load(job_id)
             except JobNotFound:
                 return
-            self._append(job, {"sent": list(seqs)})
+            self._log(job).mark_sent(seqs)
             if all(event.sent for event in self._events(job)):
                 self._index.drop_unsent(job_id)
 
@@ -317,13 +315,9 @@ class FileRegistry:
     def import_entries(self, entries: Iterable[Entry]) -> None:
         with self._writing(create=True):
             for entry in entries:
-                job_id = entry.job.job_id
-                lines = [_event_line(event) for event in entry.events]
-                lines.append({"sent": [event.seq for event in entry.events if event.sent]})
                 if entry.events:
-                    log = b"".join(_line(line) for line in lines)
-                    replace_file(self._log_path(job_id), log, durable=False)
-                replace_file(self._path(job_id), _record_bytes(entry.job), durable=False)
+                    self._log(entry.job).write_all(entry.events)
+                replace_file(self._path(entry.job.job_id), _record_bytes(entry.job), durable=False)
             os.sync()
 
     @contextmanager
@@ -362,8 +356,6 @@ class FileRegistry:
                     return
                 make_private_dir(self.folder)
                 self._trust_index()
-            if not self._allow_network_fs:
-                refuse_network_fs(self.folder)
             with self._lock:
                 if not self._beside_database and os.path.exists(os.path.join(self.folder, _DATABASE)):
                     raise RegistryUnavailable(
@@ -404,34 +396,9 @@ class FileRegistry:
         stored = signed_event(job, event, detail, data, now_ns)
         after = lifecycle.after_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns)
         self._index.add_unsent(job.job_id)
-        self._append(before, _event_line(stored))
+        self._log(before).add(stored)
         self._commit(before, after)
         return Recorded(before=before, after=after, event=stored)
-
-    def _append(self, job: Job, line: dict[str, Any] | None) -> None:
-        """Adds a line to the job's log, after cutting off what a crash left there: half a line, or an event
-        whose record was never written."""
-        try:
-            fd = open_private(self._log_path(job.job_id), os.O_RDWR | (os.O_CREAT if line else 0))
-        except FileNotFoundError:
-            return
-        try:
-            size = os.fstat(fd).st_size
-            end = _end_of_valid_lines(fd, size, job.last_seq)
-            if end < size:
-                os.ftruncate(fd, end)
-            if line is not None:
-                os.lseek(fd, end, os.SEEK_SET)
-                try:
-                    write_all(fd, _line(line))
-                except OSError:
-                    os.ftruncate(fd, end)
-                    raise
-            os.fsync(fd)
-        finally:
-            os.close(fd)
-        if line is not None and size == 0:
-            fsync_dir(self.folder)
 
     def _leased(self, job: Job, lease_ns: int) -> Job:
         return job.replace(
@@ -443,9 +410,6 @@ class FileRegistry:
 
     def _path(self, job_id: str) -> str:
         return os.path.join(self.folder, f"{job_id}.json")
-
-    def _log_path(self, job_id: str) -> str:
-        return os.path.join(self.folder, f"{job_id}.events.log")
 
     def _load(self, job_id: str) -> Job:
         try:
@@ -476,30 +440,10 @@ class FileRegistry:
                     yield error
 
     def _events(self, job: Job) -> list[StoredEvent]:
-        if job.last_seq == 0:
-            return []
-        try:
-            content = read_file(self._log_path(job.job_id))
-        except FileNotFoundError:
-            return []
-        events: dict[int, StoredEvent] = {}
-        sent: set[int] = set()
-        for raw in content.splitlines():
-            line = _parse_line(raw)
-            if line is None:
-                continue
-            if "sent" in line:
-                sent.update(line["sent"])
-            elif line["seq"] <= job.last_seq:
-                events[line["seq"]] = StoredEvent(
-                    job_id=job.job_id,
-                    seq=line["seq"],
-                    attempt=line["attempt"],
-                    event=EventName(line["event"]),
-                    payload=line["payload"].encode(),
-                    sent=False,
-                )
-        return [events[seq].replace(sent=seq in sent) for seq in sorted(events)]
+        return self._log(job).events()
+
+    def _log(self, job: Job) -> EventLog:
+        return EventLog(os.path.join(self.folder, f"{job.job_id}.events.log"), job)
 
     # -- the index -----------------------------------------------------------------------------------------
 
@@ -555,122 +499,5 @@ class FileRegistry:
             ) from error
 
 
-class _Index:
-    """Empty files whose names say which jobs are pending (in the order of picking), leased, unsent."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-
-    def pending(self, agent_session: str) -> Iterator[tuple[str, str]]:
-        folder = self._pending_dir(agent_session)
-        names = _names(folder)
-        while names:
-            name = min(names)  # nearly always the only one looked at: cheaper than sorting all
-            names.remove(name)
-            yield name.rpartition("-")[2], os.path.join(folder, name)
-
-    def leased(self) -> list[str]:
-        return sorted(_names(os.path.join(self.folder, "leased")))
-
-    def unsent(self) -> list[str]:
-        return sorted(_names(os.path.join(self.folder, "unsent")))
-
-    def add(self, job: Job) -> None:
-        if job.status is Status.PENDING:
-            _touch(self._pending_marker(job))
-        elif job.status is Status.RUNNING and job.lease_expires_at is not None:
-            _touch(os.path.join(self.folder, "leased", job.job_id))
-
-    def add_unsent(self, job_id: str) -> None:
-        _touch(os.path.join(self.folder, "unsent", job_id))
-
-    def drop_outdated(self, before: Job, after: Job) -> None:
-        if before.status is Status.PENDING and after.status is not Status.PENDING:
-            remove_file(self._pending_marker(before))
-        if before.lease_expires_at is not None and after.lease_expires_at is None:
-            self.drop_leased(before.job_id)
-
-    def drop_leased(self, job_id: str) -> None:
-        remove_file(os.path.join(self.folder, "leased", job_id))
-
-    def drop_unsent(self, job_id: str) -> None:
-        remove_file(os.path.join(self.folder, "unsent", job_id))
-
-    def _pending_dir(self, agent_session: str) -> str:
-        # Two labels may share a folder; the record says whose the job is.
-        readable = re.sub(r"[^A-Za-z0-9]+", "_", agent_session)[:40]
-        return os.path.join(self.folder, "pending", f"{readable}-{zlib.crc32(agent_session.encode()):08x}")
-
-    def _pending_marker(self, job: Job) -> str:
-        order = f"{10**9 - job.priority:010d}-{parse_time(job.created_at) + 2**63:020d}"
-        return os.path.join(self._pending_dir(job.agent_session), f"{order}-{job.job_id}")
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return os.listdir(folder)
-    except FileNotFoundError:
-        return []
-
-
-def _touch(path: str) -> None:
-    flags = os.O_WRONLY | os.O_CREAT
-    try:
-        fd = open_private(path, flags)
-    except FileNotFoundError:
-        make_private_dir(os.path.dirname(path))
-        fd = open_private(path, flags)
-    os.close(fd)
-
-
 def _record_bytes(job: Job) -> bytes:
     return json.dumps(job.record(), ensure_ascii=False, indent=2).encode() + b"\n"
-
-
-def _line(value: dict[str, Any]) -> bytes:
-    return json.dumps(value, ensure_ascii=False).encode() + b"\n"
-
-
-def _event_line(event: StoredEvent) -> dict[str, Any]:
-    return {
-        "seq": event.seq,
-        "attempt": event.attempt,
-        "event": event.event.value,
-        "payload": event.payload.decode(),
-    }
-
-
-def _parse_line(raw: bytes) -> dict[str, Any] | None:
-    """A line of an event log, or None for anything this version did not write: the seeds kept a free-form
-    debug log under this name."""
-    try:
-        line = json.loads(raw)
-        if isinstance(line, dict):
-            if isinstance(line.get("sent"), list) and all(isinstance(seq, int) for seq in line["sent"]):
-                return line
-            if isinstance(line["seq"], int) and isinstance(line["attempt"], int):
-                EventName(line["event"])
-                return line if isinstance(line["payload"], str) else None
-    except (ValueError, KeyError, RecursionError):
-        pass
-    return None
-
-
-def _end_of_valid_lines(fd: int, size: int, last_seq: int) -> int:
-    """Where the next line belongs: after the last whole line that the record counts."""
-    window = min(size, 4096)
-    while True:
-        tail = os.pread(fd, window, size - window)
-        newline = tail.rfind(b"\n")
-        if newline == -1 and window < size:
-            window = min(size, window * 8)
-            continue
-        end = size - window + newline + 1  # half a line has no newline behind it
-        start = tail.rfind(b"\n", 0, max(newline, 0))
-        if start == -1 and window < size:
-            window = min(size, window * 8)
-            continue
-        line = _parse_line(tail[start + 1 : newline]) if newline >= 0 else None
-        if line is not None and line.get("seq", 0) > last_seq:
-            end = size - window + start + 1
-        return end

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from baton.clock import lease_expired, lease_mark
 from baton.errors import NewerSchema, RegistryUnavailable
-from baton.fsio import FileLock, fsync_dir, make_private_dir, open_private, refuse_network_fs
+from baton.fsio import FileLock, fsync_dir, make_private_dir, open_private
 from baton.registry.sql import COLUMNS, SqlRegistry, job_from_row
 
 TYPE_CHECKING = False
@@ -74,14 +74,13 @@ class _Connection:
 class SqliteRegistry(SqlRegistry):
     multi_host = False
 
-    def __init__(self, path: str, *, clock: Clock | None = None, allow_network_fs: bool = False) -> None:
+    def __init__(self, path: str, *, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self.path = path
         self.where = f"sqlite:{path}"
         self._folder = os.path.dirname(path) or "."
         self.lock_path = os.path.join(self._folder, ".lock")
         self._lock = FileLock(self.lock_path)
-        self._allow_network_fs = allow_network_fs
         self._reader: _Connection | None = None
         self._writer: _Connection | None = None
 
@@ -156,8 +155,6 @@ class SqliteRegistry(SqlRegistry):
     def _open(self, *, write: bool) -> _Connection:
         if sqlite3.sqlite_version_info < LEAST_SQLITE:
             raise RegistryUnavailable(f"SQLite {sqlite3.sqlite_version} is too old; baton needs 3.35 or newer")
-        if not self._allow_network_fs:
-            refuse_network_fs(self._folder)
         if write:
             os.close(open_private(self.path, os.O_RDWR | os.O_CREAT))
         found = os.stat(self.path)

@@ -1,0 +1,85 @@
+"""The index of a file registry: which jobs are pending, leased, or have unsent events, without reading records."""
+
+from __future__ import annotations
+
+import os
+import re
+import zlib
+
+from baton.clock import parse_time
+from baton.fsio import make_private_dir, open_private, remove_file
+from baton.model import Status
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from baton.model import Job
+
+
+class Index:
+    """Empty files whose names say which jobs are pending (in the order of picking), leased, unsent."""
+
+    def __init__(self, folder: str) -> None:
+        self.folder = folder
+
+    def pending(self, agent_session: str) -> Iterator[tuple[str, str]]:
+        folder = self._pending_dir(agent_session)
+        names = _names(folder)
+        while names:
+            name = min(names)  # nearly always the only one looked at: cheaper than sorting all
+            names.remove(name)
+            yield name.rpartition("-")[2], os.path.join(folder, name)
+
+    def leased(self) -> list[str]:
+        return sorted(_names(os.path.join(self.folder, "leased")))
+
+    def unsent(self) -> list[str]:
+        return sorted(_names(os.path.join(self.folder, "unsent")))
+
+    def add(self, job: Job) -> None:
+        if job.status is Status.PENDING:
+            _touch(self._pending_marker(job))
+        elif job.status is Status.RUNNING and job.lease_expires_at is not None:
+            _touch(os.path.join(self.folder, "leased", job.job_id))
+
+    def add_unsent(self, job_id: str) -> None:
+        _touch(os.path.join(self.folder, "unsent", job_id))
+
+    def drop_outdated(self, before: Job, after: Job) -> None:
+        if before.status is Status.PENDING and after.status is not Status.PENDING:
+            remove_file(self._pending_marker(before))
+        if before.lease_expires_at is not None and after.lease_expires_at is None:
+            self.drop_leased(before.job_id)
+
+    def drop_leased(self, job_id: str) -> None:
+        remove_file(os.path.join(self.folder, "leased", job_id))
+
+    def drop_unsent(self, job_id: str) -> None:
+        remove_file(os.path.join(self.folder, "unsent", job_id))
+
+    def _pending_dir(self, agent_session: str) -> str:
+        # Two labels may share a folder; the record says whose the job is.
+        readable = re.sub(r"[^A-Za-z0-9]+", "_", agent_session)[:40]
+        return os.path.join(self.folder, "pending", f"{readable}-{zlib.crc32(agent_session.encode()):08x}")
+
+    def _pending_marker(self, job: Job) -> str:
+        order = f"{10**9 - job.priority:010d}-{parse_time(job.created_at) + 2**63:020d}"
+        return os.path.join(self._pending_dir(job.agent_session), f"{order}-{job.job_id}")
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _touch(path: str) -> None:
+    flags = os.O_WRONLY | os.O_CREAT
+    try:
+        fd = open_private(path, flags)
+    except FileNotFoundError:
+        make_private_dir(os.path.dirname(path))
+        fd = open_private(path, flags)
+    os.close(fd)
