@@ -15,15 +15,24 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-from hashlib import sha256
 
 from baton.clock import format_time
-from baton.fsio import last_line, make_private_dir, open_private, read_file, replace_file, write_all
+from baton.digest import sha256
+from baton.fsio import (
+    fsync_dir,
+    fsync_parents,
+    last_line,
+    make_private_dir,
+    open_private,
+    read_file,
+    replace_file,
+    write_all,
+)
 from baton.model import HIDDEN, check_job_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any, Final
 
 _FIRST: Final = "0" * 64
@@ -49,9 +58,7 @@ def job_log_path(job_id: str, logs_dir: str | None = None) -> str:
 # -- writing -----------------------------------------------------------------------------------------------
 
 
-def init_job_log(
-    record: Mapping[str, Any], *, now_ns: int, logs_dir: str | None = None, adopted: bool = False
-) -> None:
+def init_job_log(record: Mapping[str, Any], *, now_ns: int, logs_dir: str | None = None, adopted: bool = False) -> None:
     """Begins the history of a job with its record, secrets hidden. `adopted`: the job was there before."""
     folder = job_log_path(record["job_id"], logs_dir)
     make_private_dir(folder)
@@ -62,21 +69,28 @@ def init_job_log(
         shown["broker"] = {**shown["broker"], "password": HIDDEN}
     meta = json.dumps(shown, ensure_ascii=False, indent=2).encode() + b"\n"
     replace_file(os.path.join(folder, _META), meta)
-    line = {"event": "registered", "status": record["status"], "meta_sha256": sha256(meta).hexdigest()}
+    line = {"event": "registered", "status": record["status"], "meta_sha256": _hash(meta)}
     if adopted:
         line["detail"] = "found in the registry, registered by another program"
     append_event(record["job_id"], line, status=record["status"], now_ns=now_ns, logs_dir=logs_dir)
 
 
 def append_event(
+    job_id: str, line: Mapping[str, Any], *, now_ns: int, status: str | None = None, logs_dir: str | None = None
+) -> None:
+    """Adds one line, safely beside other appenders, and sets the status if there is a new one."""
+    append_events(job_id, [line], now_ns=now_ns, status=status, logs_dir=logs_dir)
+
+
+def append_events(
     job_id: str,
-    line: Mapping[str, Any],
+    new_lines: Iterable[Mapping[str, Any]],
     *,
     now_ns: int,
     status: str | None = None,
     logs_dir: str | None = None,
 ) -> None:
-    """Adds one line, safely beside other appenders, and sets the status if there is a new one.
+    """Adds lines in one write.
 
     A line that a crash left half written is removed first, and the log says so. A log that does not end where
     it ended when it was last written to gets a `damaged` line, so that the damage stays visible.
@@ -89,8 +103,13 @@ def append_event(
         size = os.fstat(fd).st_size
         last, end = last_line(fd, size)
         number, previous = (_number(last), _hash(last)) if last else (0, _FIRST)
-        head = _read_object(os.path.join(folder, _STATUS)) or {}
-        lines = [*_repairs(head, number, previous, size - end), line]
+        head = _read_object(os.path.join(folder, _STATUS))
+        if head is None:
+            # Before the first line: a log without this file has lost it.
+            head = {"n": 0, "head": _FIRST}
+            if size == 0:
+                _write_head(folder, _head(None, format_time(now_ns), 0, _FIRST))
+        lines = [*_repairs(head, number, previous, size - end), *new_lines]
         content = b""
         for each in lines:
             number += 1
@@ -99,11 +118,15 @@ def append_event(
             previous = _hash(encoded)
             content += encoded
         _overwrite_from(fd, end, size, content)
+        if size == 0:
+            fsync_dir(folder)
+            fsync_parents(folder)
         if status is None:
-            status = head.get("status")
-        # Derived from the log: after a power cut it may be a line behind, which `verify_log` accepts.
-        content = _head(status, format_time(now_ns), number, previous)
-        replace_file(os.path.join(folder, _STATUS), content, durable=False)
+            status = _status_told_by(_split_lines(os.pread(fd, end + len(content), 0)))
+        try:
+            _write_head(folder, _head(status, format_time(now_ns), number, previous))
+        except OSError:
+            pass  # the line is written; this file is only behind it, as after a crash
     finally:
         os.close(fd)
 
@@ -151,9 +174,10 @@ def read_logged_meta(job_id: str, logs_dir: str | None = None) -> dict[str, Any]
 
 
 def read_logged_status(job_id: str, logs_dir: str | None = None) -> str | None:
+    """The last status in the history; None when there is no history."""
     head = _read_object(os.path.join(job_log_path(job_id, logs_dir), _STATUS))
     status = head.get("status") if head else None
-    return status if isinstance(status, str) else None
+    return status if isinstance(status, str) else _status_told_by(_raw_lines(job_id, logs_dir))
 
 
 def iter_logged_events(job_id: str, logs_dir: str | None = None) -> Iterator[dict[str, Any]]:
@@ -232,9 +256,7 @@ def verify_log(job_id: str, logs_dir: str | None = None) -> Verdict:
     return verdict
 
 
-def _verify_ends(
-    verdict: Verdict, folder: str, raw_lines: list[bytes], hashes: Mapping[int, str], last: int
-) -> None:
+def _verify_ends(verdict: Verdict, folder: str, raw_lines: list[bytes], hashes: Mapping[int, str], last: int) -> None:
     raw_head = _read(os.path.join(folder, _STATUS))
     head = _parse(raw_head) or {}
     number = head.get("n")
@@ -244,7 +266,7 @@ def _verify_ends(
         verdict.damage.append(f"the log is cut short: it had {number} lines, it has {last}")
     elif hashes.get(number) != head.get("head"):
         verdict.damage.append(f"line {number} was changed: {_STATUS} knows another")
-    elif not verdict.damage and raw_head != _head_told_by(raw_lines[:number], number, hashes[number]):
+    elif number and not verdict.damage and raw_head != _head_told_by(raw_lines[:number], number, hashes[number]):
         verdict.damage.append(f"{_STATUS} was changed: the log tells another story")
     elif number < last:
         verdict.notes.append(f"{_STATUS} is behind the log, by a crash; the next append mends it")
@@ -260,16 +282,24 @@ def _head(status: str | None, updated_at: str, number: int, line_hash: str) -> b
     return json.dumps(head).encode() + b"\n"
 
 
+def _write_head(folder: str, content: bytes) -> None:
+    # Derived from the log: after a crash it may be behind, which `verify_log` accepts, but never half written.
+    replace_file(os.path.join(folder, _STATUS), content, sync_folder=False)
+
+
 def _head_told_by(raw_lines: list[bytes], number: int, line_hash: str) -> bytes:
     """What status.json must hold after these lines."""
-    status = None
+    last = _parse(raw_lines[-1]) if raw_lines else None
+    return _head(_status_told_by(raw_lines), str((last or {}).get("ts")), number, line_hash)
+
+
+def _status_told_by(raw_lines: list[bytes]) -> str | None:
     for raw in reversed(raw_lines):
         line = _parse(raw) or {}
         status = line.get("to") or (line.get("status") if line.get("event") == "registered" else None)
-        if status is not None:
-            break
-    last = _parse(raw_lines[-1]) if raw_lines else None
-    return _head(status, str((last or {}).get("ts")), number, line_hash)
+        if isinstance(status, str):
+            return status
+    return None
 
 
 def _raw_lines(job_id: str, logs_dir: str | None) -> list[bytes]:
@@ -277,6 +307,10 @@ def _raw_lines(job_id: str, logs_dir: str | None) -> list[bytes]:
         content = read_file(os.path.join(job_log_path(job_id, logs_dir), _EVENTS))
     except FileNotFoundError:
         return []
+    return _split_lines(content)
+
+
+def _split_lines(content: bytes) -> list[bytes]:
     lines = content.split(b"\n")
     return [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
 
@@ -296,7 +330,8 @@ def _number(raw: bytes) -> int:
 
 
 def _hash(raw: bytes) -> str:
-    return sha256(raw).hexdigest()
+    text: str = sha256(raw).hexdigest()
+    return text
 
 
 def _read(path: str) -> bytes:

@@ -10,7 +10,7 @@ import os
 import re
 
 from baton.errors import InvalidValue
-from baton.model import DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC
+from baton.model import DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, HIDDEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,6 +30,16 @@ KNOWN: Final[dict[str, tuple[str | None, type, str]]] = {
     "agent": ("BATON_AGENT", str, "agent of a job that names none"),
     "timeout_sec": ("BATON_TIMEOUT_SEC", int, "time a job may take"),
     "idle_timeout_sec": ("BATON_IDLE_TIMEOUT_SEC", int, "time a job may say nothing"),
+    "mqtt_host": ("MQTT_BROKER", str, "the MQTT broker; none: a local one of your own"),
+    "mqtt_port": ("MQTT_PORT", int, "its port (default: 1883, 8883 with TLS)"),
+    "mqtt_tls": ("MQTT_TLS", bool, "encrypt the connection to it"),
+    "mqtt_tls_1_2": ("MQTT_TLS_1_2", bool, "accept TLS 1.2 as well as 1.3"),
+    "mqtt_ca_certs": ("MQTT_CA_CERTS", str, "certificates to trust it by"),
+    "mqtt_certfile": ("MQTT_CERTFILE", str, "our certificate, where it wants one"),
+    "mqtt_keyfile": ("MQTT_KEYFILE", str, "the key of our certificate"),
+    "mqtt_username": ("MQTT_USERNAME", str, "our login"),
+    "mqtt_password": ("MQTT_PASSWORD", str, "and password"),
+    "allow_plaintext": ("BATON_ALLOW_PLAINTEXT", bool, "talk to a broker off this machine without TLS"),
 }
 _NOT_IN_FILES: Final = frozenset({"home"})
 
@@ -46,6 +56,16 @@ class Settings:
     agent: str
     timeout_sec: int
     idle_timeout_sec: int
+    mqtt_host: str | None
+    mqtt_port: int | None
+    mqtt_tls: bool | None
+    mqtt_tls_1_2: bool | None
+    mqtt_ca_certs: str | None
+    mqtt_certfile: str | None
+    mqtt_keyfile: str | None
+    mqtt_username: str | None
+    mqtt_password: str | None
+    allow_plaintext: bool
 
     def __init__(self, flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> None:
         env = os.environ if env is None else env
@@ -68,6 +88,10 @@ class Settings:
         self._set("agent", "claude-code", "default")
         self._set("timeout_sec", DEFAULT_TIMEOUT_SEC, "default")
         self._set("idle_timeout_sec", DEFAULT_IDLE_TIMEOUT_SEC, "default")
+        self._set("allow_plaintext", False, "default")
+        for name in KNOWN:
+            if name.startswith("mqtt_"):
+                self._set(name, None, "default")
         for path in self._config_files(env, user):
             self._read_file(path)
         for name, (variable, kind, _) in KNOWN.items():
@@ -83,7 +107,11 @@ class Settings:
         rows = []
         for name in KNOWN:
             value = getattr(self, name)
-            rows.append((name, hide_password(value) if name == "registry" else value, self.sources[name]))
+            if name == "registry":
+                value = hide_password(value)
+            elif name == "mqtt_password" and value is not None:
+                value = HIDDEN
+            rows.append((name, value, self.sources[name]))
         return rows
 
     def _set(self, name: str, value: Any, source: str) -> None:

@@ -9,6 +9,8 @@ BatonError                     1   refused or failed
 ├── EventRefused               1   an event the job's story has no room for
 ├── StaleAttempt               1   a write by a holder that is no longer the holder
 ├── NothingPending             3   `pick` found no job of that label
+├── NotVerified                1   `completed` without what the job must leave behind
+├── BrokerUnavailable          1   no broker, or none that lets us in; the event is safe in the registry
 ├── MissingExtra               1   an optional package is needed and not installed
 ├── AuditDamaged               1   the audit log does not verify
 ├── MigrationFailed            1   nothing was set aside, the old registry is still in use
@@ -84,6 +86,18 @@ class NothingPending(BatonError):
 
     def __init__(self, agent_session: str) -> None:
         super().__init__(f"no pending job for {agent_session}")
+
+
+class NotVerified(BatonError):
+    pass
+
+
+class BrokerUnavailable(BatonError):
+    """`transient`: trying again in a moment may help. A wrong password stays wrong."""
+
+    def __init__(self, message: str, *, transient: bool = True) -> None:
+        super().__init__(message)
+        self.transient = transient
 
 
 class MissingExtra(BatonError):

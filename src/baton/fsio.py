@@ -37,6 +37,21 @@ def make_private_dir(path: str) -> None:
     fsync_dir(parent)
 
 
+def make_store_dir(path: str) -> None:
+    """A private folder whose own name is on disk before anything is put into it, also when whoever made it died
+    before it could see to that: the lock file, which every writer makes first, shows that somebody did."""
+    make_private_dir(path)
+    if not os.path.exists(os.path.join(path, ".lock")):
+        fsync_parents(path)
+
+
+def fsync_parents(path: str) -> None:
+    """Makes the names of a folder and of the folder it lies in durable."""
+    parent = os.path.dirname(os.path.abspath(path))
+    fsync_dir(parent)
+    fsync_dir(os.path.dirname(parent))
+
+
 def make_home(path: str) -> None:
     """The home folder, which ignores itself in git."""
     make_private_dir(path)
@@ -59,8 +74,9 @@ def write_all(fd: int, content: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def replace_file(path: str, content: bytes, *, durable: bool = True) -> None:
-    """All of the new content or all of the old, also after a power cut (`durable`); never half of one."""
+def replace_file(path: str, content: bytes, *, durable: bool = True, sync_folder: bool = True) -> None:
+    """All of the new content or all of the old, also after a power cut (`durable`); never half of one. Without
+    `sync_folder` a power cut may bring the old content back."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name.removesuffix('.json')}.{os.urandom(4).hex()}.tmp")
     fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -75,7 +91,7 @@ def replace_file(path: str, content: bytes, *, durable: bool = True) -> None:
     except BaseException:
         remove_file(temporary)
         raise
-    if durable:
+    if durable and sync_folder:
         fsync_dir(folder)
 
 

@@ -16,7 +16,7 @@ from baton.model import Job, Status, check_event_name, check_status, new_job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
     from typing import Any, Self
 
@@ -212,9 +212,7 @@ class Jobs:
                 more["reason"] = reason
             requeued = new is Status.PENDING
             line = {"event": "requeued" if requeued else "status_changed", "from": old, "to": new, **more}
-            audit.append_event(
-                after.job_id, line, status=new, now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir
-            )
+            audit.append_event(after.job_id, line, status=new, now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir)
 
     def _log_event(self, event: StoredEvent) -> None:
         import json
@@ -229,6 +227,38 @@ class Jobs:
                 now_ns=self._clock.wall_ns(),
                 logs_dir=self.logs_dir,
             ),
+        )
+
+    def log_received(self, job_id: str, payloads: Sequence[Mapping[str, Any]]) -> None:
+        """Events that a listener accepted."""
+        from baton import audit
+
+        lines = [{"event": "received", "seq": each["seq"], "name": each["event"]} for each in payloads]
+        self._audited(
+            job_id,
+            lambda: audit.append_events(job_id, lines, now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir),
+        )
+
+    def log_rejected(self, job_id: str, reason: str) -> None:
+        """Something on the job's topic that was not an event of it: the reason, never the content."""
+        from baton import audit
+
+        line = {"event": "rejected", "reason": reason}
+        self._audited(
+            job_id,
+            lambda: audit.append_event(job_id, line, now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir),
+        )
+
+    def log_validation(self, job_id: str, problems: Sequence[str], *, skipped: bool = False) -> None:
+        """Whether the results of a job were found to be there, before it may be completed."""
+        from baton import audit
+
+        line = {"event": "validated", "ok": not problems and not skipped, "problems": list(problems)}
+        if skipped:
+            line["detail"] = "skipped by --no-verify"
+        self._audited(
+            job_id,
+            lambda: audit.append_event(job_id, line, now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir),
         )
 
     def _audited(self, job_id: str, write: Callable[[], None]) -> None:

@@ -141,20 +141,23 @@ class Value:
     """A frozen record of named fields, with equality and a copy that differs in some of them."""
 
     __slots__: tuple[str, ...] = ()
+    _setters: tuple[tuple[str, Callable[[object, object], None]], ...]
+
+    def __init_subclass__(cls) -> None:
+        cls._setters = tuple((name, getattr(cls, name).__set__) for name in cls.__slots__)
 
     def __init__(self, **values: Any) -> None:
-        for name in self.__slots__:
-            object.__setattr__(self, name, values.pop(name))
-        if values:
-            raise TypeError(f"{type(self).__name__} has no field {', '.join(values)}")
+        for name, set_field in self._setters:
+            set_field(self, values[name])
+        if len(values) != len(self._setters):
+            unknown = ", ".join(sorted(values.keys() - set(self.__slots__)))
+            raise TypeError(f"{type(self).__name__} has no field {unknown}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is immutable; use replace({name}=...)")
 
     def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and all(
-            getattr(self, name) == getattr(other, name) for name in self.__slots__
-        )
+        return type(other) is type(self) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
 
     __hash__ = None  # type: ignore[assignment]  # fields may hold dicts
 
@@ -274,6 +277,11 @@ _OWN_FIELDS: Final[tuple[tuple[str, Callable[[object], Any], Any], ...]] = (
 )
 _OWN_DEFAULTS: Final = {name: default for name, _, default in _OWN_FIELDS}
 _CHECKS: Final = {name: (check, default) for name, check, default in _SEED_FIELDS + _OWN_FIELDS}
+TIME_FIELDS: Final = frozenset(name for name in _CHECKS if name.endswith("_at"))
+_ROW_CHECKS: Final = {
+    name: ((lambda value: value), default) if name in TIME_FIELDS else (check, default)
+    for name, (check, default) in _CHECKS.items()
+}
 JOB_FIELDS: Final = tuple(_CHECKS)
 
 
@@ -318,14 +326,15 @@ class Job(Value):
     extra: dict[str, Any]
 
     @classmethod
-    def parse(cls, record: object, stored_as: str | None = None) -> Job:
+    def parse(cls, record: object, stored_as: str | None = None, *, times_checked: bool = False) -> Job:
         """The job in a decoded record, or InvalidRecord with the name of the first field that does not fit.
-        `stored_as` is the id the store filed it under: a record that claims another is refused."""
+        `stored_as` is the id the store filed it under: a record that claims another is refused.
+        `times_checked`: the times were just written by `format_time`, from numbers in a database."""
         name = stored_as or "?"
         if not isinstance(record, dict):
             raise InvalidRecord(name, "record", f"must be an object, not {_kind(record)}")
         values: dict[str, Any] = {}
-        for field, (check, default) in _CHECKS.items():
+        for field, (check, default) in (_ROW_CHECKS if times_checked else _CHECKS).items():
             value = record.get(field, default)
             if value is REQUIRED:
                 raise InvalidRecord(name, field, "is missing")

@@ -15,8 +15,9 @@ ROOT = os.path.dirname(baton.__file__)
 
 # A module imports only from those before it in this list.
 ORDER = [
-    "baton", "baton.errors", "baton.clock", "baton.model", "baton.lifecycle", "baton.config", "baton.fsio",
-    "baton.wire", "baton.registry", "baton.audit", "baton.jobs", "baton.api", "baton.cli",
+    "baton", "baton.errors", "baton.digest", "baton.clock", "baton.model", "baton.lifecycle", "baton.redact",
+    "baton.config", "baton.fsio", "baton.wire", "baton.registry", "baton.audit", "baton.jobs", "baton.verification",
+    "baton.broker", "baton.mqtt", "baton.api", "baton.cli",
 ]  # fmt: skip
 # `baton` itself only passes on names, when they are asked for.
 LAZY = {"baton"}

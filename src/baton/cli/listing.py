@@ -105,9 +105,7 @@ def _print_page(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -
         say("no jobs here" if not page.bad else "no other jobs here")
         return
     now = time.time_ns()
-    print_table(
-        _HEADINGS, [_row(job, now) for job in page.jobs], [STATUS_COLOURS[job.status] for job in page.jobs]
-    )
+    print_table(_HEADINGS, [_row(job, now) for job in page.jobs], [STATUS_COLOURS[job.status] for job in page.jobs])
     if page.next is not None:
         say(f"{len(page.jobs)} shown, there are more: add --after {page.next}")
 

@@ -34,13 +34,9 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         add_common(action)
         action.add_argument("--json", action="store_true", help="print data as JSON")
         if name == "migrate":
-            action.add_argument(
-                "--to", required=True, metavar="URL", help="sqlite:PATH, file:DIR or postgresql://..."
-            )
+            action.add_argument("--to", required=True, metavar="URL", help="sqlite:PATH, file:DIR or postgresql://...")
         if name == "prune":
-            action.add_argument(
-                "--older-than", required=True, metavar="AGE", help="such as 30d, by when they ended"
-            )
+            action.add_argument("--older-than", required=True, metavar="AGE", help="such as 30d, by when they ended")
     options = parser.parse_args(arguments)
     return _ACTIONS[options.action](options, Settings(vars(options)))
 

@@ -29,9 +29,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     if settings.registry is None:
         # Not set: it follows from what lies in the registry folder.
         rows = [
-            (name, registry_url(settings), "found in registry_dir")
-            if name == "registry"
-            else (name, value, source)
+            (name, registry_url(settings), "found in registry_dir") if name == "registry" else (name, value, source)
             for name, value, source in rows
         ]
     if options.json:

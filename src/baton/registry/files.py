@@ -29,6 +29,7 @@ from baton.fsio import (
     FileLock,
     fsync_dir,
     make_private_dir,
+    make_store_dir,
     read_file,
     remove_file,
     replace_file,
@@ -100,10 +101,16 @@ class FileRegistry:
                 # Several files cannot change at once: what is in the batch file is registered, and whoever
                 # finds it there after a crash writes the records that are missing.
                 records = [job.record() for job in registered]
-                replace_file(os.path.join(self.folder, _BATCH), json.dumps(records).encode())
-            for job in registered:
-                self._commit(None, job)
-            remove_file(os.path.join(self.folder, _BATCH))
+                replace_file(self._batch_path, json.dumps(records).encode())
+            try:
+                for job in registered:
+                    self._commit(None, job)
+            except BaseException:
+                for job in registered:
+                    remove_file(self._path(job.job_id))
+                raise
+            finally:
+                remove_file(self._batch_path)
         return registered
 
     def get_job(self, job_id: str) -> Job:
@@ -314,6 +321,7 @@ class FileRegistry:
 
     def import_entries(self, entries: Iterable[Entry]) -> None:
         with self._writing(create=True):
+            self._trusted = False  # the next verb that needs the index builds it
             for entry in entries:
                 if entry.events:
                     self._log(entry.job).write_all(entry.events)
@@ -354,8 +362,10 @@ class FileRegistry:
                 if not create:
                     yield  # an empty registry; nothing is found, so nothing is written
                     return
-                make_private_dir(self.folder)
+                make_store_dir(self.folder)
                 self._trust_index()
+            elif create:
+                make_store_dir(self.folder)
             with self._lock:
                 if not self._beside_database and os.path.exists(os.path.join(self.folder, _DATABASE)):
                     raise RegistryUnavailable(
@@ -364,6 +374,7 @@ class FileRegistry:
                 # A verb that fails or dies in the middle leaves the folder's own time behind, and with it
                 # the news that the index must be built anew.
                 self._trusted = self._index_is_current()
+                self._finish_batch()
                 yield
                 if self._trusted:
                     self._trust_index()
@@ -469,7 +480,6 @@ class FileRegistry:
         for name in os.listdir(self.folder):
             if _TEMPORARY.fullmatch(name):
                 remove_file(os.path.join(self.folder, name))
-        self._finish_batch()
         for job in self._all():
             if isinstance(job, Job):
                 self._index.add(job)
@@ -477,17 +487,22 @@ class FileRegistry:
                     self._index.add_unsent(job.job_id)
         self._trusted = True
 
+    @property
+    def _batch_path(self) -> str:
+        return os.path.join(self.folder, _BATCH)
+
     def _finish_batch(self) -> None:
-        path = os.path.join(self.folder, _BATCH)
-        try:
-            records = json.loads(read_file(path))
-        except FileNotFoundError:
+        """Registers what is left of a batch whose process died; before anything else happens to its jobs."""
+        if not os.path.exists(self._batch_path):
             return
-        for record in records:
-            job = Job.parse(record)
+        try:
+            jobs = [Job.parse(record) for record in json.loads(read_file(self._batch_path))]
+        except (ValueError, TypeError, InvalidRecord):
+            raise RegistryUnavailable(f"{self._batch_path} is damaged; move it away") from None
+        for job in jobs:
             if not os.path.exists(self._path(job.job_id)):
                 self._commit(None, job)
-        remove_file(path)
+        remove_file(self._batch_path)
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:

@@ -81,8 +81,7 @@ def _compare(source: Registry, staging: Registry) -> int:
     for old, new in zip_longest(source.export(), staging.export()):
         if old != new:
             raise MigrationFailed(
-                f"{getattr(old or new, 'job', old or new)!r} differs between the two registries; "
-                "nothing was migrated"
+                f"{getattr(old or new, 'job', old or new)!r} differs between the two registries; nothing was migrated"
             )
         count += 1
     return count

@@ -47,6 +47,7 @@ CREATE INDEX jobs_leased ON jobs (lease_expires_at)
 CREATE INDEX jobs_created ON jobs (created_at, job_id);
 CREATE INDEX jobs_status ON jobs (status, created_at, job_id);
 CREATE INDEX jobs_session ON jobs (agent_session, created_at, job_id);
+CREATE INDEX jobs_agent ON jobs (agent, created_at, job_id);
 CREATE TABLE events (
     id bigserial PRIMARY KEY, job_id text COLLATE "C" NOT NULL, seq bigint NOT NULL, attempt bigint NOT NULL,
     event text NOT NULL, payload bytea NOT NULL, sent smallint NOT NULL, UNIQUE (job_id, seq)

@@ -16,6 +16,7 @@ from baton.errors import InvalidRecord, InvalidValue, JobNotFound, RegistryBusy
 from baton.model import (
     JOB_FIELDS,
     TERMINAL,
+    TIME_FIELDS,
     EventName,
     Job,
     Status,
@@ -47,9 +48,6 @@ if TYPE_CHECKING:
         def change_many(self, statement: str, values: Iterable[Mapping[str, Any]]) -> None: ...
 
 
-_TIMES: Final = frozenset(
-    {"created_at", "updated_at", "lease_expires_at", "deadline_at", "last_event_at", "finished_at"}
-)
 _JSON: Final = frozenset({"broker", "expected_artifacts", "labels"})
 COLUMNS: Final = (*JOB_FIELDS, "extra")
 _SELECT: Final = f"SELECT {', '.join(COLUMNS)} FROM jobs"
@@ -63,6 +61,7 @@ _INSERT_EVENT: Final = (
 )
 _EVENT_COLUMNS: Final = "job_id, seq, attempt, event, payload, sent"
 _PAGE: Final = 500
+_TIME_RANGE_NS: Final = 9 * 10**18
 
 
 class SqlRegistry:
@@ -270,8 +269,7 @@ class SqlRegistry:
         check_job_id(job_id)
         with self._reading() as tx:
             rows = tx.rows(
-                f"SELECT {_EVENT_COLUMNS} FROM events WHERE job_id = :job_id AND seq > :seq"
-                " ORDER BY seq LIMIT :limit",
+                f"SELECT {_EVENT_COLUMNS} FROM events WHERE job_id = :job_id AND seq > :seq ORDER BY seq LIMIT :limit",
                 {"job_id": job_id, "seq": seq, "limit": limit},
             )
             if not rows:
@@ -390,7 +388,7 @@ def _to_row(job: Job) -> dict[str, Any]:
     row: dict[str, Any] = {}
     for name in JOB_FIELDS:
         value = getattr(job, name)
-        if name in _TIMES and value is not None:
+        if name in TIME_FIELDS and value is not None:
             value = parse_time(value)
         elif name == "broker":
             value = json.dumps(value.record())
@@ -407,12 +405,12 @@ def job_from_row(row: Row) -> Job:
     record = dict(zip(COLUMNS, row, strict=True))
     job_id = str(record["job_id"])
     extra = record.pop("extra")
-    for name in _TIMES:
+    for name in TIME_FIELDS:
         value = record[name]
-        if value is not None:
-            if not isinstance(value, int):
-                raise InvalidRecord(job_id, name, "is not a number of nanoseconds")
+        if type(value) is int and abs(value) < _TIME_RANGE_NS:
             record[name] = format_time(value)
+        elif value is not None or name in ("created_at", "updated_at"):
+            raise InvalidRecord(job_id, name, "is not a number of nanoseconds")
     try:
         for name in _JSON:
             record[name] = json.loads(record[name])
@@ -420,7 +418,7 @@ def job_from_row(row: Row) -> Job:
             record |= json.loads(extra)
     except (ValueError, TypeError):
         raise InvalidRecord(job_id, "record", "holds a column that is not JSON") from None
-    return Job.parse(record, job_id)
+    return Job.parse(record, job_id, times_checked=True)
 
 
 def _to_event(row: Row) -> StoredEvent:

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 
 from baton.clock import lease_expired, lease_mark
 from baton.errors import NewerSchema, RegistryUnavailable
-from baton.fsio import FileLock, fsync_dir, make_private_dir, open_private
+from baton.fsio import FileLock, fsync_dir, make_private_dir, make_store_dir, open_private, remove_file
 from baton.registry.sql import COLUMNS, SqlRegistry, job_from_row
 
 TYPE_CHECKING = False
@@ -46,12 +46,23 @@ CREATE INDEX jobs_leased ON jobs (job_id) WHERE status = 'running' AND lease_exp
 CREATE INDEX jobs_created ON jobs (created_at, job_id);
 CREATE INDEX jobs_status ON jobs (status, created_at, job_id);
 CREATE INDEX jobs_session ON jobs (agent_session, created_at, job_id);
+CREATE INDEX jobs_agent ON jobs (agent, created_at, job_id);
 CREATE TABLE events (
     id INTEGER PRIMARY KEY, job_id TEXT NOT NULL, seq INTEGER NOT NULL, attempt INTEGER NOT NULL,
     event TEXT NOT NULL, payload BLOB NOT NULL, sent INTEGER NOT NULL, UNIQUE (job_id, seq)
 );
 CREATE INDEX events_unsent ON events (id) WHERE sent = 0;
 """
+
+
+_WORDS: Final = (
+    ("disk is full", "No space left on device; nothing was changed, free some and try again"),
+    ("readonly", "the file or its folder is read-only; nothing was changed"),
+    ("unable to open", "cannot be opened; too many open files, or no permission for its folder"),
+    ("database is locked", "locked by another program; try again"),
+    ("not a database", "is not a SQLite database; move it away, or name another with --registry"),
+    ("malformed", "is damaged; move it away and restore a copy, the audit logs still tell what happened"),
+)
 
 
 class _Connection:
@@ -117,7 +128,7 @@ class SqliteRegistry(SqlRegistry):
     def _writing(self, *, create: bool = False) -> Iterator[Transaction]:
         with self._translated_errors():
             if create:
-                make_private_dir(self._folder)
+                make_store_dir(self._folder)
             elif not os.path.exists(self.path):
                 yield _empty()
                 return
@@ -155,10 +166,9 @@ class SqliteRegistry(SqlRegistry):
     def _open(self, *, write: bool) -> _Connection:
         if sqlite3.sqlite_version_info < LEAST_SQLITE:
             raise RegistryUnavailable(f"SQLite {sqlite3.sqlite_version} is too old; baton needs 3.35 or newer")
-        if write:
-            os.close(open_private(self.path, os.O_RDWR | os.O_CREAT))
+        if write and not os.path.exists(self.path):
+            self._create()
         found = os.stat(self.path)
-        identity = (found.st_dev, found.st_ino)
         raw = self._connect("mode=rw" if write else "mode=ro")
         try:
             version = self._schema_version(raw)
@@ -166,26 +176,40 @@ class SqliteRegistry(SqlRegistry):
             raw.close()
             if write or (os.path.exists(self.path + "-wal") and os.path.getsize(self.path + "-wal")):
                 raise
-            # A folder we may not write to, and no log to read: the file alone is the whole truth.
+            # A folder where nothing can be written, and no log to read: the file alone is the whole truth.
             raw = self._connect("mode=ro&immutable=1")
             version = self._schema_version(raw)
-        if version > SCHEMA:
+        if version != SCHEMA:
             raw.close()
-            raise NewerSchema(self.path, version, SCHEMA)
-        if version == 0:
-            if not write:
-                raw.close()
-                return _Connection(_empty().raw, identity)
+            if version > SCHEMA:
+                raise NewerSchema(self.path, version, SCHEMA)
+            raise RegistryUnavailable(f"{self.path} is a database, but not a registry; name another with --registry")
+        if write:
+            raw.execute("PRAGMA synchronous = FULL")
+        return _Connection(raw, (found.st_dev, found.st_ino))
+
+    def _create(self) -> None:
+        """Makes the database complete under another name: one that is in its place is never half a one. Called
+        with the lock held, so whatever another left half made is of no use to anybody."""
+        prefix = f".{os.path.basename(self.path)}.new"
+        for name in os.listdir(self._folder):
+            if name.startswith(prefix):
+                remove_file(os.path.join(self._folder, name))
+        temporary = os.path.join(self._folder, prefix)
+        os.close(open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        raw = sqlite3.connect(temporary, isolation_level=None)
+        try:
+            raw.execute("PRAGMA synchronous = FULL")
             raw.execute("PRAGMA journal_mode = WAL")
             raw.executescript(f"BEGIN IMMEDIATE; {_TABLES} PRAGMA user_version = {SCHEMA}; COMMIT;")
-            fsync_dir(self._folder)
-        return _Connection(raw, identity)
+        finally:
+            raw.close()  # checkpoints: all of it is in the one file now
+        os.replace(temporary, self.path)
+        fsync_dir(self._folder)
 
     def _connect(self, options: str) -> sqlite3.Connection:
         path = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        raw = sqlite3.connect(f"file:{path}?{options}", uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_SEC)
-        raw.execute("PRAGMA synchronous = FULL")
-        return raw
+        return sqlite3.connect(f"file:{path}?{options}", uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_SEC)
 
     @staticmethod
     def _schema_version(raw: sqlite3.Connection) -> int:
@@ -197,11 +221,23 @@ class SqliteRegistry(SqlRegistry):
         try:
             yield
         except sqlite3.Error as error:
-            raise RegistryUnavailable(f"{self.path}: {_plain_words(str(error))}") from error
+            raise RegistryUnavailable(f"{self.path}: {self._plain_words(str(error))}") from error
         except OSError as error:
             raise RegistryUnavailable(
                 f"{error.filename or self.path}: {error.strerror}; nothing was changed"
             ) from error
+
+    def _plain_words(self, message: str) -> str:
+        """What SQLite means, and, where it does not say why, what the system says."""
+        if "unable to open" in message:
+            try:
+                os.close(os.open(self.path, os.O_RDWR))
+                os.close(os.open(os.path.join(self._folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o600))
+            except OSError as error:
+                return f"{error.strerror}; nothing was changed"
+        if "disk I/O error" in message and _nearly_full(self._folder):
+            message = "disk is full"
+        return next((words for part, words in _WORDS if part in message), message)
 
     # -- leases ------------------------------------------------------------------------------------------
 
@@ -272,15 +308,6 @@ def _empty() -> _Connection:
     return _Connection(raw, None)
 
 
-def _plain_words(message: str) -> str:
-    for part, words in (
-        ("disk is full", "no room left on the disk; nothing was changed, free some space and try again"),
-        ("readonly", "the file or its folder is read-only; nothing was changed"),
-        ("unable to open", "cannot be opened; check the permissions of the folder"),
-        ("database is locked", "locked by another program; try again"),
-        ("not a database", "is not a SQLite database; move it away, or name another with --registry"),
-        ("malformed", "is damaged; move it away and restore a copy, the audit logs still tell what happened"),
-    ):
-        if part in message:
-            return words
-    return message
+def _nearly_full(folder: str) -> bool:
+    room = os.statvfs(folder)
+    return room.f_bavail * room.f_frsize < 1024 * 1024

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import hmac
-
 from baton.clock import format_time
+from baton.digest import hmac_sha256
 from baton.errors import InvalidValue
 from baton.model import SCHEMA_VERSION, StoredEvent
 from baton.wire.canonical import canonical
@@ -24,7 +23,7 @@ _RESERVED = ("attempt", "hmac_sig", "auth_token")
 def signature(payload: Mapping[str, Any], token: str) -> str:
     """Lower-case hex HMAC-SHA256 over the canonical payload without `data.hmac_sig`."""
     data = {key: value for key, value in payload["data"].items() if key != "hmac_sig"}
-    return hmac.digest(token.encode(), canonical({**payload, "data": data}), "sha256").hex()
+    return hmac_sha256(token.encode(), canonical({**payload, "data": data})).hex()
 
 
 def signed_event(job: Job, event: EventName, detail: str, data: Mapping[str, Any], now_ns: int) -> StoredEvent:

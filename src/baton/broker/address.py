@@ -1,0 +1,71 @@
+"""Which broker a job's events go to, and how to get in.
+
+Weakest to strongest: the local broker, the config file, the environment, the job's own record; but the toggle
+MQTT_TLS and the certificates are about this machine, so the environment's win over the record. The login in a
+record is the one for publishing; a subscriber uses its own, if it has one.
+"""
+
+from __future__ import annotations
+
+from baton.errors import BrokerUnavailable
+from baton.model import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.config import Settings
+    from baton.model import Job
+
+_LOOPBACK = ("localhost", "127.", "::1")
+
+
+class Address(Value):
+    __slots__ = ("ca_certs", "certfile", "host", "keyfile", "password", "port", "tls", "tls_1_2", "username")
+
+    host: str
+    port: int
+    tls: bool
+    tls_1_2: bool
+    ca_certs: str | None
+    certfile: str | None
+    keyfile: str | None
+    username: str | None
+    password: str | None
+
+    def __repr__(self) -> str:
+        return f"<Address {self.host}:{self.port} tls={self.tls} user={self.username}>"
+
+
+def broker_address(settings: Settings, job: Job | None, *, reading: bool = False) -> Address:
+    """The broker for this job's events. Starts the local broker when none is named and it is not running."""
+    record = job.broker if job is not None else None
+    host = (record and record.host) or settings.mqtt_host
+    if host is None:
+        from baton.broker.local import running_broker
+
+        return running_broker(settings.state_dir).address(reading=reading)
+    tls = settings.mqtt_tls
+    if tls is None or (record is not None and record.tls is not None and settings.sources["mqtt_tls"] != "MQTT_TLS"):
+        tls = record.tls if record is not None and record.tls is not None else tls
+    own = (settings.mqtt_username, settings.mqtt_password)
+    recorded = (record.username, record.password) if record is not None else (None, None)
+    first, second = (own, recorded) if reading else (recorded, own)
+    username, password = first if first[0] is not None else second
+    port = (record.port if record is not None and record.host else None) or settings.mqtt_port
+    address = Address(
+        host=host,
+        port=port or (8883 if tls else 1883),
+        tls=bool(tls),
+        tls_1_2=bool(settings.mqtt_tls_1_2),
+        ca_certs=settings.mqtt_ca_certs,
+        certfile=settings.mqtt_certfile,
+        keyfile=settings.mqtt_keyfile,
+        username=username,
+        password=password,
+    )
+    if not address.tls and not address.host.startswith(_LOOPBACK) and not settings.allow_plaintext:
+        raise BrokerUnavailable(
+            f"the broker at {address.host}:{address.port} is not on this machine and would be talked to without TLS; "
+            "set MQTT_TLS=1, or insist with --allow-plaintext",
+            transient=False,
+        )
+    return address

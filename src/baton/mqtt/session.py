@@ -1,0 +1,150 @@
+"""A connection that listens: paho, a persistent session under a stable name, reconnecting for ever."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import threading
+
+import paho.mqtt.client as paho
+from paho.mqtt.enums import CallbackAPIVersion
+
+from baton.fsio import make_private_dir, open_private
+from baton.mqtt.tls import tls_context
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, Final
+
+    from baton.broker.address import Address
+
+_MOST_LISTENERS: Final = 1000
+_KEEP_ALIVE_SEC: Final = 20
+
+
+class BrokerSession:
+    """`deliver` is called from paho's thread with the topic and the payload of each message."""
+
+    def __init__(
+        self,
+        address: Address,
+        topics: list[str],
+        state_dir: str,
+        deliver: Callable[[tuple[str, bytes]], None],
+        log: Callable[[str], None],
+    ) -> None:
+        self._address = address
+        self._topics = topics
+        self._deliver = deliver
+        self._log = log
+        self._closing = False
+        self._complained = False
+        self._reconnected = threading.Event()
+        self.subscribed = threading.Event()
+        self._lock_fd, self._client_id = _own_client_id(state_dir, address, topics)
+        self._client = self._new_client()
+        self._client.connect_async(address.host, address.port, keepalive=_KEEP_ALIVE_SEC)
+        self._client.loop_start()
+
+    def take_reconnected(self) -> bool:
+        """Whether the connection was made anew since the last question."""
+        was_set = self._reconnected.is_set()
+        self._reconnected.clear()
+        return was_set
+
+    def close(self, *, forget: bool) -> None:
+        """Ends the connection. `forget`: nobody will come back for it, so the broker need not keep messages."""
+        self._closing = True
+        self._client.disconnect()
+        self._client.loop_stop()
+        if forget and self.subscribed.is_set():
+            self._erase()
+        os.close(self._lock_fd)
+
+    def _new_client(self) -> paho.Client:
+        client = paho.Client(
+            CallbackAPIVersion.VERSION2,
+            client_id=self._client_id,
+            clean_session=False,
+            protocol=paho.MQTTv311,
+        )
+        if self._address.username is not None:
+            client.username_pw_set(self._address.username, self._address.password)
+        if self._address.tls:
+            client.tls_set_context(tls_context(self._address))
+        client.reconnect_delay_set(min_delay=1, max_delay=8)
+        client.on_connect = self._on_connect
+        client.on_subscribe = self._on_subscribe
+        client.on_disconnect = self._on_disconnect
+        client.on_connect_fail = self._on_connect_fail
+        client.on_message = self._on_message
+        return client
+
+    # -- called by paho, from its own thread ---------------------------------------------------------------------
+
+    def _on_connect(self, client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        if reason.is_failure:
+            self._complain(f"refuses us ({reason}); check MQTT_USERNAME and MQTT_PASSWORD")
+            return
+        # Also when the broker kept the session: it may have lost it without knowing.
+        client.subscribe([(topic, 1) for topic in self._topics])
+
+    def _on_subscribe(self, _client: paho.Client, _data: Any, _mid: int, reasons: Any, _properties: Any) -> None:
+        if any(reason.is_failure for reason in reasons):
+            self._complain("does not let us listen; check the rights of MQTT_USERNAME")
+            return
+        self._complained = False
+        self.subscribed.set()
+        self._reconnected.set()
+
+    def _on_disconnect(self, _client: paho.Client, _data: Any, _flags: Any, _reason: Any, _properties: Any) -> None:
+        if not self._closing:
+            if self.subscribed.is_set():
+                self._log(f"lost the broker at {self._where}; listening to the registry until it is back")
+            self.subscribed.clear()
+
+    def _on_connect_fail(self, _client: paho.Client, _data: Any) -> None:
+        self._complain("cannot be reached")
+
+    def _on_message(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
+        self._deliver((message.topic, bytes(message.payload)))
+
+    def _complain(self, words: str) -> None:
+        if not self._complained:
+            self._complained = True
+            self._log(f"the broker at {self._where} {words}; listening to the registry alone")
+
+    @property
+    def _where(self) -> str:
+        return f"{self._address.host}:{self._address.port}"
+
+    def _erase(self) -> None:
+        """Connects once more under the same name with a clean session, which ends the persistent one."""
+        from baton.errors import BatonError
+        from baton.mqtt.client import Publisher
+
+        try:
+            with Publisher(self._address, client_id=self._client_id):
+                pass
+        except BatonError:
+            pass  # the broker has gone; it would only have kept a few messages
+
+
+def _own_client_id(state_dir: str, address: Address, topics: list[str]) -> tuple[int, str]:
+    """A client id that a restarted listener gets again, and that two listeners at once never share: a broker
+    closes the older of two connections with one id, and they would throw each other out for ever."""
+    about = f"{os.uname().nodename} {address!r} {' '.join(topics)}"
+    name = hashlib.sha256(about.encode()).hexdigest()[:16]
+    folder = os.path.join(state_dir, "listeners")
+    make_private_dir(folder)
+    for number in range(_MOST_LISTENERS):
+        fd = open_private(os.path.join(folder, f"{name}-{number}"), os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(fd)
+            continue
+        return fd, f"baton-sub-{name}-{number}"
+    raise RuntimeError("a thousand listeners to the same jobs on one machine")

@@ -1,0 +1,176 @@
+"""Bytes from a stranger → an event, or the reason why not. Strict, because the broker is open to others.
+
+The checks stand in a fixed order and stop at the first that fails; nothing of a rejected payload is ever shown
+beyond its length and the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+
+from baton.clock import parse_time
+from baton.digest import same
+from baton.model import SCHEMA_VERSION, EventName, Value, check_job_id
+from baton.wire.canonical import MAX_INTEGER
+from baton.wire.payload import MAX_DETAIL_BYTES, MAX_PAYLOAD_BYTES, signature
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final, NoReturn
+
+MAX_DEPTH: Final = 16
+_FIELDS: Final = frozenset({"schema_version", "seq", "job_id", "event", "timestamp", "detail", "data"})
+
+
+class Rejected(ValueError):
+    """Why a payload is not an event of ours. `reason` is one word, for counting."""
+
+    def __init__(self, reason: str, words: str) -> None:
+        super().__init__(words)
+        self.reason = reason
+
+
+class Event(Value):
+    """A well-formed statement about a job. Whether it is true is for `check_signature` to say."""
+
+    __slots__ = ("attempt", "data", "detail", "event", "job_id", "seq", "signature", "timestamp")
+
+    seq: int
+    job_id: str
+    event: EventName
+    timestamp: str
+    detail: str
+    data: dict[str, Any]
+    """Without the attempt and the signature."""
+    attempt: int
+    signature: str
+
+    def payload(self) -> dict[str, Any]:
+        """The object on the wire, with the signature."""
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "seq": self.seq,
+            "job_id": self.job_id,
+            "event": self.event.value,
+            "timestamp": self.timestamp,
+            "detail": self.detail,
+            "data": {**self.data, "attempt": self.attempt, "hmac_sig": self.signature},
+        }
+
+    def public(self) -> dict[str, Any]:
+        """The object on the wire without the signature: what is shown."""
+        payload = self.payload()
+        del payload["data"]["hmac_sig"]
+        return payload
+
+
+def parse_event(raw: bytes) -> Event:
+    """The event in a payload; raises Rejected for anything that does not fit the protocol exactly."""
+    if len(raw) > MAX_PAYLOAD_BYTES:
+        raise Rejected("size", f"longer than {MAX_PAYLOAD_BYTES} bytes")
+    try:
+        text = raw.decode()
+    except UnicodeDecodeError:
+        raise Rejected("encoding", "not UTF-8") from None
+    try:
+        payload = _decoder.decode(text)
+    except RecursionError:
+        raise Rejected("json", "nested too deeply") from None
+    except ValueError as error:
+        raise Rejected("json", "not strict JSON" if isinstance(error, json.JSONDecodeError) else str(error)) from None
+    _check_depth(payload, MAX_DEPTH)
+    return _check_fields(payload)
+
+
+def check_signature(event: Event, token: str) -> None:
+    """Raises Rejected unless the holder of that key made exactly this event."""
+    try:
+        expected = signature(event.payload(), token)
+    except ValueError:  # a lone surrogate: JSON can carry what has no canonical form
+        raise Rejected("signature", "HMAC verify failed") from None
+    if not same(expected.encode(), event.signature.encode(errors="replace")):
+        raise Rejected("signature", "HMAC verify failed")
+
+
+def _check_fields(payload: Any) -> Event:  # noqa: C901  one check a field
+    if not isinstance(payload, dict) or payload.keys() != _FIELDS:
+        raise Rejected("fields", "not exactly the seven fields")
+    version, seq, data = payload["schema_version"], payload["seq"], payload["data"]
+    if type(version) is not int or version != SCHEMA_VERSION:
+        raise Rejected("fields", "another schema version")
+    if type(seq) is not int or seq < 1:
+        raise Rejected("fields", "seq is not a number from 1 on")
+    detail = payload["detail"]
+    if not isinstance(detail, str) or len(detail.encode(errors="replace")) > MAX_DETAIL_BYTES:
+        raise Rejected("fields", "detail is not a short text")
+    if not isinstance(data, dict) or "auth_token" in data:
+        raise Rejected("fields", "data is not an object, or carries a key")
+    attempt = data.get("attempt")
+    if type(attempt) is not int or attempt < 1:
+        raise Rejected("fields", "data.attempt is not a number from 1 on")
+    timestamp = payload["timestamp"]
+    try:
+        job_id = check_job_id(payload["job_id"])
+        event = EventName(payload["event"])
+        if not isinstance(timestamp, str) or not timestamp.endswith("Z"):
+            raise ValueError
+        parse_time(timestamp)
+    except ValueError:
+        raise Rejected("fields", "event or timestamp is none we know") from None
+    except Exception as error:
+        raise Rejected("fields", "job_id is not an id") from error
+    signed = data.get("hmac_sig")
+    if not isinstance(signed, str):
+        raise Rejected("signature", "HMAC verify failed")
+    return Event(
+        seq=seq,
+        job_id=job_id,
+        event=event,
+        timestamp=timestamp,
+        detail=detail,
+        data={key: value for key, value in data.items() if key not in ("attempt", "hmac_sig")},
+        attempt=attempt,
+        signature=signed,
+    )
+
+
+def _check_depth(value: object, left: int) -> None:
+    if isinstance(value, dict | list):
+        if left == 0:
+            raise Rejected("json", "nested too deeply")
+        for each in value.values() if isinstance(value, dict) else value:
+            if isinstance(each, dict | list):
+                _check_depth(each, left - 1)
+
+
+def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def _no_constant(_name: str) -> NoReturn:
+    raise ValueError("NaN and infinity are no JSON")
+
+
+def _small_integer(text: str) -> int:
+    if len(text) > 17 or not -MAX_INTEGER <= (number := int(text)) <= MAX_INTEGER:
+        raise ValueError("a whole number is beyond 2^53")
+    return number
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError("a number is too large")
+    return number
+
+
+_decoder: Final = json.JSONDecoder(
+    object_pairs_hook=_no_duplicates,
+    parse_constant=_no_constant,
+    parse_int=_small_integer,
+    parse_float=_finite,
+)
