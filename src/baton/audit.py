@@ -108,7 +108,7 @@ def append_events(
             # Before the first line: a log without this file has lost it.
             head = {"n": 0, "head": _FIRST}
             if size == 0:
-                _write_head(folder, _head(None, format_time(now_ns), 0, _FIRST))
+                _write_head(folder, _head(None, format_time(now_ns), 0, _FIRST), sync_folder=True)
         lines = [*_repairs(head, number, previous, size - end), *new_lines]
         content = b""
         for each in lines:
@@ -282,9 +282,9 @@ def _head(status: str | None, updated_at: str, number: int, line_hash: str) -> b
     return json.dumps(head).encode() + b"\n"
 
 
-def _write_head(folder: str, content: bytes) -> None:
+def _write_head(folder: str, content: bytes, *, sync_folder: bool = False) -> None:
     # Derived from the log: after a crash it may be behind, which `verify_log` accepts, but never half written.
-    replace_file(os.path.join(folder, _STATUS), content, sync_folder=False)
+    replace_file(os.path.join(folder, _STATUS), content, sync_folder=sync_folder)
 
 
 def _head_told_by(raw_lines: list[bytes], number: int, line_hash: str) -> bytes:

@@ -200,8 +200,7 @@ class Comparison(RuleBasedStateMachine):
         assert [job.job_id for job in page.jobs] == newest_first
         for job_id, job in self.model.jobs.items():
             events = [
-                (event.seq, event.event.value, event.attempt, event.sent)
-                for event in self.real.events_after(job_id)
+                (event.seq, event.event.value, event.attempt, event.sent) for event in self.real.events_after(job_id)
             ]
             assert events == [(e["seq"], e["name"], e["attempt"], e["sent"]) for e in job["events"]]
         unsent = {(event.job_id, event.seq) for event in self.real.unsent_events()}

@@ -107,9 +107,7 @@ class TestPicking:
 
     def test_the_same_moment_is_decided_by_the_id(self, registry, clock):
         moment = clock.wall_ns()
-        jobs = [
-            registry.register_job(new_job("x", now_ns=moment, agent="x", agent_session=LABEL)) for _ in range(9)
-        ]
+        jobs = [registry.register_job(new_job("x", now_ns=moment, agent="x", agent_session=LABEL)) for _ in range(9)]
         assert [pick(registry).job_id for _ in jobs] == sorted(job.job_id for job in jobs)
 
     def test_labels_do_not_see_each_other(self, registry, add):

@@ -37,6 +37,7 @@ class PostgresServer:
             self._as_user = {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
         self._data = os.path.join(self.folder, "data")
         self._process: subprocess.Popen[bytes] | None = None
+        self._log = open(os.path.join(self.folder, "log"), "a+b")  # noqa: SIM115  closed in remove()
         self._schemas = 0
         subprocess.run(
             [f"{self._bin}/initdb", "-D", self._data, "-U", "baton", "-A", "trust", "-E", "UTF8", "--no-sync"],
@@ -59,11 +60,20 @@ class PostgresServer:
     def start(self) -> None:
         self._process = subprocess.Popen(
             [
-                f"{self._bin}/postgres", "-D", self._data, "-k", self.folder,
-                "-c", "listen_addresses=", "-c", "max_connections=100", "-c", "shared_buffers=32MB",
+                f"{self._bin}/postgres",
+                "-D",
+                self._data,
+                "-k",
+                self.folder,
+                "-c",
+                "listen_addresses=",
+                "-c",
+                "max_connections=100",
+                "-c",
+                "shared_buffers=32MB",
             ],
             stdout=subprocess.DEVNULL,
-            stderr=open(os.path.join(self.folder, "log"), "ab"),
+            stderr=self._log,
             cwd=self.folder,
             **self._as_user,
         )
@@ -76,7 +86,8 @@ class PostgresServer:
                 if self._process.poll() is not None:
                     break
                 time.sleep(0.02)
-        raise RuntimeError("PostgreSQL did not start: " + open(os.path.join(self.folder, "log")).read()[-2000:])
+        self._log.seek(0)
+        raise RuntimeError("PostgreSQL did not start: " + self._log.read()[-2000:].decode())
 
     def stop(self, how: int = signal.SIGINT) -> None:
         """SIGINT: fast shutdown; SIGQUIT: immediate, as after a crash."""
@@ -87,4 +98,5 @@ class PostgresServer:
 
     def remove(self) -> None:
         self.stop()
+        self._log.close()
         shutil.rmtree(self.folder, ignore_errors=True)

@@ -51,9 +51,7 @@ class TestTampering:
     def test_a_changed_byte(self, baton, job, log, index):
         lines = lines_of(log)
         lines[index] = lines[index].replace(b'"attempt": 1', b'"attempt": 7').replace(b"registered", b"registereD")
-        lines[index] = (
-            lines[index].replace(b'"completed"', b'"cancelled"').replace(b'"attempt": 2', b'"attempt": 3')
-        )
+        lines[index] = lines[index].replace(b'"completed"', b'"cancelled"').replace(b'"attempt": 2', b'"attempt": 3')
         log.write_bytes(b"".join(lines))
         assert f"line {index + 1} was changed" in self.verify(baton, job)
 

@@ -10,6 +10,7 @@ import signal
 import stat
 import subprocess
 import time
+from pathlib import Path
 
 import pytest
 
@@ -67,8 +68,8 @@ class TestRegister:
     def test_everything_that_can_be_said(self, baton):
         record = baton(
             "register", "Do it", "--agent", "codex", "--workdir", "sub", "--timeout", "60", "--idle-timeout", "5",
-            "--expect", "a.md", "--expect", "b.md", "--validate", "make test", "--priority", "-2", "--max-attempts", "3",
-            "--label", "nightly", "--json",
+            "--expect", "a.md", "--expect", "b.md", "--validate", "make test", "--priority", "-2",
+            "--max-attempts", "3", "--label", "nightly", "--json",
         ).json  # fmt: skip
         expected = {
             "prompt": "Do it", "agent": "codex", "agent_session": "tmux:codex", "timeout_sec": 60,
@@ -125,7 +126,8 @@ class TestRegister:
     @pytest.mark.parametrize(
         "arguments",
         [
-            [], ["frobnicate"], ["register"], ["register", "a", "--prompt", "b"], ["register", "x", "--timeout", "soon"],
+            [], ["frobnicate"], ["register"], ["register", "a", "--prompt", "b"],
+            ["register", "x", "--timeout", "soon"],
             ["get", "--nonsense"], ["registry"], ["registry", "migrate"], ["config"], ["--home"], ["list", "--js"],
         ],
     )  # fmt: skip
@@ -205,9 +207,8 @@ class TestPick:
         waiting = subprocess.Popen(
             [BATON, "pick", "--wait", "30"], cwd=tmp_path, env=default.env, stderr=subprocess.PIPE, text=True
         )
-        wait_channel = f"/proc/{waiting.pid}/wchan"
         deadline = time.monotonic() + 10
-        while time.monotonic() < deadline and "nanosleep" not in open(wait_channel).read():
+        while time.monotonic() < deadline and "nanosleep" not in Path(f"/proc/{waiting.pid}/wchan").read_text():
             time.sleep(0.01)
         waiting.send_signal(signal.SIGINT)
         assert waiting.communicate(timeout=10)[1] == ""
@@ -265,6 +266,7 @@ class TestList:
         line = subprocess.run(
             f"{BATON} list --json | head -c 10",
             shell=True,
+            check=False,
             cwd=default.folder,
             env=default.env,
             capture_output=True,
@@ -417,10 +419,7 @@ def test_options_may_stand_in_front_of_the_verb(default, tmp_path):
     assert (tmp_path / "elsewhere" / "jobs" / "registry.db").exists()
     assert len(default("list", "--json", BATON_HOME="elsewhere").json) == 2
     assert default("list").out == ""
-    assert (
-        len(default("list", "--registry-dir", "elsewhere/jobs", BATON_REGISTRY="file:nowhere").out.splitlines())
-        == 2
-    )
+    assert len(default("list", "--registry-dir", "elsewhere/jobs", BATON_REGISTRY="file:nowhere").out.splitlines()) == 2
 
 
 def test_help_of_every_verb(default):

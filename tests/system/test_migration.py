@@ -106,9 +106,7 @@ def test_killed_at_any_moment_it_can_be_run_again(old, new, tmp_path, seed, full
         shutil.copytree(tmp_path / "original", folder)
         env = Baton(folder).env
         command = [BATON, "registry", "migrate", "--registry-dir", "jobs", "--to", new]
-        process = subprocess.Popen(
-            command, cwd=folder, env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL
-        )
+        process = subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         try:
             process.wait(draw.uniform(0.08, 0.6))
         except subprocess.TimeoutExpired:

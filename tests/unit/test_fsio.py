@@ -104,9 +104,7 @@ class TestLock:
             "import sys; from baton.fsio import FileLock\n"
             "with FileLock(sys.argv[1]):\n    print('held', flush=True); sys.stdin.read()"
         )
-        holder = subprocess.Popen(
-            [sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-        )
+        holder = subprocess.Popen([sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
         assert holder.stdout.readline() == b"held\n"
         return holder
 

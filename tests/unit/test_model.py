@@ -123,8 +123,7 @@ def test_a_key_is_256_random_bits_in_url_safe_base64():
     keys = {new_token() for _ in range(200)}
     assert len(keys) == 200
     assert all(
-        len(key) == 43
-        and set(key) <= set("-_" + "".join(map(chr, [*range(48, 58), *range(65, 91), *range(97, 123)])))
+        len(key) == 43 and set(key) <= set("-_" + "".join(map(chr, [*range(48, 58), *range(65, 91), *range(97, 123)])))
         for key in keys
     )
 
