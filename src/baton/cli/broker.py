@@ -1,8 +1,9 @@
-"""broker up | down | status | logs"""
+"""broker up | down | status | logs | init | check"""
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 
@@ -27,12 +28,21 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         ("down", "stop it; what it holds stays on disk"),
         ("status", "whether it is running, and where"),
         ("logs", "what it wrote"),
+        ("init", "write a production set: CA, certificates, logins, rights, configuration"),
+        ("check", "send a message all the way round and say what fails"),
     ):
         action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
         add_common(action)
         action.add_argument("--json", action="store_true", help="print data as JSON")
         if name == "logs":
             action.add_argument("--tail", type=int, default=50, metavar="N", help="the last N lines (default: 50)")
+        elif name == "init":
+            _init_arguments(action)
+        elif name == "check":
+            action.add_argument("--set", metavar="DIR", help="check the broker of this production set, as both roles")
+            action.add_argument(
+                "--allow-plaintext", action="store_true", default=None, help="no TLS to another machine"
+            )
     options = parser.parse_args(arguments)
     return _ACTIONS[options.action](options, Settings(vars(options)))
 
@@ -81,4 +91,68 @@ def _logs(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-_ACTIONS = {"up": _up, "down": _down, "status": _status, "logs": _logs}
+def _init_arguments(parser: argparse.ArgumentParser) -> None:
+    kind = parser.add_mutually_exclusive_group(required=True)
+    kind.add_argument("--mosquitto", metavar="DIR", help="a set for Mosquitto")
+    kind.add_argument("--nats", metavar="DIR", help="a set for nats-server")
+    parser.add_argument("--host", action="append", default=[], metavar="NAME", help="a name the broker is reached by")
+    parser.add_argument("--port", type=int, default=8883, metavar="N", help="default: 8883")
+    parser.add_argument("--mtls", action="store_true", help="clients show certificates instead of passwords")
+    parser.add_argument("--renew", action="store_true", help="issue all certificates anew, keep everything else")
+
+
+def _init(options: argparse.Namespace, _settings: Settings) -> int:
+    from baton.broker.production import write_set
+
+    kind, folder = ("mosquitto", options.mosquitto) if options.mosquitto else ("nats", options.nats)
+    if not 1 <= options.port <= 65535:
+        raise InvalidValue("--port", "must be from 1 to 65535")
+    files = write_set(kind, folder, hosts=options.host, port=options.port, mtls=options.mtls, renew=options.renew)
+    if options.json:
+        print(json.dumps({"folder": os.path.abspath(folder), "files": files}))
+    else:
+        print("\n".join(os.path.join(folder, name) for name in files))
+        if options.renew:
+            print("now restart the broker and give the new certificates to the clients", file=sys.stderr)
+        else:
+            program = "mosquitto" if kind == "mosquitto" else "nats-server"
+            print(f"start it: {program} -c {os.path.join(folder, kind)}.conf", file=sys.stderr)
+            print(f"who listens: . {os.path.join(folder, 'orchestrator.env')}", file=sys.stderr)
+            print(f"who works:   . {os.path.join(folder, 'worker.env')}", file=sys.stderr)
+    return 0
+
+
+def _check(options: argparse.Namespace, settings: Settings) -> int:
+    from baton.broker.address import broker_address
+    from baton.mqtt.check import check_broker
+
+    if options.set:
+        writer, reader = (
+            broker_address(Settings(vars(options), _environment_of(options.set, role)), None)
+            for role in ("worker", "orchestrator")
+        )
+    else:
+        writer = broker_address(settings, None)
+        reader = broker_address(settings, None, reading=True)
+    steps = []
+    for step in check_broker(writer, reader):
+        steps.append(step)
+        if not options.json:
+            print(f"{'ok    ' if step.ok else 'FAILED'}  {step.what}: {step.detail}", flush=True)
+    if options.json:
+        print(json.dumps([{"what": step.what, "ok": step.ok, "detail": step.detail} for step in steps]))
+    return 0 if all(step.ok for step in steps) else 1
+
+
+def _environment_of(folder: str, role: str) -> dict[str, str]:
+    """The variables in `<role>.env` of a production set."""
+    path = os.path.join(folder, f"{role}.env")
+    try:
+        lines = read_file(path).decode().splitlines()
+    except OSError as error:
+        raise InvalidValue("--set", f"{path} cannot be read: {error.strerror}") from None
+    pairs = (line.removeprefix("export ").partition("=") for line in lines)
+    return {name: value.strip("'") for name, _, value in pairs}
+
+
+_ACTIONS = {"up": _up, "down": _down, "status": _status, "logs": _logs, "init": _init, "check": _check}

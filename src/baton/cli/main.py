@@ -31,7 +31,7 @@ VERBS: Final = {
     "watch": ("subscribe", "the same as subscribe"),
     "logs": ("logs", "read and verify the audit log of a job"),
     "registry": ("registry", "look after the job registry: stats, rescue, migrate, prune"),
-    "broker": ("broker", "the local broker: up, down, status, logs"),
+    "broker": ("broker", "the local broker, and others: up, down, status, logs, init, check"),
     "config": ("settings", "show every setting and where it comes from"),
     "doctor": ("doctor", "check what baton needs and what is wrong"),
     "version": ("settings", "print the version"),

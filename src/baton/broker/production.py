@@ -1,0 +1,242 @@
+"""A complete set for a broker of one's own: CA, certificates, logins, rights, configuration.
+
+Two roles, as everywhere in baton: the orchestrator reads events and writes nothing, a worker writes events and
+reads nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import ipaddress
+import json
+import os
+from datetime import UTC, datetime, timedelta
+
+from baton.errors import InvalidValue, MissingExtra
+from baton.fsio import make_private_dir, replace_file
+from baton.model import new_token
+
+try:
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+except ImportError:
+    raise MissingExtra("tls", "writing certificates") from None
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Final
+
+ROLES: Final = ("orchestrator", "worker")
+_CA_DAYS: Final = 3650
+_LEAF_DAYS: Final = 397
+_PASSWORD_ROUNDS: Final = 101  # what mosquitto_passwd uses; the passwords are 256 random bits
+
+_MOSQUITTO: Final = """\
+# Written by `baton broker init --mosquitto`. Start with: mosquitto -c {folder}/mosquitto.conf
+listener {port}
+allow_anonymous false
+acl_file {folder}/acl
+{login}
+cafile {folder}/ca.crt
+certfile {folder}/server.crt
+keyfile {folder}/server.key
+tls_version tlsv1.3
+# Without this every publish over TLS waits 40 ms for a delayed acknowledgement.
+set_tcp_nodelay true
+persistence true
+persistence_location {folder}/data/
+# Mosquitto 2.0 writes what it holds at exit and every so often: here every 30 s. baton does not depend on it.
+autosave_interval 30
+max_packet_size 200000
+"""
+_MOSQUITTO_ACL: Final = """\
+user orchestrator
+topic read python/mqtt/jobs/+/events
+
+user worker
+topic write python/mqtt/jobs/+/events
+"""
+_NATS: Final = """\
+# Written by `baton broker init --nats`. Start with: nats-server -c {folder}/nats.conf
+server_name: baton
+listen: "127.0.0.1:4222"
+max_payload: 1MB
+jetstream {{ store_dir: {data}, sync_interval: always }}
+mqtt {{
+  listen: "0.0.0.0:{port}", ack_wait: "2s", max_ack_pending: 1024
+  tls {{ cert_file: {cert}, key_file: {key}, ca_file: {ca}, verify_and_map: {map}, min_version: "1.3" }}
+}}
+authorization {{ users: [
+  {{ user: {worker}, allowed_connection_types: ["MQTT"],
+     permissions: {{ publish: {{ allow: ["python.mqtt.jobs.*.events"] }}, subscribe: {{ deny: ">" }} }} }},
+  {{ user: {orchestrator}, allowed_connection_types: ["MQTT"],
+     permissions: {{ publish: {{ deny: ">" }}, subscribe: {{ allow: ["python.mqtt.jobs.*.events"] }} }} }}
+] }}
+"""
+
+
+def write_set(kind: str, folder: str, *, hosts: Sequence[str], port: int, mtls: bool, renew: bool = False) -> list[str]:
+    """Writes the set and returns the names of the files. `renew` issues all certificates anew, by the same CA, and
+    keeps logins and configuration; without it a folder that already holds a set is refused."""
+    folder = os.path.abspath(folder)
+    there = os.path.exists(os.path.join(folder, "ca.key"))
+    if there and not renew:
+        raise InvalidValue("folder", f"{folder} already holds a set; --renew issues its certificates anew")
+    if renew and not there:
+        raise InvalidValue("folder", f"{folder} holds no set to renew")
+    if any(character in folder for character in '\n"\\'):
+        raise InvalidValue("folder", "must not have a quote, a backslash or a line break in its name")
+    make_private_dir(folder)
+    names = list(dict.fromkeys([*hosts, "localhost", "127.0.0.1"]))
+    files = _certificates(folder, names, new_ca=not renew)
+    if renew:
+        return _write(folder, files)
+    make_private_dir(os.path.join(folder, "data"))
+    passwords = {role: new_token() for role in ROLES}
+    if kind == "mosquitto":
+        files |= _mosquitto(folder, port, passwords, mtls=mtls)
+    else:
+        files |= _nats(folder, port, passwords, mtls=mtls)
+    for role in ROLES:
+        files[f"{role}.env"] = _environment(folder, role, names[0], port, None if mtls else passwords[role])
+    return _write(folder, files)
+
+
+def _mosquitto(folder: str, port: int, passwords: dict[str, str], *, mtls: bool) -> dict[str, bytes]:
+    login = f"password_file {folder}/passwords"
+    files = {"acl": _MOSQUITTO_ACL.encode()}
+    if mtls:
+        login = "require_certificate true\nuse_identity_as_username true"
+    else:
+        files["passwords"] = "".join(f"{role}:{_hashed(passwords[role])}\n" for role in ROLES).encode()
+    files["mosquitto.conf"] = _MOSQUITTO.format(folder=folder, port=port, login=login).encode()
+    return files
+
+
+def _nats(folder: str, port: int, passwords: dict[str, str], *, mtls: bool) -> dict[str, bytes]:
+    users = {role: f'"CN={role}"' if mtls else f"{role}, password: {json.dumps(passwords[role])}" for role in ROLES}
+    paths = {name: json.dumps(os.path.join(folder, file)) for name, file in _NATS_PATHS.items()}
+    config = _NATS.format(folder=folder, port=port, map=str(mtls).lower(), **users, **paths)
+    return {"nats.conf": config.encode()}
+
+
+_NATS_PATHS: Final = {"data": "data", "cert": "server.crt", "key": "server.key", "ca": "ca.crt"}
+
+
+def _environment(folder: str, role: str, host: str, port: int, password: str | None) -> bytes:
+    """What whoever plays that role needs in the environment."""
+    lines = {"MQTT_BROKER": host, "MQTT_PORT": str(port), "MQTT_TLS": "1", "MQTT_CA_CERTS": f"{folder}/ca.crt"}
+    if password is None:
+        lines |= {"MQTT_CERTFILE": f"{folder}/{role}.crt", "MQTT_KEYFILE": f"{folder}/{role}.key"}
+    else:
+        lines |= {"MQTT_USERNAME": role, "MQTT_PASSWORD": password}
+    return "".join(f"export {name}='{value}'\n" for name, value in lines.items()).encode()
+
+
+def _hashed(password: str) -> str:
+    """As mosquitto_passwd writes it: PBKDF2 with SHA-512."""
+    salt = os.urandom(12)
+    digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _PASSWORD_ROUNDS)
+    return f"$7${_PASSWORD_ROUNDS}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
+
+
+def _write(folder: str, files: dict[str, bytes]) -> list[str]:
+    for name, content in files.items():
+        replace_file(os.path.join(folder, name), content)
+    return sorted(files)
+
+
+# -- certificates --------------------------------------------------------------------------------------------
+
+
+def _certificates(folder: str, hosts: Sequence[str], *, new_ca: bool) -> dict[str, bytes]:
+    files: dict[str, bytes] = {}
+    if new_ca:
+        ca_key = ec.generate_private_key(ec.SECP256R1())
+        ca = _certificate("baton CA", ca_key, None, ca_key, days=_CA_DAYS)
+        files |= {"ca.key": _pem_key(ca_key), "ca.crt": _pem(ca)}
+    else:
+        with open(os.path.join(folder, "ca.key"), "rb") as file:
+            loaded = serialization.load_pem_private_key(file.read(), None)
+        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
+        ca_key = loaded
+        with open(os.path.join(folder, "ca.crt"), "rb") as file:
+            ca = x509.load_pem_x509_certificate(file.read())
+    for name in ("server", *ROLES):
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _certificate(name, key, ca, ca_key, days=_LEAF_DAYS, hosts=hosts if name == "server" else ())
+        files |= {f"{name}.key": _pem_key(key), f"{name}.crt": _pem(certificate)}
+    return files
+
+
+def _certificate(
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    ca: x509.Certificate | None,
+    ca_key: ec.EllipticCurvePrivateKey,
+    *,
+    days: int,
+    hosts: Sequence[str] = (),
+) -> x509.Certificate:
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    builder = (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject if ca is None else ca.subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(minutes=5))
+        .not_valid_after(now + timedelta(days=days))
+        .add_extension(x509.BasicConstraints(ca=ca is None, path_length=0 if ca is None else None), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .add_extension(_key_usage(ca=ca is None), critical=True)
+    )
+    if ca is not None:
+        purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
+        builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
+    if hosts:
+        builder = builder.add_extension(
+            x509.SubjectAlternativeName([_host_name(host) for host in hosts]), critical=False
+        )
+    return builder.sign(ca_key, hashes.SHA256())
+
+
+def _key_usage(*, ca: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not ca,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=ca,
+        crl_sign=ca,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _host_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        pass
+    try:
+        return x509.DNSName(host)
+    except ValueError:
+        raise InvalidValue("--host", f"{host!r} is not a host name") from None
+
+
+def _pem(certificate: x509.Certificate) -> bytes:
+    return certificate.public_bytes(serialization.Encoding.PEM)
+
+
+def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
