@@ -24,7 +24,7 @@ bench: $(VENV)/.dev-installed system-packages
 
 .PHONY: system-packages
 system-packages:
-	@scripts/system-packages tmux=tmux postgres=postgresql strace=strace faketime=faketime bindfs=bindfs
+	@scripts/system-packages tmux=tmux postgres=postgresql strace=strace faketime=faketime bindfs=bindfs mosquitto=mosquitto mosquitto_sub=mosquitto-clients
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

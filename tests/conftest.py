@@ -5,6 +5,7 @@ import os
 import pytest
 
 from support.backends import BACKENDS, clocked_registry, registry_url
+from support.brokers import Broker
 from support.clock import FakeClock
 from support.postgres import PostgresServer
 
@@ -62,6 +63,14 @@ def _no_settings_of_this_machine(monkeypatch, tmp_path_factory):
         if name.startswith(("BATON_", "MQTT_", "XDG_")) or name == "DELEGATE_JOB_LOGS_DIR":
             monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path_factory.getbasetemp()))
+
+
+@pytest.fixture(params=["nats", "mosquitto"])
+def broker(request):
+    """A real broker of this test alone."""
+    broker = Broker(request.param)
+    yield broker
+    broker.remove()
 
 
 @pytest.fixture(params=BACKENDS)

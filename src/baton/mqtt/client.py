@@ -138,13 +138,11 @@ class Publisher:
         """The body of the next packet of that kind."""
         while True:
             try:
-                packet = packets.split_packet(self._received)
+                packet = packets.split_packet(self._received, kind)
             except ValueError:
                 raise self._failure("answers something that is not MQTT; check MQTT_PORT and MQTT_TLS") from None
             if packet is not None:
-                first, body, self._received = packet
-                if first & 0xF0 != kind:
-                    raise self._failure("answers something that is not MQTT; check MQTT_PORT and MQTT_TLS")
+                body, self._received = packet
                 return body
             try:
                 self._socket.settimeout(max(deadline - time.monotonic(), 0.001))

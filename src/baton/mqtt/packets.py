@@ -40,9 +40,11 @@ def publish(topic: str, packet_id: int, payload: bytes, *, retain: bool) -> byte
     return _packet(first, _text(topic) + packet_id.to_bytes(2, "big") + payload)
 
 
-def split_packet(received: bytes) -> tuple[int, bytes, bytes] | None:
-    """The first packet: its first byte, its body, and what follows it. None when more bytes are needed;
-    ValueError when this is no MQTT."""
+def split_packet(received: bytes, kind: int) -> tuple[bytes, bytes] | None:
+    """The body of the first packet, and what follows it. None when more bytes are needed; ValueError when this is
+    no MQTT, or another packet than the one that must come now."""
+    if received and received[0] & 0xF0 != kind:
+        raise ValueError("another packet than expected")
     length = shift = 0
     for index, byte in enumerate(received[1:5], start=1):
         length |= (byte & 0x7F) << shift
@@ -51,7 +53,7 @@ def split_packet(received: bytes) -> tuple[int, bytes, bytes] | None:
             if length > 1024:
                 raise ValueError("a packet of this size is none that a publisher is sent")
             start, end = index + 1, index + 1 + length
-            return (received[0], received[start:end], received[end:]) if len(received) >= end else None
+            return (received[start:end], received[end:]) if len(received) >= end else None
     if len(received) >= 5:
         raise ValueError("the length of a packet has at most four bytes")
     return None

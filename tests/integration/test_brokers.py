@@ -1,0 +1,233 @@
+"""The local broker, and real brokers on what `baton broker init` writes."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import signal
+import ssl
+import subprocess
+import threading
+import time
+
+import pytest
+
+from baton.broker.address import broker_address
+from baton.broker.local import known_broker, running_broker, stop_broker
+from baton.broker.production import write_set
+from baton.config import Settings
+from baton.errors import BrokerUnavailable, InvalidValue
+from baton.mqtt.check import check_broker
+from baton.mqtt.client import Publisher
+from support.brokers import Broker, free_port
+from support.command import BATON, Baton
+
+TOPIC = "python/mqtt/jobs/abc12345/events"
+
+
+class TestLocalBroker:
+    @pytest.fixture
+    def state(self, tmp_path):
+        yield str(tmp_path / "state")
+        stop_broker(str(tmp_path / "state"))
+
+    def test_it_starts_by_itself_and_is_found_again(self, state):
+        first = running_broker(state)
+        assert running_broker(state) == first
+        with Publisher(first.address(reading=False)) as publisher:
+            publisher.publish(TOPIC, b"x")
+
+    def test_many_that_start_it_at_once_end_with_one(self, state):
+        found = []
+        threads = [threading.Thread(target=lambda: found.append(running_broker(state))) for _ in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len({broker.pid for broker in found}) == 1
+        assert len(found) == 8
+
+    def test_processes_that_start_it_at_once_end_with_one(self, tmp_path):
+        baton = Baton(tmp_path)
+        try:
+            command = [BATON, "broker", "up", "--json"]
+            started = [subprocess.Popen(command, cwd=tmp_path, env=baton.env, stdout=subprocess.PIPE) for _ in range(6)]
+            assert len({process.communicate(timeout=30)[0] for process in started}) == 1
+        finally:
+            baton("broker", "down")
+        assert "not running" in baton("broker", "status", code=1).out
+
+    def test_killed_it_comes_back_on_the_same_port_with_what_it_held(self, state):
+        first = running_broker(state)
+        with Publisher(first.address(reading=False)) as publisher:
+            publisher.publish(TOPIC, b"kept", retain=True)
+        os.kill(first.pid, signal.SIGKILL)
+        os.waitpid(first.pid, 0)
+        second = running_broker(state)
+        assert (second.port, second.writer_password) == (first.port, first.writer_password)
+        assert second.pid != first.pid
+        assert all(step.ok for step in check_broker(second.address(reading=False), second.address(reading=True)))
+
+    def test_a_pid_that_is_somebody_elses_now_is_not_taken_for_it(self, state):
+        broker = running_broker(state)
+        stop_broker(state)
+        path = os.path.join(state, "broker", "broker.json")
+        with open(path) as file:
+            content = file.read()
+        with open(path, "w") as file:
+            file.write(content.replace(str(broker.pid), str(os.getpid())))
+        assert not known_broker(state).alive()
+        assert stop_broker(state) is None
+        assert running_broker(state).pid != os.getpid()
+
+    def test_readers_do_not_write_and_writers_do_not_read(self, state):
+        broker = running_broker(state)
+        writer, reader = broker.address(reading=False), broker.address(reading=True)
+        steps = list(check_broker(reader, reader))
+        assert not steps[-1].ok
+        steps = list(check_broker(writer, writer))
+        assert not steps[-1].ok
+        for wrong in (writer.replace(password="wrong"), writer.replace(username=None, password=None)):
+            with pytest.raises(BrokerUnavailable, match="login|closed"):
+                Publisher(wrong)
+
+    def test_its_files_are_private_and_it_listens_on_loopback_only(self, state):
+        broker = running_broker(state)
+        for name in ("broker.json", "nats.conf", "log"):
+            assert os.stat(os.path.join(state, "broker", name)).st_mode & 0o777 == 0o600
+        listening = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True, check=True).stdout
+        mine = [line.split()[3] for line in listening.splitlines() if f"pid={broker.pid}," in line]
+        assert len(mine) == 2
+        assert all(place.startswith("127.0.0.1:") for place in mine)
+
+
+@pytest.fixture(params=["mosquitto", "nats"])
+def kind(request):
+    return request.param
+
+
+@pytest.fixture(params=[False, True], ids=["passwords", "mtls"])
+def production(kind, request, tmp_path):
+    """A real broker on a freshly written set."""
+    folder, port = tmp_path / "set", free_port()
+    write_set(kind, str(folder), hosts=["localhost"], port=port, mtls=request.param)
+    if kind == "mosquitto" and os.geteuid() == 0:
+        user = pwd.getpwnam("mosquitto")
+        for path in (folder, *folder.rglob("*")):
+            os.chown(path, user.pw_uid, user.pw_gid)
+        for parent in folder.parents:
+            if str(parent).startswith("/tmp/") and parent.stat().st_mode & 0o011 != 0o011:
+                parent.chmod(parent.stat().st_mode | 0o011)
+    broker = Broker(kind, config=str(folder / f"{kind}.conf"), port=port)
+    yield folder, request.param
+    broker.remove()
+
+
+def address(folder, role):
+    env = {"HOME": "/nowhere"}
+    for line in (folder / f"{role}.env").read_text().splitlines():
+        name, _, value = line.removeprefix("export ").partition("=")
+        env[name] = value.strip("'")
+    return broker_address(Settings(env=env), None)
+
+
+def test_who_gets_in_and_who_does_not(production, kind, tmp_path):
+    folder, mtls = production
+    worker, orchestrator = address(folder, "worker"), address(folder, "orchestrator")
+    assert [step.what for step in check_broker(worker, orchestrator) if not step.ok] == []
+    assert not list(check_broker(orchestrator, orchestrator))[-1].ok, "the orchestrator cannot write"
+    assert not list(check_broker(worker, worker))[-1].ok, "a worker cannot read"
+
+    write_set(kind, str(tmp_path / "foreign"), hosts=[], port=1, mtls=False)
+    foreign = {
+        "certfile": str(tmp_path / "foreign" / "worker.crt"),
+        "keyfile": str(tmp_path / "foreign" / "worker.key"),
+    }
+    outsiders = [worker.replace(username=None, password=None, certfile=None, keyfile=None)]
+    if mtls:
+        outsiders.append(worker.replace(**foreign))
+    else:
+        outsiders += [worker.replace(password="wrong"), worker.replace(username="nobody")]
+    for outsider in outsiders:
+        with pytest.raises(BrokerUnavailable):
+            with Publisher(outsider) as publisher:
+                publisher.publish(TOPIC, b"x")
+    with pytest.raises(BrokerUnavailable, match="not trusted.*MQTT_CA_CERTS"):
+        Publisher(worker.replace(ca_certs=str(tmp_path / "foreign" / "ca.crt")))
+    with pytest.raises(BrokerUnavailable, match="not trusted"):
+        Publisher(worker.replace(host="127.0.0.2"))  # a name that is not in its certificate
+    context = ssl.create_default_context(cafile=worker.ca_certs)
+    context.maximum_version = ssl.TLSVersion.TLSv1_2
+    import socket
+
+    with pytest.raises((ssl.SSLError, OSError)), socket.create_connection(("127.0.0.1", worker.port)) as raw:
+        context.wrap_socket(raw, server_hostname="localhost")
+
+
+def test_renewing_keeps_the_logins_and_the_ca(tmp_path):
+    folder = tmp_path / "set"
+    write_set("mosquitto", str(folder), hosts=["broker.example"], port=8883, mtls=False)
+    before = {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
+    assert all(path.stat().st_mode & 0o777 == 0o600 for path in folder.iterdir() if path.is_file())
+    with pytest.raises(InvalidValue, match="--renew"):
+        write_set("mosquitto", str(folder), hosts=[], port=8883, mtls=False)
+    write_set("mosquitto", str(folder), hosts=["broker.example"], port=8883, mtls=False, renew=True)
+    changed = {path.name for path in folder.iterdir() if path.is_file() and path.read_bytes() != before[path.name]}
+    assert changed == {f"{name}.{end}" for name in ("server", "orchestrator", "worker") for end in ("key", "crt")}
+    verified = subprocess.run(
+        ["openssl", "verify", "-x509_strict", "-CAfile", folder / "ca.crt", folder / "server.crt", folder / "worker.crt"],
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert verified.returncode == 0, verified.stderr
+
+
+def test_a_set_that_cannot_be_renewed_or_named(tmp_path):
+    with pytest.raises(InvalidValue, match="no set"):
+        write_set("nats", str(tmp_path / "none"), hosts=[], port=1, mtls=False, renew=True)
+    with pytest.raises(InvalidValue, match="host name"):
+        write_set("nats", str(tmp_path / "x"), hosts=["ümlaut.example"], port=1, mtls=False)
+
+
+class TestWhichBroker:
+    """Default < config file < environment < the job's record; MQTT_TLS and certificates of the environment win."""
+
+    def job(self, **broker):
+        from baton.model import new_job
+
+        return new_job("x", now_ns=1, agent="a", broker=broker)
+
+    def test_the_record_wins_over_the_environment(self):
+        settings = Settings(env={"HOME": "/x", "MQTT_BROKER": "127.0.0.9", "MQTT_PORT": "5", "MQTT_USERNAME": "me",
+                                 "MQTT_PASSWORD": "pw"})  # fmt: skip
+        job = self.job(host="127.0.0.1", port=7, username="worker", password="secret")
+        found = broker_address(settings, job)
+        assert (found.host, found.port, found.username, found.password) == ("127.0.0.1", 7, "worker", "secret")
+        reading = broker_address(settings, job, reading=True)
+        assert (reading.host, reading.port, reading.username) == ("127.0.0.1", 7, "me")
+        found = broker_address(settings, self.job())
+        assert (found.host, found.port, found.username) == ("127.0.0.9", 5, "me")
+        assert "secret" not in repr(found)
+
+    def test_the_tls_toggle_of_the_environment_wins(self):
+        job = self.job(host="127.0.0.1", tls=False)
+        assert not broker_address(Settings(env={"HOME": "/x"}), job).tls
+        on = Settings(env={"HOME": "/x", "MQTT_TLS": "1", "MQTT_CA_CERTS": "/ca"})
+        assert broker_address(on, job).tls
+        assert (broker_address(on, job).port, broker_address(on, job).ca_certs) == (8883, "/ca")
+        job = self.job(host="127.0.0.1", tls=True)
+        assert broker_address(Settings(env={"HOME": "/x"}), job).tls
+        assert not broker_address(Settings(env={"HOME": "/x", "MQTT_TLS": "0"}), job).tls
+
+    def test_config_show_names_the_source_and_hides_the_password(self, tmp_path):
+        shown = Baton(tmp_path, MQTT_BROKER="b.example", MQTT_PASSWORD="hunter2")("config", "show").out
+        assert "mqtt_host\tb.example\tMQTT_BROKER" in shown
+        assert "hunter2" not in shown
+
+
+def test_waiting_for_a_start_takes_no_longer_than_needed(tmp_path):
+    state = str(tmp_path / "state")
+    began = time.monotonic()
+    running_broker(state)
+    took = time.monotonic() - began
+    stop_broker(state)
+    assert took < 5

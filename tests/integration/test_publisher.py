@@ -1,0 +1,302 @@
+"""Publishing to real brokers, and to things that only look like one."""
+
+from __future__ import annotations
+
+import json
+import socket
+import ssl
+import subprocess
+import threading
+import time
+
+import pytest
+
+from baton.config import Settings
+from baton.errors import BrokerUnavailable, EventRefused, InvalidValue, JobNotFound, NotVerified
+from baton.jobs import open_jobs
+from baton.mqtt import client as mqtt_client
+from baton.mqtt.publisher import publish_event
+from support.brokers import free_port
+
+
+@pytest.fixture
+def settings_for(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+    def make(env):
+        return Settings(env={"HOME": str(tmp_path)} | env)
+
+    return make
+
+
+@pytest.fixture
+def session(settings_for, broker):
+    settings = settings_for(broker.env)
+    with open_jobs(settings) as jobs:
+        yield jobs, settings
+
+
+def listen(broker, job, count, *extra):
+    """mosquitto_sub, an independent client, on the job's topic."""
+    process = subprocess.Popen(
+        ["stdbuf", "-oL", "mosquitto_sub", "-h", "127.0.0.1", "-p", str(broker.port), "-t", job.events_topic, "-q", "1",
+         "-C", str(count), "-W", "20", "-V", "mqttv311", "-d", *extra],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    for line in process.stdout:
+        if "received SUBACK" in line:
+            return process
+    raise AssertionError("mosquitto_sub could not subscribe")
+
+
+def payloads(process):
+    lines = process.stdout.read().splitlines()  # ends with mosquitto_sub, after 20 s at the latest
+    process.wait()
+    return [json.loads(line) for line in lines if line.startswith("{")]
+
+
+def test_an_independent_client_receives_what_was_published(session, broker):
+    jobs, settings = session
+    job = jobs.register_job("x", agent="a", workdir="/srv/project")
+    listener = listen(broker, job, 3)
+    for event, detail in (("started", "in /srv/project/x"), ("progress", "50 %"), ("completed", "done")):
+        assert publish_event(jobs, settings, job.job_id, event, detail=detail, data={"n": 1}).sent
+    received = payloads(listener)
+    assert [each["seq"] for each in received] == [1, 2, 3]
+    assert received[0]["detail"] == "in <path>"
+    assert received[1]["data"]["n"] == 1
+    assert jobs.unsent_events() == []
+    late = listen(broker, job, 1)
+    (retained,) = payloads(late)
+    assert retained["event"] == "completed", "the end of a job is kept for who comes late"
+    assert job.auth_token not in json.dumps(received)
+
+
+def test_the_signature_by_hand(session, broker, tmp_path):
+    """openssl over the documented canonical bytes gives data.hmac_sig."""
+    jobs, settings = session
+    job = jobs.register_job("x", agent="a")
+    publish_event(jobs, settings, job.job_id, "started", detail='정렬 "x"', data={"b": [1.5, None], "a": {"z": "é"}})
+    payload = json.loads(jobs.events_after(job.job_id)[0].payload)
+    claimed = payload["data"].pop("hmac_sig")
+    node = subprocess.run(
+        ["node", "-e", """
+        const sort = v => Array.isArray(v) ? v.map(sort) : v && typeof v === 'object'
+            ? Object.fromEntries(Object.keys(v).sort().map(k => [k, sort(v[k])])) : v;
+        process.stdout.write(JSON.stringify(sort(JSON.parse(require('fs').readFileSync(0)))));
+        """],
+        input=json.dumps(payload).encode(), capture_output=True, check=True,
+    )  # fmt: skip
+    answer = subprocess.run(
+        ["openssl", "dgst", "-sha256", "-hmac", job.auth_token], input=node.stdout, capture_output=True, check=True
+    )
+    assert answer.stdout.decode().split()[-1] == claimed
+
+
+def test_events_wait_for_a_broker_and_then_arrive_in_order(session, broker):
+    jobs, settings = session
+    job = jobs.register_job("x", agent="a")
+    broker.stop()
+    for event in ("started", "progress", "progress"):
+        published = publish_event(jobs, settings, job.job_id, event, tries=1)
+        assert not published.sent
+        assert "cannot be reached" in published.trouble
+    assert len(jobs.unsent_events()) == 3
+    broker.start()
+    listener = listen(broker, job, 4)
+    assert publish_event(jobs, settings, job.job_id, "completed").sent
+    assert [each["seq"] for each in payloads(listener)] == [1, 2, 3, 4]
+    assert jobs.unsent_events() == []
+
+
+def test_what_another_job_left_behind_is_sent_along(session, broker):
+    jobs, settings = session
+    left, other = jobs.register_job("x", agent="a"), jobs.register_job("y", agent="a")
+    broker.stop()
+    publish_event(jobs, settings, left.job_id, "completed", tries=1)
+    broker.start()
+    later = time.time_ns() + 60 * 10**9
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: later)
+        publish_event(jobs, settings, other.job_id, "started")
+    assert jobs.unsent_events() == []
+
+
+def test_it_tries_again_after_growing_pauses(settings_for):
+    settings = settings_for({"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(free_port())})
+    pauses = []
+    with open_jobs(settings) as jobs:
+        job = jobs.register_job("x", agent="a")
+        published = publish_event(jobs, settings, job.job_id, "started", tries=7, sleep=pauses.append)
+    assert not published.sent
+    assert pauses == [0.5, 1, 2, 4, 8, 8]
+
+
+class TestRefusals:
+    """What the registry refuses never reaches a broker, and is not there afterwards."""
+
+    def test_the_reasons(self, settings_for, tmp_path):
+        settings = settings_for({"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(free_port())})
+        with open_jobs(settings) as jobs:
+            job = jobs.register_job("x", agent="a", expected_artifacts=["a.md", "../b", "sub"], workdir=str(tmp_path))
+
+            def publish(event, **more):
+                return publish_event(jobs, settings, job.job_id, event, tries=1, **more)
+
+            with pytest.raises(InvalidValue, match="event"):
+                publish("finished")
+            with pytest.raises(JobNotFound):
+                publish_event(jobs, settings, "deadbeef", "started", tries=1)
+            with pytest.raises(InvalidValue, match="65536"):
+                publish("progress", data={"x": "y" * 70000})
+            publish("started")
+            with pytest.raises(EventRefused, match="started already"):
+                publish("started")
+            with pytest.raises(NotVerified, match=r"a\.md is missing; \.\./b lies outside .*; sub is missing"):
+                publish("completed")
+            assert publish("completed", verify=False).event.seq == 2
+            with pytest.raises(EventRefused, match="completed"):
+                publish("progress")
+            assert [event.seq for event in jobs.events_after(job.job_id)] == [1, 2]
+
+    def test_a_long_detail_is_cut_not_refused(self, settings_for):
+        settings = settings_for({"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(free_port())})
+        with open_jobs(settings) as jobs:
+            job = jobs.register_job("x", agent="a")
+            publish_event(jobs, settings, job.job_id, "progress", detail="é" * 5000, tries=1)
+            assert jobs.get_job(job.job_id).detail.endswith("(cut)")
+
+    def test_expected_results_and_their_validation(self, settings_for, tmp_path):
+        settings = settings_for({"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(free_port())})
+        with open_jobs(settings) as jobs:
+            job = jobs.register_job(
+                "x", agent="a", expected_artifacts=["a.md"], validate="grep -q good a.md", workdir=str(tmp_path)
+            )
+
+            def complete():
+                return publish_event(jobs, settings, job.job_id, "completed", tries=1)
+
+            (tmp_path / "a.md").touch()
+            with pytest.raises(NotVerified, match=r"a\.md is empty"):
+                complete()
+            (tmp_path / "a.md").write_text("bad")
+            with pytest.raises(NotVerified, match="validation failed with exit code 1"):
+                complete()
+            (tmp_path / "a.md").write_text("good")
+            assert complete().event.event == "completed"
+
+
+class Pretender:
+    """A server that is no broker: it does one thing to whoever connects."""
+
+    def __init__(self, behaviour):
+        self._server = socket.create_server(("127.0.0.1", 0))
+        self.port = self._server.getsockname()[1]
+        self._behaviour = behaviour
+        self._thread = threading.Thread(target=self._serve, daemon=True)
+        self._thread.start()
+
+    def _serve(self):
+        while True:
+            try:
+                connection, _ = self._server.accept()
+            except OSError:
+                return
+            with connection:
+                self._behaviour(connection)
+
+    def close(self):
+        self._server.shutdown(socket.SHUT_RDWR)
+        self._server.close()
+
+
+def read_all(connection):
+    try:
+        while connection.recv(4096):
+            pass
+    except OSError:
+        pass
+
+
+def connack(code):
+    def behaviour(connection):
+        connection.recv(4096)
+        connection.sendall(bytes([0x20, 2, 0, code]))
+        read_all(connection)
+
+    return behaviour
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "words"),
+    [
+        (lambda connection: None, "closed the connection"),
+        (read_all, "does not send the answer to our connect in time"),
+        (
+            lambda connection: (connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n"), read_all(connection)),
+            "not MQTT",
+        ),
+        (lambda connection: (connection.sendall(b"\x20\xff\xff\xff\xff\xff"), read_all(connection)), "not MQTT"),
+        (connack(4), "refuses the login; check MQTT_USERNAME"),
+        (connack(5), "refuses the login; check MQTT_USERNAME"),
+        (connack(1), "does not speak MQTT 3.1.1"),
+        (connack(99), "refuses us (code 99)"),
+        (connack(0), "does not send its acknowledgement in time"),
+    ],
+)
+def test_something_that_is_no_broker_is_named_for_what_it_does(behaviour, words, settings_for, monkeypatch):
+    monkeypatch.setattr(mqtt_client, "CONNACK_TIMEOUT_SEC", 0.3)
+    monkeypatch.setattr(mqtt_client, "PUBACK_TIMEOUT_SEC", 0.3)
+    pretender = Pretender(behaviour)
+    settings = settings_for({"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(pretender.port)})
+    try:
+        with open_jobs(settings) as jobs:
+            job = jobs.register_job("x", agent="a")
+            began = time.monotonic()
+            published = publish_event(jobs, settings, job.job_id, "started", tries=1)
+            assert time.monotonic() - began < 3
+            assert words in published.trouble
+            assert "\n" not in published.trouble
+            assert len(jobs.unsent_events()) == 1
+    finally:
+        pretender.close()
+
+
+def test_the_deadlines_are_those_of_the_contract():
+    assert (mqtt_client.CONNACK_TIMEOUT_SEC, mqtt_client.PUBACK_TIMEOUT_SEC) == (10, 5)
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"MQTT_BROKER": "no-such-host.invalid"}, "MQTT_TLS=1"),
+        ({"MQTT_BROKER": "no-such-host.invalid", "MQTT_TLS": "1"}, "cannot be looked up"),
+        ({"MQTT_BROKER": "no-such-host.invalid", "BATON_ALLOW_PLAINTEXT": "1"}, "cannot be looked up"),
+        ({"MQTT_BROKER": "192.0.2.1"}, "--allow-plaintext"),
+    ],
+)
+def test_a_broker_elsewhere_is_not_talked_to_in_the_open(settings_for, env, words):
+    settings = settings_for(env)
+    with open_jobs(settings) as jobs:
+        job = jobs.register_job("x", agent="a")
+        assert words in publish_event(jobs, settings, job.job_id, "started", tries=1).trouble
+
+
+def test_tls_towards_something_without_tls(settings_for, broker):
+    settings = settings_for(broker.env | {"MQTT_TLS": "1"})
+    with open_jobs(settings) as jobs:
+        job = jobs.register_job("x", agent="a")
+        assert "TLS" in publish_event(jobs, settings, job.job_id, "started", tries=1).trouble
+
+
+def test_a_ca_file_that_is_none(settings_for, tmp_path):
+    (tmp_path / "ca.crt").write_text("nonsense")
+    pretender = Pretender(read_all)
+    env = {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(pretender.port), "MQTT_TLS": "1"}
+    for path in (tmp_path / "ca.crt", tmp_path / "missing"):
+        settings = settings_for(env | {"MQTT_CA_CERTS": str(path)})
+        with pytest.raises(InvalidValue, match="MQTT_CA_CERTS"):
+            mqtt_client.Publisher(__import__("baton.broker.address", fromlist=["x"]).broker_address(settings, None))
+    pretender.close()
+    assert ssl.OPENSSL_VERSION
+    assert BrokerUnavailable("x").transient

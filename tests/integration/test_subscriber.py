@@ -1,0 +1,224 @@
+"""Listening on real brokers: each event once, in order, whatever happens to the broker in between."""
+
+from __future__ import annotations
+
+import json
+import random
+import threading
+import time
+
+import pytest
+
+from baton.config import Settings
+from baton.jobs import open_jobs
+from baton.mqtt.client import Publisher
+from baton.mqtt.publisher import publish_event
+from baton.mqtt.subscriber import Subscription
+from baton.wire.payload import signature
+
+
+@pytest.fixture
+def settings(tmp_path, monkeypatch, broker):
+    monkeypatch.chdir(tmp_path)
+    return Settings(env={"HOME": str(tmp_path)} | broker.env)
+
+
+@pytest.fixture
+def jobs(settings):
+    with open_jobs(settings) as jobs:
+        yield jobs
+
+
+class Listener(threading.Thread):
+    """A subscription that runs beside the test, with a registry of its own."""
+
+    def __init__(self, settings, job_ids, **more):
+        super().__init__(daemon=True)
+        self.seen = []
+        self.lines = []
+        self.subscription = None
+        self._ready = threading.Event()
+        self._arguments = (settings, job_ids, {"timeout_sec": 60, "idle_timeout_sec": 60} | more)
+        self.start()
+        assert self._ready.wait(20)
+
+    def run(self):
+        settings, job_ids, more = self._arguments
+        with open_jobs(settings) as jobs:
+            self.subscription = Subscription(jobs, settings, job_ids, log=self.lines.append, **more)
+            self.subscription.connect(wait_sec=10)
+            self._ready.set()
+            for payload in self.subscription:
+                self.seen.append(payload)
+
+    def finish(self):
+        self.join(60)
+        assert not self.is_alive()
+        return [payload["seq"] for payload in self.seen]
+
+    def wait_for(self, count):
+        deadline = time.monotonic() + 30
+        while len(self.seen) < count and time.monotonic() < deadline:
+            time.sleep(0.01)
+        assert len(self.seen) >= count
+
+
+def test_events_arrive_at_once_and_in_order(jobs, settings):
+    job = jobs.register_job("x", agent="a")
+    listener = Listener(settings, [job.job_id])
+    for number, event in enumerate(["started", "progress", "progress", "completed"], start=1):
+        publish_event(jobs, settings, job.job_id, event)
+        if number < 4:
+            listener.wait_for(number)
+    assert listener.finish() == [1, 2, 3, 4]
+    assert listener.subscription.exit_code == 0
+    assert "hmac_sig" not in json.dumps(listener.seen)
+    from baton import audit
+
+    received = [
+        line["seq"] for line in audit.iter_logged_events(job.job_id, jobs.logs_dir) if line["event"] == "received"
+    ]
+    assert received == [1, 2, 3, 4]
+
+
+@pytest.mark.parametrize(("end", "code"), [("completed", 0), ("error", 1)])
+def test_a_job_that_is_over_already_is_told_at_once(jobs, settings, end, code):
+    job = jobs.register_job("x", agent="a")
+    jobs.record_event(job.job_id, end)
+    listener = Listener(settings, [job.job_id])
+    assert listener.finish() == [1]
+    assert listener.subscription.exit_code == code
+
+
+def test_a_cancelled_job_ends_the_listening(jobs, settings):
+    job = jobs.register_job("x", agent="a")
+    listener = Listener(settings, [job.job_id])
+    jobs.update_status(job.job_id, "cancelled")
+    assert listener.finish() == []
+    assert listener.subscription.exit_code == 4
+
+
+def test_events_that_no_broker_brings_are_found_in_the_registry(jobs, settings, broker):
+    job = jobs.register_job("x", agent="a")
+    listener = Listener(settings, [job.job_id])
+    broker.kill()
+    for event in ("started", "progress", "completed"):
+        publish_event(jobs, settings, job.job_id, event, tries=1)
+    assert listener.finish() == [1, 2, 3]
+    assert any("lost the broker" in line for line in listener.lines)
+
+
+def test_several_jobs_and_the_worst_outcome(jobs, settings):
+    ids = [jobs.register_job("x", agent="a").job_id for _ in range(3)]
+    listener = Listener(settings, ids)
+    for job_id, end in zip(ids, ("completed", "error", "completed"), strict=True):
+        publish_event(jobs, settings, job_id, end)
+    listener.finish()
+    assert {payload["job_id"] for payload in listener.seen} == set(ids)
+    assert listener.subscription.exit_code == 1
+
+
+def test_a_new_attempt_goes_on_in_the_same_story(jobs, settings):
+    job = jobs.register_job("x", agent="a", max_attempts=2)
+    listener = Listener(settings, [job.job_id])
+    publish_event(jobs, settings, job.job_id, "started")
+    jobs.release(job.job_id)
+    jobs.pick_pending("tmux:a")
+    publish_event(jobs, settings, job.job_id, "started", attempt=2)
+    publish_event(jobs, settings, job.job_id, "completed", attempt=2)
+    assert listener.finish() == [1, 2, 3]
+    assert [payload["data"]["attempt"] for payload in listener.seen] == [1, 2, 2]
+
+
+class TestClocks:
+    def test_silence(self, jobs, settings):
+        job = jobs.register_job("x", agent="a")
+        listener = Listener(settings, [job.job_id], idle_timeout_sec=0.5)
+        listener.finish()
+        assert listener.subscription.exit_code == 2
+        assert "nothing was heard for 0.5 s" in listener.subscription.timed_out
+
+    def test_the_wall(self, jobs, settings):
+        job = jobs.register_job("x", agent="a")
+        listener = Listener(settings, [job.job_id], timeout_sec=1)
+        publish_event(jobs, settings, job.job_id, "started")
+        listener.finish()
+        assert listener.subscription.exit_code == 2
+        assert "1 s have passed" in listener.subscription.timed_out
+
+    def test_replays_do_not_feed_the_idle_clock(self, jobs, settings, broker, full, figure, seed):
+        """S2: everything ever recorded is sent again, in every order, to this and to other topics, by somebody who
+        may publish: no effect, and the idle clock runs out all the same."""
+        draw, kind = random.Random(seed), broker.kind
+        job, other = jobs.register_job("x", agent="a"), jobs.register_job("y", agent="a")
+        for event in ("started", "progress", "progress", "permission_required"):
+            publish_event(jobs, settings, job.job_id, event)
+            publish_event(jobs, settings, other.job_id, event)
+        listener = Listener(settings, [job.job_id], idle_timeout_sec=3 if not full else 30)
+        listener.wait_for(4)
+        recorded = [event.payload for each in (job, other) for event in jobs.events_after(each.job_id)]
+        rounds = 100_000 if full else 2_000
+        from baton.broker.address import broker_address
+
+        began = time.monotonic()
+        sent = 0
+        with Publisher(broker_address(settings, job)) as hostile:
+            while sent < rounds and not listener.subscription.timed_out:
+                topic = draw.choice([job.events_topic, job.events_topic, other.events_topic])
+                hostile.publish(topic, draw.choice(recorded))
+                sent += 1
+        listener.finish()
+        text = f"{sent:,} replays in {time.monotonic() - began:.0f} s, {len(listener.seen) - 4} effects"
+        held = len(listener.seen) == 4 and listener.subscription.exit_code == 2
+        figure(f"S2 replays ({kind})", text, held=held, seed=seed)
+
+
+def test_what_is_hostile_on_the_topic_is_counted_and_ignored(jobs, settings):
+    from baton.broker.address import broker_address
+
+    job = jobs.register_job("x", agent="a")
+    listener = Listener(settings, [job.job_id])
+    good = {
+        "schema_version": 1, "seq": 1, "job_id": job.job_id, "event": "completed",
+        "timestamp": "2026-06-20T14:48:58Z", "detail": "\x1b[31mforged", "data": {"attempt": 1},
+    }  # fmt: skip
+    unrecorded = json.loads(json.dumps(good))
+    unrecorded["data"]["hmac_sig"] = signature(unrecorded, job.auth_token)
+    forged = json.loads(json.dumps(good))
+    forged["data"]["hmac_sig"] = "0" * 64
+    with Publisher(broker_address(settings, job)) as hostile:
+        for payload in (b"", b"\xff", b"{}", b"[" * 5000, b"x" * 70000, json.dumps(good).encode(),
+                        json.dumps(forged).encode(), json.dumps(unrecorded).encode()):  # fmt: skip
+            hostile.publish(job.events_topic, payload, retain=True)
+    publish_event(jobs, settings, job.job_id, "started")
+    listener.wait_for(1)
+    publish_event(jobs, settings, job.job_id, "error", detail="the truth")
+    listener.finish()
+    assert [payload["event"] for payload in listener.seen] == ["started", "error"]
+    assert listener.subscription.exit_code == 1, "a signed end that is not in the registry is no end"
+    assert listener.subscription.rejected["signature"] == 2
+    assert listener.subscription.rejected["json"] >= 2
+    assert "forged" not in "".join(listener.lines)
+
+
+def test_following_every_job(jobs, settings):
+    early = jobs.register_job("x", agent="a")
+    jobs.record_event(early.job_id, "started")
+    listener = Listener(settings, [], follow_all=True, timeout_sec=4)
+    late = jobs.register_job("y", agent="a")
+    publish_event(jobs, settings, late.job_id, "started")
+    publish_event(jobs, settings, early.job_id, "completed")
+    publish_event(jobs, settings, late.job_id, "error")
+    listener.finish()
+    seen = [(payload["job_id"], payload["seq"]) for payload in listener.seen]
+    assert sorted(seen) == sorted([(early.job_id, 1), (early.job_id, 2), (late.job_id, 1), (late.job_id, 2)])
+
+
+def test_two_listeners_to_one_job_do_not_throw_each_other_out(jobs, settings):
+    job = jobs.register_job("x", agent="a")
+    listeners = [Listener(settings, [job.job_id]) for _ in range(3)]
+    for event in ("started", "progress", "completed"):
+        publish_event(jobs, settings, job.job_id, event)
+    for listener in listeners:
+        assert listener.finish() == [1, 2, 3]
+        assert not any("lost the broker" in line for line in listener.lines)

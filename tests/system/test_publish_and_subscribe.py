@@ -1,0 +1,143 @@
+"""Two terminals on a fresh machine, no broker anywhere: one listens, the other speaks."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import time
+
+import pytest
+
+from support.brokers import free_port
+from support.command import BATON, Baton
+
+
+@pytest.fixture
+def baton(tmp_path):
+    baton = Baton(tmp_path)
+    yield baton
+    baton("broker", "down")
+
+
+class Listening:
+    def __init__(self, baton, *arguments):
+        self.process = subprocess.Popen(
+            [BATON, "subscribe", *arguments],
+            cwd=baton.folder, env=baton.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def line(self):
+        return json.loads(self.process.stdout.readline())
+
+    def end(self):
+        out, err = self.process.communicate(timeout=60)
+        return self.process.returncode, out, err
+
+
+@pytest.mark.parametrize(("last", "code"), [("completed", 0), ("error", 1)])
+def test_events_appear_at_once_and_the_exit_code_tells_how_it_ended(baton, last, code):
+    job = baton("register", "x").text
+    listening = Listening(baton, "--job", job)
+    answer = baton(
+        "publish", "--job", job, "--event", "started", "--detail", "off we go", "--data", "n=1", "--data", "s=x y"
+    ).json
+    assert answer == {"job_id": job, "seq": 1, "event": "started", "sent": True}
+    first = listening.line()
+    assert (first["event"], first["detail"], first["data"]) == (
+        "started",
+        "off we go",
+        {"n": 1, "s": "x y", "attempt": 1},
+    )
+    baton("publish", job, "--event", "progress")
+    assert listening.line()["seq"] == 2
+    baton("publish", "--event", last, BATON_JOB_ID=job, BATON_ATTEMPT="1")
+    assert listening.line()["event"] == last
+    assert listening.end() == (code, "", "")
+    assert baton("status", job).text == last
+
+
+def test_the_other_exit_codes(baton):
+    job = baton("register", "x").text
+    code, out, err = Listening(baton, job, "--idle-timeout", "0.5").end()
+    assert (code, out) == (2, "")
+    assert "nothing was heard for 0.5 s" in err
+    code, out, err = Listening(baton, job, "--timeout", "0.5").end()
+    assert (code, out) == (2, "")
+    assert "0.5 s have passed" in err
+    listening = Listening(baton, job)
+    baton("cancel", job)
+    code, out, err = listening.end()
+    assert (code, out) == (4, "")
+    assert "was cancelled" in err
+    listening = Listening(baton, baton("register", "y").text)
+    time.sleep(1)
+    listening.process.send_signal(signal.SIGINT)
+    assert listening.end() == (130, "", "")
+
+
+def test_without_a_broker_nothing_is_lost(baton):
+    env = {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(free_port())}
+    job = baton("register", "x").text
+    for event in ("started", "progress", "progress"):
+        result = baton("publish", job, "--event", event, "--attempts", "1", **env)
+        assert result.json["sent"] is False
+        assert result.err.startswith("baton: warning: not sent yet: the broker at 127.0.0.1:")
+        assert result.err.count("\n") == 1
+    refused = baton("publish", job, "--event", "progress", "--attempts", "1", "--require-broker", code=1, **env)
+    assert "safe in the registry" in refused.err
+    listening = Listening(baton, job)
+    assert [listening.line()["seq"] for _ in range(4)] == [1, 2, 3, 4]
+    assert baton("registry", "stats", "--json").json["unsent"] == 4
+    baton("publish", job, "--event", "completed")
+    assert listening.end()[0] == 0
+    assert baton("registry", "stats", "--json").json["unsent"] == 0
+
+
+def test_wrong_input(baton):
+    job = baton("register", "x", "--expect", "a.md").text
+    assert "must be one of started" in baton.refused("publish", job, "--event", "finished")
+    assert "deadbeef" in baton.refused("publish", "deadbeef", "--event", "started")
+    assert "--event" in baton.refused("publish", job, code=64)
+    assert "name=value" in baton.refused("publish", job, "--event", "started", "--data", "x", code=64)
+    assert "BATON_ATTEMPT" in baton.refused("publish", job, "--event", "started", code=64, BATON_ATTEMPT="x")
+    assert "a.md is missing" in baton.refused("publish", job, "--event", "completed")
+    assert "stale attempt" in baton.refused("publish", job, "--event", "progress", "--attempt", "7")
+    assert "which jobs" in baton.refused("subscribe", code=64)
+    assert "deadbeef" in baton.refused("subscribe", "deadbeef")
+    assert "timeout" in baton.refused("subscribe", job, "--timeout", "-1")
+    assert baton("publish", job, "--event", "completed", "--no-verify").json["sent"]
+    assert "skipped by --no-verify" in baton("logs", job).out
+    assert "that never changes again" in baton.refused("publish", job, "--event", "progress")
+
+
+def test_the_key_is_nowhere_to_be_seen(baton, tmp_path):
+    job = baton("register", "x").text
+    key = baton("get", job, "--show-secrets").json["auth_token"]
+    listening = Listening(baton, job)
+    baton("publish", job, "--event", "started", "--detail", f"my key is {key}", "--data", f"k={key}")
+    baton("publish", job, "--event", "completed")
+    code, out, err = listening.end()
+    assert code == 0
+    logs = "".join(path.read_text() for path in (tmp_path / ".hermes" / "delegate_job_logs").rglob("*.*json"))
+    wire = (tmp_path / ".local/state/baton/broker/data").rglob("*")
+    assert key not in out + err + logs
+    assert not any(key.encode() in path.read_bytes() for path in wire if path.is_file())
+
+
+def test_broker_commands(baton, tmp_path):
+    assert "not running" in baton("broker", "status", code=1).out
+    assert "never run" in baton.refused("broker", "logs")
+    place = baton("broker", "up").text
+    assert place.startswith("127.0.0.1:")
+    assert baton("broker", "up").text == place
+    assert place in baton("broker", "status").out
+    assert "Server is ready" in baton("broker", "logs").out
+    assert baton("broker", "check").out.count("ok  ") == 6
+    assert baton("broker", "down", "--json").json == {"stopped": True}
+    assert baton("broker", "down", "--json").json == {"stopped": False}
+    made = baton("broker", "init", "--mosquitto", "set", "--host", "b.example")
+    assert "set/mosquitto.conf" in made.out
+    assert "already holds a set" in baton.refused("broker", "init", "--mosquitto", "set")
+    baton("broker", "init", "--mosquitto", "set", "--renew")
+    assert "cannot be read" in baton.refused("broker", "check", "--set", "nowhere")
