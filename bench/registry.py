@@ -14,18 +14,11 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
-import re
-import shutil
-import signal
-import sqlite3
 import subprocess
 import sys
-import tempfile
-import textwrap
 import time
 from statistics import median
-from typing import TYPE_CHECKING, BinaryIO, NamedTuple
+from typing import TYPE_CHECKING, BinaryIO
 
 from baton.clock import format_time, parse_time
 from baton.config import Settings
@@ -36,56 +29,18 @@ from baton.registry.listing import JobFilter
 from baton.registry.results import Entry
 from baton.registry.sqlite import SqliteRegistry
 from seed_design import SeedRegistry
+from table import ROOT, Folder, Row, Runner, at_most, chosen_parts, in_turns, ms, run_parts, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
     from baton.registry.base import Registry
 
-ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 PROMPT = "Write ten exercises about sorting, with solutions, and save them as sort_problems.md. " * 4
 AGENT = "claude-code"
 LABEL = "tmux:claude"
 CLAIMERS = 16
 CLAIM_SEC = 3.0
-
-
-class Row(NamedTuple):
-    what: str
-    ours: str
-    against: str = ""
-    ratio: str = ""
-    limit: str = ""
-    ok: bool | None = None  # None: for information
-
-
-# -- measuring ---------------------------------------------------------------------------------------------
-
-
-def timed(action: Callable[[], object]) -> float:
-    """Seconds."""
-    start = time.perf_counter()
-    action()
-    return time.perf_counter() - start
-
-
-def in_turns(times: int, *actions: Callable[[], object]) -> list[float]:
-    """The median seconds of each action, measured by turns."""
-    seconds: list[list[float]] = [[] for _ in actions]
-    for _ in range(times):
-        for action, measured in zip(actions, seconds, strict=True):
-            measured.append(timed(action))
-    return [median(measured) for measured in seconds]
-
-
-def ms(seconds: float) -> str:
-    value = seconds * 1000
-    return f"{value:.3f} ms" if value < 1 else f"{value:.2f} ms" if value < 100 else f"{value:,.0f} ms"
-
-
-def at_most(limit: float, ours: float, base: float) -> tuple[str, str, bool]:
-    """Ratio, limit and verdict of a time that may be so many times another."""
-    return f"{ours / base:.2f}x the time", f"<= {limit:g}x", ours <= limit * base
 
 
 # -- jobs to measure with ----------------------------------------------------------------------------------
@@ -121,15 +76,12 @@ def claim(registry: Registry, label: str = LABEL) -> Callable[[], None]:
     return once
 
 
-class Folder:
+class RegistryFolder(Folder):
     """The temporary folder, and the registry of 100,000 pending jobs that two parts share."""
 
     def __init__(self, path: str) -> None:
-        self.path = path
+        super().__init__(path)
         self._big: str | None = None
-
-    def new(self, name: str) -> str:
-        return tempfile.mkdtemp(prefix=f"{name}-", dir=self.path)
 
     def files(self, name: str) -> FileRegistry:
         return FileRegistry(os.path.join(self.new(name), "jobs"))
@@ -149,7 +101,7 @@ class Folder:
 # -- the parts ---------------------------------------------------------------------------------------------
 
 
-def claim_against_the_seeds(folder: Folder) -> Iterator[Row]:
+def claim_against_the_seeds(folder: RegistryFolder) -> Iterator[Row]:
     """claim with 10,000 pending jobs, against the seeds' design"""
     backlog = 10_000
     seeds = SeedRegistry(folder.new("seeds"))
@@ -190,7 +142,7 @@ def _sync(file: BinaryIO) -> None:
     os.fdatasync(file.fileno())
 
 
-def claim_by_backlog(folder: Folder) -> Iterator[Row]:
+def claim_by_backlog(folder: RegistryFolder) -> Iterator[Row]:
     """claim with 100,000 pending jobs, against 100"""
     big, small = folder.big(), folder.sqlite("small")
     small.register_many(drafts(101))
@@ -211,7 +163,7 @@ def claim_by_backlog(folder: Folder) -> Iterator[Row]:
     )
 
 
-def claim_from_files(folder: Folder) -> Iterator[Row]:
+def claim_from_files(folder: RegistryFolder) -> Iterator[Row]:
     """the file backend's claim with 10,000 finished jobs, against none, and what building its index costs"""
     old, new = folder.files("old"), folder.files("new")
     add(old, finished(drafts(10_000)))
@@ -245,7 +197,7 @@ def claim_from_files(folder: Folder) -> Iterator[Row]:
     )
 
 
-def many_claimers(folder: Folder) -> Iterator[Row]:
+def many_claimers(folder: RegistryFolder) -> Iterator[Row]:
     """16 processes claiming from one SQLite registry"""
     path = folder.big().path
     (alone,) = _run_claimers(path, 1, 1.0)
@@ -334,7 +286,7 @@ def _mixed(count: int) -> Iterator[Job]:
         )
 
 
-def pages(folder: Folder) -> Iterator[Row]:
+def pages(folder: RegistryFolder) -> Iterator[Row]:
     """a page of 50 out of 100,000 jobs"""
     registry = folder.sqlite("pages")
     add(registry, _mixed(100_000))
@@ -364,13 +316,13 @@ def pages(folder: Folder) -> Iterator[Row]:
         yield Row(f"page of 50 of 100,000, {name}", ms(seconds), "", "", *judged)
 
 
-def fresh_processes(folder: Folder) -> Iterator[Row | str]:
+def fresh_processes(folder: RegistryFolder) -> Iterator[Row | str]:
     """the commands as fresh processes, against `python -c pass`"""
     where = folder.new("cli")
     home = os.path.join(where, ".hermes")
     with open_jobs(Settings({"home": home}, env={})) as jobs:
         ids = [job.job_id for job in jobs.register_many(drafts(1000, f"tmux:{AGENT}"))]
-    run = _Runner(where)
+    run = Runner(where)
     baton = os.path.join(os.path.dirname(sys.executable), "baton")
     to_set = iter(ids[500:])
     commands: dict[str, Callable[[], list[str]]] = {
@@ -392,56 +344,10 @@ def fresh_processes(folder: Folder) -> Iterator[Row | str]:
         else:
             yield Row(f"{name}, 1,000 jobs (sqlite)", ms(seconds), against, ratio)
     for verb, command in {"get": [baton, "get", ids[-1]], "pick": [baton, "pick"]}.items():
-        modules = run.imports(command)
-        total = sum(modules.values())
-        named = "  ".join(f"{name} {own:.1f}" for name, own in sorted(modules.items(), key=lambda each: -each[1]))
-        yield (
-            f"`baton {verb}` imports {len(modules)} modules more than `python -c pass`, {total:.1f} ms"
-            f" (-X importtime, which adds some; own time of each in ms):\n{named}"
-        )
+        yield run.import_note(f"baton {verb}", command)
 
 
-class _Runner:
-    """Runs commands in a folder, with modules compiled as in an installed package, whatever the caller's
-    environment says, and with settings from nowhere else."""
-
-    def __init__(self, folder: str) -> None:
-        self.folder = folder
-        self.env = {
-            "PATH": os.environ.get("PATH", os.defpath),
-            "HOME": folder,
-            "PYTHONPYCACHEPREFIX": os.path.join(folder, "pycache"),
-        }
-        self._null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-
-    def __call__(self, argv: list[str]) -> None:
-        # posix_spawn, as the leanest start there is: what it costs is on both sides of the ratio.
-        before = os.getcwd()
-        os.chdir(self.folder)
-        try:
-            pid = os.posix_spawn(argv[0], argv, self.env, file_actions=[(os.POSIX_SPAWN_DUP2, self._null, 1)])
-        finally:
-            os.chdir(before)
-        status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        if status:
-            raise SystemExit(f"bench: {' '.join(argv)} ended with {status}")
-
-    def imports(self, argv: list[str]) -> dict[str, float]:
-        """Modules that a command imports and `python -c pass` does not, with the median own time in ms."""
-        bare = self._import_times(["-c", "pass"])
-        runs = [self._import_times(argv) for _ in range(7)]
-        return {name: median(run.get(name, 0.0) for run in runs) for name in runs[0] if name not in bare}
-
-    def _import_times(self, argv: list[str]) -> dict[str, float]:
-        result = subprocess.run(
-            [sys.executable, "-X", "importtime", *argv],
-            cwd=self.folder, env=self.env, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-        found = re.findall(r"^import time:\s+(\d+) \|\s+\d+ \|\s*(\S+)$", result.stderr, re.MULTILINE)
-        return {name: int(own) / 1000 for own, name in found}
-
-
-def verbs(folder: Folder) -> Iterator[Row | str]:
+def verbs(folder: RegistryFolder) -> Iterator[Row | str]:
     """single verbs in process on each backend, without limits"""
     yield (
         "Without limits: the seeds' design checks nothing it reads, signs and keeps no event (its next_seq stands"
@@ -501,7 +407,7 @@ def _postgres() -> tuple[object, Registry]:
     return server, PostgresRegistry(server.new_url())
 
 
-PARTS: dict[str, Callable[[Folder], Iterator[Row | str]]] = {
+PARTS: dict[str, Callable[[RegistryFolder], Iterator[Row | str]]] = {
     "claim": claim_against_the_seeds,
     "backlog": claim_by_backlog,
     "files": claim_from_files,
@@ -512,91 +418,14 @@ PARTS: dict[str, Callable[[Folder], Iterator[Row | str]]] = {
 }
 
 
-# -- the table ---------------------------------------------------------------------------------------------
-
-
-def disk_folder() -> tuple[str, str]:
-    """A folder for temporary files that is not memory, and its file system."""
-    for folder in (tempfile.gettempdir(), "/var/tmp", ROOT):
-        df = subprocess.run(["df", "--output=fstype", folder], capture_output=True, text=True, check=True)
-        kind = df.stdout.split()[-1]
-        if kind not in ("tmpfs", "ramfs"):
-            return folder, kind
-    raise SystemExit("bench: every folder for temporary files is in memory; set TMPDIR to one on a disk")
-
-
-def machine(kind: str) -> str:
-    load = " ".join(f"{each:.1f}" for each in os.getloadavg())
-    return (
-        f"{time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())}  {platform.system()} {platform.release()} "
-        f"{platform.machine()}, {os.cpu_count()} cores, load {load}, {kind}\n"
-        f"python {platform.python_version()} ({sys.executable}), sqlite {sqlite3.sqlite_version}"
-    )
-
-
-def print_table(rows: list[Row]) -> None:
-    headings = ("what", "ours", "compared with", "ratio", "limit", "")
-    cells = [headings]
-    for row in rows:
-        verdict = "" if row.ok is None else "ok" if row.ok else "MISSED"
-        cells.append((*row[:5], verdict))
-    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
-    for line in cells:
-        print("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())
-        if line is headings:
-            print("  ".join("-" * width for width in widths).rstrip())
-
-
-def missed(results: Iterable[Row | str]) -> int:
-    return sum(isinstance(result, Row) and result.ok is False for result in results)
-
-
 def main() -> int:
     parser = argparse.ArgumentParser(description="Holds the registry to its limits of speed.")
-    listed = "; ".join(f"{name}: {part.__doc__}" for name, part in PARTS.items())
-    parser.add_argument("part", nargs="*", metavar="PART", help=listed)
     parser.add_argument("--claimer", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if unknown := set(options.part) - set(PARTS):
-        parser.error(f"there is no part {', '.join(sorted(unknown))}; there are {', '.join(PARTS)}")
+    options = chosen_parts(parser, PARTS)
     if options.claimer:
         claimer(options.claimer)
         return 0
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that the folder is removed then, too
-    parent, kind = disk_folder()
-    print(machine(kind), flush=True)
-    start = time.monotonic()
-    rows: list[Row] = []
-    notes: list[str] = []
-    path = tempfile.mkdtemp(prefix="baton-bench-", dir=parent)
-    try:
-        folder = Folder(path)
-        for name in options.part or PARTS:
-            print(f"... {PARTS[name].__doc__}", file=sys.stderr, flush=True)
-            results = list(PARTS[name](folder))
-            if missed(results):
-                # Whatever else runs here can only slow things down: the better of two is nearer the truth.
-                first, second = results, list(PARTS[name](folder))
-                results = min(first, second, key=missed)
-                dropped = second if results is first else first
-                figures = "; ".join(
-                    f"{row.what}: {row.ours} {row.ratio}".strip()
-                    for row in dropped
-                    if isinstance(row, Row) and row.ok is False
-                )
-                notes.append(f"`{name}` was measured twice; the other time it missed: {figures}")
-            for result in results:
-                (rows if isinstance(result, Row) else notes).append(result)
-    finally:
-        shutil.rmtree(path)
-    print()
-    print_table(rows)
-    for note in notes:
-        print("\n" + "\n".join(textwrap.fill(line, 115) for line in note.splitlines()))
-    count = missed(rows)
-    took = f"{time.monotonic() - start:.0f} s, load now {os.getloadavg()[0]:.1f}"
-    print(f"\n{count or 'no'} limit{'' if count == 1 else 's'} missed; {took}")
-    return 1 if count else 0
+    return run_parts(PARTS, options.part, RegistryFolder)
 
 
 if __name__ == "__main__":

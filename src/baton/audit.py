@@ -71,7 +71,7 @@ def init_job_log(record: Mapping[str, Any], *, now_ns: int, logs_dir: str | None
     replace_file(os.path.join(folder, _META), meta)
     line = {"event": "registered", "status": record["status"], "meta_sha256": _hash(meta)}
     if adopted:
-        line["detail"] = "found in the registry, registered by another program"
+        line["detail"] = "begun later: there was no log of this job"
     append_event(record["job_id"], line, status=record["status"], now_ns=now_ns, logs_dir=logs_dir)
 
 
@@ -215,7 +215,7 @@ class Verdict:
         self.notes: list[str] = []
 
 
-def verify_log(job_id: str, logs_dir: str | None = None) -> Verdict:
+def verify_log(job_id: str, logs_dir: str | None = None) -> Verdict:  # noqa: C901  one branch a finding
     """Follows the chain from the first line to the last, and compares both ends with what stands beside it."""
     verdict = Verdict()
     folder = job_log_path(job_id, logs_dir)
@@ -246,6 +246,8 @@ def verify_log(job_id: str, logs_dir: str | None = None) -> Verdict:
             )
         if line.get("event") == "damaged":
             verdict.damage.append(f"line {found} tells of earlier damage: {line.get('detail')}")
+        elif position == 1 and line.get("detail"):
+            verdict.notes.append(f"line 1: {line['detail']}")
         elif line.get("event") == "mended":
             verdict.notes.append(f"line {found}: {line.get('detail')}")
         number, previous = found, _hash(raw)

@@ -10,7 +10,7 @@ import os
 import re
 
 from baton.errors import InvalidValue
-from baton.model import DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, HIDDEN
+from baton.model import DEFAULT_AGENT, DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, HIDDEN
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,6 +42,9 @@ KNOWN: Final[dict[str, tuple[str | None, type, str]]] = {
     "allow_plaintext": ("BATON_ALLOW_PLAINTEXT", bool, "talk to a broker off this machine without TLS"),
 }
 _NOT_IN_FILES: Final = frozenset({"home"})
+_PATHS: Final = frozenset(
+    {"home", "registry_dir", "logs_dir", "state_dir", "mqtt_ca_certs", "mqtt_certfile", "mqtt_keyfile"}
+)
 
 
 class Settings:
@@ -85,7 +88,7 @@ class Settings:
         self._set("logs_dir", os.path.join(self.home, "delegate_job_logs"), "default")
         self._set("state_dir", os.path.join(state, "baton"), "default")
         self._set("allow_network_fs", False, "default")
-        self._set("agent", "claude-code", "default")
+        self._set("agent", DEFAULT_AGENT, "default")
         self._set("timeout_sec", DEFAULT_TIMEOUT_SEC, "default")
         self._set("idle_timeout_sec", DEFAULT_IDLE_TIMEOUT_SEC, "default")
         self._set("allow_plaintext", False, "default")
@@ -115,6 +118,8 @@ class Settings:
         return rows
 
     def _set(self, name: str, value: Any, source: str) -> None:
+        if name in _PATHS and isinstance(value, str) and value.startswith("~"):
+            value = os.path.expanduser(value)
         setattr(self, name, value)
         self.sources[name] = source
 

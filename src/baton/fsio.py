@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import _thread
+import errno
 import fcntl
 import os
+import stat
 
 from baton.errors import NetworkFileSystem, RegistryBusy
 
@@ -31,7 +33,7 @@ def make_private_dir(path: str) -> None:
         os.mkdir(path, 0o700)
     except FileExistsError:
         if not os.path.isdir(path):
-            raise
+            raise NotADirectoryError(errno.ENOTDIR, "is a file, not a folder", path) from None
         return
     os.chmod(path, 0o700)
     fsync_dir(parent)
@@ -103,8 +105,21 @@ def remove_file(path: str) -> None:
 
 
 def read_file(path: str) -> bytes:
-    with open(path, "rb") as file:
+    """The content of a regular file: whoever put a pipe or a device in its place gets an error, not our patience."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", path)
         return file.read()
+
+
+def exists(path: str) -> bool:
+    """Whether there is such a file. Unlike os.path.exists, not being allowed to look is an error, not a no."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def last_line(fd: int, size: int) -> tuple[bytes, int]:

@@ -12,7 +12,7 @@ import sys
 from baton import lifecycle
 from baton.clock import SystemClock
 from baton.fsio import make_home
-from baton.model import Job, Status, check_event_name, check_status, new_job
+from baton.model import DEFAULT_AGENT, Job, Status, check_event_name, check_status, new_job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ class Jobs:
     ) -> None:
         self.registry.close()
 
-    def register_job(self, prompt: str, *, agent: str, **fields: Any) -> Job:
+    def register_job(self, prompt: str, *, agent: str = DEFAULT_AGENT, **fields: Any) -> Job:
         """Registers a pending job and returns it; `fields` are those of `baton.model.new_job`."""
         return self.register_many([new_job(prompt, now_ns=self._clock.wall_ns(), agent=agent, **fields)])[0]
 
@@ -85,7 +85,9 @@ class Jobs:
         self, agent_session: str, *, holder: str | None = None, lease_sec: float | None = None
     ) -> Job | None:
         """Claims the next pending job of that label; None when there is none."""
-        job = self.registry.pick_pending(agent_session, holder=holder or this_process(), lease_sec=lease_sec)
+        job = self.registry.pick_pending(
+            agent_session, holder=this_process() if holder is None else holder, lease_sec=lease_sec
+        )
         if job is not None:
             before = job.replace(status=Status.PENDING, attempt=job.attempt - 1)
             self._log_change(before, job)

@@ -166,7 +166,7 @@ class TestCrashes:
     def test_a_change_the_log_missed_is_written_later(self, baton, tmp_path):
         job = baton("register", "x").text
         baton("pick", "--json", DELEGATE_JOB_LOGS_DIR="/dev/null/nowhere")
-        assert f"1 logs miss the last change ({job})" in baton("doctor").out
+        assert f"1 log without the last change ({job})" in baton("doctor").out
         assert "written later" in baton("logs", job).out
         assert "no gaps" in baton("doctor").out
 

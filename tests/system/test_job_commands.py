@@ -66,6 +66,7 @@ def test_a_job_may_be_named_as_argument_or_option(baton):
 
 class TestRegister:
     def test_everything_that_can_be_said(self, baton):
+        os.mkdir(os.path.join(baton.folder, "sub"))
         record = baton(
             "register", "Do it", "--agent", "codex", "--workdir", "sub", "--timeout", "60", "--idle-timeout", "5",
             "--expect", "a.md", "--expect", "b.md", "--validate", "make test", "--priority", "-2",
@@ -102,6 +103,15 @@ class TestRegister:
             (["register", "x", "--agent", ""], "agent"),
             (["register", "x", "--max-attempts", "0"], "max_attempts"),
             (["register", "x", "--expect", ""], "expected_artifacts"),
+            (["register", "x", "--workdir", "nowhere"], "--workdir"),
+            (["register", "x", "--workdir", ""], "--workdir"),
+            (["register", "x", "--validate", " "], "--validate"),
+            (["pick", "--holder", ""], "holder"),
+            (["pick", "--agent-session", ""], "agent_session"),
+            (["pick", "--wait", "-1"], "--wait"),
+            (["pick", "--wait", "nan"], "--wait"),
+            (["registry", "prune", "--older-than", "30"], "30d"),
+            (["list", "--newer-than", ""], "--newer-than"),
             (["register", "--prompt-file", "nowhere.txt"], "nowhere.txt"),
             (["register", "--prompt-file", "."], "cannot be read"),
             (["get", "../../etc/passwd"], "job id"),
@@ -216,6 +226,44 @@ class TestPick:
         assert len(default("list", "--json").json) == 1
 
 
+class TestOutputThatCannotBeWritten:
+    def run(self, baton, line):
+        return subprocess.run(
+            line,
+            shell=True,
+            cwd=baton.folder,
+            env=baton.env | {"B": BATON},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+    def test_a_picked_job_is_handed_back(self, default):
+        job = default("register", "x").text
+        for line in ("$B pick > /dev/full", "$B pick --json > /dev/full"):
+            result = self.run(default, line)
+            assert result.returncode == 1
+            assert f"job {job} is handed back" in result.stderr
+            assert default("status", job).text == "pending"
+        assert default("pick").text == job
+
+    def test_a_registered_job_is_named(self, default):
+        result = self.run(default, "$B register x > /dev/full")
+        (record,) = default("list", "--json").json
+        assert record["job_id"] in result.stderr
+
+    def test_a_closed_output_is_refused_before_anything_happens(self, default, tmp_path):
+        result = self.run(default, "$B register x >&-")
+        assert (result.returncode, result.stderr.count("\n")) == (1, 1)
+        assert "standard output is closed" in result.stderr
+        assert "standard input is closed" in self.run(default, "$B register - <&-").stderr
+        assert list(tmp_path.iterdir()) == []
+
+    def test_a_terminal_that_cannot_show_it(self, default):
+        default("register", "정렬")
+        assert "\\uc815" in default("list", PYTHONIOENCODING="ascii").out
+
+
 class TestList:
     def test_an_empty_folder_has_no_jobs_and_stays_empty(self, default, tmp_path):
         assert default("list").out == ""
@@ -311,7 +359,7 @@ class TestTheRecordOfTheSeeds:
 
     def test_it_survives_a_migration_and_back_unchanged(self, default, dropped, tmp_path):
         database = "sqlite:.hermes/jobs/registry.db"
-        assert "1 jobs moved" in default("registry", "migrate", "--to", database).out
+        assert "1 job moved" in default("registry", "migrate", "--to", database).out
         assert not (dropped / "abc12345.json").exists()
         assert default("get", "abc12345").json["prompt"] == SEED_RECORD["prompt"]
         default("registry", "migrate", "--to", "file:.hermes/jobs")

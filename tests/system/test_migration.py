@@ -62,7 +62,7 @@ def test_a_target_with_jobs_of_its_own_is_refused(new, tmp_path, postgres):
     fill(source, 3)
     target = open_url(registry_url(new, str(tmp_path / "other"), postgres))
     fill(target, 2)
-    with pytest.raises(MigrationFailed, match="already holds 2 jobs"):
+    with pytest.raises(MigrationFailed, match="already holds jobs"):
         migrate(source, target)
     assert len(list(source.export())) == 3
     assert len(list(target.export())) == 2
@@ -77,14 +77,16 @@ def test_whoever_still_has_the_old_one_open_notices(tmp_path):
     fill(old, 4)
     worker = open_url(f"file:{folder}")
     migrate(old, open_url(f"sqlite:{folder}/registry.db"))
-    with pytest.raises(RegistryUnavailable, match="migrated"):
+    with pytest.raises(RegistryUnavailable, match="moved to"):
         worker.pick_pending("tmux:a", holder="me")
 
     worker = open_url(f"sqlite:{folder}/registry.db")
     assert worker.pick_pending("tmux:a", holder="me")
     migrate(open_url(f"sqlite:{folder}/registry.db"), open_url(f"file:{folder}"))
-    assert worker.pick_pending("tmux:a", holder="me") is None
-    assert worker.stats()["pending"] == 0
+    with pytest.raises(RegistryUnavailable, match="moved to"):
+        worker.pick_pending("tmux:a", holder="me")
+    with pytest.raises(RegistryUnavailable, match="moved to"):
+        worker.register_job(new_job("late", now_ns=time.time_ns(), agent="a"))
     worker.close()
 
 
@@ -130,12 +132,37 @@ def test_the_command_says_what_it_did(tmp_path, postgres):
     job = baton("register", "x").text
     url = postgres.new_url()
     moved = baton("registry", "migrate", "--to", url)
-    assert moved.out.startswith("1 jobs moved to postgresql://")
-    assert "export BATON_REGISTRY=" in moved.err
-    assert baton("list").out == ""
-    assert baton("list", BATON_REGISTRY=url).out.startswith(job)
+    assert moved.out.startswith("1 job moved to postgresql://")
+    assert baton("list").out.startswith(job), "the folder remembers where its registry went"
+    assert "moved to postgresql://" in baton.refused("register", "y", "--registry", "sqlite:.hermes/jobs/registry.db")
     report = baton("registry", "migrate", "--to", "file:.hermes/jobs", "--json", BATON_REGISTRY=url).json
     assert report["jobs"] == 1
     assert json.loads((tmp_path / ".hermes" / "jobs" / f"{job}.json").read_text())["job_id"] == job
     assert "in use already" in baton.refused("registry", "migrate", "--to", "file:.hermes/jobs")
     assert os.path.isdir(tmp_path / ".hermes" / "delegate_job_logs" / job)
+
+
+def test_a_folder_with_a_migrated_registry_can_be_moved(tmp_path):
+    (tmp_path / "before").mkdir()
+    baton = Baton(tmp_path / "before")
+    job = baton("register", "x").text
+    baton("registry", "migrate", "--to", "file:.hermes/jobs")
+    (tmp_path / "before").rename(tmp_path / "after")
+    assert Baton(tmp_path / "after")("list").out.startswith(job)
+    assert Baton(tmp_path / "after")("pick").text == job
+
+
+def test_a_registry_moved_to_another_folder_is_followed(tmp_path):
+    baton = Baton(tmp_path)
+    job = baton("register", "x").text
+    waiting = subprocess.Popen(
+        [BATON, "pick", "--agent", "late", "--wait", "30"],
+        cwd=tmp_path, env=baton.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    baton("registry", "migrate", "--to", "sqlite:other place/registry.db")
+    assert baton("pick").text == job
+    later = baton("register", "y", "--agent", "late").text
+    out, err = waiting.communicate(timeout=40)
+    assert out.strip() == later or (waiting.returncode == 1 and "moved to" in err)
+    baton("registry", "migrate", "--to", "sqlite:.hermes/jobs/registry.db")
+    assert len(baton("list").out.splitlines()) == 2

@@ -17,7 +17,7 @@ ROOT = os.path.dirname(baton.__file__)
 ORDER = [
     "baton", "baton.errors", "baton.digest", "baton.clock", "baton.model", "baton.lifecycle", "baton.redact",
     "baton.config", "baton.fsio", "baton.wire", "baton.registry", "baton.audit", "baton.jobs", "baton.verification",
-    "baton.broker", "baton.mqtt", "baton.api", "baton.cli",
+    "baton.broker", "baton.mqtt", "baton.api", "baton.cli", "baton.__main__",
 ]  # fmt: skip
 # `baton` itself only passes on names, when they are asked for.
 LAZY = {"baton"}

@@ -8,7 +8,7 @@ import sys
 import time
 
 from baton.broker.local import known_broker, log_path, running_broker, stop_broker
-from baton.cli.main import Parser, add_common
+from baton.cli.main import Parser, add_common, sentence
 from baton.config import Settings
 from baton.errors import BrokerUnavailable, InvalidValue
 from baton.fsio import read_file
@@ -31,7 +31,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         ("init", "write a production set: CA, certificates, logins, rights, configuration"),
         ("check", "send a message all the way round and say what fails"),
     ):
-        action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
+        action = actions.add_parser(name, help=text, description=sentence(text))
         add_common(action)
         action.add_argument("--json", action="store_true", help="print data as JSON")
         if name == "logs":

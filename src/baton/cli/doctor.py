@@ -10,6 +10,7 @@ import subprocess
 import sys
 
 from baton.cli.main import verb_parser
+from baton.cli.output import counted
 from baton.config import Settings
 from baton.errors import BatonError
 from baton.fsio import network_fs_kind
@@ -72,8 +73,16 @@ def _tmux() -> Finding:
 
 def _folders(settings: Settings) -> Iterator[Finding]:
     for what, path in (("home", settings.home), ("audit logs", settings.logs_dir)):
-        if not os.path.isdir(path):
-            yield "ok", what, f"{path} is not there yet; the first `baton register` makes it"
+        if not os.path.exists(path):
+            parent = path
+            while not os.path.isdir(parent):
+                parent = os.path.dirname(os.path.abspath(parent))
+            if os.access(parent, os.W_OK):
+                yield "ok", what, f"{path} is not there yet; the first `baton register` makes it"
+            else:
+                yield "broken", what, f"{path} is not there, and {parent} cannot be written to"
+        elif not os.path.isdir(path):
+            yield "broken", what, f"{path} is a file, not a folder; move it away, or name another with --home"
         elif os.stat(path).st_mode & 0o077:
             yield "warning", what, f"{path} can be read by others; chmod 700 {path}"
         elif not os.access(path, os.W_OK):
@@ -99,12 +108,13 @@ def _registry(settings: Settings) -> Iterator[Finding]:
                 yield (
                     "warning",
                     "audit",
-                    f"{len(gaps)} logs miss the last change ({ids}); `baton logs ID` fills it in",
+                    f"{counted(len(gaps), 'log')} without the last change ({ids}); `baton logs ID` fills it in",
                 )
             else:
                 yield "ok", "audit", "no gaps"
-    except BatonError as error:
+    except (BatonError, OSError) as error:
         yield "broken", "registry", str(error)
+        return
     other = other_registry_here(settings)
     if other is not None:
         yield "warning", "registry", other

@@ -58,13 +58,21 @@ def _register_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", metavar="A", help="who should do it (default: claude-code)")
     parser.add_argument("--agent-session", metavar="LABEL", help="whose queue it joins (default: tmux:AGENT)")
     parser.add_argument("--workdir", metavar="DIR", help="where the work is done (default: this folder)")
-    parser.add_argument("--timeout", dest="timeout_sec", type=int, metavar="S", help="default: 3600")
-    parser.add_argument("--idle-timeout", dest="idle_timeout_sec", type=int, metavar="S", help="default: 120")
+    parser.add_argument(
+        "--timeout", dest="timeout_sec", type=int, metavar="S", help="seconds it may take (default: 3600)"
+    )
+    parser.add_argument(
+        "--idle-timeout", dest="idle_timeout_sec", type=int, metavar="S", help="seconds it may be silent (default: 120)"
+    )
     parser.add_argument("--expect", action="append", default=[], metavar="FILE", help="a file the work must leave")
     parser.add_argument("--validate", metavar="CMD", help="a command that must succeed before it is completed")
     parser.add_argument("--priority", type=int, default=0, metavar="N", help="higher is picked first (default: 0)")
-    parser.add_argument("--max-attempts", type=int, default=1, metavar="N", help="tries before it is an error")
-    parser.add_argument("--label", action="append", default=[], metavar="TEXT", help="a note to find it by")
+    parser.add_argument(
+        "--max-attempts", type=int, default=1, metavar="N", help="tries before it is an error (default: 1)"
+    )
+    parser.add_argument(
+        "--label", action="append", default=[], metavar="TEXT", help="a word kept with the job; may repeat"
+    )
     parser.add_argument("--json", action="store_true", help="print the whole record")
 
 
@@ -72,12 +80,17 @@ def _register(options: argparse.Namespace, settings: Settings) -> int:
     given = [each for each in (options.text, options.prompt, options.prompt_file) if each is not None]
     if len(given) != 1:
         raise UsageError("give the prompt once: as PROMPT, --prompt TEXT, --prompt-file FILE, or - for stdin")
+    workdir = os.getcwd() if options.workdir is None else os.path.abspath(options.workdir)
+    if options.workdir is not None and not (options.workdir and os.path.isdir(workdir)):
+        raise InvalidValue("--workdir", f"{options.workdir!r} is not a folder")
+    if options.validate is not None and not options.validate.strip():
+        raise InvalidValue("--validate", "must not be empty")
     with open_jobs(settings) as jobs:
         job = jobs.register_job(
             _read_prompt(options),
             agent=settings.agent,
             agent_session=options.agent_session,
-            workdir=os.path.abspath(options.workdir or os.getcwd()),
+            workdir=workdir,
             timeout_sec=settings.timeout_sec,
             idle_timeout_sec=settings.idle_timeout_sec,
             expected_artifacts=options.expect,
@@ -86,11 +99,21 @@ def _register(options: argparse.Namespace, settings: Settings) -> int:
             max_attempts=options.max_attempts,
             labels=options.label,
         )
-    if options.json:
-        show_job(job)
-    else:
-        print(job.job_id)
+    _print_id(job, as_json=options.json, otherwise="is registered all the same")
     return 0
+
+
+def _print_id(job: Job, *, as_json: bool, otherwise: str) -> None:
+    """Whoever asked must learn the id, or that there is a job now."""
+    try:
+        if as_json:
+            show_job(job)
+        else:
+            print(job.job_id)
+        sys.stdout.flush()
+    except OSError:
+        print(f"baton: the output cannot be written; job {job.job_id} {otherwise}", file=sys.stderr)
+        raise
 
 
 def _read_prompt(options: argparse.Namespace) -> str:
@@ -101,6 +124,8 @@ def _read_prompt(options: argparse.Namespace) -> str:
     source = options.prompt_file or "-"
     try:
         if source == "-":
+            if sys.stdin is None:
+                raise InvalidValue("prompt", "cannot be read: standard input is closed")
             content = sys.stdin.buffer.read()
         else:
             with open(source, "rb") as file:
@@ -109,7 +134,7 @@ def _read_prompt(options: argparse.Namespace) -> str:
     except OSError as error:
         raise InvalidValue("prompt file", f"{source} cannot be read: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise InvalidValue("prompt", "is not valid UTF-8") from None
+        raise InvalidValue("prompt", f"in {'standard input' if source == '-' else source} is not valid UTF-8") from None
 
 
 # -- get, status, cancel -------------------------------------------------------------------------------------
@@ -183,19 +208,22 @@ def _pick_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _pick(options: argparse.Namespace, settings: Settings) -> int:
-    label = options.agent_session or f"tmux:{settings.agent}"
+    label = f"tmux:{settings.agent}" if options.agent_session is None else options.agent_session
     # The pid of whoever called us says more than our own, which is gone in a moment.
-    holder = options.holder or f"{os.uname().nodename}:{os.getppid()}"
+    holder = f"{os.uname().nodename}:{os.getppid()}" if options.holder is None else options.holder
+    if options.wait is not None and not 0 <= options.wait <= 366 * 86400:
+        raise InvalidValue("--wait", "must be from 0 seconds to a year")
     with open_jobs(settings) as jobs:
         job = jobs.pick_pending(label, holder=holder, lease_sec=options.lease)
         if job is None and options.wait:
             job = _wait_for_job(jobs, label, holder, options)
-    if job is None:
-        raise NothingPending(label)
-    if options.json:
-        show_job(job)
-    else:
-        print(job.job_id)
+        if job is None:
+            raise NothingPending(label)
+        try:
+            _print_id(job, as_json=options.json, otherwise="is handed back")
+        except OSError:
+            jobs.release(job.job_id, attempt=job.attempt, reason="whoever picked it could not be told")
+            raise
     return 0
 
 

@@ -62,8 +62,8 @@ def _condition(options: argparse.Namespace) -> JobFilter:
         statuses=[check_status(each) for each in options.status],
         agent=options.agent,
         agent_session=options.agent_session,
-        created_from_ns=now - parse_duration("--newer-than", newer) if newer else None,
-        created_until_ns=now - parse_duration("--older-than", older) if older else None,
+        created_from_ns=None if newer is None else now - parse_duration("--newer-than", newer),
+        created_until_ns=None if older is None else now - parse_duration("--older-than", older),
     )
 
 
@@ -77,6 +77,8 @@ def _pages(jobs: Jobs, condition: JobFilter, limit: int | None, after: str | Non
         yield page.jobs
         if left is not None:
             left -= len(page.jobs)
+        if left == 0 and page.next is not None:
+            say(f"there are more: add --after {page.next}")
         if page.next is None or left == 0:
             return
         after = page.next
@@ -114,8 +116,8 @@ def _row(job: Job, now_ns: int) -> tuple[str, ...]:
     return (
         job.job_id,
         job.status,
-        one_line(job.agent_session, 40),
-        f"{job.attempt}/{job.max_attempts}",
+        one_line(job.agent_session, 30),
+        str(job.attempt),
         ago(parse_time(job.created_at), now_ns),
         one_line(job.prompt),
     )

@@ -8,9 +8,9 @@ import os
 from baton import audit
 from baton.cli.jobs import add_job, job_of
 from baton.cli.main import verb_parser
-from baton.cli.output import STATUS_COLOURS, on_terminal, one_line, print_table, say
+from baton.cli.output import STATUS_COLOURS, counted, on_terminal, one_line, print_table, say
 from baton.config import Settings
-from baton.errors import AuditDamaged, InvalidValue, JobNotFound
+from baton.errors import AuditDamaged, BatonError, InvalidValue, UsageError
 from baton.jobs import open_jobs
 from baton.model import check_job_id
 
@@ -33,12 +33,14 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     if options.tail is not None and options.tail < 1:
         raise InvalidValue("--tail", "must be at least 1")
     if options.list:
+        if options.id or options.job or options.verify or options.tail:
+            raise UsageError("--list shows all logs; leave out the ID, --verify and --tail")
         return _list(settings, options)
     job_id = check_job_id(job_of(options))
     if not options.verify:  # what is to be examined is not touched first
         _fill_gaps(job_id, settings)
     if not os.path.isdir(audit.job_log_path(job_id, settings.logs_dir)):
-        raise JobNotFound(job_id, settings.logs_dir)
+        raise BatonError(f"no audit log of job {job_id} in {settings.logs_dir}; `baton logs --list` shows all")
     if options.verify:
         return _verify(job_id, settings, as_json=options.json)
     lines = list(audit.iter_logged_events(job_id, settings.logs_dir))
@@ -52,8 +54,6 @@ def run(verb: str, arguments: Sequence[str]) -> int:
 
 def _fill_gaps(job_id: str, settings: Settings) -> None:
     """A process that was killed between the registry and the log left the log a line short."""
-    from baton.errors import BatonError
-
     try:
         with open_jobs(settings) as jobs:
             job = jobs.get_job(job_id)
@@ -90,13 +90,13 @@ def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:
         raise AuditDamaged(f"the audit log of {job_id} was tampered with: {'; '.join(verdict.damage)}")
     for note in verdict.notes:
         say(f"baton: note: {note}")
-    print(f"{job_id}: {verdict.lines} lines, unbroken")
+    print(f"{job_id}: {counted(verdict.lines, 'line')}, unbroken")
     return 0
 
 
 def _readable(line: dict[str, Any]) -> str:
     kind = str(line.get("event", "?"))
-    words = [str(line.get("ts", "?"))[:23].ljust(23), kind.ljust(14)]
+    words = [str(line.get("ts", "?"))[:23].removesuffix("Z") + "Z", kind.ljust(14)]
     if "from" in line and "to" in line:
         words.append(f"{line['from']} → {line['to']}")
         if line.get("attempt"):

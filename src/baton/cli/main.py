@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
 
@@ -65,9 +66,13 @@ class Parser(argparse.ArgumentParser):
 
 def verb_parser(verb: str) -> Parser:
     """An empty parser for a verb, with the options that every verb takes."""
-    parser = Parser(prog=f"baton {verb}", description=VERBS[verb][1].capitalize() + ".")
+    parser = Parser(prog=f"baton {verb}", description=sentence(VERBS[verb][1]))
     add_common(parser)
     return parser
+
+
+def sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
 
 
 def add_common(parser: argparse.ArgumentParser) -> None:
@@ -110,6 +115,8 @@ def split_verb(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
             front.append(rest.pop(0))
     if not rest:
         return None, front
+    if rest[0] == "help":
+        return (rest[1], ["--help"]) if len(rest) > 1 else (None, ["--help"])
     return rest[0], front + rest[1:]
 
 
@@ -125,7 +132,7 @@ def main(arguments: Sequence[str]) -> int:
     if verb not in VERBS:
         from difflib import get_close_matches
 
-        near = get_close_matches(verb, VERBS, 1)
+        near = get_close_matches(verb, VERBS, 1, 0.7)
         hint = f"did you mean `baton {near[0]}`?" if near else "see `baton --help`"
         print(f"baton: there is no verb {verb[:40]!r}; {hint}", file=sys.stderr)
         return USAGE
@@ -143,14 +150,29 @@ def main(arguments: Sequence[str]) -> int:
     return code
 
 
+def _prepare_streams() -> None:
+    """What is printed may hold any character, whatever the terminal can show; and it must have somewhere to go."""
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  for the life of the process
+    if sys.stdout is None:
+        raise BatonError("standard output is closed; send it somewhere, /dev/null if nowhere else")
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
+            stream.reconfigure(errors="backslashreplace")
+
+
 def run() -> NoReturn:
     """The `baton` command."""
     try:
+        _prepare_streams()
         code = main(sys.argv[1:])
         sys.stdout.flush()
     except SystemExit as stop:  # argparse, after --help or a wrong option
         sys.stdout.flush()
         code = stop.code if isinstance(stop.code, int) else 1
+    except BatonError as error:
+        print(f"baton: {error}", file=sys.stderr)
+        code = error.exit_code
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:

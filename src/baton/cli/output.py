@@ -46,9 +46,11 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours:
     plain = bool(os.environ.get("NO_COLOR"))
     console = Console(no_color=plain or None)
     table = Table(box=None, pad_edge=False, header_style="" if plain else "bold")
-    for heading in headings:
-        table.add_column(heading, no_wrap=True)
     lines = [[Text(cell) for cell in row] for row in rows]
+    for column, heading in enumerate(headings):
+        # The first column is what one types again: it is never cut.
+        least = max((line[0].cell_len for line in lines), default=0) if column == 0 else None
+        table.add_column(heading, no_wrap=True, min_width=least)
     others = sum(
         2 + max([len(heading), *(line[column].cell_len for line in lines)])
         for column, heading in enumerate(headings[:-1])
@@ -64,8 +66,14 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours:
 def one_line(text: str, longest: int = 200) -> str:
     """Text of a stranger, safe to print: control characters, escapes and text-direction tricks taken out."""
     flat = " ".join(text.split())
-    clean = "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in flat)
+    # The joiner and the selector that emoji are made with are harmless, though not printable by themselves.
+    clean = "".join(each if each.isprintable() or each in "\u200d\ufe0f" else "\ufffd" for each in flat)
     return clean if len(clean) <= longest else clean[: longest - 1] + "…"
+
+
+def counted(number: int, noun: str) -> str:
+    """`1 job`, `2 jobs`."""
+    return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def ago(then_ns: int, now_ns: int) -> str:
@@ -80,8 +88,8 @@ def ago(then_ns: int, now_ns: int) -> str:
 
 
 def parse_duration(field: str, text: str) -> int:
-    """`90`, `90s`, `15m`, `2h`, `30d`, `4w` in nanoseconds."""
-    match = re.fullmatch(r"(\d{1,9})([smhdw]?)", text.strip(), re.ASCII)
+    """`90s`, `15m`, `2h`, `30d`, `4w` in nanoseconds. Without a unit it is refused: 30 days are not 30 seconds."""
+    match = re.fullmatch(r"(\d{1,9})([smhdw])", text.strip(), re.ASCII)
     if match is None:
         raise InvalidValue(field, f"must be a duration such as 90s, 15m, 2h, 30d or 4w, not {text[:40]!r}")
-    return int(match[1]) * _UNITS[match[2] or "s"] * 10**9
+    return int(match[1]) * _UNITS[match[2]] * 10**9

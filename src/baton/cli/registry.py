@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 
-from baton.cli.main import Parser, add_common
-from baton.cli.output import parse_duration, say
+from baton.cli.main import Parser, add_common, sentence
+from baton.cli.output import counted, parse_duration, say
 from baton.config import Settings
 from baton.errors import InvalidValue
 from baton.jobs import open_jobs
 from baton.model import Status
-from baton.registry import open_registry, open_url, other_registry_here, registry_url
+from baton.registry import DATABASE, open_registry, open_url, other_registry_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         ("migrate", "move every job to another registry"),
         ("prune", "forget jobs that ended long ago; their audit logs stay"),
     ):
-        action = actions.add_parser(name, help=text, description=text.capitalize() + ".")
+        action = actions.add_parser(name, help=text, description=sentence(text))
         add_common(action)
         action.add_argument("--json", action="store_true", help="print data as JSON")
         if name == "migrate":
@@ -72,15 +73,14 @@ def _rescue(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _migrate(options: argparse.Namespace, settings: Settings) -> int:
-    from baton.registry.files import FileRegistry
     from baton.registry.migrate import finish_interrupted, migrate
 
-    source_url = registry_url(settings)
-    target_url = options.to
     source = open_registry(settings)
-    target = open_url(target_url, allow_network_fs=settings.allow_network_fs)
-    if source.where == target.where:
-        aside = finish_interrupted(source, FileRegistry(settings.registry_dir))
+    target = open_url(options.to, allow_network_fs=settings.allow_network_fs)
+    if source.url == target.url:
+        folder = settings.registry_dir
+        others = (open_url(f"file:{folder}"), open_url(f"sqlite:{os.path.join(folder, DATABASE)}"))
+        aside = next(filter(None, (finish_interrupted(source, other) for other in others)), None)
         if aside is None:
             raise InvalidValue("--to", f"names the registry in use already: {source.where}")
         print(f"finished an interrupted migration to {source.where}; the old records are in {aside}")
@@ -98,9 +98,9 @@ def _migrate(options: argparse.Namespace, settings: Settings) -> int:
     if options.json:
         print(json.dumps({"jobs": count, "from": source.where, "to": target.where, "set_aside": aside}))
     else:
-        print(f"{count} jobs moved to {target.where}, compared one by one; the old registry is in {aside}")
-    if registry_url(settings) == source_url or settings.registry is not None:
-        say(f"baton: from now on name the new one: export BATON_REGISTRY={target.where}")
+        print(f"{counted(count, 'job')} moved to {target.where}, compared one by one; the old registry is in {aside}")
+    if settings.registry is not None:
+        say(f"baton: change {settings.sources['registry']} to the new one: {target.where}")
     return 0
 
 
@@ -111,7 +111,7 @@ def _prune(options: argparse.Namespace, settings: Settings) -> int:
     if options.json:
         print(json.dumps(pruned))
     else:
-        print(f"{len(pruned)} jobs forgotten; their audit logs are in {settings.logs_dir}")
+        print(f"{counted(len(pruned), 'job')} forgotten; audit logs stay in {settings.logs_dir}")
     return 0
 
 

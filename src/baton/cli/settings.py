@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 
 from baton import __version__
 from baton.cli.main import verb_parser
 from baton.cli.output import print_table
-from baton.config import Settings
+from baton.config import Settings, hide_password
 from baton.registry import registry_url
 
 TYPE_CHECKING = False
@@ -28,8 +29,9 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     rows = settings.shown()
     if settings.registry is None:
         # Not set: it follows from what lies in the registry folder.
+        found = "found in registry_dir" if os.path.isdir(settings.registry_dir) else "default"
         rows = [
-            (name, registry_url(settings), "found in registry_dir") if name == "registry" else (name, value, source)
+            (name, hide_password(registry_url(settings)), found) if name == "registry" else (name, value, source)
             for name, value, source in rows
         ]
     if options.json:
@@ -37,7 +39,13 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     else:
         print_table(
             ("SETTING", "VALUE", "FROM"),
-            [(name, str(value), source) for name, value, source in rows],
+            [(name, _shown(value), source) for name, value, source in rows],
             [None] * len(rows),
         )
     return 0
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "-"
+    return str(value).lower() if isinstance(value, bool) else str(value)

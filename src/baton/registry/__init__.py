@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 
+from baton.config import hide_password
 from baton.errors import InvalidValue
 from baton.fsio import refuse_network_fs
+from baton.registry.moved import moved_to
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,6 +27,9 @@ def registry_url(settings: Settings) -> str:
     if settings.registry is not None:
         return settings.registry
     folder = settings.registry_dir
+    moved = moved_to(folder)
+    if moved is not None:
+        return moved
     database = os.path.join(folder, DATABASE)
     if not os.path.exists(database) and os.path.isdir(folder):
         from baton.registry.files import holds_records
@@ -53,7 +58,9 @@ def open_url(url: str, *, clock: Clock | None = None, allow_network_fs: bool = F
         from baton.registry.postgres import PostgresRegistry
 
         return PostgresRegistry(url, clock=clock)
-    raise InvalidValue("registry", "must be a url: sqlite:PATH, file:FOLDER or postgresql://...")
+    raise InvalidValue(
+        "registry", f"must be a url (sqlite:PATH, file:FOLDER or postgresql://...), not {hide_password(url)!r}"
+    )
 
 
 def other_registry_here(settings: Settings) -> str | None:
@@ -61,8 +68,8 @@ def other_registry_here(settings: Settings) -> str | None:
     from baton.registry.files import holds_records
 
     folder = settings.registry_dir
-    url = registry_url(settings)
     database = os.path.join(folder, DATABASE)
+    url = registry_url(settings)
     if url == f"sqlite:{database}" and holds_records(folder):
         return (
             f"{folder} also holds JSON records, which are not used: {DATABASE} is; "

@@ -36,6 +36,10 @@ class Registry(Protocol):
         """Whether processes on several hosts may share it."""
 
     @property
+    def url(self) -> str:
+        """What opens this registry again, from any folder; with its password."""
+
+    @property
     def lock_path(self) -> str | None:
         """The file whose lock every writer takes, where there is one. Two registries may share it."""
 
@@ -127,6 +131,9 @@ class Registry(Protocol):
 
     def adopt(self, staging: Registry) -> None:
         """Makes what the staging registry holds the content of this one, which holds nothing yet."""
+
+    def mark_moved(self, url: str) -> None:
+        """Leaves a note, where there is a place for it, that the registry is at that url now."""
 
     def set_aside(self) -> str:
         """Puts the whole content where it is no longer found, deleting nothing; returns that place."""

@@ -16,6 +16,7 @@ time there, and the next verb that relies on the index builds it anew.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -38,6 +39,7 @@ from baton.model import EventName, Job, Status, StoredEvent, check_job_id, check
 from baton.registry.event_log import EventLog
 from baton.registry.file_index import Index
 from baton.registry.listing import JobFilter, cursor, parse_cursor
+from baton.registry.moved import mark_moved, refuse_moved
 from baton.registry.results import Change, Entry, Page, Recorded
 
 TYPE_CHECKING = False
@@ -51,7 +53,6 @@ if TYPE_CHECKING:
 _RECORD: Final = re.compile(r"([0-9a-f]{8,32})\.json", re.ASCII)
 _TEMPORARY: Final = re.compile(r"\.[0-9a-z_.]+\.[0-9a-f]{8}\.tmp", re.ASCII)
 _BATCH: Final = ".batch"
-_DATABASE: Final = "registry.db"
 
 
 def holds_records(folder: str) -> bool:
@@ -69,12 +70,12 @@ class FileRegistry:
     def __init__(self, folder: str, *, clock: Clock | None = None) -> None:
         self.folder = folder
         self.where = f"file:{folder}"
+        self.url = f"file:{os.path.abspath(folder)}"
         self._clock: Clock = clock or SystemClock()
         self.lock_path = os.path.join(folder, ".lock")
         self._lock = FileLock(self.lock_path)
         self._trusted = False  # the index, by the verb that holds the lock now
         self._index = Index(os.path.join(folder, ".index"))
-        self._beside_database = os.path.exists(os.path.join(folder, _DATABASE))
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -208,7 +209,7 @@ class FileRegistry:
                         after = lifecycle.requeue(job, attempt=None, now_ns=now_ns)
                         changes.append(self._commit(job, after))
                     else:
-                        detail = f"lease expired on attempt {job.attempt} of {job.max_attempts}"
+                        detail = f"lease expired on attempt {job.attempt}, and there are no attempts left"
                         recorded = self._record(job, EventName.ERROR, detail, {}, now_ns)
                         changes.append(Change(before=job, after=recorded.after))
                 if len(changes) == limit:
@@ -345,6 +346,9 @@ class FileRegistry:
         staging.close()
         adopt_files(self.folder, [])
 
+    def mark_moved(self, url: str) -> None:
+        mark_moved(self.folder, url)
+
     def set_aside(self) -> str:
         from baton.registry.staging import set_aside_files
 
@@ -367,10 +371,7 @@ class FileRegistry:
             elif create:
                 make_store_dir(self.folder)
             with self._lock:
-                if not self._beside_database and os.path.exists(os.path.join(self.folder, _DATABASE)):
-                    raise RegistryUnavailable(
-                        f"{self.folder} was migrated to {_DATABASE} meanwhile; start again to use that"
-                    )
+                refuse_moved(self.folder, self.url)
                 # A verb that fails or dies in the middle leaves the folder's own time behind, and with it
                 # the news that the index must be built anew.
                 self._trusted = self._index_is_current()
@@ -427,6 +428,12 @@ class FileRegistry:
             content = read_file(self._path(job_id))
         except FileNotFoundError:
             raise JobNotFound(job_id, self.where) from None
+        except IsADirectoryError:
+            raise InvalidRecord(job_id, "record", "is a folder") from None
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            raise InvalidRecord(job_id, "record", "is not a regular file") from None
         try:
             record = json.loads(content)
         except (ValueError, RecursionError):

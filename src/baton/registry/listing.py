@@ -53,4 +53,4 @@ def parse_cursor(text: str) -> tuple[int, str]:
     try:
         return int(created), check_job_id(job_id)
     except (ValueError, InvalidValue):
-        raise InvalidValue("cursor", "must be the `next` of the page before") from None
+        raise InvalidValue("cursor", "must be what the page before named as its continuation") from None

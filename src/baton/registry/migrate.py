@@ -32,13 +32,15 @@ def migrate(
             staging.import_entries(_counted(_sound(source), progress))
             count = _compare(source, staging)
             target.adopt(staging)
+        target.mark_moved(target.url)  # its folder may carry a note of an earlier move
+        source.mark_moved(target.url)
         return count, source.set_aside()
 
 
 def finish_interrupted(current: Registry, leftover: Registry) -> str | None:
     """Sets aside what a migration to `current` left behind when it was interrupted at its very end. None when
     nothing was left, or when `leftover` holds jobs that `current` does not."""
-    if leftover.where == current.where:
+    if leftover.url == current.url:
         return None
     with current.freeze():
         ids = _ids(leftover)
@@ -53,8 +55,8 @@ def _make_room(source: Registry, target: Registry) -> None:
     foreign = there - _ids(source)
     if foreign:
         raise MigrationFailed(
-            f"{target.where} already holds {len(there)} jobs, {min(foreign)} among them, that are not in "
-            f"{source.where}; migrate into an empty registry"
+            f"{target.where} already holds jobs that are not in {source.where}, {min(foreign)} among them; "
+            "migrate into an empty registry"
         )
     target.set_aside()
 

@@ -207,6 +207,9 @@ class PostgresRegistry(SqlRegistry):
         self._frozen.execute(f'DROP SCHEMA "{self._schema}" CASCADE'.encode())
         self._frozen.execute(f'ALTER SCHEMA "{self._schema}_migrating" RENAME TO "{self._schema}"'.encode())
 
+    def mark_moved(self, url: str) -> None:
+        """The url of the server is in people's settings: they must change it."""
+
     def set_aside(self) -> str:
         assert self._frozen is not None
         self.close()

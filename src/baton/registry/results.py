@@ -6,7 +6,7 @@ from baton.model import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from baton.errors import InvalidRecord
     from baton.model import Job, StoredEvent
@@ -39,6 +39,9 @@ class Page(Value):
     jobs: list[Job]
     bad: list[InvalidRecord]
     next: str | None
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self.jobs)
 
 
 class Entry(Value):

@@ -205,7 +205,7 @@ class SqlRegistry:
                     after = lifecycle.requeue(job, attempt=None, now_ns=self._clock.wall_ns())
                     changes.append(self._save(tx, job, after))
                 else:
-                    detail = f"lease expired on attempt {job.attempt} of {job.max_attempts}"
+                    detail = f"lease expired on attempt {job.attempt}, and there are no attempts left"
                     recorded = self._record(tx, job, EventName.ERROR, detail, {}, self._clock.wall_ns())
                     changes.append(Change(before=job, after=recorded.after))
         return changes

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 
 from baton.clock import lease_expired, lease_mark
 from baton.errors import NewerSchema, RegistryUnavailable
-from baton.fsio import FileLock, fsync_dir, make_private_dir, make_store_dir, open_private, remove_file
+from baton.fsio import FileLock, exists, fsync_dir, make_private_dir, make_store_dir, open_private, remove_file
+from baton.registry.moved import mark_moved, moved_to, refuse_moved
 from baton.registry.sql import COLUMNS, SqlRegistry, job_from_row
 
 TYPE_CHECKING = False
@@ -89,6 +90,7 @@ class SqliteRegistry(SqlRegistry):
         super().__init__(clock)
         self.path = path
         self.where = f"sqlite:{path}"
+        self.url = f"sqlite:{os.path.abspath(path)}"
         self._folder = os.path.dirname(path) or "."
         self.lock_path = os.path.join(self._folder, ".lock")
         self._lock = FileLock(self.lock_path)
@@ -129,10 +131,11 @@ class SqliteRegistry(SqlRegistry):
         with self._translated_errors():
             if create:
                 make_store_dir(self._folder)
-            elif not os.path.exists(self.path):
+            elif not exists(self.path) and moved_to(self._folder) is None:
                 yield _empty()
                 return
             with self._lock:
+                refuse_moved(self._folder, self.url)
                 connection = self._connection(write=True)
                 connection.raw.execute("BEGIN IMMEDIATE")
                 try:
@@ -278,6 +281,9 @@ class SqliteRegistry(SqlRegistry):
         self.close_frozen()
         set_aside_files(self._folder, self._files())
         adopt_files(self._folder, [os.path.basename(self.path)])
+
+    def mark_moved(self, url: str) -> None:
+        mark_moved(self._folder, url)
 
     def set_aside(self) -> str:
         from baton.registry.staging import set_aside_files

@@ -1,0 +1,401 @@
+"""Holds publishing and listening to their limits of speed, on real brokers that it starts and stops itself.
+
+    python bench/events.py                everything, in about two minutes
+    python bench/events.py publish        only these parts; `--help` names them
+
+Exit code 1 when a limit is missed. What is compared is measured in turns on the same broker, so that a busy machine
+slows down both sides; a part that misses a limit is measured once more, and the table says so. The brokers run on
+what `baton broker init` writes, those without TLS on the same with its TLS lines taken out; nats-server syncs every
+message to the disk before it acknowledges it. Everything lies in a temporary folder on a real disk (TMPDIR says
+where, unless that is memory), and is removed at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import pwd
+import re
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from contextlib import contextmanager
+from itertools import pairwise
+from queue import Queue
+from statistics import median
+from typing import TYPE_CHECKING
+
+from baton.broker.local import _free_port, _program, running_broker, stop_broker
+from baton.broker.production import write_set
+from baton.clock import SECOND_NS
+from baton.config import Settings
+from baton.jobs import open_jobs
+from baton.model import EventName
+from baton.mqtt.client import Publisher
+from baton.mqtt.publisher import publish_event
+from baton.mqtt.subscriber import Subscription
+from baton.wire.payload import signed_event
+from table import Folder, Row, Runner, at_most, chosen_parts, in_turns, ms, run_parts, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Any
+
+    from baton.model import Job
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+BATON = os.path.join(os.path.dirname(sys.executable), "baton")
+KINDS = {"nats": "nats-server", "mosquitto": "Mosquitto"}
+LABEL = "tmux:claude"
+DETAIL = "wrote seven of ten exercises, now the solutions"
+PUBLISHES = 31
+BEHIND_IT = 5000
+DELIVERIES = 200
+EVENTS = 200_000
+LISTEN_SEC = 50  # 40 are the limit
+MEGABYTE = 1024 * 1024
+
+
+# -- brokers and jobs ----------------------------------------------------------------------------------------
+
+
+class Broker:
+    """A running broker; `env` is what a role needs in its environment."""
+
+    def __init__(self, folder: Folder, kind: str, *, tls: bool) -> None:
+        self.name = f"{KINDS[kind]}{', TLS' if tls else ''}"
+        self.port = _free_port()
+        self._set = folder.new(kind)
+        self._tls = tls
+        write_set(kind, self._set, hosts=["127.0.0.1"], port=self.port, mtls=False)
+        config = os.path.join(self._set, f"{kind}.conf")
+        with open(config, encoding="utf-8") as file:
+            text = file.read()
+        text = text.replace("127.0.0.1:4222", f"127.0.0.1:{_free_port()}")  # another one may run here
+        if not tls:
+            text = re.sub(r"(?m)^(?:\s*tls \{.*\}|(?:cafile|certfile|keyfile|tls_version) .*)\n", "", text)
+        with open(config, "w", encoding="utf-8") as file:
+            file.write(text)
+        program = _program() if kind == "nats" else shutil.which("mosquitto") or "/usr/sbin/mosquitto"
+        as_user: dict[str, Any] = {}
+        if kind == "mosquitto" and os.geteuid() == 0:
+            as_user = self._hand_over(folder.path)
+        quiet = subprocess.DEVNULL
+        self._process = subprocess.Popen([program, "-c", config], stdout=quiet, stderr=quiet, **as_user)
+
+    def _hand_over(self, parent: str) -> dict[str, Any]:
+        """Mosquitto gives up root by itself, and could not read its files any more."""
+        user = pwd.getpwnam("mosquitto")
+        os.chmod(parent, 0o711)
+        for path, _, names in os.walk(self._set):
+            for each in (path, *(os.path.join(path, name) for name in names)):
+                os.chown(each, user.pw_uid, user.pw_gid)
+        return {"user": user.pw_uid, "group": user.pw_gid, "extra_groups": []}
+
+    def env(self, role: str) -> dict[str, str]:
+        with open(os.path.join(self._set, f"{role}.env"), encoding="utf-8") as file:
+            lines = dict(line.removeprefix("export ").rstrip("\n").split("=", 1) for line in file)
+        lines = {name: value.strip("'") for name, value in lines.items()}
+        return lines if self._tls else lines | {"MQTT_TLS": "0"}
+
+    def wait(self) -> None:
+        from baton.broker.address import broker_address
+        from baton.errors import BrokerUnavailable
+
+        address = broker_address(Settings(env={"HOME": "/", **self.env("worker")}), None)
+        deadline = time.monotonic() + 10
+        while True:
+            try:
+                with Publisher(address):
+                    return
+            except BrokerUnavailable:
+                if time.monotonic() > deadline or self._process.poll() is not None:
+                    raise
+                time.sleep(0.02)
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.wait()
+
+
+@contextmanager
+def brokers(
+    folder: Folder, *, tls: tuple[bool, ...] = (False,), kinds: tuple[str, ...] = tuple(KINDS)
+) -> Iterator[list[Broker]]:
+    started: list[Broker] = []
+    try:
+        for kind in kinds:
+            started.extend(Broker(folder, kind, tls=each) for each in tls)
+        for broker in started:
+            broker.wait()
+        yield started
+    finally:
+        for broker in started:
+            broker.stop()
+
+
+def started_job(settings: Settings) -> Job:
+    """A job that is running and whose first event is said."""
+    with open_jobs(settings) as jobs:
+        jobs.register_job("Sort these.", agent="claude-code", agent_session=LABEL, idle_timeout_sec=3600)
+        job = jobs.pick_pending(LABEL)
+        assert job is not None
+        jobs.record_event(job.job_id, "started", attempt=job.attempt)
+        return jobs.get_job(job.job_id)
+
+
+# -- the parts -----------------------------------------------------------------------------------------------
+
+
+def fresh_publishers(folder: Folder) -> Iterator[Row | str]:
+    """`baton publish` as a fresh process, against paho and mosquitto_pub"""
+    with brokers(folder) as all_brokers:
+        for broker in all_brokers:
+            yield from _publishers_on(folder, broker)
+
+
+def _publishers_on(folder: Folder, broker: Broker) -> Iterator[Row | str]:
+    where = folder.new("publish")
+    env = broker.env("worker")
+    home = os.path.join(where, ".hermes")
+    settings = Settings({"home": home}, env={"HOME": where, **env})
+    job = started_job(settings)
+    assert job.auth_token is not None
+    run = Runner(where, {**env, "BENCH_TOKEN": job.auth_token})
+    old_job = started_job(settings)
+    with open_jobs(settings) as jobs:
+        said = [{"seq": seq, "event": "progress"} for seq in range(1, BEHIND_IT + 1)]
+        jobs.log_received(old_job.job_id, said)  # lines of its history, as a listener leaves them
+    payload = signed_event(job, EventName.PROGRESS, DETAIL, {}, time.time_ns()).payload.decode()
+    mosquitto_pub = shutil.which("mosquitto_pub")
+    assert mosquitto_pub is not None, "mosquitto_pub is not installed"
+    ours = [BATON, "publish", "--event", "progress", "--detail", DETAIL, "--require-broker"]
+    commands = {
+        "baton": [*ours, job.job_id],
+        "baton, long job": [*ours, old_job.job_id],
+        "paho": [sys.executable, os.path.join(HERE, "paho_publish.py"), job.job_id, "2", DETAIL],
+        "mosquitto_pub": [
+            mosquitto_pub, "-h", env["MQTT_BROKER"], "-p", env["MQTT_PORT"], "-u", env["MQTT_USERNAME"],
+            "-P", env["MQTT_PASSWORD"], "-q", "1", "-t", job.events_topic, "-m", payload,
+        ],
+        "python": [sys.executable, "-c", "pass"],
+    }  # fmt: skip
+    cpu: dict[str, list[float]] = {name: [] for name in commands}
+    for command in commands.values():
+        run(command)  # compiles the modules
+    seconds = in_turns(
+        PUBLISHES,
+        *(lambda name=name, command=command: cpu[name].append(run(command)) for name, command in commands.items()),
+    )
+    baton, long_job, paho, pub, bare = seconds
+    with open_jobs(settings) as jobs:
+        for each in (job, old_job):
+            assert jobs.get_job(each.job_id).last_seq == PUBLISHES + 2
+            assert not jobs.unsent_events(job_id=each.job_id), "an event was not sent"
+    against = f"paho, no registry {ms(paho)}"
+    yield Row(f"baton publish, fresh process ({broker.name})", ms(baton), against, *at_most(0.6, baton, paho))
+    yield Row(f"  {BEHIND_IT:,} lines into the job's history", ms(long_job), against, *at_most(0.6, long_job, paho))
+    own, theirs = median(cpu["baton"]), median(cpu["paho"])
+    yield Row("  CPU time of the first", ms(own), f"paho {ms(theirs)}", f"{own / theirs:.2f}x the time")
+    yield Row(
+        "  the first, against the smallest in C", ms(baton), f"mosquitto_pub {ms(pub)}", f"{baton / pub:.1f}x the time"
+    )
+    yield Row("  and against an empty Python", ms(baton), f"python -c pass {ms(bare)}", f"{baton / bare:.2f}x the time")
+    if broker.name == KINDS["nats"]:
+        yield run.import_note("baton publish", commands["baton"])
+
+
+def deliveries(folder: Folder) -> Iterator[Row]:
+    """from the call of publish_event to the line a listener prints, in one process"""
+    with brokers(folder, tls=(False, True)) as all_brokers:
+        for broker in all_brokers:
+            calls, arrivals = _deliveries_on(folder, broker)
+            p50, p99 = _percentiles(arrivals)
+            returned, _ = _percentiles(calls)
+            yield Row(f"publish call to printed line, p50 ({broker.name})", ms(p50), f"the call returns {ms(returned)}")
+            yield Row("  p99", ms(p99))
+
+
+def _percentiles(seconds: list[float]) -> tuple[float, float]:
+    ordered = sorted(seconds)
+    return median(ordered), ordered[len(ordered) * 99 // 100]
+
+
+def _deliveries_on(folder: Folder, broker: Broker) -> tuple[list[float], list[float]]:
+    """The seconds until each call returned, and until each line was printed."""
+    where = folder.new("deliver")
+    home = {"home": os.path.join(where, ".hermes")}
+    writing = Settings(home, env={"HOME": where, **broker.env("worker")})
+    reading = Settings(home, env={"HOME": where, **broker.env("orchestrator")})
+    job = started_job(writing)
+    printed: Queue[tuple[int, float]] = Queue()
+    ready = threading.Event()
+
+    def listen() -> None:
+        with open_jobs(reading) as jobs, open(os.devnull, "w", encoding="utf-8") as out:
+            subscription = Subscription(jobs, reading, [job.job_id])
+            if subscription.connect(10):
+                ready.set()
+            for payload in subscription:
+                print(json.dumps(payload, ensure_ascii=False), file=out, flush=True)
+                printed.put((payload["seq"], time.perf_counter()))
+                if payload["seq"] == DELIVERIES + 1 + _WARM_UP:
+                    return
+
+    listener = threading.Thread(target=listen, daemon=True)
+    listener.start()
+    assert ready.wait(10), f"{broker.name} did not let us listen"
+    assert printed.get(timeout=10)[0] == 1  # from the registry
+    calls, arrivals = [], []
+    with open_jobs(writing) as jobs:
+        for _ in range(DELIVERIES + _WARM_UP):
+            start = time.perf_counter()
+            published = publish_event(jobs, writing, job.job_id, "progress", detail=DETAIL)
+            calls.append(time.perf_counter() - start)
+            assert published.sent, published.trouble
+            seq, at = printed.get(timeout=10)
+            assert seq == published.event.seq
+            arrivals.append(at - start)
+    listener.join(10)
+    return calls[_WARM_UP:], arrivals[_WARM_UP:]
+
+
+_WARM_UP = 5
+
+
+def listening(folder: Folder) -> Iterator[Row]:
+    """200,000 signed events through one listener"""
+    where = folder.new("listen")
+    with brokers(folder, kinds=("mosquitto",)) as (broker,):
+        settings = Settings({"home": os.path.join(where, ".hermes")}, env={"HOME": where})
+        job = started_job(settings)
+        path = os.path.join(where, "payloads")
+        _write_payloads(job, path)
+        run = Runner(where, broker.env("orchestrator"))
+        child = subprocess.run(
+            [sys.executable, os.path.abspath(__file__), "--listener", job.job_id, path],
+            cwd=where, env=run.env, stdout=subprocess.PIPE, text=True, check=True,
+        )  # fmt: skip
+        found = json.loads(child.stdout)
+    count, tenths = found["count"], found["tenths"]
+    rate = count / found["seconds"]
+    yield Row(
+        f"listener, {count:,} events of one job, verified and logged",
+        f"{rate:,.0f} events/s",
+        f"first tenth {tenths[0]:,.0f}/s, last {tenths[-1]:,.0f}/s" if tenths else "",
+        "" if count == EVENTS else f"stopped after {LISTEN_SEC} s",
+        ">= 5,000/s",
+        rate >= 5000,
+    )
+    yield Row("  a second of CPU time, feeding included", f"{count / found['cpu']:,.0f} events/s")
+    before, after = found["before"], found["after"]
+    yield Row(
+        "  memory after them",
+        f"{after / MEGABYTE:.1f} MB",
+        f"before {before / MEGABYTE:.1f} MB, at most {found['most'] / MEGABYTE:.1f} MB",
+        f"{(after - before) / MEGABYTE:+.1f} MB",
+        "<= +20 MB",
+        after - before <= 20 * MEGABYTE,
+    )
+
+
+def _write_payloads(job: Job, path: str) -> None:
+    """Events 2 to 200,001 of that job, one a line."""
+    now_ns = time.time_ns()
+    with open(path, "wb") as file:
+        for seq in range(2, EVENTS + 2):
+            said = job.replace(last_seq=seq - 1)
+            event = signed_event(
+                said, EventName.PROGRESS, f"{DETAIL} {seq}", {"step": seq}, now_ns + seq * SECOND_NS // 1000
+            )
+            file.write(event.payload + b"\n")
+
+
+def listener(job_id: str, path: str) -> None:
+    """A process of its own, so that what it holds is the listener's: payloads come from a file into the queue that
+    paho's thread fills, and go the whole way from there."""
+    settings = Settings()
+    with open_jobs(settings) as jobs:
+        subscription = Subscription(jobs, settings, [job_id], log=lambda line: print(line, file=sys.stderr))
+        topic = jobs.get_job(job_id).events_topic
+        assert subscription.connect(10), "the broker does not let us listen"
+
+        def feed() -> None:
+            with open(path, "rb") as file:
+                for line in file:
+                    subscription._queue.put((topic, line[:-1]))
+
+        events = iter(subscription)
+        assert next(events)["seq"] == 1  # from the registry
+        before = most = _resident()
+        marks, used = [time.perf_counter()], time.process_time()
+        threading.Thread(target=feed, daemon=True).start()
+        for count, payload in enumerate(events, start=1):
+            assert payload["seq"] == count + 1
+            if count % (EVENTS // 10) == 0:
+                marks.append(time.perf_counter())
+                most = max(most, _resident())
+            if count == EVENTS or (count % 1000 == 0 and time.perf_counter() - marks[0] > LISTEN_SEC):
+                break
+        seconds, used = time.perf_counter() - marks[0], time.process_time() - used
+        after = _resident()
+        events.close()
+        assert not subscription.rejected, subscription.rejected
+    tenths = [EVENTS / 10 / (end - start) for start, end in pairwise(marks)]
+    found = {"count": count, "seconds": seconds, "cpu": used, "tenths": tenths}
+    json.dump(found | {"before": before, "after": after, "most": most}, sys.stdout)
+
+
+def _resident() -> int:
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def local_broker(folder: Folder) -> Iterator[Row]:
+    """the local broker, from nothing to accepting a connection"""
+    accepting, answering, again = [], [], []
+    for _ in range(5):
+        state = folder.new("state")
+        try:
+            accepting.append(timed(lambda state=state: running_broker(state)))
+            address = running_broker(state).address(reading=False)
+            answering.append(accepting[-1] + timed(lambda address=address: Publisher(address)))
+            again.append(timed(lambda state=state: running_broker(state)))
+        finally:
+            stop_broker(state)
+    took = median(accepting)
+    yield Row(
+        "local broker, from nothing to accepting a connection",
+        ms(took),
+        f"worst of five {ms(max(accepting))}",
+        "",
+        "<= 300 ms",
+        took <= 0.3,
+    )
+    yield Row("  to its answer to the first login", ms(median(answering)))
+    yield Row("  found again while it runs", ms(median(again)))
+
+
+PARTS: dict[str, Callable[[Folder], Iterator[Row | str]]] = {
+    "publish": fresh_publishers,
+    "deliver": deliveries,
+    "listen": listening,
+    "broker": local_broker,
+}
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description="Holds publishing and listening to their limits of speed.")
+    parser.add_argument("--listener", nargs=2, help=argparse.SUPPRESS)
+    options = chosen_parts(parser, PARTS)
+    if options.listener:
+        listener(*options.listener)
+        return 0
+    return run_parts(PARTS, options.part)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
