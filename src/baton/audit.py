@@ -15,6 +15,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from contextlib import contextmanager
 
 from baton.clock import format_time
 from baton.digest import sha256
@@ -22,6 +23,7 @@ from baton.fsio import (
     fsync_dir,
     fsync_parents,
     last_line,
+    lock_within,
     make_private_dir,
     open_private,
     read_file,
@@ -58,21 +60,22 @@ def job_log_path(job_id: str, logs_dir: str | None = None) -> str:
 # -- writing -----------------------------------------------------------------------------------------------
 
 
-def init_job_log(record: Mapping[str, Any], *, now_ns: int, logs_dir: str | None = None, adopted: bool = False) -> None:
-    """Begins the history of a job with its record, secrets hidden. `adopted`: the job was there before."""
-    folder = job_log_path(record["job_id"], logs_dir)
-    make_private_dir(folder)
+def init_job_log(record: Mapping[str, Any], *, now_ns: int, logs_dir: str | None = None, late: bool = False) -> None:
+    """Begins the history of a job with its record, secrets hidden; of a history that was begun already, nothing to do.
+    `late`: the job was there before its log."""
     shown = {**record}
     if shown.get("auth_token") is not None:
         shown["auth_token"] = HIDDEN
     if isinstance(shown.get("broker"), dict) and shown["broker"].get("password") is not None:
         shown["broker"] = {**shown["broker"], "password": HIDDEN}
     meta = json.dumps(shown, ensure_ascii=False, indent=2).encode() + b"\n"
-    replace_file(os.path.join(folder, _META), meta)
     line = {"event": "registered", "status": record["status"], "meta_sha256": _hash(meta)}
-    if adopted:
+    if late:
         line["detail"] = "begun later: there was no log of this job"
-    append_event(record["job_id"], line, status=record["status"], now_ns=now_ns, logs_dir=logs_dir)
+    with _locked_log(record["job_id"], logs_dir) as (fd, folder):
+        if os.fstat(fd).st_size == 0:
+            replace_file(os.path.join(folder, _META), meta)
+            _append(fd, folder, [line], now_ns, record["status"])
 
 
 def append_event(
@@ -84,7 +87,7 @@ def append_event(
 
 def append_events(
     job_id: str,
-    new_lines: Iterable[Mapping[str, Any]],
+    lines: Iterable[Mapping[str, Any]],
     *,
     now_ns: int,
     status: str | None = None,
@@ -95,40 +98,53 @@ def append_events(
     A line that a crash left half written is removed first, and the log says so. A log that does not end where
     it ended when it was last written to gets a `damaged` line, so that the damage stays visible.
     """
+    with _locked_log(job_id, logs_dir) as (fd, folder):
+        _append(fd, folder, lines, now_ns, status)
+
+
+@contextmanager
+def _locked_log(job_id: str, logs_dir: str | None) -> Iterator[tuple[int, str]]:
+    """The open log of that job, for one writer at a time, and the folder it lies in."""
     folder = job_log_path(job_id, logs_dir)
     make_private_dir(folder)
-    fd = open_private(os.path.join(folder, _EVENTS), os.O_RDWR | os.O_CREAT)
+    path = os.path.join(folder, _EVENTS)
+    fd = open_private(path, os.O_RDWR | os.O_CREAT)
     try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        size = os.fstat(fd).st_size
-        last, end = last_line(fd, size)
-        number, previous = (_number(last), _hash(last)) if last else (0, _FIRST)
-        head = _read_object(os.path.join(folder, _STATUS))
-        if head is None:
-            # Before the first line: a log without this file has lost it.
-            head = {"n": 0, "head": _FIRST}
-            if size == 0:
-                _write_head(folder, _head(None, format_time(now_ns), 0, _FIRST), sync_folder=True)
-        lines = [*_repairs(head, number, previous, size - end), *new_lines]
-        content = b""
-        for each in lines:
-            number += 1
-            entry = {"n": number, "prev": previous, "ts": format_time(now_ns), **each}
-            encoded = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
-            previous = _hash(encoded)
-            content += encoded
-        _overwrite_from(fd, end, size, content)
-        if size == 0:
-            fsync_dir(folder)
-            fsync_parents(folder)
-        if status is None:
-            status = _status_told_by(_split_lines(os.pread(fd, end + len(content), 0)))
-        try:
-            _write_head(folder, _head(status, format_time(now_ns), number, previous))
-        except OSError:
-            pass  # the line is written; this file is only behind it, as after a crash
+        lock_within(fd, path)
+        yield fd, folder
     finally:
         os.close(fd)
+
+
+def _append(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], now_ns: int, status: str | None) -> None:
+    size = os.fstat(fd).st_size
+    last, end = last_line(fd, size)
+    number, previous = (_number(last), _hash(last)) if last else (0, _FIRST)
+    head = _read_object(os.path.join(folder, _STATUS))
+    if head is None:
+        # Before the first line: a log without this file has lost it.
+        head = {"n": 0, "head": _FIRST}
+        if size == 0:
+            _write_head(folder, _head(None, format_time(now_ns), 0, _FIRST), sync_folder=True)
+    current = head.get("n") == number
+    content = b""
+    for each in [*_repairs(head, number, previous, size - end), *new_lines]:
+        number += 1
+        entry = {"n": number, "prev": previous, "ts": format_time(now_ns), **each}
+        encoded = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+        previous = _hash(encoded)
+        content += encoded
+    _overwrite_from(fd, end, size, content)
+    if size == 0:
+        fsync_dir(folder)
+        fsync_parents(folder)
+    if status is None:
+        # Where the file beside the log is not behind it, it saves reading the whole log.
+        status = head.get("status") if current else _status_told_by(_split_lines(os.pread(fd, end + len(content), 0)))
+    try:
+        _write_head(folder, _head(status, format_time(now_ns), number, previous))
+    except OSError:
+        pass  # the lines are written; this file is only behind them, as after a crash
 
 
 def update_logged_status(
@@ -219,7 +235,7 @@ def verify_log(job_id: str, logs_dir: str | None = None) -> Verdict:  # noqa: C9
     """Follows the chain from the first line to the last, and compares both ends with what stands beside it."""
     verdict = Verdict()
     folder = job_log_path(job_id, logs_dir)
-    raw_lines = _raw_lines(job_id, logs_dir)
+    raw_lines, raw_head = _read_both(folder)
     torn = bool(raw_lines) and not raw_lines[-1].endswith(b"\n")
     if torn:
         raw_lines.pop()
@@ -252,30 +268,34 @@ def verify_log(job_id: str, logs_dir: str | None = None) -> Verdict:  # noqa: C9
             verdict.notes.append(f"line {found}: {line.get('detail')}")
         number, previous = found, _hash(raw)
         hashes[number] = previous
-    _verify_ends(verdict, folder, raw_lines, hashes, number)
+    _verify_ends(verdict, folder, raw_lines, raw_head, hashes, number)
     if torn:
         verdict.notes.append("the last line is half written, by a crash; the next append mends it")
     return verdict
 
 
-def _verify_ends(verdict: Verdict, folder: str, raw_lines: list[bytes], hashes: Mapping[int, str], last: int) -> None:
-    raw_head = _read(os.path.join(folder, _STATUS))
+def _verify_ends(
+    verdict: Verdict, folder: str, raw_lines: list[bytes], raw_head: bytes, hashes: Mapping[int, str], last: int
+) -> None:
     head = _parse(raw_head) or {}
     number = head.get("n")
+    if not raw_lines and not number:
+        verdict.notes.append("the log has no line yet: whoever began it died, or is about to write the first")
+        return
     if type(number) is not int:
         verdict.damage.append(f"{_STATUS} is missing or not readable")
     elif number > last:
         verdict.damage.append(f"the log is cut short: it had {number} lines, it has {last}")
     elif hashes.get(number) != head.get("head"):
         verdict.damage.append(f"line {number} was changed: {_STATUS} knows another")
+    elif number == 0 and head.get("status") is not None:
+        verdict.damage.append(f"{_STATUS} was changed: it has a status from before the first line")
     elif number and not verdict.damage and raw_head != _head_told_by(raw_lines[:number], number, hashes[number]):
         verdict.damage.append(f"{_STATUS} was changed: the log tells another story")
     elif number < last:
         verdict.notes.append(f"{_STATUS} is behind the log, by a crash; the next append mends it")
-    first = _parse(raw_lines[0]) if raw_lines else None
-    if first is None:
-        verdict.damage.append("the log is empty")
-    elif "meta_sha256" in first and _hash(_read(os.path.join(folder, _META))) != first["meta_sha256"]:
+    begun = next((line for raw in raw_lines if "meta_sha256" in (line := _parse(raw) or {})), None)
+    if begun is not None and _hash(_read(os.path.join(folder, _META))) != begun["meta_sha256"]:
         verdict.damage.append(f"{_META} was changed")
 
 
@@ -299,9 +319,20 @@ def _status_told_by(raw_lines: list[bytes]) -> str | None:
     for raw in reversed(raw_lines):
         line = _parse(raw) or {}
         status = line.get("to") or (line.get("status") if line.get("event") == "registered" else None)
-        if isinstance(status, str):
+        if isinstance(status, str) and not line.get("late"):
             return status
     return None
+
+
+def _read_both(folder: str) -> tuple[list[bytes], bytes]:
+    """The log and the file beside it, as no writer is between them."""
+    try:
+        fd = os.open(os.path.join(folder, _EVENTS), os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return [], _read(os.path.join(folder, _STATUS))
+    with open(fd, "rb") as file:
+        fcntl.flock(fd, fcntl.LOCK_SH)
+        return _split_lines(file.read()), _read(os.path.join(folder, _STATUS))
 
 
 def _raw_lines(job_id: str, logs_dir: str | None) -> list[bytes]:

@@ -138,7 +138,7 @@ class Settings:
                 table = tomllib.load(file)
         except OSError as error:
             raise InvalidValue("config file", f"{path} cannot be read: {error.strerror}") from None
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidValue("config file", f"{path} is not TOML: {error}") from None
         self.files.append(path)
         for name, value in table.items():
@@ -175,5 +175,21 @@ def hide_password(url: str | None) -> str | None:
     """A url as it may be shown: `postgresql://user:***@host/db`."""
     if url is None:
         return None
-    url = re.sub(r"(//[^/@:]*:)[^/]*(?=@)", r"\1***", url)
-    return re.sub(r"(?i)([?&]password=)[^&]*", r"\1***", url)
+    scheme, separator, rest = url.partition("://")
+    if not separator:
+        return url if re.match(r"(?:sqlite|file):", url) else re.sub(r"(?i)(pass\w*\s*=\s*)\S+", r"\1***", url)
+    login, at, place = rest.rpartition("@")
+    if at and ":" in login:
+        login = login.partition(":")[0] + ":***"
+    place = re.sub(r"([?&][^=&]*(?:pass|%70)[^=&]*=)[^&]*", r"\1***", place, flags=re.IGNORECASE)
+    return f"{scheme}://{login}{at}{place}"
+
+
+def scrub_password(message: str, url: str) -> str:
+    """What a driver says about that url, without the pieces of its password that it may quote."""
+    login = url.partition("://")[2].rpartition("@")[0]
+    secrets = [login.partition(":")[2], *re.findall(r"(?i)[?&][^=&]*(?:pass|%70)[^=&]*=([^&]*)", url)]
+    for piece in re.split(r"[^\w]+", " ".join(secrets)):
+        if len(piece) > 2:
+            message = message.replace(piece, "***")
+    return message

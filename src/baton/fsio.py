@@ -152,17 +152,17 @@ class FileLock:
         self._fd = -1
 
     def __enter__(self) -> Self:
-        fd = open_private(self.path, os.O_RDWR | os.O_CREAT)
-        try:
+        while True:
+            fd = open_private(self.path, os.O_RDWR | os.O_CREAT)
             try:
-                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                self._wait(fd)
-        except BaseException:
-            os.close(fd)
-            raise
-        self._fd = fd
-        return self
+                lock_within(fd, self.path, self._timeout_sec)
+                if _is_at(fd, self.path):
+                    self._fd = fd
+                    return self
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)  # somebody removed the file meanwhile: a lock on what nobody else can find is none
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -170,30 +170,45 @@ class FileLock:
         fd, self._fd = self._fd, -1
         os.close(fd)
 
-    def _wait(self, fd: int) -> None:
-        """Waits in the kernel's queue, which is fair where polling is not. That call knows no time limit, so a
-        thread makes it, on a descriptor of its own: a lock that comes too late goes with that descriptor."""
-        done = _thread.allocate_lock()
-        done.acquire()
-        own = os.dup(fd)
-        failure: list[OSError] = []
 
-        def block() -> None:
-            try:
-                fcntl.flock(own, fcntl.LOCK_EX)
-            except OSError as error:
-                failure.append(error)
-            os.close(own)
-            done.release()
+def lock_within(fd: int, path: str, timeout_sec: float = LOCK_TIMEOUT_SEC) -> None:
+    """An exclusive flock on an open file, or RegistryBusy when somebody else keeps it for too long.
 
-        _thread.start_new_thread(block, ())
-        if not done.acquire(timeout=self._timeout_sec):
-            raise RegistryBusy(
-                f"{self.path} has been locked for {self._timeout_sec:g} s; another baton is stuck or stopped "
-                f"(find it with: fuser {self.path})"
-            )
-        if failure:
-            raise failure[0]
+    Waits in the kernel's queue, which is fair where polling is not. That call knows no time limit, so a thread makes
+    it, on a descriptor of its own: a lock that comes too late goes with that descriptor."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    except BlockingIOError:
+        pass
+    done = _thread.allocate_lock()
+    done.acquire()
+    own = os.dup(fd)
+    failure: list[OSError] = []
+
+    def block() -> None:
+        try:
+            fcntl.flock(own, fcntl.LOCK_EX)
+        except OSError as error:
+            failure.append(error)
+        os.close(own)
+        done.release()
+
+    _thread.start_new_thread(block, ())
+    if not done.acquire(timeout=timeout_sec):
+        raise RegistryBusy(
+            f"{path} has been locked for {timeout_sec:g} s; another baton is stuck, stopped or busy with a migration "
+            f"(find it with: fuser {path})"
+        )
+    if failure:
+        raise failure[0]
+
+
+def _is_at(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 def network_fs_kind(path: str, mountinfo: str | None = None) -> str | None:

@@ -10,9 +10,19 @@ import os
 import sys
 
 from baton import lifecycle
-from baton.clock import SystemClock
+from baton.clock import SECOND_NS, SystemClock, parse_time
 from baton.fsio import make_home
-from baton.model import DEFAULT_AGENT, Job, Status, check_event_name, check_status, new_job
+from baton.model import (
+    DEFAULT_AGENT,
+    TERMINAL,
+    Job,
+    Status,
+    check_event_name,
+    check_label,
+    check_status,
+    new_job,
+    with_new_id,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,6 +36,9 @@ if TYPE_CHECKING:
     from baton.registry.base import Registry
     from baton.registry.listing import JobFilter
     from baton.registry.results import Change, Page
+
+
+_AT_ONCE_NS = 5 * SECOND_NS
 
 
 def this_process() -> str:
@@ -50,8 +63,8 @@ class Jobs:
         warn: Callable[[str], None] = _warn,
     ) -> None:
         self.registry = registry
-        self._home = home
-        self.logs_dir = logs_dir
+        self._home = home and os.path.abspath(home)
+        self.logs_dir = os.path.abspath(logs_dir)
         self._clock: Clock = clock or SystemClock()
         self._warn = warn
 
@@ -70,7 +83,8 @@ class Jobs:
     def register_many(self, drafts: Iterable[Job]) -> list[Job]:
         if self._home is not None:
             make_home(self._home)
-        jobs = self.registry.register_many(drafts)
+        # An id whose log outlived its job is not given out again.
+        jobs = self.registry.register_many(with_new_id(job) if self._has_log(job) else job for job in drafts)
         for job in jobs:
             self._begin_log(job)
         return jobs
@@ -89,7 +103,14 @@ class Jobs:
             agent_session, holder=this_process() if holder is None else holder, lease_sec=lease_sec
         )
         if job is not None:
-            before = job.replace(status=Status.PENDING, attempt=job.attempt - 1)
+            before = job.replace(
+                status=Status.PENDING,
+                attempt=job.attempt - 1,
+                claimed_by=None,
+                deadline_at=None,
+                lease_expires_at=None,
+                lease_mark=None,
+            )
             self._log_change(before, job)
         return job
 
@@ -100,6 +121,7 @@ class Jobs:
 
     def release(self, job_id: str, *, attempt: int | None = None, reason: str = "released") -> Job:
         """Hands a running job back: it is pending again, for whoever picks next."""
+        check_label("reason", reason)
         change = self.registry.requeue(job_id, attempt=attempt)
         self._log_change(change.before, change.after, reason=reason)
         return change.after
@@ -171,21 +193,26 @@ class Jobs:
         """Writes what the audit log missed, marked as written later."""
         self._audited(job.job_id, lambda: self._catch_up(job))
 
-    def _catch_up(self, job: Job) -> None:
+    def _has_log(self, job: Job) -> bool:
+        return os.path.exists(os.path.join(self.logs_dir, job.job_id))
+
+    def _catch_up(self, job: Job) -> str | None:
+        """Brings the log to where the job was; returns the status the log had, where that is already beyond it."""
         from baton import audit
 
+        now_ns = self._clock.wall_ns()
         logged = audit.read_logged_status(job.job_id, self.logs_dir)
         if logged is None:
-            audit.init_job_log(job.record(), now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir, adopted=True)
+            late = now_ns - parse_time(job.created_at) > _AT_ONCE_NS
+            audit.init_job_log(job.record(), now_ns=now_ns, logs_dir=self.logs_dir, late=late)
+        elif logged in TERMINAL and job.status not in TERMINAL:
+            return logged  # somebody who came after us was quicker with the log
         elif logged != job.status:
+            detail = "written later: the log missed this change"
             audit.update_logged_status(
-                job.job_id,
-                logged,
-                job.status,
-                now_ns=self._clock.wall_ns(),
-                logs_dir=self.logs_dir,
-                detail="written later: the log missed this change",
+                job.job_id, logged, job.status, now_ns=now_ns, logs_dir=self.logs_dir, detail=detail
             )
+        return None
 
     def _begin_log(self, job: Job) -> None:
         from baton import audit
@@ -205,16 +232,19 @@ class Jobs:
     ) -> None:
         from baton import audit
 
-        self._catch_up(before)
+        beyond = self._catch_up(before)
         for old, new in changes:
             more: dict[str, Any] = {"attempt": after.attempt}
+            if beyond is not None:
+                more["late"] = True  # the log tells it, but its status is the later one
             if new is Status.RUNNING and after.claimed_by:
                 more["claimed_by"] = after.claimed_by
             if reason is not None:
                 more["reason"] = reason
             requeued = new is Status.PENDING
             line = {"event": "requeued" if requeued else "status_changed", "from": old, "to": new, **more}
-            audit.append_event(after.job_id, line, status=new, now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir)
+            status = new if beyond is None else None
+            audit.append_event(after.job_id, line, status=status, now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir)
 
     def _log_event(self, event: StoredEvent) -> None:
         import json
@@ -263,7 +293,7 @@ class Jobs:
             lambda: audit.append_event(job_id, line, now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir),
         )
 
-    def _audited(self, job_id: str, write: Callable[[], None]) -> None:
+    def _audited(self, job_id: str, write: Callable[[], object]) -> None:
         """The history must never break the present."""
         try:
             write()

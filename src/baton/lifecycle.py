@@ -123,7 +123,7 @@ def lease_ns(lease_sec: float | None) -> int | None:
         return None
     if not 0 < lease_sec <= 366 * 86400:
         raise InvalidValue("lease", "must be more than 0 seconds and at most a year")
-    return int(lease_sec * SECOND_NS)
+    return max(int(lease_sec * SECOND_NS), 1)
 
 
 def may_prune(job: Job, before_ns: int) -> bool:

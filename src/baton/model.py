@@ -5,6 +5,7 @@ Hand-written classes instead of dataclasses: importing `dataclasses` costs more 
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from enum import StrEnum
@@ -21,6 +22,7 @@ SCHEMA_VERSION = 1
 DEFAULT_AGENT = "claude-code"
 DEFAULT_TIMEOUT_SEC = 3600
 DEFAULT_IDLE_TIMEOUT_SEC = 120
+MAX_TIMEOUT_SEC = 10 * 366 * 86400
 MAX_PROMPT_BYTES = 1024 * 1024
 HIDDEN = "***"
 
@@ -98,6 +100,24 @@ def _time(value: object) -> str:
     if not isinstance(value, str):
         raise ValueError(f"must be a time as text, not {_kind(value)}")
     return format_time(parse_time(value))
+
+
+def _mark(value: object) -> str:
+    text = _label(value)
+    if not re.fullmatch(r"[^/]+/\d{1,19}", text, re.ASCII):
+        raise ValueError("is not a boot id and a number of nanoseconds")
+    return text
+
+
+def _extra(record: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """Fields that are not ours, kept as they are; but what cannot be written again as JSON is refused."""
+    extra = {key: value for key, value in record.items() if key not in known}
+    if extra:
+        try:
+            json.dumps(extra, ensure_ascii=False, allow_nan=False).encode()
+        except (ValueError, RecursionError):
+            raise ValueError("holds a field that is not strict JSON") from None
+    return extra
 
 
 def _boolean(value: object) -> bool:
@@ -193,7 +213,7 @@ class Broker(Value):
                 known[name] = check(value.get(name))
             except ValueError as error:
                 raise ValueError(f"has a field {name} that {error}") from None
-        return cls(**known, extra={name: value[name] for name in value if name not in _BROKER_CHECKS})
+        return cls(**known, extra=_extra(value, _BROKER_CHECKS))
 
     def record(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _BROKER_CHECKS} | self.extra
@@ -255,8 +275,8 @@ _SEED_FIELDS: Final[tuple[tuple[str, Callable[[object], Any], Any], ...]] = (
     ("agent_session", _label, REQUIRED),
     ("broker", Broker.parse, None),
     ("topic_prefix", _topic, REQUIRED),
-    ("timeout_sec", _whole(1), DEFAULT_TIMEOUT_SEC),
-    ("idle_timeout_sec", _whole(1), DEFAULT_IDLE_TIMEOUT_SEC),
+    ("timeout_sec", _whole(1, MAX_TIMEOUT_SEC), DEFAULT_TIMEOUT_SEC),
+    ("idle_timeout_sec", _whole(1, MAX_TIMEOUT_SEC), DEFAULT_IDLE_TIMEOUT_SEC),
     ("expected_artifacts", _texts, ()),
     ("last_seq", _whole(0), 0),
     ("auth_token", _optional(_label), None),
@@ -268,7 +288,7 @@ _OWN_FIELDS: Final[tuple[tuple[str, Callable[[object], Any], Any], ...]] = (
     ("priority", _whole(-(10**9), 10**9), 0),
     ("claimed_by", _optional(_label), None),
     ("lease_expires_at", _optional(_time), None),
-    ("lease_mark", _optional(_label), None),
+    ("lease_mark", _optional(_mark), None),
     ("deadline_at", _optional(_time), None),
     ("last_event_at", _optional(_time), None),
     ("finished_at", _optional(_time), None),
@@ -345,7 +365,10 @@ class Job(Value):
                 raise InvalidRecord(name, field, str(error)) from None
         if stored_as is not None and values["job_id"] != stored_as:
             raise InvalidRecord(name, "job_id", "names another job")
-        return cls(**values, extra={key: record[key] for key in record if key not in _CHECKS})
+        try:
+            return cls(**values, extra=_extra(record, _CHECKS))
+        except ValueError as error:
+            raise InvalidRecord(name, "record", str(error)) from None
 
     def record(self) -> dict[str, Any]:
         """The record as it is stored."""

@@ -48,9 +48,9 @@ class _Worker:
 
     def run(self) -> None:
         turns = {
-            self._register: 20,
-            self._register_batch: 15,
-            self._carry_a_job_through: 45,
+            self._register: 10,
+            self._register_batch: 10,
+            self._carry_a_job_through: 60,
             self._look_at_one_of_mine: 3,
             self._publish: 3,
             self._expire_leases: 4,

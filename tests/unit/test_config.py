@@ -82,6 +82,11 @@ def test_a_wrong_environment_variable_is_named(env, name, value):
         ("postgresql://me:se@cr:et@host/db?x=1", "postgresql://me:***@host/db?x=1"),
         ("postgresql://host/db?user=me&password=secret&x=1", "postgresql://host/db?user=me&password=***&x=1"),
         ("sqlite:/a/b.db", "sqlite:/a/b.db"),
+        ("postgresql://u:pa/ss@host/db", "postgresql://u:***@host/db"),
+        ("postgresql://u@corp:ss@host/db", "postgresql://u@corp:***@host/db"),
+        ("postgresql://h/db?sslpassword=secret", "postgresql://h/db?sslpassword=***"),
+        ("postgresql://h/db?%70assword=secret", "postgresql://h/db?%70assword=***"),
+        ("postgresql:host=x password=secret", "postgresql:host=x password=***"),
         (None, None),
     ],
 )

@@ -10,7 +10,7 @@ import subprocess
 import sys
 
 from baton.cli.main import verb_parser
-from baton.cli.output import counted
+from baton.cli.output import counted, one_line
 from baton.config import Settings
 from baton.errors import BatonError
 from baton.fsio import network_fs_kind
@@ -35,7 +35,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         print(json.dumps([dict(zip(("state", "what", "detail"), each, strict=True)) for each in findings]))
     else:
         for state, what, detail in findings:
-            print(f"{_MARKS[state]}  {what}: {detail}")
+            print(f"{_MARKS[state]}  {what}: {one_line(detail, 500)}")
     return 1 if any(state == "broken" for state, _, _ in findings) else 0
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 
 from baton.cli.main import verb_parser
+from baton.cli.output import json_text
 from baton.config import Settings
 from baton.errors import InvalidValue, NothingPending, UsageError
 from baton.jobs import open_jobs
@@ -36,16 +36,17 @@ def add_job(parser: argparse.ArgumentParser) -> None:
 
 
 def job_of(options: argparse.Namespace) -> str:
-    if options.id and options.job and options.id != options.job:
+    given = {each for each in (options.id, options.job) if each is not None}
+    if len(given) > 1:
         raise UsageError("two different jobs were named; give one ID")
-    job_id: str | None = options.id or options.job or os.environ.get("BATON_JOB_ID")
-    if not job_id:
+    job_id: str | None = given.pop() if given else os.environ.get("BATON_JOB_ID")
+    if job_id is None:
         raise UsageError("which job? give its ID; `baton list` shows them")
     return job_id
 
 
 def show_job(job: Job, *, show_secrets: bool = False) -> None:
-    print(json.dumps(job.public(show_secrets=show_secrets), ensure_ascii=False, indent=2))
+    print(json_text(job.public(show_secrets=show_secrets), indent=2))
 
 
 # -- register ----------------------------------------------------------------------------------------------

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 
 from baton.cli.main import verb_parser
-from baton.cli.output import STATUS_COLOURS, ago, on_terminal, one_line, parse_duration, print_table, say
+from baton.cli.output import STATUS_COLOURS, ago, json_text, on_terminal, one_line, parse_duration, print_table, say
 from baton.clock import parse_time
 from baton.config import Settings
 from baton.jobs import open_jobs
@@ -89,7 +88,7 @@ def _print_json(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -
     separator = "[\n"
     for batch in _pages(jobs, condition, options.limit, options.after):
         for job in batch:
-            record = json.dumps(job.public(show_secrets=options.show_secrets), ensure_ascii=False)
+            record = json_text(job.public(show_secrets=options.show_secrets))
             sys.stdout.write(separator + record)
             separator = ",\n"
     sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")

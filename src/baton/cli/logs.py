@@ -8,7 +8,7 @@ import os
 from baton import audit
 from baton.cli.jobs import add_job, job_of
 from baton.cli.main import verb_parser
-from baton.cli.output import STATUS_COLOURS, counted, on_terminal, one_line, print_table, say
+from baton.cli.output import STATUS_COLOURS, counted, json_text, on_terminal, one_line, print_table, say
 from baton.config import Settings
 from baton.errors import AuditDamaged, BatonError, InvalidValue, UsageError
 from baton.jobs import open_jobs
@@ -46,7 +46,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     lines = list(audit.iter_logged_events(job_id, settings.logs_dir))
     for line in lines[-options.tail :] if options.tail else lines:
         if options.json:
-            print(json.dumps(line, ensure_ascii=False))
+            print(json_text(line))
         else:
             print(_readable(line))
     return 0
@@ -96,7 +96,7 @@ def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:
 
 def _readable(line: dict[str, Any]) -> str:
     kind = str(line.get("event", "?"))
-    words = [str(line.get("ts", "?"))[:23].removesuffix("Z") + "Z", kind.ljust(14)]
+    words = [str(line.get("ts", "?"))[:23].removesuffix("Z") + "Z", one_line(kind).ljust(14)]
     if "from" in line and "to" in line:
         words.append(f"{line['from']} → {line['to']}")
         if line.get("attempt"):
@@ -109,4 +109,4 @@ def _readable(line: dict[str, Any]) -> str:
             words.append(str(payload["detail"]))
     if line.get("detail"):
         words.append(str(line["detail"]))
-    return one_line("  ".join(words).replace("  ", "\N{NO-BREAK SPACE} "), 400).replace("\N{NO-BREAK SPACE}", " ")
+    return "  ".join(one_line(word, 400) for word in words)

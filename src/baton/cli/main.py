@@ -144,10 +144,18 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except BatonError as error:
         if "--debug" in rest:
-            raise
-        print(f"baton: {error}", file=sys.stderr)
+            import traceback
+
+            traceback.print_exc()
+        _complain(str(error))
         return error.exit_code
     return code
+
+
+def _complain(message: str) -> None:
+    """One line, whatever stands in the message: parts of it may come from files and from others."""
+    flat = " ".join(message.split())
+    print("baton: " + "".join(each if each.isprintable() else "\ufffd" for each in flat), file=sys.stderr)
 
 
 def _prepare_streams() -> None:
@@ -171,7 +179,7 @@ def run() -> NoReturn:
         sys.stdout.flush()
         code = stop.code if isinstance(stop.code, int) else 1
     except BatonError as error:
-        print(f"baton: {error}", file=sys.stderr)
+        _complain(str(error))
         code = error.exit_code
     except KeyboardInterrupt:
         code = INTERRUPTED
@@ -180,13 +188,12 @@ def run() -> NoReturn:
     except OSError as error:
         if "--debug" in sys.argv:
             raise
-        print(f"baton: {error.filename or 'the output'}: {error.strerror}", file=sys.stderr)
+        _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
         code = 1
     except Exception as error:
         if "--debug" in sys.argv:
             raise
-        name = f"{type(error).__name__}: {error}"
-        print(f"baton: unexpected {name}; run it again with --debug and report what it shows", file=sys.stderr)
+        _complain(f"unexpected {type(error).__name__}: {error}; run it again with --debug and report what it shows")
         code = 1
     sys.stderr.flush()
     # Everything is closed and written; taking the interpreter apart would only cost 5 ms.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import sys
@@ -20,6 +21,7 @@ STATUS_COLOURS: Final = {
     "error": "red",
     "cancelled": "bright_black",
 }
+_UNSEEN: Final = re.compile("[\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ufeff]")
 _UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -35,6 +37,7 @@ def say(message: str) -> None:
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours: Sequence[str | None]) -> None:
     """A table as wide as the terminal; the last column takes what is left. `colours` has one entry a row, for
     its second cell. In a pipe: the rows, separated by tabs, without headings."""
+    rows = [[one_line(cell, 1000) for cell in row] for row in rows]
     if not on_terminal():
         for row in rows:
             print("\t".join(row))
@@ -63,6 +66,11 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours:
     console.print(table)
 
 
+def json_text(value: object, indent: int | None = None) -> str:
+    """JSON for people and programs: what a terminal would act on is written as an escape."""
+    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False, indent=indent))
+
+
 def one_line(text: str, longest: int = 200) -> str:
     """Text of a stranger, safe to print: control characters, escapes and text-direction tricks taken out."""
     flat = " ".join(text.split())
@@ -89,7 +97,7 @@ def ago(then_ns: int, now_ns: int) -> str:
 
 def parse_duration(field: str, text: str) -> int:
     """`90s`, `15m`, `2h`, `30d`, `4w` in nanoseconds. Without a unit it is refused: 30 days are not 30 seconds."""
-    match = re.fullmatch(r"(\d{1,9})([smhdw])", text.strip(), re.ASCII)
+    match = re.fullmatch(r"(\d{1,5})([smhdw])", text.strip(), re.ASCII)
     if match is None:
         raise InvalidValue(field, f"must be a duration such as 90s, 15m, 2h, 30d or 4w, not {text[:40]!r}")
     return int(match[1]) * _UNITS[match[2]] * 10**9

@@ -37,6 +37,10 @@ class Index:
     def unsent(self) -> list[str]:
         return sorted(_names(os.path.join(self.folder, "unsent")))
 
+    def knows(self, job: Job) -> bool:
+        """Whether a pending job has its marker."""
+        return os.path.exists(self._pending_marker(job))
+
     def add(self, job: Job) -> None:
         if job.status is Status.PENDING:
             _touch(self._pending_marker(job))

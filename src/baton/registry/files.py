@@ -28,6 +28,7 @@ from baton.clock import SystemClock, format_time, lease_expired, lease_mark, par
 from baton.errors import InvalidRecord, InvalidValue, JobNotFound, RegistryUnavailable
 from baton.fsio import (
     FileLock,
+    exists,
     fsync_dir,
     make_private_dir,
     make_store_dir,
@@ -68,13 +69,14 @@ class FileRegistry:
     multi_host = False
 
     def __init__(self, folder: str, *, clock: Clock | None = None) -> None:
-        self.folder = folder
         self.where = f"file:{folder}"
-        self.url = f"file:{os.path.abspath(folder)}"
+        self.folder = folder = os.path.realpath(folder)
+        self.url = f"file:{folder}"
         self._clock: Clock = clock or SystemClock()
         self.lock_path = os.path.join(folder, ".lock")
         self._lock = FileLock(self.lock_path)
         self._trusted = False  # the index, by the verb that holds the lock now
+        self._absent = False  # the folder, when the present verb began: it sees nothing, whatever comes meanwhile
         self._index = Index(os.path.join(folder, ".index"))
 
     def close(self) -> None:
@@ -130,6 +132,8 @@ class FileRegistry:
             if isinstance(job, InvalidRecord):
                 bad.append(job)
                 continue
+            if job.status is Status.PENDING and not self._index.knows(job):
+                self._distrust_index()
             key = (parse_time(job.created_at), job.job_id)
             if (start is None or key < start) and condition.matches(job):
                 found.append((key, job))
@@ -144,7 +148,7 @@ class FileRegistry:
         lease_ns = lifecycle.lease_ns(lease_sec)
         with self._writing():
             self._refresh_index()
-            for job_id, marker in self._index.pending(agent_session):
+            for job_id, marker in () if self._absent else self._index.pending(agent_session):
                 try:
                     before = self._load(job_id)
                 except JobNotFound:
@@ -196,7 +200,7 @@ class FileRegistry:
         changes: list[Change] = []
         with self._writing():
             self._refresh_index()
-            for job_id in self._index.leased():
+            for job_id in [] if self._absent else self._index.leased():
                 try:
                     job = self._load(job_id)
                 except (JobNotFound, InvalidRecord):
@@ -219,7 +223,7 @@ class FileRegistry:
     def prune(self, before_ns: int, *, limit: int = 1000) -> list[str]:
         pruned: list[str] = []
         with self._writing():
-            for job in self._all():
+            for job in () if self._absent else self._all():
                 if isinstance(job, InvalidRecord) or not lifecycle.may_prune(job, before_ns):
                     continue
                 if not all(event.sent for event in self._events(job)):
@@ -303,7 +307,7 @@ class FileRegistry:
                 job = self._load(job_id)
             except JobNotFound:
                 return
-            self._log(job).mark_sent(seqs)
+            self._log(job).mark_sent(seq for seq in seqs if seq <= job.last_seq)
             if all(event.sent for event in self._events(job)):
                 self._index.drop_unsent(job_id)
 
@@ -362,19 +366,20 @@ class FileRegistry:
     @contextmanager
     def _writing(self, *, create: bool = False) -> Iterator[None]:
         with self._translated_errors():
-            if not os.path.isdir(self.folder):
-                if not create:
-                    yield  # an empty registry; nothing is found, so nothing is written
-                    return
-                make_store_dir(self.folder)
-                self._trust_index()
-            elif create:
+            if not create and not exists(self.folder):
+                self._absent = True
+                try:
+                    yield
+                finally:
+                    self._absent = False
+                return
+            if create:
                 make_store_dir(self.folder)
             with self._lock:
                 refuse_moved(self.folder, self.url)
                 # A verb that fails or dies in the middle leaves the folder's own time behind, and with it
                 # the news that the index must be built anew.
-                self._trusted = self._index_is_current()
+                self._trusted = self._index_is_current() or not holds_records(self.folder)
                 self._finish_batch()
                 yield
                 if self._trusted:
@@ -424,16 +429,16 @@ class FileRegistry:
         return os.path.join(self.folder, f"{job_id}.json")
 
     def _load(self, job_id: str) -> Job:
+        if self._absent:
+            raise JobNotFound(job_id, self.where)
         try:
             content = read_file(self._path(job_id))
         except FileNotFoundError:
             raise JobNotFound(job_id, self.where) from None
-        except IsADirectoryError:
-            raise InvalidRecord(job_id, "record", "is a folder") from None
         except OSError as error:
-            if error.errno != errno.EINVAL:
+            if error.errno not in (errno.EINVAL, errno.EISDIR, errno.EACCES, errno.ELOOP):
                 raise
-            raise InvalidRecord(job_id, "record", "is not a regular file") from None
+            raise InvalidRecord(job_id, "record", f"cannot be read: {error.strerror}") from None
         try:
             record = json.loads(content)
         except (ValueError, RecursionError):
@@ -478,11 +483,21 @@ class FileRegistry:
 
     def _trust_index(self) -> None:
         moment = self._trusted_time_ns()
-        os.utime(self.folder, ns=(moment, moment))
+        try:
+            os.utime(self.folder, ns=(moment, moment))
+        except PermissionError:
+            pass  # the folder is somebody else's: the index is built anew each time
+
+    def _distrust_index(self) -> None:
+        """A record came from elsewhere while one of us was writing: the next verb that needs the index builds it."""
+        try:
+            os.utime(self.folder)
+        except OSError:
+            pass  # not ours, or read-only: then nobody relies on it either
 
     def _refresh_index(self) -> None:
         """Finishes what a crash interrupted and makes the index speak of every record there is."""
-        if self._trusted or not os.path.isdir(self.folder):
+        if self._trusted or self._absent:
             return
         for name in os.listdir(self.folder):
             if _TEMPORARY.fullmatch(name):

@@ -51,6 +51,9 @@ def cursor(created_ns: int, job_id: str) -> str:
 def parse_cursor(text: str) -> tuple[int, str]:
     created, _, job_id = text.rpartition("-")
     try:
-        return int(created), check_job_id(job_id)
+        moment = int(created)
+        if abs(moment) >= 2**63:
+            raise ValueError
+        return moment, check_job_id(job_id)
     except (ValueError, InvalidValue):
         raise InvalidValue("cursor", "must be what the page before named as its continuation") from None

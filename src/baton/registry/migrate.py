@@ -49,20 +49,26 @@ def finish_interrupted(current: Registry, leftover: Registry) -> str | None:
 
 def _make_room(source: Registry, target: Registry) -> None:
     """The target holds nothing, or only what an earlier, interrupted run put there."""
-    there = _ids(target)
+    there = {_id(each): each for each in target.export()}
     if not there:
         return
-    foreign = there - _ids(source)
-    if foreign:
+    for each in source.export():
+        if there.get(_id(each)) == each:
+            del there[_id(each)]
+    if there:
         raise MigrationFailed(
-            f"{target.where} already holds jobs that are not in {source.where}, {min(foreign)} among them; "
-            "migrate into an empty registry"
+            f"{target.where} already holds jobs that are not, or not as they are there, in {source.where}, "
+            f"{min(there)} among them; migrate into an empty registry"
         )
     target.set_aside()
 
 
 def _ids(registry: Registry) -> set[str]:
-    return {each.job_id if isinstance(each, InvalidRecord) else each.job.job_id for each in registry.export()}
+    return {_id(each) for each in registry.export()}
+
+
+def _id(each: Entry | InvalidRecord) -> str:
+    return each.job_id if isinstance(each, InvalidRecord) else each.job.job_id
 
 
 def _sound(source: Registry) -> Iterator[Entry]:

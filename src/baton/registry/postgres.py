@@ -7,9 +7,9 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from baton.config import hide_password
-from baton.errors import InvalidValue, MissingExtra, NewerSchema, RegistryUnavailable
-from baton.registry.sql import COLUMNS, SqlRegistry, job_from_row
+from baton.config import hide_password, scrub_password
+from baton.errors import InvalidValue, MigrationFailed, MissingExtra, NewerSchema, RegistryUnavailable
+from baton.registry.sql import COLUMNS, SqlRegistry, jobs_that_fit
 
 try:
     import psycopg
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 SCHEMA: Final = 1
 _CONNECT_TIMEOUT_SEC: Final = 10
+_LOCK_TIMEOUT_SEC: Final = 30
 _TABLES: Final = """
 CREATE TABLE meta (schema_version integer NOT NULL);
 INSERT INTO meta VALUES (1);
@@ -131,7 +132,8 @@ class PostgresRegistry(SqlRegistry):
             connect_timeout=_CONNECT_TIMEOUT_SEC,
             application_name="baton",
         )
-        raw.execute(f'SET search_path TO "{self._schema}"'.encode())
+        # Whoever holds a row for longer than this is reported instead of waited for.
+        raw.execute(f"SET search_path TO \"{self._schema}\"; SET lock_timeout TO '{_LOCK_TIMEOUT_SEC}s'".encode())
         return raw
 
     def _prepare(self, raw: psycopg.Connection[Row]) -> None:
@@ -158,7 +160,7 @@ class PostgresRegistry(SqlRegistry):
             if isinstance(error, psycopg.OperationalError):
                 self.close()  # the next call connects again
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise RegistryUnavailable(f"{self.where}: {first_line}") from error
+            raise RegistryUnavailable(f"{self.where}: {scrub_password(first_line, self.url)}") from error
 
     # -- leases ------------------------------------------------------------------------------------------
 
@@ -171,7 +173,7 @@ class PostgresRegistry(SqlRegistry):
             " ORDER BY lease_expires_at LIMIT :limit FOR UPDATE SKIP LOCKED",
             {"now": self._now_ns(tx), "limit": limit},
         )
-        return [job_from_row(row) for row in rows]
+        return list(jobs_that_fit(rows))
 
     def _now_ns(self, tx: Transaction) -> int:
         micros: int = tx.rows(f"SELECT CAST(extract(epoch FROM {self._server_now}) * 1000000 AS bigint)")[0][0]
@@ -204,8 +206,22 @@ class PostgresRegistry(SqlRegistry):
         assert self._frozen is not None
         staging.close()
         self.close()
-        self._frozen.execute(f'DROP SCHEMA "{self._schema}" CASCADE'.encode())
+        self._refuse_strangers()
+        self._frozen.execute(f'DROP SCHEMA IF EXISTS "{self._schema}" CASCADE'.encode())
         self._frozen.execute(f'ALTER SCHEMA "{self._schema}_migrating" RENAME TO "{self._schema}"'.encode())
+
+    def _refuse_strangers(self) -> None:
+        """The schema goes as a whole, so nothing but ours may be in it."""
+        assert self._frozen is not None
+        found = self._frozen.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s)"
+            " AND relkind IN ('r', 'v', 'm', 'p', 'f') AND relname NOT IN ('meta', 'jobs', 'events')",
+            [self._schema],
+        ).fetchone()
+        if found is not None:
+            raise MigrationFailed(
+                f"schema {self._schema} also holds {found[0]}, which is not baton's; name another with ?schema=NAME"
+            )
 
     def mark_moved(self, url: str) -> None:
         """The url of the server is in people's settings: they must change it."""
@@ -213,6 +229,7 @@ class PostgresRegistry(SqlRegistry):
     def set_aside(self) -> str:
         assert self._frozen is not None
         self.close()
+        self._refuse_strangers()
         name = f"{self._schema}_set_aside_{time.strftime('%Y%m%dt%H%M%S')}"
         self._frozen.execute(f'ALTER SCHEMA "{self._schema}" RENAME TO "{name}"'.encode())
         return f"schema {name}"
@@ -228,6 +245,6 @@ def _split_schema(url: str) -> tuple[str, str]:
             schema = value
         else:
             rest.append(part)
-    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,30}", schema, re.ASCII):
-        raise InvalidValue("schema", "in the registry url must be a plain lower-case name")
+    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,30}", schema, re.ASCII) or schema == "public" or schema.startswith("pg_"):
+        raise InvalidValue("schema", "in the registry url must be a plain lower-case name, for baton alone")
     return base + ("?" + "&".join(rest) if rest else ""), schema

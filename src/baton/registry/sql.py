@@ -31,7 +31,7 @@ from baton.registry.results import Change, Entry, Page, Recorded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
     from typing import Any, Final, Protocol
 
@@ -141,30 +141,43 @@ class SqlRegistry:
         check_label("agent_session", agent_session)
         check_label("holder", holder)
         lease_ns = lifecycle.lease_ns(lease_sec)
-        with self._writing() as tx:
-            expires, mark = self._lease_end(tx, lease_ns) if lease_ns else (None, None)
-            rows = tx.rows(
-                # The same claim as lifecycle.claim, in the one statement that also finds the job.
-                f"""
-                UPDATE jobs SET status = 'running', attempt = attempt + 1, claimed_by = :holder,
-                    updated_at = :now, deadline_at = :now + timeout_sec * 1000000000,
-                    lease_expires_at = :expires, lease_mark = :mark,
-                    auth_token = CASE WHEN attempt = 0 AND auth_token <> '' THEN auth_token ELSE :token END
-                WHERE job_id = (
-                    SELECT job_id FROM jobs WHERE status = 'pending' AND agent_session = :label
-                    ORDER BY priority DESC, created_at, job_id LIMIT 1{self._skip_locked}
-                )
-                RETURNING {", ".join(COLUMNS)}""",
-                {
-                    "label": agent_session,
-                    "holder": holder,
-                    "now": self._clock.wall_ns(),
-                    "expires": expires,
-                    "mark": mark,
-                    "token": new_token(),
-                },
+        unfit: list[str] = []
+        while True:
+            try:
+                with self._writing() as tx:
+                    return self._claim(tx, agent_session, holder, lease_ns, unfit)
+            except InvalidRecord as error:
+                unfit.append(error.job_id)  # it stays as it is; `list` and `doctor` name it
+
+    def _claim(
+        self, tx: Transaction, agent_session: str, holder: str, lease_ns: int | None, unfit: Sequence[str]
+    ) -> Job | None:
+        expires, mark = self._lease_end(tx, lease_ns) if lease_ns else (None, None)
+        others = {f"not_{number}": job_id for number, job_id in enumerate(unfit)}
+        but = f"AND job_id NOT IN ({', '.join(':' + name for name in others)})" if others else ""
+        rows = tx.rows(
+            # The same claim as lifecycle.claim, in the one statement that also finds the job.
+            f"""
+            UPDATE jobs SET status = 'running', attempt = attempt + 1, claimed_by = :holder,
+                updated_at = :now, deadline_at = :now + timeout_sec * 1000000000,
+                lease_expires_at = :expires, lease_mark = :mark,
+                auth_token = CASE WHEN attempt = 0 AND auth_token <> '' THEN auth_token ELSE :token END
+            WHERE job_id = (
+                SELECT job_id FROM jobs WHERE status = 'pending' AND agent_session = :label {but}
+                ORDER BY priority DESC, created_at, job_id LIMIT 1{self._skip_locked}
             )
-            return job_from_row(rows[0]) if rows else None
+            RETURNING {", ".join(COLUMNS)}""",
+            {
+                "label": agent_session,
+                "holder": holder,
+                "now": self._clock.wall_ns(),
+                "expires": expires,
+                "mark": mark,
+                "token": new_token(),
+                **others,
+            },
+        )
+        return job_from_row(rows[0]) if rows else None
 
     def update_status(
         self, job_id: str, status: Status, *, attempt: int | None = None, holder: str = "operator"
@@ -419,6 +432,15 @@ def job_from_row(row: Row) -> Job:
     except (ValueError, TypeError):
         raise InvalidRecord(job_id, "record", "holds a column that is not JSON") from None
     return Job.parse(record, job_id, times_checked=True)
+
+
+def jobs_that_fit(rows: Iterable[Row]) -> Iterator[Job]:
+    """The jobs in these rows, without those that do not fit: one bad record must not stop the others."""
+    for row in rows:
+        try:
+            yield job_from_row(row)
+        except InvalidRecord:
+            continue
 
 
 def _to_event(row: Row) -> StoredEvent:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from _weakrefset import WeakSet
 from contextlib import contextmanager
 
 from baton.clock import lease_expired, lease_mark
-from baton.errors import NewerSchema, RegistryUnavailable
+from baton.errors import NewerSchema, RegistryBusy, RegistryUnavailable
 from baton.fsio import FileLock, exists, fsync_dir, make_private_dir, make_store_dir, open_private, remove_file
 from baton.registry.moved import mark_moved, moved_to, refuse_moved
-from baton.registry.sql import COLUMNS, SqlRegistry, job_from_row
+from baton.registry.sql import COLUMNS, SqlRegistry, jobs_that_fit
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,9 +70,12 @@ _WORDS: Final = (
 class _Connection:
     """A database connection as the statements in `sql` see it."""
 
-    def __init__(self, connection: sqlite3.Connection, identity: tuple[int, int] | None) -> None:
+    def __init__(
+        self, connection: sqlite3.Connection, identity: tuple[int, int] | None, *, lasting: bool = True
+    ) -> None:
         self.raw = connection
         self.identity = identity
+        self.lasting = lasting
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[Row]:
         return self.raw.execute(statement, values or {}).fetchall()
@@ -83,19 +87,33 @@ class _Connection:
         self.raw.executemany(statement, values)
 
 
+_registries: WeakSet[SqliteRegistry] = WeakSet()
+
+
+def _close_before_fork() -> None:
+    """SQLite keeps its locks by process: a child that inherits an open database, and even one that opens it anew, would
+    believe it holds locks that it does not. Closed here, both sides open it again when they need it."""
+    for registry in list(_registries):
+        registry.close()
+
+
+os.register_at_fork(before=_close_before_fork)
+
+
 class SqliteRegistry(SqlRegistry):
     multi_host = False
 
     def __init__(self, path: str, *, clock: Clock | None = None) -> None:
         super().__init__(clock)
-        self.path = path
         self.where = f"sqlite:{path}"
-        self.url = f"sqlite:{os.path.abspath(path)}"
-        self._folder = os.path.dirname(path) or "."
+        self.path = os.path.realpath(path)
+        self.url = f"sqlite:{self.path}"
+        self._folder = os.path.dirname(self.path)
         self.lock_path = os.path.join(self._folder, ".lock")
         self._lock = FileLock(self.lock_path)
         self._reader: _Connection | None = None
         self._writer: _Connection | None = None
+        _registries.add(self)
 
     def close(self) -> None:
         reader, self._reader = self._reader, None
@@ -106,7 +124,7 @@ class SqliteRegistry(SqlRegistry):
             try:
                 with self._lock:  # the last close of a database checkpoints it
                     writer.raw.close()
-            except OSError:  # the folder went away; there is nothing left to protect
+            except (OSError, RegistryBusy):  # the folder went away, or somebody is stuck: what was done is done
                 writer.raw.close()
 
     def __del__(self) -> None:
@@ -125,6 +143,9 @@ class SqliteRegistry(SqlRegistry):
                 yield connection
             finally:
                 connection.raw.execute("ROLLBACK")
+                if not connection.lasting:
+                    connection.raw.close()
+                    self._reader = None
 
     @contextmanager
     def _writing(self, *, create: bool = False) -> Iterator[Transaction]:
@@ -173,13 +194,15 @@ class SqliteRegistry(SqlRegistry):
             self._create()
         found = os.stat(self.path)
         raw = self._connect("mode=rw" if write else "mode=ro")
+        lasting = True
         try:
             version = self._schema_version(raw)
         except sqlite3.OperationalError:
             raw.close()
             if write or (os.path.exists(self.path + "-wal") and os.path.getsize(self.path + "-wal")):
                 raise
-            # A folder where nothing can be written, and no log to read: the file alone is the whole truth.
+            # A folder where nothing can be written, and no log to read: the file alone is the whole truth, for now.
+            lasting = False
             raw = self._connect("mode=ro&immutable=1")
             version = self._schema_version(raw)
         if version != SCHEMA:
@@ -189,7 +212,7 @@ class SqliteRegistry(SqlRegistry):
             raise RegistryUnavailable(f"{self.path} is a database, but not a registry; name another with --registry")
         if write:
             raw.execute("PRAGMA synchronous = FULL")
-        return _Connection(raw, (found.st_dev, found.st_ino))
+        return _Connection(raw, (found.st_dev, found.st_ino), lasting=lasting)
 
     def _create(self) -> None:
         """Makes the database complete under another name: one that is in its place is never half a one. Called
@@ -233,8 +256,8 @@ class SqliteRegistry(SqlRegistry):
     def _plain_words(self, message: str) -> str:
         """What SQLite means, and, where it does not say why, what the system says."""
         if "unable to open" in message:
+            # Never open the database itself here: closing it again would drop the locks of this process.
             try:
-                os.close(os.open(self.path, os.O_RDWR))
                 os.close(os.open(os.path.join(self._folder, ".lock"), os.O_RDWR | os.O_CREAT, 0o600))
             except OSError as error:
                 return f"{error.strerror}; nothing was changed"
@@ -253,7 +276,7 @@ class SqliteRegistry(SqlRegistry):
             f"SELECT {', '.join(COLUMNS)} FROM jobs"
             " WHERE status = 'running' AND lease_expires_at IS NOT NULL ORDER BY job_id"
         )
-        jobs = (job_from_row(row) for row in rows)
+        jobs = jobs_that_fit(rows)
         late = [
             job
             for job in jobs
