@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint unit bench crash clean
+.PHONY: demo test lint bench crash security clean
 
 demo: $(VENV)/.installed
 	$(BIN)/python scripts/demo.py
@@ -16,11 +16,16 @@ lint: $(VENV)/.dev-installed
 	$(BIN)/ruff format --check src tests bench scripts
 	$(BIN)/mypy
 
+security: $(VENV)/.dev-installed system-packages
+	$(BIN)/python -m pytest tests/security tests/unit/test_wire.py tests/system/test_audit_log.py \
+	    tests/integration/test_subscriber.py --full --timeout 3600
+
 crash: $(VENV)/.dev-installed system-packages
-	$(BIN)/python -m pytest tests/crash tests/contract/test_against_model.py --full --timeout 3600
+	$(BIN)/python -m pytest tests/crash tests/unit/test_watch.py tests/contract/test_against_model.py --full --timeout 3600
 
 bench: $(VENV)/.dev-installed system-packages
 	$(BIN)/python bench/registry.py
+	$(BIN)/python bench/events.py
 
 .PHONY: system-packages
 system-packages:

@@ -24,14 +24,17 @@ if TYPE_CHECKING:
         next_seq,
         open_jobs,
         pick_pending,
+        publish_event,
         record_event,
         register_job,
         release,
         renew_lease,
         requeue,
         stats,
+        subscribe,
         unsent_events,
         update_status,
+        verify_event,
     )
     from baton.audit import (
         append_event,
@@ -46,42 +49,47 @@ if TYPE_CHECKING:
     )
     from baton.errors import (
         BatonError,
+        BrokerUnavailable,
         EventRefused,
         IllegalTransition,
         InvalidRecord,
         InvalidValue,
         JobNotFound,
+        NotVerified,
         RegistryUnavailable,
         StaleAttempt,
     )
     from baton.jobs import Jobs
     from baton.model import EventName, Job, Status, StoredEvent
     from baton.registry.listing import JobFilter
+    from baton.wire.parse import Rejected
 
     LOGS_DIR: str
 
 _HOME_OF = {
     "baton.api": (
-        "events_after get_job list_jobs mark_sent next_seq open_jobs pick_pending record_event register_job "
-        "release renew_lease requeue stats unsent_events update_status"
+        "events_after get_job list_jobs mark_sent next_seq open_jobs pick_pending publish_event record_event "
+        "register_job release renew_lease requeue stats subscribe unsent_events update_status verify_event"
     ),
     "baton.audit": (
         "LOGS_DIR append_event init_job_log iter_logged_events job_log_path list_logged_jobs read_logged_meta "
         "read_logged_status update_logged_status verify_log"
     ),
     "baton.errors": (
-        "BatonError EventRefused IllegalTransition InvalidRecord InvalidValue JobNotFound RegistryUnavailable "
-        "StaleAttempt"
+        "BatonError BrokerUnavailable EventRefused IllegalTransition InvalidRecord InvalidValue JobNotFound "
+        "NotVerified RegistryUnavailable StaleAttempt"
     ),
     "baton.jobs": "Jobs",
     "baton.model": "EventName Job Status StoredEvent",
     "baton.registry.listing": "JobFilter",
+    "baton.wire.parse": "Rejected",
 }
 _MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names.split()}
 
 __all__ = [
     "LOGS_DIR",
     "BatonError",
+    "BrokerUnavailable",
     "EventName",
     "EventRefused",
     "IllegalTransition",
@@ -91,7 +99,9 @@ __all__ = [
     "JobFilter",
     "JobNotFound",
     "Jobs",
+    "NotVerified",
     "RegistryUnavailable",
+    "Rejected",
     "StaleAttempt",
     "Status",
     "StoredEvent",
@@ -108,6 +118,7 @@ __all__ = [
     "next_seq",
     "open_jobs",
     "pick_pending",
+    "publish_event",
     "read_logged_meta",
     "read_logged_status",
     "record_event",
@@ -116,9 +127,11 @@ __all__ = [
     "renew_lease",
     "requeue",
     "stats",
+    "subscribe",
     "unsent_events",
     "update_logged_status",
     "update_status",
+    "verify_event",
     "verify_log",
 ]
 

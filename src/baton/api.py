@@ -11,12 +11,14 @@ from baton.config import Settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any, TypedDict, Unpack
 
     from baton.model import Job, StoredEvent
+    from baton.mqtt.publisher import Published
     from baton.registry.listing import JobFilter
     from baton.registry.results import Page
+    from baton.wire.parse import Event
 
     class Where(TypedDict, total=False):
         home: str | None
@@ -111,6 +113,57 @@ def record_event(
     """Writes a signed event into the job's story; it is unsent until a publisher has sent it."""
     with open_jobs(**where) as jobs:
         return jobs.record_event(job_id, event, detail=detail, data=data, attempt=attempt)
+
+
+def publish_event(
+    job_id: str,
+    event: str,
+    *,
+    detail: str = "",
+    data: Mapping[str, Any] | None = None,
+    attempt: int | None = None,
+    verify: bool = True,
+    **where: Unpack[Where],
+) -> Published:
+    """Records the event and sends it. When no broker can be reached it is safe in the registry, `sent` is False, and
+    `trouble` says why. `completed` is refused (NotVerified) while the expected results are not there."""
+    from baton.mqtt.publisher import publish_event as publish
+
+    settings = Settings(where)
+    with _jobs.open_jobs(settings) as jobs:
+        return publish(jobs, settings, job_id, event, detail=detail, data=data, attempt=attempt, verify=verify)
+
+
+def subscribe(
+    *job_ids: str,
+    follow_all: bool = False,
+    timeout_sec: float | None = None,
+    idle_timeout_sec: float | None = None,
+    **where: Unpack[Where],
+) -> Iterator[dict[str, Any]]:
+    """The events of these jobs as they come, each once and in order, until the jobs have ended or a clock has run out
+    (the job's own limits, unless others are given): payloads, without their signature."""
+    from baton.mqtt.subscriber import Subscription
+
+    settings = Settings(where)
+    with _jobs.open_jobs(settings) as jobs:
+        yield from Subscription(
+            jobs,
+            settings,
+            job_ids,
+            follow_all=follow_all,
+            timeout_sec=timeout_sec,
+            idle_timeout_sec=idle_timeout_sec,
+        )
+
+
+def verify_event(payload: bytes, auth_token: str) -> Event:
+    """The event in a payload, if it fits the protocol and was signed with that key; Rejected otherwise."""
+    from baton.wire.parse import check_signature, parse_event
+
+    event = parse_event(payload)
+    check_signature(event, auth_token)
+    return event
 
 
 def renew_lease(job_id: str, *, attempt: int, lease_sec: float, **where: Unpack[Where]) -> Job:

@@ -126,7 +126,7 @@ def _append(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], now_ns
         head = {"n": 0, "head": _FIRST}
         if size == 0:
             _write_head(folder, _head(None, format_time(now_ns), 0, _FIRST), sync_folder=True)
-    current = head.get("n") == number
+    current = head.get("n") == number and head.get("head") == previous
     content = b""
     for each in [*_repairs(head, number, previous, size - end), *new_lines]:
         number += 1

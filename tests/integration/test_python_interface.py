@@ -85,3 +85,22 @@ def test_unknown_words_get_typed_errors():
         baton.update_status(job.job_id, "completed")
     with pytest.raises(baton.InvalidValue, match="registry"):
         baton.stats(registry="nonsense")
+
+
+def test_publishing_listening_and_verifying(tmp_path, monkeypatch):
+    from baton.broker.local import stop_broker
+
+    monkeypatch.setenv("BATON_STATE_DIR", str(tmp_path / "state"))
+    try:
+        job = baton.register_job("x", expected_artifacts=["a.md"], workdir=str(tmp_path))
+        assert baton.publish_event(job.job_id, "started", detail="hello").sent
+        with pytest.raises(baton.NotVerified, match=r"a\.md"):
+            baton.publish_event(job.job_id, "completed")
+        (tmp_path / "a.md").write_text("x")
+        published = baton.publish_event(job.job_id, "completed", attempt=1)
+        assert [event["event"] for event in baton.subscribe(job.job_id, timeout_sec=20)] == ["started", "completed"]
+        assert baton.verify_event(published.event.payload, job.auth_token).seq == 2
+        with pytest.raises(baton.Rejected):
+            baton.verify_event(published.event.payload, "another key")
+    finally:
+        stop_broker(str(tmp_path / "state"))

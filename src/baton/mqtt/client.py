@@ -77,7 +77,9 @@ class Publisher:
     def _connected_socket(self, deadline: float) -> Any:
         address = self._address
         try:
-            found = _socket.getaddrinfo(address.host, address.port, 0, _socket.SOCK_STREAM)
+            # As bytes: for text, the lookup loads the tables of international names first.
+            host = address.host.encode() if address.host.isascii() else address.host
+            found = _socket.getaddrinfo(host, address.port, 0, _socket.SOCK_STREAM)
         except OSError:
             raise self._failure("has a name that cannot be looked up; check MQTT_BROKER") from None
         failure: OSError | None = None
