@@ -49,13 +49,15 @@ def register_job(
     **where: Unpack[Where],
 ) -> Job:
     """Registers a pending job and returns it. InvalidValue, and nothing written, when an argument does not fit."""
+    from baton.broker.address import broker_record
+
     settings = Settings(where)
     with _jobs.open_jobs(settings) as jobs:
         return jobs.register_job(
             prompt,
             agent=agent or settings.agent,
             agent_session=agent_session,
-            broker=broker,
+            broker=broker_record(settings) if broker is None else broker,
             timeout_sec=settings.timeout_sec if timeout_sec is None else timeout_sec,
             idle_timeout_sec=settings.idle_timeout_sec if idle_timeout_sec is None else idle_timeout_sec,
             expected_artifacts=expected_artifacts,

@@ -217,6 +217,14 @@ class TestWhichBroker:
         assert broker_address(Settings(env={"HOME": "/x"}), job).tls
         assert not broker_address(Settings(env={"HOME": "/x", "MQTT_TLS": "0"}), job).tls
 
+    def test_a_job_remembers_the_broker_it_was_registered_with_but_no_login(self, tmp_path):
+        baton = Baton(
+            tmp_path, MQTT_BROKER="b.example", MQTT_PORT="9", MQTT_TLS="1", MQTT_USERNAME="me", MQTT_PASSWORD="pw"
+        )
+        record = baton("register", "x", "--json").json
+        assert record["broker"] == {"host": "b.example", "port": 9, "tls": True, "username": None, "password": None}
+        assert Baton(tmp_path)("register", "x", "--json").json["broker"]["host"] is None
+
     def test_config_show_names_the_source_and_hides_the_password(self, tmp_path):
         shown = Baton(tmp_path, MQTT_BROKER="b.example", MQTT_PASSWORD="hunter2")("config", "show").out
         assert "mqtt_host\tb.example\tMQTT_BROKER" in shown

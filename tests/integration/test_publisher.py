@@ -14,6 +14,7 @@ import pytest
 from baton.config import Settings
 from baton.errors import BrokerUnavailable, EventRefused, InvalidValue, JobNotFound, NotVerified
 from baton.jobs import open_jobs
+from baton.model import EventName
 from baton.mqtt import client as mqtt_client
 from baton.mqtt.publisher import publish_event
 from support.brokers import free_port
@@ -300,3 +301,12 @@ def test_a_ca_file_that_is_none(settings_for, tmp_path):
     pretender.close()
     assert ssl.OPENSSL_VERSION
     assert BrokerUnavailable("x").transient
+
+
+def test_however_many_are_unsent_all_are_sent(session):
+    jobs, settings = session
+    job = jobs.register_job("x", agent="a")
+    for _ in range(1_050):
+        jobs.registry.record_event(job.job_id, EventName.PROGRESS)
+    assert publish_event(jobs, settings, job.job_id, "completed").sent
+    assert jobs.unsent_events() == []

@@ -222,3 +222,27 @@ def test_two_listeners_to_one_job_do_not_throw_each_other_out(jobs, settings):
     for listener in listeners:
         assert listener.finish() == [1, 2, 3]
         assert not any("lost the broker" in line for line in listener.lines)
+
+
+def test_a_word_about_a_job_that_is_gone_ends_no_listening(jobs, settings):
+    """Somebody without a key claims news of a job that was pruned meanwhile."""
+    from baton.broker.address import broker_address
+
+    gone = jobs.register_job("x", agent="a")
+    jobs.record_event(gone.job_id, "started")
+    listener = Listener(settings, [], follow_all=True, timeout_sec=4)
+    listener.wait_for(1)
+    publish_event(jobs, settings, gone.job_id, "completed")
+    listener.wait_for(2)
+    jobs.prune(time.time_ns() + 10**9)
+    claim = {
+        "schema_version": 1, "seq": 9, "job_id": gone.job_id, "event": "progress",
+        "timestamp": "2026-06-20T14:48:58Z", "detail": "", "data": {"attempt": 99, "hmac_sig": "0" * 64},
+    }  # fmt: skip
+    with Publisher(broker_address(settings, gone)) as hostile:
+        hostile.publish(gone.events_topic, json.dumps(claim).encode())
+    other = jobs.register_job("y", agent="a")
+    publish_event(jobs, settings, other.job_id, "started")
+    listener.finish()
+    assert listener.seen[-1]["job_id"] == other.job_id
+    assert listener.subscription.rejected["job"] == 1

@@ -176,12 +176,15 @@ class Findings:
         self.jobs = 0
         self.counts = Counter(dict.fromkeys(("lost", "double", "unreadable", "stranded", "gaps", "halves"), 0))
         self.damage: list[str] = []
+        self.unusable = ""
 
     @property
     def held(self) -> bool:
-        return not self.damage and not self.counts.total()
+        return not self.unusable and not self.damage and not self.counts.total()
 
     def __str__(self) -> str:
+        if self.unusable:  # counts of a comparison that never took place would read as if nothing was lost
+            return "\n".join([f"not compared, the registry is unusable: {self.unusable}", *self.damage[:3]])
         counts = "{lost} lost, {double} double, {unreadable} unreadable, {stranded} stranded".format(**self.counts)
         more = "{gaps} gaps in events, {halves} half batches".format(**self.counts)
         return "\n".join([f"{self.jobs:,} jobs, {counts}, {more}", *self.damage[:3]])
@@ -193,7 +196,7 @@ class Findings:
             try:
                 self._compare(ledger, registry)
             except BatonError as error:
-                self.damage.append(str(error))
+                self.unusable = str(error)
 
     def blame(self, failures: Iterable[str]) -> None:
         for trace in failures:

@@ -35,6 +35,14 @@ class Address(Value):
         return f"<Address {self.host}:{self.port} tls={self.tls} user={self.username}>"
 
 
+def broker_record(settings: Settings) -> dict[str, object] | None:
+    """What a job's record says about the broker these settings name: where it is, so that whoever publishes or listens
+    elsewhere finds it, but no login, which is everybody's own. None for the local broker."""
+    if settings.mqtt_host is None:
+        return None
+    return {"host": settings.mqtt_host, "port": settings.mqtt_port, "tls": settings.mqtt_tls}
+
+
 def broker_address(settings: Settings, job: Job | None, *, reading: bool = False) -> Address:
     """The broker for this job's events. Starts the local broker when none is named and it is not running."""
     record = job.broker if job is not None else None

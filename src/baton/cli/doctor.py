@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 
+from baton.broker.local import known_broker
 from baton.cli.main import verb_parser
 from baton.cli.output import counted, one_line
 from baton.config import Settings
@@ -45,6 +46,7 @@ def _examine(settings: Settings) -> Iterator[Finding]:
     yield _tmux()
     yield from _folders(settings)
     yield from _registry(settings)
+    yield _broker(settings)
 
 
 def _sqlite() -> Finding:
@@ -69,6 +71,19 @@ def _tmux() -> Finding:
         return "warning", "tmux", "not found; sessions need it (apt install tmux, brew install tmux)"
     answer = subprocess.run(["tmux", "-V"], capture_output=True, text=True, check=False)
     return "ok", "tmux", answer.stdout.strip()
+
+
+def _broker(settings: Settings) -> Finding:
+    if settings.mqtt_host is not None:
+        return (
+            "ok",
+            "broker",
+            f"{settings.mqtt_host}, by {settings.sources['mqtt_host']}; `baton broker check` tries it",
+        )
+    broker = known_broker(settings.state_dir)
+    if broker is not None and broker.alive():
+        return "ok", "broker", f"the local one, at 127.0.0.1:{broker.port}"
+    return "ok", "broker", "the local one, not running; the first `baton publish` starts it"
 
 
 def _folders(settings: Settings) -> Iterator[Finding]:

@@ -86,12 +86,15 @@ def _register(options: argparse.Namespace, settings: Settings) -> int:
         raise InvalidValue("--workdir", f"{options.workdir!r} is not a folder")
     if options.validate is not None and not options.validate.strip():
         raise InvalidValue("--validate", "must not be empty")
+    from baton.broker.address import broker_record
+
     with open_jobs(settings) as jobs:
         job = jobs.register_job(
             _read_prompt(options),
             agent=settings.agent,
             agent_session=options.agent_session,
             workdir=workdir,
+            broker=broker_record(settings),
             timeout_sec=settings.timeout_sec,
             idle_timeout_sec=settings.idle_timeout_sec,
             expected_artifacts=options.expect,

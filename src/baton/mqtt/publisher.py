@@ -84,9 +84,10 @@ def send_unsent(
         try:
             address = broker_address(settings, job)
             with Publisher(address) as connection:
-                _send(jobs, connection, job, jobs.unsent_events(job_id=job.job_id))
-                for other, events in _left_behind(jobs, job):
-                    _send(jobs, connection, other, events)
+                while events := jobs.unsent_events(job_id=job.job_id):
+                    _send(jobs, connection, job, events)
+                for other, left in _left_behind(jobs, job):
+                    _send(jobs, connection, other, left)
         except BrokerUnavailable as error:
             if number == tries or not error.transient:
                 raise

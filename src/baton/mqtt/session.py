@@ -12,6 +12,7 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from baton.fsio import make_private_dir, open_private
 from baton.mqtt.tls import tls_context
+from baton.wire.payload import MAX_PAYLOAD_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -25,14 +26,15 @@ _KEEP_ALIVE_SEC: Final = 20
 
 
 class BrokerSession:
-    """`deliver` is called from paho's thread with the topic and the payload of each message."""
+    """`deliver` is called from paho's thread with the topic and the payload of each message, again while it says
+    False: there is no room yet. A payload beyond the limit comes cut off: it is refused for its size anyway."""
 
     def __init__(
         self,
         address: Address,
         topics: list[str],
         state_dir: str,
-        deliver: Callable[[tuple[str, bytes]], None],
+        deliver: Callable[[tuple[str, bytes]], bool],
         log: Callable[[str], None],
     ) -> None:
         self._address = address
@@ -109,7 +111,9 @@ class BrokerSession:
         self._complain("cannot be reached")
 
     def _on_message(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
-        self._deliver((message.topic, bytes(message.payload)))
+        received = (message.topic, bytes(message.payload[: MAX_PAYLOAD_BYTES + 1]))
+        while not self._closing and not self._deliver(received):
+            pass  # `close` waits for this thread: it must not wait for a reader who has left
 
     def _complain(self, words: str) -> None:
         if not self._complained:

@@ -27,7 +27,8 @@ if TYPE_CHECKING:
     from baton.model import Job
     from baton.mqtt.session import BrokerSession
 
-QUEUE_SIZE: Final = 10_000
+QUEUE_SIZE: Final = 1_000  # of at most 64 KiB each
+_ROOM_SEC: Final = 0.2
 _BATCH: Final = 500
 _POLL_SEC: Final = 2.0
 _POLL_WITHOUT_BROKER_SEC: Final = 0.25
@@ -136,6 +137,13 @@ class Subscription:
         for job_id, payloads in received.items():
             self._jobs.log_received(job_id, payloads)
 
+    def _deliver(self, message: tuple[str, bytes]) -> bool:
+        try:
+            self._queue.put(message, timeout=_ROOM_SEC)
+        except queue.Full:
+            return False
+        return True
+
     def _take_messages(self, wait_sec: float) -> list[tuple[str, bytes]]:
         messages = []
         try:
@@ -192,7 +200,10 @@ class Subscription:
         now = self._monotonic()
         if now - self._refreshed.get(watch.job.job_id, -1.0) >= _REFRESH_SEC:
             self._refreshed[watch.job.job_id] = now
-            watch.refresh(self._jobs.get_job(watch.job.job_id))
+            try:
+                watch.refresh(self._jobs.get_job(watch.job.job_id))
+            except JobNotFound:
+                raise Rejected("job", "about a job that is not in the registry any more") from None
 
     def _reject(self, topic: str, raw: bytes, why: Rejected) -> None:
         self.rejected[why.reason] += 1
@@ -274,7 +285,7 @@ class Subscription:
             topic = "python/mqtt/jobs/+/events" if self._follow_all or job is None else job.events_topic
             topics.setdefault(repr(address), (address, []))[1].append(topic)
         return [
-            BrokerSession(address, sorted(set(names)), self._settings.state_dir, self._queue.put, self._log)
+            BrokerSession(address, sorted(set(names)), self._settings.state_dir, self._deliver, self._log)
             for address, names in topics.values()
         ]
 
