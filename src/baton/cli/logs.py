@@ -95,8 +95,8 @@ def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:
 
 
 def _readable(line: dict[str, Any]) -> str:
-    kind = str(line.get("event", "?"))
-    words = [str(line.get("ts", "?"))[:23].removesuffix("Z") + "Z", one_line(kind).ljust(14)]
+    moment = str(line.get("ts", "?"))[:23].removesuffix("Z") + "Z"
+    words = []
     if "from" in line and "to" in line:
         words.append(f"{line['from']} → {line['to']}")
         if line.get("attempt"):
@@ -107,6 +107,11 @@ def _readable(line: dict[str, Any]) -> str:
         words.append(f"#{payload.get('seq')} {payload.get('event')}")
         if payload.get("detail"):
             words.append(str(payload["detail"]))
+    if line.get("event") == "received":
+        words.append(f"#{line.get('seq')} {line.get('name')}")
+    if line.get("event") == "validated":
+        words.append("ok" if line.get("ok") else "; ".join(map(str, line.get("problems", []))))
     if line.get("detail"):
         words.append(str(line["detail"]))
-    return "  ".join(one_line(word, 400) for word in words)
+    told = "  ".join(one_line(word, 400) for word in words if word)
+    return f"{one_line(moment)}  {one_line(str(line.get('event', '?'))):<14}  {told}".rstrip()

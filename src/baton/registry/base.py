@@ -1,7 +1,8 @@
 """What a registry is. This page is the contract; `tests/contract` holds every backend to it.
 
 Rules for all verbs
-- A verb that returned has taken place, durably; one that raised has changed nothing.
+- A verb that returned has taken place, durably; one that raised has changed nothing. One exception: when the
+  connection to a server breaks while it commits, nobody can tell; the lease or the next look at the job does.
 - A verb either happens as a whole or not at all, also when its process is killed in the middle of it.
 - `attempt` is the fencing token of a claim: a write that carries one is refused with StaleAttempt once that
   claim is over. Writes without one are an operator's.

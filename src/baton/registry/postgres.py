@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from baton.config import hide_password, scrub_password
-from baton.errors import InvalidValue, MigrationFailed, MissingExtra, NewerSchema, RegistryUnavailable
+from baton.errors import InvalidValue, MigrationFailed, MissingExtra, NewerSchema, RegistryBusy, RegistryUnavailable
 from baton.registry.sql import COLUMNS, SqlRegistry, jobs_that_fit
 
 try:
@@ -157,6 +157,10 @@ class PostgresRegistry(SqlRegistry):
         try:
             yield
         except psycopg.Error as error:
+            if isinstance(error, pg.LockNotAvailable):
+                raise RegistryBusy(
+                    f"{self.where}: somebody holds this job for more than {_LOCK_TIMEOUT_SEC} s"
+                ) from error
             if isinstance(error, psycopg.OperationalError):
                 self.close()  # the next call connects again
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
