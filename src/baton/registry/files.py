@@ -65,6 +65,12 @@ def holds_records(folder: str) -> bool:
         return False
 
 
+def _is_new(folder: str) -> bool:
+    """Whether nothing but the lock was ever put into that folder: then there is nothing to index, nor to clean up."""
+    with os.scandir(folder) as entries:
+        return all(entry.name == ".lock" for entry in entries)
+
+
 class FileRegistry:
     multi_host = False
 
@@ -379,7 +385,7 @@ class FileRegistry:
                 refuse_moved(self.folder, self.url)
                 # A verb that fails or dies in the middle leaves the folder's own time behind, and with it
                 # the news that the index must be built anew.
-                self._trusted = self._index_is_current() or not holds_records(self.folder)
+                self._trusted = self._index_is_current() or _is_new(self.folder)
                 self._finish_batch()
                 yield
                 if self._trusted:
