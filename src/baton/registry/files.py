@@ -354,7 +354,8 @@ class FileRegistry:
         from baton.registry.staging import adopt_files
 
         staging.close()
-        adopt_files(self.folder, [])
+        # Records after their logs: interrupted, this leaves a part of the jobs, but each of them whole.
+        adopt_files(self.folder, lambda name: name.endswith(".json"))
 
     def mark_moved(self, url: str) -> None:
         mark_moved(self.folder, url)

@@ -303,7 +303,7 @@ class SqliteRegistry(SqlRegistry):
         staging.close()
         self.close_frozen()
         set_aside_files(self._folder, self._files())
-        adopt_files(self._folder, [os.path.basename(self.path)])
+        adopt_files(self._folder, lambda name: name == os.path.basename(self.path))
 
     def mark_moved(self, url: str) -> None:
         mark_moved(self._folder, url)

@@ -10,7 +10,7 @@ from baton.fsio import fsync_dir, make_private_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 _STAGING = ".migrating"
 
@@ -24,14 +24,13 @@ def staging_dir(folder: str) -> str:
     return path
 
 
-def adopt_files(folder: str, last: Iterable[str]) -> None:
-    """Moves everything from the staging folder up, the files named in `last` after all others: the file that
-    makes the new registry visible must find it complete."""
+def adopt_files(folder: str, comes_last: Callable[[str], bool]) -> None:
+    """Moves everything from the staging folder up; what `comes_last` after all others: the file that makes something
+    visible must find it complete."""
     path = os.path.join(folder, _STAGING)
-    final = list(last)
-    names = [name for name in os.listdir(path) if name not in final and name != ".lock"]
-    for name in names + final:
-        os.replace(os.path.join(path, name), os.path.join(folder, name))
+    for name in sorted(os.listdir(path), key=comes_last):
+        if name != ".lock":
+            os.replace(os.path.join(path, name), os.path.join(folder, name))
     fsync_dir(folder)
     shutil.rmtree(path)
 
