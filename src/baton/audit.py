@@ -26,9 +26,9 @@ from baton.fsio import (
     lock_within,
     make_private_dir,
     open_private,
+    overwrite_from,
     read_file,
     replace_file,
-    write_all,
 )
 from baton.model import HIDDEN, check_job_id
 
@@ -134,7 +134,7 @@ def _append(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], now_ns
         encoded = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
         previous = _hash(encoded)
         content += encoded
-    _overwrite_from(fd, end, size, content)
+    overwrite_from(fd, end, content)
     if size == 0:
         fsync_dir(folder)
         fsync_parents(folder)
@@ -168,18 +168,6 @@ def _repairs(head: Mapping[str, Any], number: int, previous: str, torn: int) -> 
             else {"event": "damaged", "detail": f"line {number} is not what was written"}
         )
     return repairs
-
-
-def _overwrite_from(fd: int, end: int, size: int, content: bytes) -> None:
-    if end < size:
-        os.ftruncate(fd, end)
-    os.lseek(fd, end, os.SEEK_SET)
-    try:
-        write_all(fd, content)
-        os.fsync(fd)
-    except OSError:
-        os.ftruncate(fd, end)
-        raise
 
 
 # -- reading -----------------------------------------------------------------------------------------------

@@ -97,6 +97,18 @@ def replace_file(path: str, content: bytes, *, durable: bool = True, sync_folder
         fsync_dir(folder)
 
 
+def overwrite_from(fd: int, start: int, content: bytes) -> None:
+    """Replaces everything from there on, durably; a write that fails leaves the file ending there."""
+    os.ftruncate(fd, start)
+    os.lseek(fd, start, os.SEEK_SET)
+    try:
+        write_all(fd, content)
+        os.fsync(fd)
+    except OSError:
+        os.ftruncate(fd, start)
+        raise
+
+
 def remove_file(path: str) -> None:
     try:
         os.unlink(path)

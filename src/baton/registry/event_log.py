@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 
-from baton.fsio import fsync_dir, last_line, open_private, read_file, replace_file, write_all
+from baton.fsio import fsync_dir, last_line, open_private, overwrite_from, read_file, replace_file
 from baton.model import EventName, StoredEvent
 
 TYPE_CHECKING = False
@@ -78,15 +78,7 @@ class EventLog:
             last, end = last_line(fd, size)
             if ((last and _parse(last)) or {}).get("seq", 0) > self._job.last_seq:
                 end -= len(last)
-            if end < size:
-                os.ftruncate(fd, end)
-            os.lseek(fd, end, os.SEEK_SET)
-            try:
-                write_all(fd, line)
-                os.fsync(fd)
-            except OSError:
-                os.ftruncate(fd, end)
-                raise
+            overwrite_from(fd, end, line)
         finally:
             os.close(fd)
         if size == 0:

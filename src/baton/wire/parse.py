@@ -11,6 +11,7 @@ import math
 
 from baton.clock import parse_time
 from baton.digest import same
+from baton.errors import InvalidValue
 from baton.model import SCHEMA_VERSION, EventName, Value, check_job_id
 from baton.wire.canonical import MAX_INTEGER
 from baton.wire.payload import MAX_DETAIL_BYTES, MAX_PAYLOAD_BYTES, signature
@@ -118,8 +119,8 @@ def _check_fields(payload: Any) -> Event:  # noqa: C901  one check a field
         parse_time(timestamp)
     except ValueError:
         raise Rejected("fields", "event or timestamp is none we know") from None
-    except Exception as error:
-        raise Rejected("fields", "job_id is not an id") from error
+    except InvalidValue:
+        raise Rejected("fields", "job_id is not an id") from None
     signed = data.get("hmac_sig")
     if not isinstance(signed, str):
         raise Rejected("signature", "HMAC verify failed")
