@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import ssl
 import subprocess
@@ -310,3 +311,35 @@ def test_however_many_are_unsent_all_are_sent(session):
         jobs.registry.record_event(job.job_id, EventName.PROGRESS)
     assert publish_event(jobs, settings, job.job_id, "completed").sent
     assert jobs.unsent_events() == []
+
+
+def test_the_published_vectors_by_other_means():
+    """docs/protocol-vectors.json, checked by Node's JSON and openssl's HMAC: neither knows our code."""
+    path = os.path.join(os.path.dirname(__file__), "..", "..", "docs", "protocol-vectors.json")
+    script = """
+        const crypto = require('crypto');
+        const sort = v => Array.isArray(v) ? v.map(sort) : v && typeof v === 'object'
+            ? Object.keys(v).sort().map(k => [k, sort(v[k])]) : v;
+        const write = (v, s) => Array.isArray(s) && !Array.isArray(v)
+            ? '{' + s.map(([k, inner]) => JSON.stringify(k) + ':' + write(v[k], inner)).join(',') + '}'
+            : Array.isArray(v) ? '[' + v.map((each, i) => write(each, s[i])).join(',') + ']' : JSON.stringify(v);
+        const vectors = JSON.parse(require('fs').readFileSync(0)).vectors;
+        for (const vector of vectors) {
+            const bytes = write(vector.unsigned, sort(vector.unsigned));
+            const mac = crypto.createHmac('sha256', vector.auth_token).update(bytes).digest('hex');
+            if (bytes !== vector.canonical || mac !== vector.hmac_sig) { console.error(vector.name, bytes); process.exit(1); }
+        }
+        console.log(vectors.length);
+    """
+    with open(path, "rb") as file:
+        content = file.read()
+    node = subprocess.run(["node", "-e", script], input=content, capture_output=True, check=False)
+    assert node.returncode == 0, node.stderr
+    vectors = json.loads(content)["vectors"]
+    assert int(node.stdout) == len(vectors)
+    for vector in vectors:
+        answer = subprocess.run(
+            ["openssl", "dgst", "-sha256", "-hmac", vector["auth_token"]],
+            input=vector["canonical"].encode(), capture_output=True, check=True,
+        )  # fmt: skip
+        assert answer.stdout.decode().split()[-1] == vector["hmac_sig"]
