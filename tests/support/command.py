@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
 
 BATON = os.path.join(os.path.dirname(sys.executable), "baton")
+
+
+def interruptible() -> None:
+    """For Popen's preexec_fn: whoever runs the tests in the background may have taught them to ignore Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 class Result:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from support.command import BATON, Baton
+from support.command import BATON, Baton, interruptible
 from unit.test_model import SEED_RECORD
 
 
@@ -215,7 +215,12 @@ class TestPick:
     def test_ctrl_c_while_waiting_exits_with_130(self, default, tmp_path):
         default("register", "x", "--agent", "other")
         waiting = subprocess.Popen(
-            [BATON, "pick", "--wait", "30"], cwd=tmp_path, env=default.env, stderr=subprocess.PIPE, text=True
+            [BATON, "pick", "--wait", "30"],
+            cwd=tmp_path,
+            env=default.env,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=interruptible,
         )
         deadline = time.monotonic() + 10
         while time.monotonic() < deadline and "nanosleep" not in Path(f"/proc/{waiting.pid}/wchan").read_text():

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from support.brokers import free_port
-from support.command import BATON, Baton
+from support.command import BATON, Baton, interruptible
 
 
 @pytest.fixture
@@ -25,6 +25,7 @@ class Listening:
         self.process = subprocess.Popen(
             [BATON, "subscribe", *arguments],
             cwd=baton.folder, env=baton.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            preexec_fn=interruptible,
         )  # fmt: skip
 
     def line(self):
