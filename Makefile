@@ -26,6 +26,7 @@ crash: $(VENV)/.dev-installed system-packages
 bench: $(VENV)/.dev-installed system-packages
 	$(BIN)/python bench/registry.py
 	$(BIN)/python bench/events.py
+	$(BIN)/python bench/directory.py
 
 .PHONY: system-packages
 system-packages:

@@ -8,6 +8,7 @@ from support.backends import BACKENDS, clocked_registry, registry_url
 from support.brokers import Broker
 from support.clock import FakeClock
 from support.postgres import PostgresServer
+from support.tmux import TmuxServer
 
 
 def pytest_addoption(parser):
@@ -71,6 +72,13 @@ def broker(request):
     broker = Broker(request.param)
     yield broker
     broker.remove()
+
+
+@pytest.fixture
+def tmux():
+    server = TmuxServer()
+    yield server
+    server.remove()
 
 
 @pytest.fixture(params=BACKENDS)

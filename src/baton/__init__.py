@@ -47,16 +47,38 @@ if TYPE_CHECKING:
         update_logged_status,
         verify_log,
     )
+    from baton.directory.api import (
+        cleanup_registry,
+        publish_live_agent_record,
+        refresh_live_agent_record,
+        remove_live_agent_record,
+        resolve_for_control,
+        resolve_live_agent_record,
+    )
+    from baton.directory.record import AgentRecord
     from baton.errors import (
+        AgentDefDirUnusable,
+        AgentNotFound,
+        AgentTaken,
         BatonError,
         BrokerUnavailable,
+        ControlRefused,
         EventRefused,
+        IdentityMismatch,
         IllegalTransition,
         InvalidRecord,
         InvalidValue,
         JobNotFound,
+        ManifestGone,
+        ManifestInvalid,
+        ManifestPathRelative,
+        NotInTmux,
         NotVerified,
+        OwnershipLost,
         RegistryUnavailable,
+        RemoteAgent,
+        SessionGone,
+        SessionMismatch,
         StaleAttempt,
     )
     from baton.jobs import Jobs
@@ -75,9 +97,16 @@ _HOME_OF = {
         "LOGS_DIR append_event init_job_log iter_logged_events job_log_path list_logged_jobs read_logged_meta "
         "read_logged_status update_logged_status verify_log"
     ),
+    "baton.directory.api": (
+        "cleanup_registry publish_live_agent_record refresh_live_agent_record remove_live_agent_record "
+        "resolve_for_control resolve_live_agent_record"
+    ),
+    "baton.directory.record": "AgentRecord",
     "baton.errors": (
-        "BatonError BrokerUnavailable EventRefused IllegalTransition InvalidRecord InvalidValue JobNotFound "
-        "NotVerified RegistryUnavailable StaleAttempt"
+        "AgentDefDirUnusable AgentNotFound AgentTaken BatonError BrokerUnavailable ControlRefused "
+        "EventRefused IdentityMismatch IllegalTransition InvalidRecord InvalidValue JobNotFound ManifestGone "
+        "ManifestInvalid ManifestPathRelative NotInTmux NotVerified OwnershipLost RegistryUnavailable "
+        "RemoteAgent SessionGone SessionMismatch StaleAttempt"
     ),
     "baton.jobs": "Jobs",
     "baton.model": "EventName Job Status StoredEvent",
@@ -88,10 +117,16 @@ _MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in nam
 
 __all__ = [
     "LOGS_DIR",
+    "AgentDefDirUnusable",
+    "AgentNotFound",
+    "AgentRecord",
+    "AgentTaken",
     "BatonError",
     "BrokerUnavailable",
+    "ControlRefused",
     "EventName",
     "EventRefused",
+    "IdentityMismatch",
     "IllegalTransition",
     "InvalidRecord",
     "InvalidValue",
@@ -99,14 +134,23 @@ __all__ = [
     "JobFilter",
     "JobNotFound",
     "Jobs",
+    "ManifestGone",
+    "ManifestInvalid",
+    "ManifestPathRelative",
+    "NotInTmux",
     "NotVerified",
+    "OwnershipLost",
     "RegistryUnavailable",
     "Rejected",
+    "RemoteAgent",
+    "SessionGone",
+    "SessionMismatch",
     "StaleAttempt",
     "Status",
     "StoredEvent",
     "__version__",
     "append_event",
+    "cleanup_registry",
     "events_after",
     "get_job",
     "init_job_log",
@@ -119,13 +163,18 @@ __all__ = [
     "open_jobs",
     "pick_pending",
     "publish_event",
+    "publish_live_agent_record",
     "read_logged_meta",
     "read_logged_status",
     "record_event",
+    "refresh_live_agent_record",
     "register_job",
     "release",
+    "remove_live_agent_record",
     "renew_lease",
     "requeue",
+    "resolve_for_control",
+    "resolve_live_agent_record",
     "stats",
     "subscribe",
     "unsent_events",

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
 DEFAULT_HOME = ".hermes"
+DEFAULT_AGENT_NAME_PREFIX = "HOUMAO-"
 
 # name: (environment variable, type, what it is)
 KNOWN: Final[dict[str, tuple[str | None, type, str]]] = {
@@ -26,6 +27,9 @@ KNOWN: Final[dict[str, tuple[str | None, type, str]]] = {
     "registry": ("BATON_REGISTRY", str, "url of the job registry"),
     "logs_dir": ("DELEGATE_JOB_LOGS_DIR", str, "folder of the audit logs"),
     "state_dir": ("BATON_STATE_DIR", str, "what belongs to the user, not to a folder"),
+    "directory": ("BATON_DIRECTORY", str, "url of the directory of live agents"),
+    "agent_name_prefix": ("BATON_AGENT_NAME_PREFIX", str, "what the canonical name of every live agent begins with"),
+    "host": ("BATON_HOST", str, "the name of this machine, for others"),
     "allow_network_fs": ("BATON_ALLOW_NETWORK_FS", bool, "accept a registry on a network file system"),
     "agent": ("BATON_AGENT", str, "agent of a job that names none"),
     "timeout_sec": ("BATON_TIMEOUT_SEC", int, "time a job may take"),
@@ -55,6 +59,9 @@ class Settings:
     registry: str | None
     logs_dir: str
     state_dir: str
+    directory: str | None
+    agent_name_prefix: str
+    host: str
     allow_network_fs: bool
     agent: str
     timeout_sec: int
@@ -87,6 +94,9 @@ class Settings:
         self._set("registry", None, "default")
         self._set("logs_dir", os.path.join(self.home, "delegate_job_logs"), "default")
         self._set("state_dir", os.path.join(state, "baton"), "default")
+        self._set("directory", None, "default")
+        self._set("agent_name_prefix", DEFAULT_AGENT_NAME_PREFIX, "default")
+        self._set("host", os.uname().nodename, "default")
         self._set("allow_network_fs", False, "default")
         self._set("agent", DEFAULT_AGENT, "default")
         self._set("timeout_sec", DEFAULT_TIMEOUT_SEC, "default")
@@ -110,7 +120,7 @@ class Settings:
         rows = []
         for name in KNOWN:
             value = getattr(self, name)
-            if name == "registry":
+            if name in ("registry", "directory"):
                 value = hide_password(value)
             elif name == "mqtt_password" and value is not None:
                 value = HIDDEN

@@ -11,6 +11,20 @@ BatonError                     1   refused or failed
 ├── NothingPending             3   `pick` found no job of that label
 ├── NotVerified                1   `completed` without what the job must leave behind
 ├── BrokerUnavailable          1   no broker, or none that lets us in; the event is safe in the registry
+├── AgentNotFound              1   a name leads to no live agent now
+├── AgentTaken                 1   another live session owns that name
+├── OwnershipLost              1   a session that no longer owns its name
+├── ControlRefused             1   a live agent's record leads somewhere that is not safe to touch
+│   ├── RemoteAgent            1   ... on another machine
+│   ├── ManifestPathRelative   1
+│   ├── ManifestGone           1
+│   ├── ManifestInvalid        1
+│   ├── NotInTmux              1   ... its backend is not tmux
+│   ├── SessionMismatch        1   ... the manifest names another tmux session
+│   ├── IdentityMismatch       1   ... the manifest is of another agent or generation
+│   ├── SessionGone            1   ... tmux has no such session
+│   └── AgentDefDirUnusable    1
+├── TmuxUnavailable            1   no tmux, too old, or its server does not answer
 ├── MissingExtra               1   an optional package is needed and not installed
 ├── AuditDamaged               1   the audit log does not verify
 ├── MigrationFailed            1   nothing was set aside, the old registry is still in use
@@ -98,6 +112,68 @@ class BrokerUnavailable(BatonError):
     def __init__(self, message: str, *, transient: bool = True) -> None:
         super().__init__(message)
         self.transient = transient
+
+
+class AgentNotFound(BatonError):
+    pass
+
+
+class AgentTaken(BatonError):
+    """`owner` is the record of the session that has the name, where it can be read."""
+
+    def __init__(self, message: str, owner: object = None) -> None:
+        super().__init__(message)
+        self.owner = owner
+
+
+class OwnershipLost(BatonError):
+    pass
+
+
+class ControlRefused(BatonError):
+    pass
+
+
+class RemoteAgent(ControlRefused):
+    def __init__(self, name: str, host: str) -> None:
+        super().__init__(f"{name} runs on {host}; control it there (a job can be sent to it from here)")
+        self.host = host
+
+
+class ManifestPathRelative(ControlRefused):
+    pass
+
+
+class ManifestGone(ControlRefused):
+    pass
+
+
+class ManifestInvalid(ControlRefused):
+    pass
+
+
+class NotInTmux(ControlRefused):
+    pass
+
+
+class SessionMismatch(ControlRefused):
+    pass
+
+
+class IdentityMismatch(ControlRefused):
+    pass
+
+
+class SessionGone(ControlRefused):
+    pass
+
+
+class AgentDefDirUnusable(ControlRefused):
+    pass
+
+
+class TmuxUnavailable(BatonError):
+    pass
 
 
 class MissingExtra(BatonError):

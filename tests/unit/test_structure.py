@@ -16,8 +16,9 @@ ROOT = os.path.dirname(baton.__file__)
 # A module imports only from those before it in this list.
 ORDER = [
     "baton", "baton.errors", "baton.digest", "baton.clock", "baton.model", "baton.lifecycle", "baton.redact",
-    "baton.config", "baton.fsio", "baton.wire", "baton.registry", "baton.audit", "baton.jobs", "baton.verification",
-    "baton.broker", "baton.mqtt", "baton.api", "baton.cli", "baton.__main__",
+    "baton.config", "baton.fsio", "baton.seal", "baton.postgres", "baton.wire", "baton.registry", "baton.audit",
+    "baton.jobs", "baton.verification", "baton.broker", "baton.mqtt", "baton.tmux", "baton.manifest", "baton.directory",
+    "baton.api", "baton.cli", "baton.__main__",
 ]  # fmt: skip
 # `baton` itself only passes on names, when they are asked for.
 LAZY = {"baton"}

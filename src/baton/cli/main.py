@@ -31,6 +31,7 @@ VERBS: Final = {
     "subscribe": ("subscribe", "print the events of jobs as they come, until they are over"),
     "watch": ("subscribe", "the same as subscribe"),
     "logs": ("logs", "read and verify the audit log of a job"),
+    "agent": ("agent", "the directory of live agents: publish, refresh, resolve, list, show, remove, cleanup, watch"),
     "registry": ("registry", "look after the job registry: stats, rescue, migrate, prune"),
     "broker": ("broker", "the local broker, and others: up, down, status, logs, init, check"),
     "config": ("settings", "show every setting and where it comes from"),

@@ -20,7 +20,6 @@ import errno
 import json
 import os
 import re
-import zlib
 from contextlib import contextmanager
 
 from baton import lifecycle
@@ -42,6 +41,7 @@ from baton.registry.file_index import Index
 from baton.registry.listing import JobFilter, cursor, parse_cursor
 from baton.registry.moved import mark_moved, refuse_moved
 from baton.registry.results import Change, Entry, Page, Recorded
+from baton.seal import Seal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -84,6 +84,7 @@ class FileRegistry:
         self._trusted = False  # the index, by the verb that holds the lock now
         self._absent = False  # the folder, when the present verb began: it sees nothing, whatever comes meanwhile
         self._index = Index(os.path.join(folder, ".index"))
+        self._seal = Seal(folder, self._clock)
 
     def close(self) -> None:
         """Nothing is kept open."""
@@ -139,7 +140,7 @@ class FileRegistry:
                 bad.append(job)
                 continue
             if job.status is Status.PENDING and not self._index.knows(job):
-                self._distrust_index()
+                self._seal.break_()
             key = (parse_time(job.created_at), job.job_id)
             if (start is None or key < start) and condition.matches(job):
                 found.append((key, job))
@@ -293,7 +294,7 @@ class FileRegistry:
             check_job_id(job_id)
         found: list[StoredEvent] = []
         with self._translated_errors():
-            if job_id is None and not self._index_is_current():
+            if job_id is None and not self._seal.holds():
                 with self._writing():
                     self._refresh_index()
             for each in self._index.unsent() if job_id is None else [job_id]:
@@ -386,11 +387,11 @@ class FileRegistry:
                 refuse_moved(self.folder, self.url)
                 # A verb that fails or dies in the middle leaves the folder's own time behind, and with it
                 # the news that the index must be built anew.
-                self._trusted = self._index_is_current() or _is_new(self.folder)
+                self._trusted = self._seal.holds() or _is_new(self.folder)
                 self._finish_batch()
                 yield
                 if self._trusted:
-                    self._trust_index()
+                    self._seal.put()
 
     def _commit(self, before: Job | None, after: Job) -> Change:
         if before is after:
@@ -476,31 +477,6 @@ class FileRegistry:
         return EventLog(os.path.join(self.folder, f"{job.job_id}.events.log"), job)
 
     # -- the index -----------------------------------------------------------------------------------------
-
-    def _trusted_time_ns(self) -> int:
-        """A moment long past that no writer leaves by accident, another one after each boot: what was not
-        yet on disk when the power went is not trusted either."""
-        return (900_000_000 + zlib.crc32((self._clock.boot_id() or "").encode()) % 10**8) * 10**9
-
-    def _index_is_current(self) -> bool:
-        try:
-            return os.stat(self.folder).st_mtime_ns == self._trusted_time_ns()
-        except FileNotFoundError:
-            return True
-
-    def _trust_index(self) -> None:
-        moment = self._trusted_time_ns()
-        try:
-            os.utime(self.folder, ns=(moment, moment))
-        except PermissionError:
-            pass  # the folder is somebody else's: the index is built anew each time
-
-    def _distrust_index(self) -> None:
-        """A record came from elsewhere while one of us was writing: the next verb that needs the index builds it."""
-        try:
-            os.utime(self.folder)
-        except OSError:
-            pass  # not ours, or read-only: then nobody relies on it either
 
     def _refresh_index(self) -> None:
         """Finishes what a crash interrupted and makes the index speak of every record there is."""

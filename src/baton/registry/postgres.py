@@ -7,27 +7,20 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from baton.config import hide_password, scrub_password
-from baton.errors import InvalidValue, MigrationFailed, MissingExtra, NewerSchema, RegistryBusy, RegistryUnavailable
+from baton.errors import MigrationFailed
+from baton.postgres import Database, server_now_ns
 from baton.registry.sql import COLUMNS, SqlRegistry, jobs_that_fit
-
-try:
-    import psycopg
-    from psycopg import errors as pg
-except ImportError:
-    raise MissingExtra("postgres", "a PostgreSQL registry") from None
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
     from baton.clock import Clock
     from baton.model import Job
+    from baton.postgres import Connection
     from baton.registry.base import Registry
     from baton.registry.sql import Row, Transaction
 
 SCHEMA: Final = 1
-_CONNECT_TIMEOUT_SEC: Final = 10
-_LOCK_TIMEOUT_SEC: Final = 30
 _TABLES: Final = """
 CREATE TABLE meta (schema_version integer NOT NULL);
 INSERT INTO meta VALUES (1);
@@ -66,8 +59,8 @@ def _psycopg_style(statement: str) -> bytes:
     return found
 
 
-class _Connection:
-    def __init__(self, connection: psycopg.Connection[Row]) -> None:
+class _Transaction:
+    def __init__(self, connection: Connection) -> None:
         self.raw = connection
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[Row]:
@@ -88,83 +81,26 @@ class PostgresRegistry(SqlRegistry):
     lock_path = None
     _lock_rows = " FOR UPDATE"
     _skip_locked = " FOR UPDATE SKIP LOCKED"
-    _server_now = "clock_timestamp()"
 
-    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
+    def __init__(self, url: str, *, clock: Clock | None = None, suffix: str = "") -> None:
         super().__init__(clock)
-        self.where = hide_password(url) or ""
+        self._database = Database(url, tables=_TABLES, version=SCHEMA, suffix=suffix)
+        self._schema = self._database.schema
+        self.where = self._database.where
         self.url = url
-        self._conninfo, self._schema = _split_schema(url)
-        self._open_connection: _Connection | None = None
-        self._frozen: psycopg.Connection[Row] | None = None
+        self._frozen: Connection | None = None
 
     def close(self) -> None:
-        connection, self._open_connection = self._open_connection, None
-        if connection is not None:
-            connection.raw.close()
-
-    # -- transactions ------------------------------------------------------------------------------------
+        self._database.close()
 
     @contextmanager
     def _writing(self, *, create: bool = False) -> Iterator[Transaction]:
-        with self._translated_errors():
-            connection = self._connection()
-            with connection.raw.transaction():
-                yield connection
+        with self._database.translated_errors():
+            connection = self._database.connection()
+            with connection.transaction():
+                yield _Transaction(connection)
 
     _reading = _writing
-
-    def _connection(self) -> _Connection:
-        if self._open_connection is None or self._open_connection.raw.closed:
-            raw = self._connect()
-            try:
-                self._prepare(raw)
-            except BaseException:
-                raw.close()
-                raise
-            self._open_connection = _Connection(raw)
-        return self._open_connection
-
-    def _connect(self) -> psycopg.Connection[Row]:
-        raw = psycopg.connect(
-            self._conninfo,
-            autocommit=True,
-            connect_timeout=_CONNECT_TIMEOUT_SEC,
-            application_name="baton",
-        )
-        # Whoever holds a row for longer than this is reported instead of waited for.
-        raw.execute(f"SET search_path TO \"{self._schema}\"; SET lock_timeout TO '{_LOCK_TIMEOUT_SEC}s'".encode())
-        return raw
-
-    def _prepare(self, raw: psycopg.Connection[Row]) -> None:
-        """Makes the schema on first use, once, however many come first."""
-        try:
-            row = raw.execute("SELECT schema_version FROM meta").fetchone()
-        except pg.UndefinedTable:
-            with raw.transaction():
-                raw.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"baton {self._schema}"])
-                raw.execute(f'CREATE SCHEMA IF NOT EXISTS "{self._schema}"'.encode())
-                there = raw.execute("SELECT to_regclass('meta')").fetchone()
-                if there is None or there[0] is None:
-                    raw.execute(_TABLES.encode())
-            row = raw.execute("SELECT schema_version FROM meta").fetchone()
-        version = row[0] if row else 0
-        if version > SCHEMA:
-            raise NewerSchema(self.where, version, SCHEMA)
-
-    @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except psycopg.Error as error:
-            if isinstance(error, pg.LockNotAvailable):
-                raise RegistryBusy(
-                    f"{self.where}: somebody holds this job for more than {_LOCK_TIMEOUT_SEC} s"
-                ) from error
-            if isinstance(error, psycopg.OperationalError):
-                self.close()  # the next call connects again
-            first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
-            raise RegistryUnavailable(f"{self.where}: {scrub_password(first_line, self.url)}") from error
 
     # -- leases ------------------------------------------------------------------------------------------
 
@@ -180,16 +116,16 @@ class PostgresRegistry(SqlRegistry):
         return list(jobs_that_fit(rows))
 
     def _now_ns(self, tx: Transaction) -> int:
-        micros: int = tx.rows(f"SELECT CAST(extract(epoch FROM {self._server_now}) * 1000000 AS bigint)")[0][0]
-        return micros * 1000
+        assert isinstance(tx, _Transaction)
+        return server_now_ns(tx.raw)
 
     # -- moving ------------------------------------------------------------------------------------------
 
     @contextmanager
     def freeze(self) -> Iterator[None]:
-        with self._translated_errors():
-            self._connection()
-            with self._connect() as frozen:
+        with self._database.translated_errors():
+            self._database.connection()
+            with self._database.connect() as frozen:
                 frozen.execute("BEGIN")
                 frozen.execute("LOCK TABLE jobs, events IN SHARE ROW EXCLUSIVE MODE")
                 self._frozen = frozen
@@ -200,9 +136,8 @@ class PostgresRegistry(SqlRegistry):
                     self._frozen = None
 
     def staging(self) -> Registry:
-        staging = PostgresRegistry(self.url, clock=self._clock)
-        staging._schema = f"{self._schema}_migrating"
-        with self._translated_errors(), self._connect() as raw:
+        staging = PostgresRegistry(self.url, clock=self._clock, suffix="_migrating")
+        with self._database.translated_errors(), self._database.connect() as raw:
             raw.execute(f'DROP SCHEMA IF EXISTS "{staging._schema}" CASCADE'.encode())
         return staging
 
@@ -237,18 +172,3 @@ class PostgresRegistry(SqlRegistry):
         name = f"{self._schema}_set_aside_{time.strftime('%Y%m%dt%H%M%S')}"
         self._frozen.execute(f'ALTER SCHEMA "{self._schema}" RENAME TO "{name}"'.encode())
         return f"schema {name}"
-
-
-def _split_schema(url: str) -> tuple[str, str]:
-    """The url without our own `schema` parameter, and the schema."""
-    base, _, query = url.partition("?")
-    schema, rest = "baton", []
-    for part in filter(None, query.split("&")):
-        name, _, value = part.partition("=")
-        if name == "schema":
-            schema = value
-        else:
-            rest.append(part)
-    if not re.fullmatch(r"[a-z_][a-z0-9_]{0,30}", schema, re.ASCII) or schema == "public" or schema.startswith("pg_"):
-        raise InvalidValue("schema", "in the registry url must be a plain lower-case name, for baton alone")
-    return base + ("?" + "&".join(rest) if rest else ""), schema

@@ -1,0 +1,32 @@
+"""Live agents: a name leads to the one session that owns it now. Where they are kept, by url."""
+
+from __future__ import annotations
+
+import os
+
+from baton.errors import InvalidValue
+from baton.registry import registry_url
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.config import Settings
+    from baton.directory.base import Directory
+
+_SERVER = ("postgresql:", "postgres:")
+
+
+def open_directory(settings: Settings) -> Directory:
+    """The directory the settings name; else the one beside a registry on PostgreSQL; else the user's own files."""
+    url = settings.directory
+    if url is None and (jobs := registry_url(settings)).startswith(_SERVER):
+        url = jobs
+    if url is not None and url.startswith(_SERVER):
+        from baton.directory.postgres import PostgresDirectory
+
+        return PostgresDirectory(url)
+    if url is not None and not (url.startswith("file:") and len(url) > len("file:")):
+        raise InvalidValue("directory", "must be file:FOLDER or postgresql://...")
+    from baton.directory.files import FileDirectory
+
+    folder = os.path.join(settings.state_dir, "registry") if url is None else url.removeprefix("file:")
+    return FileDirectory(folder, allow_network_fs=settings.allow_network_fs)

@@ -1,0 +1,108 @@
+"""The directory of live agents as functions, for a script that makes one call: each opens it and closes it again.
+
+Every function takes, as keywords, where to look: `state_dir`, `directory` (a url), `registry` (a url), `home`; what is
+not given comes from the environment and the config file, as on the command line. A name may be given in either
+spelling, or as an id.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+from baton.config import Settings
+from baton.directory import cleanup as _cleanup
+from baton.directory import open_directory, ownership
+from baton.directory.adopt import forget_adopted
+from baton.directory.control import control_target
+from baton.directory.names import Names
+from baton.directory.resolve import resolve
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import TypedDict, Unpack
+
+    from baton.directory.base import Directory
+    from baton.directory.cleanup import Decision
+    from baton.directory.control import Target
+    from baton.directory.record import AgentRecord
+
+    class Where(TypedDict, total=False):
+        home: str | None
+        registry: str | None
+        directory: str | None
+        state_dir: str | None
+
+
+def publish_live_agent_record(record: AgentRecord, *, takeover: bool = False, **where: Unpack[Where]) -> AgentRecord:
+    """Makes the record's generation the owner of its agent_id, and returns what is stored. AgentTaken when a fresh
+    record of another generation is there, unless `takeover`."""
+    with _opened(where) as (settings, directory):
+        canonical = Names(settings.agent_name_prefix).canonical(record.agent_name)
+        return ownership.publish(directory, record.replace(agent_name=canonical), takeover=takeover)
+
+
+def refresh_live_agent_record(
+    record: AgentRecord, *, lease_sec: float = ownership.DEFAULT_LEASE_SEC, **where: Unpack[Where]
+) -> AgentRecord:
+    """The session lives: its lease ends `lease_sec` from now. OwnershipLost when another generation has its id."""
+    with _opened(where) as (_, directory):
+        return ownership.refresh(
+            directory, record.agent_id, record.generation_id, lease_ns=int(lease_sec * 10**9), record=record
+        )
+
+
+def resolve_live_agent_record(name_or_id: str, **where: Unpack[Where]) -> AgentRecord | None:
+    """The one fresh record of that name or id; None when it is missing, malformed, invalid, expired, of another name,
+    or ambiguous."""
+    with _opened(where) as (settings, directory):
+        return resolve(directory, Names(settings.agent_name_prefix), name_or_id).record
+
+
+def resolve_for_control(
+    name_or_id: str, *, needs_agent_def_dir: bool = False, agent_def_dir: str | None = None, **where: Unpack[Where]
+) -> Target:
+    """The session of that name or id, after everything that leads to it was checked. AgentNotFound when there is no
+    fresh record, a ControlRefused of its own for each way in which it cannot be trusted."""
+    with _opened(where) as (settings, directory):
+        record = resolve(directory, Names(settings.agent_name_prefix), name_or_id).found()
+    return control_target(
+        record, host=settings.host, needs_agent_def_dir=needs_agent_def_dir, agent_def_dir=agent_def_dir
+    )
+
+
+def remove_live_agent_record(agent_id: str, generation_id: str, **where: Unpack[Where]) -> bool:
+    """Removes the record of that generation; False when there is none. OwnershipLost, and nothing removed, when another
+    generation has the agent_id."""
+    with _opened(where) as (settings, directory):
+        removed = ownership.remove(directory, agent_id, generation_id)
+        forget_adopted(settings, generation_id)
+        return removed is not None
+
+
+def cleanup_registry(
+    *,
+    grace_sec: float = _cleanup.DEFAULT_GRACE_SEC,
+    dry_run: bool = False,
+    tmux_check: bool = True,
+    **where: Unpack[Where],
+) -> list[Decision]:
+    """Removes entries that are missing, malformed, expired or whose session is gone, past the grace period. Returns a
+    decision, with its reason, for every entry there was."""
+    with _opened(where) as (settings, directory):
+        observer = _cleanup.Observer(settings.host) if tmux_check else None
+        decisions = list(_cleanup.cleanup(directory, observer=observer, grace_sec=grace_sec, dry_run=dry_run))
+        for decision in decisions:
+            if decision.action is _cleanup.Action.REMOVE and decision.entry.record is not None and not dry_run:
+                forget_adopted(settings, decision.entry.record.generation_id)
+        return decisions
+
+
+@contextmanager
+def _opened(where: Where) -> Iterator[tuple[Settings, Directory]]:
+    settings = Settings(where)
+    directory = open_directory(settings)
+    try:
+        yield settings, directory
+    finally:
+        directory.close()

@@ -1,0 +1,141 @@
+"""Takes out of the directory what nobody needs any more: with a reason for each, and never what was not observed."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from baton.directory.base import State
+from baton.directory.control import TMUX_OWN_SOCKET
+from baton.errors import TmuxUnavailable
+from baton.model import Value
+from baton.tmux import NoServer, Tmux
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from baton.directory.base import Directory, Entry
+    from baton.directory.record import AgentRecord
+
+DEFAULT_GRACE_SEC = 300
+
+
+class Action(StrEnum):
+    KEEP = "keep"
+    REMOVE = "remove"
+    QUARANTINE = "quarantine"
+
+
+class Decision(Value):
+    __slots__ = ("action", "entry", "why")
+
+    entry: Entry
+    action: Action
+    why: str
+
+
+class Liveness(StrEnum):
+    ALIVE = "alive"
+    GONE = "gone"
+    UNKNOWN = "unknown"
+
+
+class Observer:
+    """Asks tmux, each server once, whether sessions live. `host` is this machine."""
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self._seen: dict[str, frozenset[str] | TmuxUnavailable] = {}
+
+    def look(self, record: AgentRecord) -> tuple[Liveness, str]:
+        """Only a server that was addressed by its full path, and answers or is certainly not there, proves that a
+        session is gone: a mere name may mean another server for whoever published it."""
+        if record.host is not None and record.host != self._host:
+            return Liveness.UNKNOWN, f"it is on {record.host}"
+        socket = record.socket or TMUX_OWN_SOCKET
+        sessions = self._sessions(socket)
+        if isinstance(sessions, frozenset) and record.session_name in sessions:
+            return Liveness.ALIVE, f"its tmux session {record.session_name!r} lives"
+        if not socket.startswith("/"):
+            return Liveness.UNKNOWN, f"its tmux session is not at socket {socket!r} here, but may be at another's"
+        if isinstance(sessions, frozenset | NoServer):
+            return Liveness.GONE, f"its tmux session {record.session_name!r} is gone"
+        return Liveness.UNKNOWN, str(sessions)
+
+    def _sessions(self, socket: str) -> frozenset[str] | TmuxUnavailable:
+        if socket not in self._seen:
+            try:
+                self._seen[socket] = frozenset(pane.session_name for pane in Tmux(socket).panes())
+            except TmuxUnavailable as error:
+                self._seen[socket] = error
+        return self._seen[socket]
+
+
+def cleanup(
+    directory: Directory, *, observer: Observer | None, grace_sec: float = DEFAULT_GRACE_SEC, dry_run: bool = False
+) -> Iterator[Decision]:
+    """One decision for each entry, carried out unless `dry_run`. Without an observer the lease alone decides."""
+    grace_ns = int(grace_sec * 10**9)
+    for entry in directory.all():
+        decision = decide(entry, directory.now_ns(), grace_ns, observer)
+        if decision.action is not Action.KEEP and not dry_run:
+            with directory.locked(entry.agent_id) as slot:
+                # Somebody may have published meanwhile: what counts is what is there now.
+                decision = decide(slot.entry, directory.now_ns(), grace_ns, observer)
+                if decision.action is Action.REMOVE:
+                    slot.remove()
+                elif decision.action is Action.QUARANTINE:
+                    place = slot.quarantine()
+                    decision = decision.replace(why=f"{decision.why}; now in {place}")
+        yield decision
+
+
+def decide(entry: Entry, now_ns: int, grace_ns: int, observer: Observer | None) -> Decision:
+    action, why = _decide(entry, now_ns, grace_ns, observer)
+    return Decision(entry=entry, action=action, why=why)
+
+
+def _decide(entry: Entry, now_ns: int, grace_ns: int, observer: Observer | None) -> tuple[Action, str]:
+    record = entry.record
+    if record is None:
+        return _decide_unfit(entry, now_ns, grace_ns)
+    if entry.state is State.FRESH:
+        return _decide_fresh(entry, record, now_ns, grace_ns, observer)
+    if now_ns - record.expires_ns() <= grace_ns:
+        return Action.KEEP, f"its lease ran out less than {_seconds(grace_ns)} ago"
+    expired = f"its lease ran out at {record.lease_expires_at}"
+    if observer is None:
+        return Action.REMOVE, expired
+    liveness, seen = observer.look(record)
+    if liveness is Liveness.GONE:
+        return Action.REMOVE, f"{expired}, {seen}"
+    hint = "refresh it" if liveness is Liveness.ALIVE else "--no-tmux-check removes it all the same"
+    return Action.KEEP, f"{expired}, but {seen}; {hint}"
+
+
+def _decide_unfit(entry: Entry, now_ns: int, grace_ns: int) -> tuple[Action, str]:
+    if entry.absent:
+        return Action.KEEP, "it is gone already"
+    if entry.state in (State.NEWER, State.UNREADABLE):
+        return Action.KEEP, f"its record {entry.why}"
+    if now_ns - entry.touched_ns <= grace_ns:
+        return Action.KEEP, f"{entry.state}, but touched less than {_seconds(grace_ns)} ago"
+    if entry.state is State.MISSING:
+        return Action.REMOVE, "its record is missing"
+    return Action.QUARANTINE, f"its record is {entry.state}: {entry.why}"
+
+
+def _decide_fresh(
+    entry: Entry, record: AgentRecord, now_ns: int, grace_ns: int, observer: Observer | None
+) -> tuple[Action, str]:
+    """A lease that still runs keeps a name from others; a session that is certainly gone needs it no more."""
+    if observer is None or now_ns - entry.touched_ns <= grace_ns:
+        return Action.KEEP, f"fresh until {record.lease_expires_at}"
+    liveness, seen = observer.look(record)
+    if liveness is Liveness.GONE:
+        return Action.REMOVE, seen
+    return Action.KEEP, f"fresh until {record.lease_expires_at}, {seen}"
+
+
+def _seconds(ns: int) -> str:
+    return f"{ns / 10**9:g} s"

@@ -1,0 +1,196 @@
+"""`baton agent`, as a person types it, with real tmux; on files and on PostgreSQL."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import time
+
+import pytest
+
+from support.command import BATON, Baton, interruptible
+
+
+@pytest.fixture(params=["files", "postgresql"])
+def baton(request, tmp_path):
+    env = {"BATON_HOST": "here"}
+    if request.param == "postgresql":
+        env["BATON_REGISTRY"] = request.getfixturevalue("postgres").new_url()
+    return Baton(tmp_path, **env)
+
+
+def publish(baton, tmux, name="gpu", session="gpu", *more):
+    return baton("agent", "publish", name, "--session", session, "--tmux-socket", tmux.socket, "--json", *more).json
+
+
+def test_a_name_is_published_found_refreshed_and_given_back(baton, tmux):
+    tmux.start("gpu")
+    record = publish(baton, tmux)
+    assert record["agent_name"] == "HOUMAO-gpu"
+    assert record["terminal"] == {"kind": "tmux", "session_name": "gpu", "socket": tmux.socket, "host": "here"}
+    for wanted in ("gpu", "HOUMAO-gpu", record["agent_id"]):
+        assert baton("agent", "resolve", wanted, "--control", "--json").json == record
+    generation = record["generation_id"]
+    later = baton("agent", "refresh", "gpu", "--generation", generation, "--lease", "2d", "--json").json
+    assert later["lease_expires_at"] > record["lease_expires_at"]
+    assert baton("agent", "remove", "gpu", "--generation", generation).text.startswith("HOUMAO-gpu\t")
+    assert "no live agent HOUMAO-gpu" in baton.refused("agent", "resolve", "gpu")
+    assert not os.listdir(os.path.join(baton.folder, ".local/state/baton/manifests"))
+
+
+def test_a_taken_name_says_who_has_it_and_a_takeover_wins(baton, tmux):
+    tmux.start("one")
+    tmux.start("two")
+    first = publish(baton, tmux, "gpu", "one")
+    refusal = baton.refused("agent", "publish", "gpu", "--session", "two", "--tmux-socket", tmux.socket)
+    for part in ("'one' on here", first["generation_id"], first["published_at"], first["lease_expires_at"]):
+        assert part in refusal
+    second = publish(baton, tmux, "gpu", "two", "--takeover")
+    loser = ("gpu", "--generation", first["generation_id"])
+    assert "stand down" in baton.refused("agent", "refresh", *loser)
+    assert "nothing was removed" in baton.refused("agent", "remove", *loser)
+    assert baton("agent", "resolve", "gpu", "--json").json == second
+
+
+def test_resolve_explains(baton, tmux):
+    tmux.start("gpu")
+    record = publish(baton, tmux)
+    for wanted in ("gpu", "HOUMAO-gpu"):
+        told = baton("agent", "resolve", wanted, "--explain", "--json").json
+        assert (told["reason"], told["record"]) == ("found", record)
+    publish(baton, tmux, "gpu", "gpu", "--agent-id", "second")
+    told = baton("agent", "resolve", "gpu", "--explain", "--json", code=1).json
+    assert told["reason"] == "ambiguous"
+    assert {each["agent_id"] for each in told["looked_at"]} == {"second", record["agent_id"]}
+    readable = baton("agent", "resolve", "gpu", "--explain", code=1)
+    assert readable.out == ""
+    assert "looked at second of HOUMAO-gpu: fresh" in readable.err
+    assert "ambiguous: gpu may be any of 2" in readable.err
+    assert "did you mean HOUMAO-gpu?" in baton.refused("agent", "resolve", "gpv")
+
+
+def test_list_and_show_tell_verdict_and_reason(baton, tmux):
+    assert baton("agent", "list").err == "no live agents\n"
+    assert baton("agent", "list", "--json").json == []
+    tmux.start("gpu")
+    record = publish(baton, tmux)
+    publish(baton, tmux, "brief", "gpu", "--lease", "1s")
+    time.sleep(1.1)  # a lease in seconds has to run out by the clock
+    rows = [line.split("\t") for line in baton("agent", "list").out.splitlines()]
+    assert rows[0][:2] == ["HOUMAO-brief", "expired"]
+    assert rows[1][:5] == ["HOUMAO-gpu", "fresh", record["agent_id"], "here", "gpu"]
+    assert [each["verdict"] for each in baton("agent", "list", "--json").json].count("fresh") == 1
+    assert baton("agent", "show", "gpu").json["control"] == "ok"
+    tmux.end("gpu")
+    assert "no s" in baton("agent", "show", "gpu").json["control"]
+    assert baton("agent", "show", "brief", code=1).json["reason"] == "expired"
+
+
+def test_a_session_that_is_not_there_gets_no_name(baton, tmux):
+    assert "no server" in baton.refused("agent", "publish", "gpu", "--tmux-socket", tmux.socket)
+    tmux.start("gpu-2")
+    assert "no session 'gpu'" in baton.refused("agent", "publish", "gpu", "--tmux-socket", tmux.socket)
+    assert baton("agent", "list", "--json").json == []
+
+
+@pytest.mark.parametrize("name", ["../x", "", "a b", "x" * 10_000, "HOUMAO-", "HOUMAO", "-x", "--", "a;b", "\u202egpu"])
+def test_a_wrong_name_is_refused_before_anything_is_built_from_it(baton, tmux, name):
+    tmux.start("s")
+    for action in (
+        ["resolve"],
+        ["show"],
+        ["publish"],
+        ["remove", "--generation", "g"],
+        ["refresh", "--generation", "g"],
+    ):
+        result = baton("agent", *action, "--json", "--", name, code=1)
+        assert result.out == ""
+        assert "agent name" in result.err
+        assert len(result.err) < 250
+    assert not os.path.exists(os.path.join(baton.folder, ".local/state/baton/registry/live_agents"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "why"),
+    [
+        (["publish", "gpu", "--lease", "soon"], 1, "--lease must be a duration"),
+        (["publish", "gpu", "--lease", "0s"], 1, "--lease must be longer"),
+        (["publish", "gpu", "--agent-id", "a/b"], 1, "agent id must be"),
+        (["publish", "gpu", "--manifest", "none.json"], 1, "no longer exists"),
+        (["remove", "gpu"], 64, "--generation"),
+        (["resolve", "gpu", "--directory", "sqlite:x"], 1, "directory must be file:FOLDER"),
+        (["cleanup", "--grace-seconds", "-1"], 1, "--grace-seconds must not be negative"),
+        (["cleanup", "--grace-seconds", "nan"], 1, "--grace-seconds must not be negative"),
+        (["watch", "--interval", "0"], 1, "--interval must be more than 0"),
+        ([], 64, "ACTION"),
+    ],
+)
+def test_wrong_input_gets_one_line(tmp_path, arguments, code, why):
+    assert why in Baton(tmp_path).refused("agent", *arguments, code=code)
+
+
+def test_cleanup_says_what_and_why(baton, tmux):
+    tmux.start("gpu")
+    tmux.start("brief")
+    publish(baton, tmux)
+    publish(baton, tmux, "brief", "brief", "--lease", "1s")
+    time.sleep(1.1)
+    kept = baton("agent", "cleanup", "--grace-seconds", "0", "--json").json
+    assert {each["action"] for each in kept} == {"keep"}
+    tmux.end("brief")
+    told = baton("agent", "cleanup", "--grace-seconds", "0", "--dry-run").out.splitlines()
+    assert any(line.startswith("would remove\tHOUMAO-brief\tits lease ran out at ") for line in told), told
+    assert any(line.startswith("would keep\tHOUMAO-gpu\tfresh until ") for line in told), told
+    assert len(baton("agent", "list", "--json").json) == 2
+    done = baton("agent", "cleanup", "--grace-seconds", "0").out
+    assert done.startswith("remove\tHOUMAO-brief\t")
+    assert len(baton("agent", "list", "--json").json) == 1
+
+
+def test_another_host_resolves_a_name_but_does_not_control_it(tmp_path, postgres, tmux):
+    url = postgres.new_url()
+    tmux.start("gpu")
+    here = Baton(tmp_path, BATON_REGISTRY=url, BATON_HOST="here")
+    there = Baton(tmp_path, BATON_DIRECTORY=url, BATON_HOST="there")
+    record = publish(here, tmux)
+    assert there("agent", "resolve", "gpu", "--json").json == record
+    assert "runs on here; control it there" in there.refused("agent", "resolve", "gpu", "--control")
+    assert "runs on here" in there("agent", "show", "gpu").json["control"]
+
+
+def test_a_manifest_says_everything_but_the_name(tmp_path, tmux):
+    baton = Baton(tmp_path, BATON_HOST="here")
+    tmux.start("gpu")
+    first = publish(baton, tmux)
+    path = first["runtime"]["manifest_path"]
+    again = baton("agent", "publish", "gpu", "--manifest", path, "--json").json
+    assert (again["generation_id"], again["published_at"]) == (first["generation_id"], first["published_at"])
+    assert "is of HOUMAO-gpu" in baton.refused("agent", "publish", "cpu", "--manifest", path)
+    assert "leave it out" in baton.refused("agent", "publish", "gpu", "--manifest", path, "--session", "other")
+
+
+def test_watch_prints_changes_until_it_is_interrupted(tmp_path, tmux):
+    baton = Baton(tmp_path, BATON_HOST="here")
+    tmux.start("gpu")
+    record = publish(baton, tmux)
+    watch = subprocess.Popen(
+        [BATON, "agent", "watch", "--json", "--interval", "0.1"],
+        cwd=tmp_path, env=baton.env, stdout=subprocess.PIPE, text=True, preexec_fn=interruptible,
+    )  # fmt: skip
+    try:
+        assert json.loads(watch.stdout.readline())["change"] == "appeared"
+        baton("agent", "refresh", "gpu", "--generation", record["generation_id"], "--lease", "2d")
+        assert json.loads(watch.stdout.readline())["change"] == "refreshed"
+        publish(baton, tmux, "gpu", "gpu", "--takeover", "--generation", "g2")
+        assert json.loads(watch.stdout.readline())["change"] == "replaced"
+        baton("agent", "remove", "gpu", "--generation", "g2")
+        assert json.loads(watch.stdout.readline())["change"] == "removed"
+        watch.send_signal(signal.SIGINT)
+        assert watch.wait(10) == 130
+    finally:
+        watch.kill()
+        watch.wait()
+        watch.stdout.close()
+    assert baton("agent", "watch", "--timeout", "0.2", code=2).out == ""

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+import pytest
+
+from baton.directory.names import Names, check_agent_id, derived_id, nearest
+from baton.errors import InvalidValue
+
+
+@pytest.mark.parametrize("typed", ["gpu", "HOUMAO-gpu"])
+def test_both_spellings_are_one_name_with_one_id(typed):
+    canonical = Names().canonical(typed)
+    assert canonical == "HOUMAO-gpu"
+    assert derived_id(canonical) == derived_id("HOUMAO-gpu")
+
+
+def test_the_derived_id_is_the_same_everywhere():
+    assert derived_id("HOUMAO-gpu") == "fd3858170c0befd715be727570005359"
+
+
+@pytest.mark.parametrize(
+    "typed",
+    ["", " ", "a b", "../x", "/x", "a/b", "-gpu", "_gpu", ".", "..", "gpu\n", "gpü", "a" * 65, "a" * 10_000, "x\0y"],
+)
+def test_what_is_no_name_is_refused(typed):
+    with pytest.raises(InvalidValue, match="agent name must be"):
+        Names().canonical(typed)
+    with pytest.raises(InvalidValue, match="agent id must be"):
+        check_agent_id(typed)
+
+
+@pytest.mark.parametrize("typed", ["HOUMAO", "HOUMAO-", "houmao", "Houmao-"])
+def test_the_bare_prefix_is_no_name(typed):
+    with pytest.raises(InvalidValue, match="add one of your own"):
+        Names().canonical(typed)
+
+
+@pytest.mark.parametrize("typed", ["houmao-gpu", "HOUMAO-HOUMAO-gpu", "HOUMAO-houmao-gpu", "Houmao-x"])
+def test_what_only_looks_like_the_prefix_is_refused(typed):
+    with pytest.raises(InvalidValue, match="must not begin with"):
+        Names().canonical(typed)
+
+
+def test_the_prefix_can_be_another():
+    assert Names("team-").canonical("gpu") == Names("team-").canonical("team-gpu") == "team-gpu"
+    assert Names("team-").canonical("HOUMAO-gpu") == "team-HOUMAO-gpu"
+    with pytest.raises(InvalidValue, match="agent_name_prefix"):
+        Names("../")
+    with pytest.raises(InvalidValue, match="agent_name_prefix"):
+        Names("")
+
+
+def test_the_nearest_name_is_the_one_that_was_meant():
+    known = ["HOUMAO-gpu", "HOUMAO-reviewer", "HOUMAO-db"]
+    assert nearest("HOUMAO-reveiwer", known) == "HOUMAO-reviewer"
+    assert nearest("HOUMAO-GPU", known) == "HOUMAO-gpu"
+    assert nearest("HOUMAO-frontend", known) is None
