@@ -29,6 +29,7 @@ KNOWN: Final[dict[str, tuple[str | None, type, str]]] = {
     "state_dir": ("BATON_STATE_DIR", str, "what belongs to the user, not to a folder"),
     "directory": ("BATON_DIRECTORY", str, "url of the directory of live agents"),
     "agent_name_prefix": ("BATON_AGENT_NAME_PREFIX", str, "what the canonical name of every live agent begins with"),
+    "tmux_socket": ("BATON_TMUX_SOCKET", str, "the tmux server of agent sessions: a name, or a path"),
     "host": ("BATON_HOST", str, "the name of this machine, for others"),
     "allow_network_fs": ("BATON_ALLOW_NETWORK_FS", bool, "accept a registry on a network file system"),
     "agent": ("BATON_AGENT", str, "agent of a job that names none"),
@@ -61,6 +62,7 @@ class Settings:
     state_dir: str
     directory: str | None
     agent_name_prefix: str
+    tmux_socket: str
     host: str
     allow_network_fs: bool
     agent: str
@@ -82,6 +84,7 @@ class Settings:
         given = {name: value for name, value in (flags or {}).items() if value is not None and name in KNOWN}
         self.sources: dict[str, str] = {}
         self.files: list[str] = []
+        self.tables: dict[str, dict[str, Any]] = {}
         self._set("home", DEFAULT_HOME, "default")
         if env.get("BATON_HOME"):
             self._set("home", env["BATON_HOME"], "BATON_HOME")
@@ -96,6 +99,7 @@ class Settings:
         self._set("state_dir", os.path.join(state, "baton"), "default")
         self._set("directory", None, "default")
         self._set("agent_name_prefix", DEFAULT_AGENT_NAME_PREFIX, "default")
+        self._set("tmux_socket", "baton", "default")
         self._set("host", os.uname().nodename, "default")
         self._set("allow_network_fs", False, "default")
         self._set("agent", DEFAULT_AGENT, "default")
@@ -153,7 +157,8 @@ class Settings:
         self.files.append(path)
         for name, value in table.items():
             if isinstance(value, dict):
-                continue  # tables such as [agents.x] are read by whoever uses them
+                self.tables.setdefault(name, {}).update(value)  # such as [agents.x]: whoever uses them reads them
+                continue
             if name not in KNOWN or name in _NOT_IN_FILES:
                 allowed = ", ".join(key for key in KNOWN if key not in _NOT_IN_FILES)
                 raise InvalidValue("config file", f"{path} sets {name!r}, which is not one of {allowed}")

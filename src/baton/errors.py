@@ -24,6 +24,9 @@ BatonError                     1   refused or failed
 │   ├── IdentityMismatch       1   ... the manifest is of another agent or generation
 │   ├── SessionGone            1   ... tmux has no such session
 │   └── AgentDefDirUnusable    1
+├── SessionNotFound            1   no session of that name in the inventory
+├── NameInUse                  1   a session of that name is there already
+├── AgentUnusable              1   an agent's program is missing, or cannot do what was asked
 ├── TmuxUnavailable            1   no tmux, too old, or its server does not answer
 ├── MissingExtra               1   an optional package is needed and not installed
 ├── AuditDamaged               1   the audit log does not verify
@@ -169,6 +172,19 @@ class SessionGone(ControlRefused):
 
 
 class AgentDefDirUnusable(ControlRefused):
+    pass
+
+
+class SessionNotFound(BatonError):
+    def __init__(self, name: str) -> None:
+        super().__init__(f"there is no session {name!r}; `baton session list --all` shows what there is")
+
+
+class NameInUse(BatonError):
+    pass
+
+
+class AgentUnusable(BatonError):
     pass
 
 

@@ -114,6 +114,14 @@ class Jobs:
             self._log_change(before, job)
         return job
 
+    def pick_job(self, job_id: str, *, holder: str | None = None, lease_sec: float | None = None) -> Job:
+        """Claims this very job; IllegalTransition when it is not pending."""
+        change = self.registry.pick_job(
+            job_id, holder=this_process() if holder is None else holder, lease_sec=lease_sec
+        )
+        self._log_change(change.before, change.after)
+        return change.after
+
     def update_status(self, job_id: str, status: str, *, attempt: int | None = None) -> Job:
         change = self.registry.update_status(job_id, check_status(status), attempt=attempt, holder=this_process())
         self._log_change(change.before, change.after)

@@ -89,7 +89,6 @@ def _described_record(options: argparse.Namespace, settings: Settings, directory
     from baton.directory.adopt import adopted_record
     from baton.directory.record import new_generation_id, new_record
     from baton.manifest import read_manifest
-    from baton.tmux import DEFAULT_SOCKET
 
     names = Names(settings.agent_name_prefix)
     name = names.canonical(options.name)
@@ -104,7 +103,7 @@ def _described_record(options: argparse.Namespace, settings: Settings, directory
             generation_id=check_generation_id(options.generation or new_generation_id()),
             tool=options.tool or settings.agent,
             session_name=options.session or names.bare(options.name),
-            socket=options.tmux_socket or DEFAULT_SOCKET,
+            socket=settings.tmux_socket,
             now_ns=directory.now_ns(),
             lease_ns=lease_ns,
             agent_def_dir=options.agent_def_dir,

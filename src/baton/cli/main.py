@@ -31,12 +31,14 @@ VERBS: Final = {
     "subscribe": ("subscribe", "print the events of jobs as they come, until they are over"),
     "watch": ("subscribe", "the same as subscribe"),
     "logs": ("logs", "read and verify the audit log of a job"),
+    "session": ("session", "agents in tmux: create, stop, resume, list, show, attach, send, capture"),
     "agent": ("agent", "the directory of live agents: publish, refresh, resolve, list, show, remove, cleanup, watch"),
     "registry": ("registry", "look after the job registry: stats, rescue, migrate, prune"),
     "broker": ("broker", "the local broker, and others: up, down, status, logs, init, check"),
     "config": ("settings", "show every setting and where it comes from"),
     "doctor": ("doctor", "check what baton needs and what is wrong"),
     "version": ("settings", "print the version"),
+    "hook": ("hook", ""),  # called by agents, not by people
 }
 # Options that every verb takes, also in front of the verb; the value says whether a value follows.
 _EVERYWHERE: Final = {
@@ -87,13 +89,14 @@ def add_common(parser: argparse.ArgumentParser) -> None:
 
 
 def overview() -> str:
-    width = max(map(len, VERBS))
+    shown = {verb: text for verb, (_, text) in VERBS.items() if text}
+    width = max(map(len, shown))
     lines = [
         "usage: baton VERB [options]",
         "",
         "Hands work to CLI coding agents in tmux and always knows what became of it.",
         "",
-        *(f"  {verb:<{width}}  {text}" for verb, (_, text) in VERBS.items()),
+        *(f"  {verb:<{width}}  {text}" for verb, text in shown.items()),
         "",
         "baton VERB --help tells more. Exit codes: 0 ok, 1 refused or failed, 2 timed out, 3 nothing to pick,",
         "4 cancelled, 64 wrong command line, 130 interrupted.",

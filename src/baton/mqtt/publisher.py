@@ -57,6 +57,25 @@ def publish_event(
 ) -> Published:
     """Records the event and sends it, with whatever is still unsent before it. NotVerified, and nothing recorded,
     when `completed` is said while the work is not there."""
+    job, stored = record(jobs, job_id, event, detail=detail, data=data, attempt=attempt, verify=verify)
+    try:
+        send_unsent(jobs, settings, job, tries=tries, sleep=sleep)
+    except BrokerUnavailable as error:
+        return Published(event=stored, trouble=str(error))
+    return Published(event=stored, trouble=None)
+
+
+def record(
+    jobs: Jobs,
+    job_id: str,
+    event: str,
+    *,
+    detail: str = "",
+    data: Mapping[str, Any] | None = None,
+    attempt: int | None = None,
+    verify: bool = True,
+) -> tuple[Job, StoredEvent]:
+    """The first half of publishing: what is said is checked and written into the registry."""
     name = check_event_name(event)
     job = jobs.get_job(job_id)
     if name is EventName.COMPLETED and (job.expected_artifacts or job.validate):
@@ -69,11 +88,7 @@ def publish_event(
         data=redactor.value(data or {}),
         attempt=attempt,
     )
-    try:
-        send_unsent(jobs, settings, job, tries=tries, sleep=sleep)
-    except BrokerUnavailable as error:
-        return Published(event=stored, trouble=str(error))
-    return Published(event=stored, trouble=None)
+    return job, stored
 
 
 def send_unsent(

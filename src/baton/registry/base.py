@@ -66,6 +66,9 @@ class Registry(Protocol):
         """Claims the pending job of that label that comes first (higher priority, then older, then id) and
         returns it running, as its next attempt. None when there is none. No two callers get the same job."""
 
+    def pick_job(self, job_id: str, *, holder: str, lease_sec: float | None = None) -> Change:
+        """Claims this very job. IllegalTransition when it is not pending: of several callers one gets it."""
+
     def update_status(
         self, job_id: str, status: Status, *, attempt: int | None = None, holder: str = "operator"
     ) -> Change:

@@ -176,6 +176,15 @@ class FileRegistry:
                 return after
             return None
 
+    def pick_job(self, job_id: str, *, holder: str, lease_sec: float | None = None) -> Change:
+        check_job_id(job_id)
+        check_label("holder", holder)
+        lease_ns = lifecycle.lease_ns(lease_sec)
+        with self._writing():
+            before = self._load(job_id)
+            after = lifecycle.claim(before, holder=holder, now_ns=self._clock.wall_ns(), token=new_token())
+            return self._commit(before, self._leased(after, lease_ns) if lease_ns else after)
+
     def update_status(
         self, job_id: str, status: Status, *, attempt: int | None = None, holder: str = "operator"
     ) -> Change:

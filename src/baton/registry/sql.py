@@ -179,6 +179,18 @@ class SqlRegistry:
         )
         return job_from_row(rows[0]) if rows else None
 
+    def pick_job(self, job_id: str, *, holder: str, lease_sec: float | None = None) -> Change:
+        check_job_id(job_id)
+        check_label("holder", holder)
+        lease_ns = lifecycle.lease_ns(lease_sec)
+        with self._writing() as tx:
+            before = self._get(tx, job_id, self._lock_rows)
+            after = lifecycle.claim(before, holder=holder, now_ns=self._clock.wall_ns(), token=new_token())
+            if lease_ns:
+                expires, mark = self._lease_end(tx, lease_ns)
+                after = after.replace(lease_expires_at=format_time(expires), lease_mark=mark)
+            return self._save(tx, before, after)
+
     def update_status(
         self, job_id: str, status: Status, *, attempt: int | None = None, holder: str = "operator"
     ) -> Change:

@@ -1,0 +1,45 @@
+"""The agents baton can start, by name."""
+
+from __future__ import annotations
+
+from baton.errors import AgentUnusable, InvalidValue
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from baton.agents.base import Agent
+    from baton.config import Settings
+
+# name: (module, class)
+_BUILT_IN: Final = {
+    "claude-code": ("claude_code", "ClaudeCode"),
+    "codex": ("codex", "Codex"),
+    "gemini": ("gemini", "Gemini"),
+    "shell": ("shell", "Shell"),
+}
+_ALSO_CALLED: Final = {"claude": "claude-code"}
+
+
+def find_agent(settings: Settings, name: str) -> Agent:
+    """The agent of that name: one of ours, or of the config file. AgentUnusable names those there are."""
+    custom = settings.tables.get("agents", {})
+    found = _BUILT_IN.get(_ALSO_CALLED.get(name, name))
+    if found is None and name not in custom:
+        known = ", ".join((*_BUILT_IN, *custom))
+        shown = name[:40]
+        raise AgentUnusable(f"there is no agent {shown!r}; there are {known}, or add [agents.{shown}] to baton.toml")
+    if found is None:
+        from baton.agents.custom import Custom
+
+        if not isinstance(custom[name], dict):
+            raise InvalidValue(f"agents.{name}", "in the config file must be a table")
+        return Custom(name, custom[name])
+    from importlib import import_module
+
+    agent: Agent = getattr(import_module(f"baton.agents.{found[0]}"), found[1])()
+    return agent
+
+
+def agent_names(settings: Settings) -> list[str]:
+    return [*_BUILT_IN, *settings.tables.get("agents", {})]

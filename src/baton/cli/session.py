@@ -1,0 +1,311 @@
+"""session create | stop | resume | list | show | attach | send | capture"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+
+from baton.agents import find_agent
+from baton.agents.base import Mode
+from baton.cli.main import Parser, add_common, sentence
+from baton.cli.output import ago, json_text, on_terminal, one_line, print_table, say
+from baton.clock import parse_time
+from baton.config import Settings
+from baton.errors import InvalidValue, SessionGone, UsageError
+from baton.jobs import open_jobs
+from baton.sessions.inventory import Inventory
+from baton.sessions.model import State
+from baton.tmux import NoServer, Tmux
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from typing import Any, Final
+
+    from baton.sessions.model import Session
+    from baton.tmux import Pane
+
+_ACTIONS: Final = {
+    "create": "start an agent in a tmux session of its own",
+    "stop": "end a session with everything its agent started; the conversation is kept",
+    "resume": "start the agent of an ended session again, with its conversation",
+    "list": "show sessions and whether they live",
+    "show": "print everything about a session",
+    "attach": "look at a session and type into it (leave with Ctrl-b d)",
+    "send": "type a text into a session",
+    "capture": "print what a session shows",
+}
+_COLOURS: Final = {State.RUNNING: "green", State.STOPPED: "yellow"}
+
+
+def run(verb: str, arguments: Sequence[str]) -> int:
+    parser = Parser(prog=f"baton {verb}", description="Agents in tmux.")
+    add_common(parser)
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
+    for name, text in _ACTIONS.items():
+        action = actions.add_parser(name, help=text, description=sentence(text))
+        add_common(action)
+        action.add_argument("--json", action="store_true", help="print data as JSON")
+        if name != "list":
+            action.add_argument("name", metavar="NAME", help="the session")
+        _OPTIONS.get(name, lambda _: None)(action)
+    options = parser.parse_args(arguments)
+    settings = Settings({key: value for key, value in vars(options).items() if key != "agent"})
+    return _RUN[options.action](options, settings, Inventory(settings))
+
+
+# -- create, stop, resume ------------------------------------------------------------------------------------
+
+
+def _create_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--agent", metavar="A", help="claude-code, codex, gemini, shell, or one of your config file")
+    action.add_argument("--workdir", metavar="DIR", default=".", help="where it works (default: here)")
+    action.add_argument("--job", metavar="ID", help="hand it this pending job; the session ends with it")
+    action.add_argument("--prompt", metavar="TEXT", help="what to say to it first; - reads standard input")
+    action.add_argument("--headless", action="store_true", help="no questions, one piece of work, then it ends")
+    action.add_argument("--yolo", action="store_true", help="let the agent do everything without asking")
+    action.add_argument("--replace", action="store_true", help="forget a stopped session of that name")
+    _socket(action)
+
+
+def _create(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+    from baton.sessions.launch import create_session
+
+    agent, workdir, prompt = options.agent, options.workdir, options.prompt
+    if options.job is not None:
+        if prompt is not None:
+            raise UsageError("--job brings its own prompt; leave --prompt out")
+        with open_jobs(settings) as jobs:
+            job = jobs.get_job(options.job)
+        agent = agent or job.agent
+        workdir = job.workdir or workdir
+    elif options.headless and prompt is None:
+        raise UsageError("--headless needs something to do: --prompt or --job")
+    if prompt == "-":
+        prompt = sys.stdin.read()
+    session = create_session(
+        settings,
+        inventory,
+        options.name,
+        agent=agent or settings.agent,
+        workdir=workdir,
+        mode=Mode.HEADLESS if options.headless else Mode.INTERACTIVE,
+        prompt=prompt,
+        job_id=options.job,
+        yolo=options.yolo,
+        replace=options.replace,
+    )
+    _tell(options, session, f"look at it: baton session attach {session.name}")
+    if session.mode is Mode.INTERACTIVE:
+        for problem in find_agent(settings, session.agent).in_the_way(session.workdir, os.environ):
+            say(f"baton: note: {problem}")
+    return 0
+
+
+def _stop_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--mode", choices=("graceful", "hard", "soft"), default="graceful",
+                        help="hard kills it; soft leaves tmux alive and only lets go of it")  # fmt: skip
+    action.add_argument("--reason", metavar="TEXT", default="", help="why, for the archive")
+    action.add_argument(
+        "--capture-id", action="store_true", help="insist on keeping the conversation's id, and print it"
+    )
+    action.add_argument("--grace", type=float, default=10.0, metavar="S", help="how long it may take to end (10)")
+
+
+def _stop(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+    from baton.sessions.stop import StopMode, stop_session
+
+    if not 0 <= options.grace <= 3600:
+        raise InvalidValue("--grace", "must be from 0 to 3600 seconds")
+    with open_jobs(settings) as jobs:
+        stopped = stop_session(
+            settings,
+            inventory,
+            jobs,
+            options.name,
+            mode=StopMode(options.mode),
+            reason=one_line(options.reason),
+            capture_id=options.capture_id,
+            grace_sec=options.grace,
+        )
+    session = stopped.session
+    if options.json:
+        shown = session.record() | {"ended": [{"pid": each.pid, "command": each.command} for each in stopped.ended]}
+        print(json_text(shown, indent=2))
+        return 0
+    print(session.conversation_id or "-" if options.capture_id else f"{session.name}\t{session.state}")
+    if stopped.ended:
+        listed = ", ".join(f"{each.command} ({each.pid})" for each in stopped.ended)
+        say(f"ended {len(stopped.ended)} process{'es' if len(stopped.ended) > 1 else ''}: {listed}")
+    return 0
+
+
+def _resume_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--prompt", metavar="TEXT", help="what to say to it first; - reads standard input")
+
+
+def _resume(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+    from baton.sessions.launch import resume_session
+
+    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
+    session = resume_session(settings, inventory, options.name, prompt=prompt)
+    if not find_agent(settings, session.agent).keeps_conversation:
+        say(f"baton: note: {session.agent} keeps no conversation: it begins anew in {session.workdir}")
+    _tell(options, session, f"look at it: baton session attach {session.name}")
+    return 0
+
+
+# -- looking -------------------------------------------------------------------------------------------------
+
+
+def _list_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--all", action="store_true", help="also those that have ended")
+
+
+def _list(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+    sessions = inventory.all() if options.all else inventory.all(State.RUNNING)
+    panes = _panes(sessions)
+    if options.json:
+        print(json_text([_shown(session, panes) for session in sessions], indent=2))
+        return 0
+    if not sessions:
+        say("no sessions" if options.all else "no running sessions; --all shows those that have ended")
+        return 0
+    now_ns = time.time_ns()
+    rows = [
+        (
+            session.name,
+            session.state if session.state is not State.RUNNING or _pane_of(session, panes) else "lost",
+            session.agent,
+            session.job_id or "-",
+            ago(parse_time(session.ended_at or session.created_at), now_ns),
+            session.reason or session.workdir,
+        )
+        for session in sessions
+    ]
+    colours = [_COLOURS.get(row[1], "red" if row[1] == "lost" else None) for row in rows]  # type: ignore[call-overload]
+    print_table(("NAME", "STATE", "AGENT", "JOB", "SINCE", "WHERE"), rows, colours)
+    return 0
+
+
+def _show(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+    session = inventory.get(options.name)
+    print(json_text(_shown(session, _panes([session])) | {"folder": inventory.folder_of(session)}, indent=2))
+    return 0
+
+
+def _panes(sessions: Sequence[Session]) -> dict[tuple[str, str], Pane]:
+    """The panes of every tmux server that these sessions are on: one call each."""
+    found = {}
+    for socket in {session.socket for session in sessions if session.state is State.RUNNING}:
+        try:
+            found.update({(socket, pane.pane_id): pane for pane in Tmux(socket).panes()})
+        except NoServer:
+            continue
+    return found
+
+
+def _pane_of(session: Session, panes: dict[tuple[str, str], Pane]) -> Pane | None:
+    pane = panes.get((session.socket, session.pane_id or ""))
+    return pane if pane is not None and pane.pid == session.pane_pid and not pane.dead else None
+
+
+def _shown(session: Session, panes: dict[tuple[str, str], Pane]) -> dict[str, Any]:
+    alive = _pane_of(session, panes) is not None
+    return session.record() | {"alive": alive if session.state is State.RUNNING else None}
+
+
+# -- talking to it -------------------------------------------------------------------------------------------
+
+
+def _attach_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--read-only", action="store_true", help="look, and do not type")
+
+
+def _attach(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+    session, tmux = _live(options.name, inventory)
+    if not (sys.stdin.isatty() and on_terminal()):
+        raise UsageError("attach needs a terminal; `baton session capture` prints what the session shows")
+    sys.stdout.flush()
+    tmux.attach(session.name, read_only=options.read_only)
+
+
+def _send_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("text", metavar="TEXT", help="what to type; - reads standard input")
+    action.add_argument("--no-enter", action="store_true", help="do not press Enter after it")
+
+
+def _send(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+    session, tmux = _live(options.name, inventory)
+    text = sys.stdin.read() if options.text == "-" else options.text
+    if "\0" in text:
+        raise InvalidValue("text", "must not contain a NUL character")
+    assert session.pane_id is not None
+    tmux.paste(session.pane_id, text, enter=not options.no_enter)
+    if options.json:
+        print(json_text({"session": session.name, "sent": len(text)}))
+    return 0
+
+
+def _capture_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--lines", type=int, metavar="N", help="also N lines that have scrolled away")
+
+
+def _capture(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+    session, tmux = _live(options.name, inventory)
+    if options.lines is not None and not 0 < options.lines <= 1_000_000:
+        raise InvalidValue("--lines", "must be from 1 to 1000000")
+    assert session.pane_id is not None
+    lines = [_clean(line) for line in tmux.capture(session.pane_id, options.lines).rstrip("\n").splitlines()]
+    print(json_text({"session": session.name, "lines": lines}) if options.json else "\n".join(lines))
+    return 0
+
+
+def _clean(line: str) -> str:
+    return "".join(each if each.isprintable() else "\ufffd" for each in line.expandtabs())
+
+
+def _live(name: str, inventory: Inventory) -> tuple[Session, Tmux]:
+    session = inventory.get(name)
+    if session.state is State.RUNNING:
+        if _pane_of(session, _panes([session])) is not None:
+            return session, Tmux(session.socket)
+        raise SessionGone(f"session {name!r} is gone from tmux; `baton monitor --once` notes what became of it")
+    raise SessionGone(f"session {name!r} is {session.state}; `baton session resume {name}` brings it back")
+
+
+def _socket(action: argparse.ArgumentParser) -> None:
+    action.add_argument(
+        "--tmux-socket", metavar="L", help="a tmux server of your choice: name or path (default: baton)"
+    )
+
+
+def _tell(options: argparse.Namespace, session: Session, hint: str) -> None:
+    if options.json:
+        print(json_text(session.record(), indent=2))
+    else:
+        print(session.name)
+        say(hint)
+
+
+_OPTIONS: Final = {
+    "create": _create_options,
+    "stop": _stop_options,
+    "resume": _resume_options,
+    "list": _list_options,
+    "attach": _attach_options,
+    "send": _send_options,
+    "capture": _capture_options,
+}
+_RUN: Final = {
+    "create": _create,
+    "stop": _stop,
+    "resume": _resume,
+    "list": _list,
+    "show": _show,
+    "attach": _attach,
+    "send": _send,
+    "capture": _capture,
+}

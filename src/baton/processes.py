@@ -1,0 +1,110 @@
+"""Processes by more than their number: a pid may be given to another by the time it is used."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from baton.model import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Final
+
+# In the environment of an agent and of everything it starts; its value names the session.
+MARKER = "BATON_SESSION_ID"
+
+
+class Process(Value):
+    """A process as it was seen: `started` is in clock ticks since boot, `command` for people."""
+
+    __slots__ = ("command", "pid", "started")
+
+    pid: int
+    started: int
+    command: str
+
+    @property
+    def alive(self) -> bool:
+        return started_at(self.pid) == self.started
+
+
+def started_at(pid: int) -> int | None:
+    """When a process started, in ticks since boot; None when there is none, or only what is left of one."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name may contain anything, also spaces and brackets: what follows its last bracket is ours to read.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def marked_processes(session_id: str, *, spare: Iterable[int] = ()) -> list[Process]:
+    """Every process of ours whose environment names that session, wherever it has put itself."""
+    wanted = f"{MARKER}={session_id}".encode()
+    spared = {os.getpid(), *spare}
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdecimal() or int(name) in spared:
+            continue
+        try:
+            with open(f"/proc/{name}/environ", "rb") as file:
+                marked = wanted in file.read().split(b"\0")
+        except OSError:
+            continue  # gone, or not ours
+        if marked and (started := started_at(int(name))) is not None:
+            found.append(Process(pid=int(name), started=started, command=_command(int(name))))
+    return found
+
+
+def end_processes(find: Callable[[], list[Process]], *, grace_sec: float) -> list[Process]:
+    """Asks every process that `find` gives to end, waits, then ends what is left; also what came meanwhile. Returns
+    those it ended."""
+    ended: dict[int, Process] = {}
+    told: dict[int, int] = {}  # the last step each was told
+    began = time.monotonic()
+    while left := find():
+        step = _step(time.monotonic() - began, grace_sec)
+        if step is None:
+            break  # in the kernel's hands: a process that cannot be killed
+        for process in left:
+            ended[process.pid] = process
+            if told.get(process.pid) != step:
+                told[process.pid] = step
+                _signal(process, _STEPS[step])
+        time.sleep(0.02)
+    return list(ended.values())
+
+
+# An interactive shell does not end when it is asked to, but when its terminal goes.
+_STEPS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+_HANG_UP_SEC: Final = 0.5
+_GIVE_UP_SEC: Final = 5.0
+
+
+def _step(passed_sec: float, grace_sec: float) -> int | None:
+    if passed_sec >= grace_sec + _GIVE_UP_SEC:
+        return None
+    if passed_sec >= grace_sec:
+        return 2
+    return 1 if passed_sec >= _HANG_UP_SEC else 0
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    try:
+        if process.alive:
+            os.kill(process.pid, number)
+            os.kill(process.pid, signal.SIGCONT)  # one that is stopped would not hear it
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return os.path.basename(file.read(4096).split(b"\0")[0].decode(errors="replace")) or "?"
+    except OSError:
+        return "?"

@@ -1,0 +1,1 @@
+"""Agents in tmux: created, watched, stopped, brought back."""

@@ -1,0 +1,69 @@
+"""The last things that happen to a session, whoever sees to them: its runner, `stop`, or the monitor. Each is safe to
+repeat, and happens only while the session is still the one that was meant."""
+
+from __future__ import annotations
+
+import time
+
+from baton.clock import format_time
+from baton.directory import open_directory, ownership
+from baton.errors import BatonError, EventRefused, SessionNotFound, StaleAttempt
+from baton.model import TERMINAL
+from baton.sessions.model import State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.config import Settings
+    from baton.jobs import Jobs
+    from baton.sessions.inventory import Inventory
+    from baton.sessions.model import Session
+
+
+def end_session(
+    settings: Settings,
+    inventory: Inventory,
+    session: Session,
+    state: State,
+    *,
+    reason: str,
+    exit_text: str | None = None,
+) -> Session:
+    """Gives its name back and writes its end into inventory and archive. What has ended stays as it ended."""
+    forget_name(settings, session)
+    now = format_time(time.time_ns())
+
+    def ended(current: Session) -> Session:
+        if current.state is not State.RUNNING:
+            return current
+        return current.replace(
+            state=state, reason=reason, exit=exit_text, ended_at=now, updated_at=now, ending=None, job_id=None
+        )
+
+    try:
+        return inventory.change(session, ended)
+    except SessionNotFound:
+        return session  # another has its name by now: nothing is left to write
+
+
+def forget_name(settings: Settings, session: Session) -> None:
+    """Removes its live-agent record, unless another generation has it."""
+    try:
+        directory = open_directory(settings)
+        try:
+            ownership.remove(directory, session.agent_id, session.generation_id)
+        finally:
+            directory.close()
+    except BatonError:
+        pass  # not ours any more; or the directory is away, and the lease will end by itself
+
+
+def end_job(jobs: Jobs, job_id: str, attempt: int | None, detail: str) -> bool:
+    """Records that the job failed, unless its story is already over or somebody else's."""
+    job = jobs.get_job(job_id)
+    if job.status in TERMINAL:
+        return False
+    try:
+        jobs.record_event(job_id, "error", detail=detail, attempt=attempt)
+    except (EventRefused, StaleAttempt):
+        return False
+    return True

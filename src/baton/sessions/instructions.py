@@ -1,0 +1,22 @@
+"""What an agent is told: its prompt, and how to say what became of it."""
+
+from __future__ import annotations
+
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.model import Job
+
+
+def instructions(job: Job) -> str:
+    with open(os.path.join(os.path.dirname(__file__), "instructions.md"), encoding="utf-8") as file:
+        template = file.read()
+    conditions = ""
+    if job.expected_artifacts:
+        conditions += " `completed` is refused until these are there: " + ", ".join(job.expected_artifacts) + "."
+    if job.validate:
+        conditions += f" It is refused while this fails: {job.validate}"
+    # The prompt comes last: it may contain anything.
+    told = template.format(prompt="\0", job_id=job.job_id, attempt=job.attempt, conditions=conditions)
+    return told.replace("\0", job.prompt).strip()

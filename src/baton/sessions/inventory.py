@@ -1,0 +1,138 @@
+"""The live truth about sessions: one row a name, in SQLite (WAL), with the archive beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+from contextlib import closing, contextmanager
+
+from baton.errors import NameInUse, RegistryUnavailable, SessionNotFound
+from baton.fsio import FileLock, make_home, open_private, refuse_network_fs
+from baton.sessions.archive import Archive
+from baton.sessions.model import Session, State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Final
+
+    from baton.config import Settings
+
+_TABLES: Final = """
+CREATE TABLE IF NOT EXISTS sessions (
+    name TEXT PRIMARY KEY, session_id TEXT NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+class Inventory:
+    def __init__(self, settings: Settings) -> None:
+        self.home = os.path.abspath(settings.home)
+        if not settings.allow_network_fs:
+            refuse_network_fs(self.home)
+        self.path = os.path.join(self.home, "agent-sessions.db")
+        self._archive = Archive(os.path.join(self.home, "agent-sessions.yaml"))
+
+    def folder_of(self, session: Session) -> str:
+        return os.path.join(self.home, "sessions", session.session_id)
+
+    def get(self, name: str) -> Session:
+        for session in self._select("WHERE name = ?", name):
+            return session
+        raise SessionNotFound(name)
+
+    def find(self, session_id: str) -> Session | None:
+        found = self._select("WHERE session_id = ?", session_id)
+        return found[0] if found else None
+
+    def all(self, *states: State) -> list[Session]:
+        marks = ", ".join("?" * len(states))
+        return self._select(f"WHERE state IN ({marks}) ORDER BY name" if states else "ORDER BY name", *states)
+
+    def add(self, session: Session, *, replace: bool = False) -> None:
+        """Claims the name. NameInUse when a session that is there, or could be resumed, has it."""
+        with self._writing() as tx:
+            before = _row(tx, session.name)
+            if before is not None:
+                _refuse_replacing(before, stopped_too=not replace)
+            _write(tx, session)
+
+    def change(self, session: Session, change: Callable[[Session], Session]) -> Session:
+        """Writes what `change` makes of the session as it is now; SessionNotFound when another has its name by now. One
+        that ended is written to the archive, one that runs again is taken out of it."""
+        with self._writing() as tx:
+            before = _row(tx, session.name)
+            if before is None or before.session_id != session.session_id:
+                raise SessionNotFound(session.name)
+            after = change(before)
+            _write(tx, after)
+            if after.state is not State.RUNNING and after != before:
+                self._archive.put(after)
+            elif after.state is State.RUNNING and before.state is not State.RUNNING:
+                self._archive.remove(after.session_id)
+        return after
+
+    def remember_conversation(self, session: Session, conversation_id: str) -> Session:
+        return self.change(session, lambda current: current.replace(conversation_id=conversation_id))
+
+    def remove(self, session: Session) -> None:
+        """As if it had never been: for a creation that failed."""
+        with self._writing() as tx:
+            tx.execute("DELETE FROM sessions WHERE session_id = ?", (session.session_id,))
+
+    # -- SQLite ----------------------------------------------------------------------------------------------
+
+    def _select(self, condition: str, *values: str) -> list[Session]:
+        if not os.path.exists(self.path):
+            return []
+        with self._translated_errors(), closing(self._connect()) as connection:
+            rows = connection.execute(f"SELECT record FROM sessions {condition}", values).fetchall()
+        return [Session.parse(json.loads(row[0])) for row in rows]
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        make_home(self.home)
+        # As for the registry: waiting in the kernel's queue is fair, and one writer at a time is all WAL can do.
+        with self._translated_errors(), FileLock(self.path + ".lock"):
+            os.close(open_private(self.path, os.O_RDWR | os.O_CREAT))
+            with closing(self._connect()) as connection:
+                connection.executescript(_TABLES)
+                connection.execute("BEGIN IMMEDIATE")
+                yield connection
+                connection.execute("COMMIT")
+
+    def _connect(self) -> sqlite3.Connection:
+        connection = sqlite3.connect(self.path, timeout=10, isolation_level=None)
+        connection.execute("PRAGMA journal_mode = WAL")
+        connection.execute("PRAGMA synchronous = FULL")
+        return connection
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise RegistryUnavailable(f"{self.path}: {error}") from error
+
+
+def _row(tx: sqlite3.Connection, name: str) -> Session | None:
+    row = tx.execute("SELECT record FROM sessions WHERE name = ?", (name,)).fetchone()
+    return Session.parse(json.loads(row[0])) if row else None
+
+
+def _write(tx: sqlite3.Connection, session: Session) -> None:
+    tx.execute(
+        "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)",
+        (session.name, session.session_id, session.state, json.dumps(session.record())),
+    )
+
+
+def _refuse_replacing(before: Session, *, stopped_too: bool) -> None:
+    if before.state is State.RUNNING:
+        raise NameInUse(f"session {before.name!r} is running already; stop it, or choose another name")
+    if before.state is State.STOPPED and before.conversation_id and stopped_too:
+        raise NameInUse(
+            f"session {before.name!r} was stopped with its conversation kept: `baton session resume {before.name}`, or "
+            "--replace to begin a new one"
+        )

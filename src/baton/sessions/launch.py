@@ -1,0 +1,267 @@
+"""Making a session, and bringing one back: inventory, tmux, directory, and then the word to begin."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+
+from baton.agents import find_agent
+from baton.agents.base import Mode, Task
+from baton.clock import format_time
+from baton.directory import open_directory, ownership
+from baton.directory.names import Names, derived_id
+from baton.directory.record import new_generation_id, new_record
+from baton.errors import AgentUnusable, InvalidValue, TmuxUnavailable
+from baton.fsio import make_private_dir, read_file, remove_file, replace_file
+from baton.manifest import Manifest
+from baton.model import Value
+from baton.processes import started_at
+from baton.sessions import handover
+from baton.sessions.ending import forget_name
+from baton.sessions.model import Session, State
+from baton.tmux import Tmux, check_session_name
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final
+
+    from baton.agents.base import Agent
+    from baton.config import Settings
+    from baton.sessions.inventory import Inventory
+    from baton.tmux import Pane
+
+LAUNCH: Final = "launch.json"
+BEGUN: Final = "begun.json"
+
+
+class Plan(Value):
+    """What the runner is to do, beside what the session itself says. `attempt` is given for a job that was claimed
+    already; else the runner claims it."""
+
+    __slots__ = ("attempt", "job_id", "prompt", "resume")
+
+    prompt: str | None
+    resume: bool
+    job_id: str | None
+    attempt: int | None
+
+
+def create_session(
+    settings: Settings,
+    inventory: Inventory,
+    name: str,
+    *,
+    agent: str,
+    workdir: str,
+    mode: Mode = Mode.INTERACTIVE,
+    prompt: str | None = None,
+    job_id: str | None = None,
+    attempt: int | None = None,
+    yolo: bool = False,
+    replace: bool = False,
+) -> Session:
+    """Starts an agent in a tmux session of its own. NameInUse when the name is taken: of two that try at once, one gets
+    it. Whatever fails on the way is undone."""
+    check_session_name(name)
+    program = usable_agent(settings, agent)
+    workdir = os.path.abspath(workdir)
+    if not os.path.isdir(workdir):
+        raise InvalidValue("workdir", f"{workdir} is not a folder")
+    names = Names(settings.agent_name_prefix)
+    agent_name = names.canonical(name)
+    now = format_time(time.time_ns())
+    session = Session(
+        name=name,
+        session_id=os.urandom(8).hex(),
+        state=State.RUNNING,
+        agent=program.name,
+        mode=mode,
+        workdir=workdir,
+        yolo=yolo,
+        conversation_id=_new_uuid() if program.chooses_id else None,
+        made_for=job_id,
+        job_id=job_id,
+        agent_name=agent_name,
+        agent_id=derived_id(agent_name),
+        generation_id=new_generation_id(),
+        host=settings.host,
+        socket=settings.tmux_socket,
+        pane_id=None,
+        pane_pid=None,
+        pane_started=None,
+        created_at=now,
+        updated_at=now,
+        ended_at=None,
+        ending=None,
+        reason=None,
+        exit=None,
+    )
+    folder = inventory.folder_of(session)
+    # What the agent cannot do is found out before anything is made.
+    program.launch(task_for(session, folder, prompt="x" if job_id else prompt, resume=False))
+    Tmux(session.socket).check_version()
+    inventory.add(session, replace=replace)
+    try:
+        return _begin(settings, inventory, session, Plan(prompt=prompt, resume=False, job_id=job_id, attempt=attempt))
+    except BaseException:
+        inventory.remove(session)
+        raise
+
+
+def resume_session(settings: Settings, inventory: Inventory, name: str, *, prompt: str | None = None) -> Session:
+    """Starts the agent of a session that has ended again, with the conversation it had, in the same folder and under
+    the same generation."""
+    before = inventory.get(name)
+    if before.state is State.RUNNING:
+        raise InvalidValue("session", f"{name!r} is running; `baton session attach {name}` shows it")
+    program = usable_agent(settings, before.agent)
+    if program.keeps_conversation and before.conversation_id is None:
+        raise AgentUnusable(
+            f"the conversation of session {name!r} is not known, so {before.agent} cannot go on with it; create another"
+        )
+    if not os.path.isdir(before.workdir):
+        raise InvalidValue("workdir", f"{before.workdir} of session {name!r} is gone; conversations are bound to it")
+    now = format_time(time.time_ns())
+    resumed = before.replace(
+        state=State.RUNNING, mode=Mode.INTERACTIVE, made_for=None, job_id=None, pane_id=None, pane_pid=None,
+        pane_started=None, updated_at=now, ended_at=None, ending=None, reason=None, exit=None,
+    )  # fmt: skip
+    program.launch(task_for(resumed, inventory.folder_of(resumed), prompt=prompt, resume=True))
+
+    def claim(current: Session) -> Session:
+        if current != before:
+            raise InvalidValue("session", f"{name!r} was changed by somebody else at this moment; look again")
+        return resumed
+
+    inventory.change(before, claim)
+    try:
+        plan = Plan(prompt=prompt, resume=program.keeps_conversation, job_id=None, attempt=None)
+        return _begin(settings, inventory, resumed, plan)
+    except BaseException:
+        inventory.change(resumed, lambda _: before)
+        raise
+
+
+def usable_agent(settings: Settings, name: str) -> Agent:
+    """The agent, whose program is there; AgentUnusable says how to get it."""
+    from shutil import which
+
+    agent = find_agent(settings, name)
+    if which(agent.program) is None:
+        raise AgentUnusable(
+            f"{agent.name} needs the program {agent.program!r}, which is not on your PATH: {agent.install}"
+        )
+    return agent
+
+
+def _begin(settings: Settings, inventory: Inventory, session: Session, plan: Plan) -> Session:
+    folder = inventory.folder_of(session)
+    make_private_dir(folder)
+    for name in (BEGUN, "go"):
+        remove_file(os.path.join(folder, name))
+    replace_file(os.path.join(folder, LAUNCH), json.dumps(plan._fields()).encode())
+    handover.prepare(folder)
+    tmux = Tmux(session.socket)
+    # -P: a folder named baton where the agent works must not be taken for us.
+    pane = tmux.new_session(
+        session.name, [sys.executable, "-P", "-m", "baton.sessions.runner", folder], workdir=session.workdir
+    )
+    try:
+        session = session.replace(
+            socket=tmux.socket_path(), pane_id=pane.pane_id, pane_pid=pane.pid, pane_started=started_at(pane.pid)
+        )
+        _publish(settings, session, _write_manifest(folder, session))
+        session = inventory.change(session, lambda _: session)
+        handover.send(folder, handover.agent_environment(settings, session.session_id, folder), pane.pid)
+        return _begun(inventory, session, pane, folder)
+    except BaseException:
+        tmux.kill_session(session.name)
+        forget_name(settings, session)
+        raise
+
+
+def _begun(inventory: Inventory, session: Session, pane: Pane, folder: str) -> Session:
+    """Waits until the agent runs, or the runner has said why not."""
+    deadline = time.monotonic() + handover.WAIT_SEC
+    while time.monotonic() < deadline:
+        told = read_begun(folder)
+        if told is not None:
+            if told.get("failed"):
+                raise AgentUnusable(str(told["failed"]))
+            return inventory.get(session.name)
+        if started_at(pane.pid) is None and read_begun(folder) is None:
+            raise TmuxUnavailable("the session's runner ended before the agent began")
+        time.sleep(0.005)
+    raise TmuxUnavailable(f"the agent did not begin within {handover.WAIT_SEC:g} s")
+
+
+def read_begun(folder: str) -> dict[str, Any] | None:
+    try:
+        told: dict[str, Any] = json.loads(read_file(os.path.join(folder, BEGUN)))
+    except (FileNotFoundError, ValueError):
+        return None
+    return told
+
+
+def _write_manifest(folder: str, session: Session) -> str:
+    path = os.path.join(folder, "manifest.json")
+    Manifest(
+        agent_name=session.agent_name,
+        agent_id=session.agent_id,
+        generation_id=session.generation_id,
+        backend="tmux",
+        tool=session.agent,
+        session_name=session.name,
+        socket=session.socket,
+        host=session.host,
+        workdir=session.workdir,
+        pane_pid=session.pane_pid,
+        pane_started=session.pane_started,
+    ).write(path)
+    return path
+
+
+def _publish(settings: Settings, session: Session, manifest_path: str) -> None:
+    directory = open_directory(settings)
+    try:
+        record = new_record(
+            session.agent_name,
+            session.agent_id,
+            session.generation_id,
+            now_ns=directory.now_ns(),
+            lease_ns=ownership.DEFAULT_LEASE_SEC * 10**9,
+            tool=session.agent,
+            manifest_path=manifest_path,
+            session_root=os.path.dirname(manifest_path),
+            session_name=session.name,
+            socket=session.socket,
+            host=session.host,
+        )
+        ownership.publish(directory, record)
+    finally:
+        directory.close()
+
+
+def task_for(session: Session, folder: str, *, prompt: str | None, resume: bool) -> Task:
+    return Task(
+        mode=session.mode,
+        prompt=prompt,
+        conversation_id=session.conversation_id,
+        resume=resume,
+        yolo=session.yolo,
+        folder=folder,
+        workdir=session.workdir,
+        hook=hook_command(session.agent),
+    )
+
+
+def hook_command(agent: str) -> list[str]:
+    return [sys.executable, "-P", "-m", "baton", "hook", agent]
+
+
+def _new_uuid() -> str:
+    from uuid import uuid4
+
+    return str(uuid4())

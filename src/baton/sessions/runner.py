@@ -1,0 +1,435 @@
+"""What runs in the pane: it owns the agent, on the same terminal, so that a person can attach and type.
+
+It claims the job, says `started`, renews the lease and the live-agent record, passes on what the agent's output tells,
+and ends with a terminal event in every case. Only its own death leaves that to the monitor.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+
+from baton.agents import find_agent
+from baton.agents.base import Mode
+from baton.clock import format_time
+from baton.config import Settings
+from baton.directory import open_directory, ownership
+from baton.errors import BatonError, IllegalTransition, NotVerified, OwnershipLost, StaleAttempt
+from baton.fsio import read_file, replace_file
+from baton.jobs import open_jobs
+from baton.model import TERMINAL, Status
+from baton.processes import MARKER, end_processes, marked_processes
+from baton.sessions.ending import end_job, end_session
+from baton.sessions.handover import receive
+from baton.sessions.instructions import instructions
+from baton.sessions.inventory import Inventory
+from baton.sessions.launch import BEGUN, LAUNCH, Plan, task_for
+from baton.sessions.model import State
+from baton.sessions.outbox import Outbox
+from baton.sessions.story import Story
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from baton.agents.base import Launch, Said
+    from baton.jobs import Jobs
+    from baton.sessions.model import Session
+
+LEASE_SEC: Final = 60
+_RENEW_SEC: Final = 15.0
+_LOOK_SEC: Final = 1.0
+_REFRESH_SEC: Final = 600.0
+_DEADLINE_SLACK_SEC: Final = 5.0
+_GRACE_SEC: Final = 10.0
+_LEFTOVER_GRACE_SEC: Final = 2.0
+_REFUSALS: Final = 2  # how often a headless agent is sent back to mend what is missing
+
+
+class Runner:
+    def __init__(
+        self,
+        settings: Settings,
+        inventory: Inventory,
+        session: Session,
+        folder: str,
+        plan: Plan,
+        mark: dict[str, str],
+    ) -> None:
+        self._settings = settings
+        self._inventory = inventory
+        self._session = session
+        self._folder = folder
+        self._plan = plan
+        self._mark = mark
+        self._agent = find_agent(settings, session.agent)
+        self._outbox = Outbox(settings)
+        self._stop_asked: str | None = None  # why we are to end, once somebody wants that
+        self._on_purpose = False  # and whether that was meant to keep the conversation
+        self._names_are_ours = True
+        self._child: subprocess.Popen[bytes] | None = None
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+
+    def run(self) -> int:
+        """Runs the agent to its end; returns our own exit code."""
+        signal.set_wakeup_fd(self._wake)
+        signal.signal(signal.SIGCHLD, lambda *_: None)
+        # Ctrl-C in the pane is the agent's. Not ignored: the agent would inherit that.
+        signal.signal(signal.SIGINT, lambda *_: None)
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._asked_by_signal)
+        reason, exit_text = "it did not begin", None
+        with open_jobs(self._settings) as jobs:
+            try:
+                story = self._claim(jobs)
+                reason, exit_text = self._run_agent(story)
+            except Exception as error:  # noqa: BLE001  whatever it is, the job must not be left running
+                reason = str(error) if isinstance(error, BatonError) else self._unexpected(error)
+                self._tell_begun(failed=reason)
+                self._say(f"baton: {reason}")
+                if self._plan.job_id is not None:
+                    self._fail_job(jobs, reason)
+            finally:
+                self._end_leftovers()
+                self._finish(reason, exit_text)
+        self._outbox.close()
+        return 0
+
+    # -- the job -------------------------------------------------------------------------------------------------
+
+    def _claim(self, jobs: Jobs) -> Story:
+        """Makes the job ours, and says so. Without one, the story is about nothing."""
+        job_id, attempt = self._plan.job_id, self._plan.attempt
+        if job_id is None:
+            return Story(jobs, self._outbox, None)
+        if attempt is not None:
+            return Story(jobs, self._outbox, jobs.renew_lease(job_id, attempt=attempt, lease_sec=LEASE_SEC))
+        try:
+            job = jobs.pick_job(job_id, holder=self._holder(), lease_sec=LEASE_SEC)
+        except IllegalTransition as error:
+            self._plan = self._plan.replace(job_id=None)  # somebody else's: not ours to end
+            raise BatonError(f"job {job_id} is {error.current} already: it is not taken up twice") from None
+        return Story(jobs, self._outbox, job)
+
+    def _holder(self) -> str:
+        return f"{self._session.host}:{self._session.name}:{os.getpid()}"
+
+    def _unexpected(self, error: Exception) -> str:
+        import traceback
+
+        path = os.path.join(self._folder, "runner.log")  # the pane closes with us, and what it showed
+        replace_file(path, traceback.format_exc().encode())
+        return f"the runner failed: {type(error).__name__}: {error}; see {path}"
+
+    def _fail_job(self, jobs: Jobs, reason: str) -> None:
+        assert self._plan.job_id is not None
+        try:
+            if end_job(jobs, self._plan.job_id, self._plan.attempt, reason):
+                self._outbox.send(jobs.get_job(self._plan.job_id))
+        except BatonError as error:
+            self._say(f"baton: {error}")
+
+    # -- the agent -----------------------------------------------------------------------------------------------
+
+    def _run_agent(self, story: Story) -> tuple[str, str | None]:
+        """Starts the agent, again where it has to mend something, and returns why it ended and how it exited."""
+        prompt, resume = self._plan.prompt, self._plan.resume
+        if story.job is not None:
+            prompt = story.job.prompt if self._agent.exit_is_verdict else instructions(story.job)
+        for refusals in range(_REFUSALS + 1):
+            launch = self._agent.launch(task_for(self._session, self._folder, prompt=prompt, resume=resume))
+            told = _Told()
+            exit_text, code = self._run_once(launch, story, told)
+            if self._stop_asked is not None:
+                story.failed(f"the session was stopped: {self._stop_asked}")
+                return self._stop_asked, exit_text
+            try:
+                self._judge(story, told, code, exit_text)
+                return f"the agent ended ({exit_text})", exit_text
+            except NotVerified as error:
+                self._say(f"baton: {error}")
+                can_mend = launch.reads_lines and self._agent.keeps_conversation and self._session.conversation_id
+                if not can_mend or refusals == _REFUSALS:
+                    story.failed(str(error))
+                    return str(error), exit_text
+                prompt, resume = f"baton refused your work: {error}", True
+        raise AssertionError("unreachable")
+
+    def _judge(self, story: Story, told: _Told, code: int, exit_text: str) -> None:
+        """What the agent's end means for its job. NotVerified when it claims success and the results are not there."""
+        if story.over():
+            return
+        if told.failed is not None:
+            story.failed(told.failed)
+        elif code == 0 and (self._agent.exit_is_verdict or told.finished is not None):
+            story.completed(told.finished or "")
+        elif self._agent.exit_is_verdict:
+            story.failed(f"the command ended with {exit_text}")
+        else:
+            story.failed(f"{self._agent.name} ended with {exit_text} before it said that the job was done")
+
+    def _run_once(self, launch: Launch, story: Story, told: _Told) -> tuple[str, int]:
+        for name, content in launch.files.items():
+            replace_file(os.path.join(self._folder, name), content.encode())
+        environment = os.environ | self._mark | story.environment()
+        stdin = subprocess.PIPE if launch.stdin is not None else None
+        try:
+            child = subprocess.Popen(
+                launch.argv,
+                cwd=self._session.workdir,
+                env=environment,
+                stdin=stdin,
+                stdout=subprocess.PIPE if launch.reads_lines else None,
+                process_group=0,
+            )
+        except OSError as error:
+            raise BatonError(f"{launch.argv[0]} could not be started: {error.strerror}") from None
+        self._child = child
+        self._give_terminal(child.pid)
+        try:
+            story.started(self._session, child.pid)
+            self._tell_begun(pid=child.pid)
+            self._feed(child, launch.stdin)
+            code = self._watch(child, story, told)
+        finally:
+            self._give_terminal(os.getpgrp())
+            for pipe in (child.stdin, child.stdout):
+                if pipe is not None:
+                    pipe.close()
+            self._child = None
+        if code < 0:
+            return f"signal {signal.Signals(-code).name}", code
+        return f"exit code {code}", code
+
+    def _feed(self, child: subprocess.Popen[bytes], text: str | None) -> None:
+        """The prompt, from a thread: an agent that does not read it must not hold us up."""
+        if text is None or child.stdin is None:
+            return
+        import _thread
+
+        pipe = child.stdin
+        child.stdin = None
+
+        def write() -> None:
+            try:
+                with pipe:
+                    pipe.write(text.encode())
+            except OSError:
+                pass  # it did not want to hear it all
+
+        _thread.start_new_thread(write, ())
+
+    def _watch(self, child: subprocess.Popen[bytes], story: Story, told: _Told) -> int:
+        """Until the agent has ended: listens to it, keeps what is ours, and sees what became of the job meanwhile."""
+        renew, look, refresh = _Timer(_RENEW_SEC), _Timer(_LOOK_SEC), _Timer(_REFRESH_SEC)
+        output = child.stdout
+        if output is not None:
+            os.set_blocking(output.fileno(), False)
+        rest = b""
+        while True:
+            waiting = [self._woken] if output is None else [self._woken, output.fileno()]
+            ready = select.select(waiting, [], [], min(renew.left(), look.left(), refresh.left()))[0]
+            if self._woken in ready:
+                os.read(self._woken, 4096)
+                _continue_if_suspended(child.pid)
+            # An agent that has ended is heard to its last line, but not for what its children may still hold open.
+            ended = child.poll() is not None
+            if output is not None and (ended or output.fileno() in ready):
+                rest, closed = self._read_lines(output.fileno(), rest, story, told)
+                output = None if closed else output
+            if ended:
+                self._look(story)
+                return child.returncode
+            if renew.due():
+                self._renew(story)
+            if refresh.due():
+                self._refresh_name()
+            if look.due():
+                self._look(story)
+            if self._stop_asked is not None:
+                self._end_agent()
+
+    def _read_lines(self, fd: int, rest: bytes, story: Story, told: _Told) -> tuple[bytes, bool]:
+        """Everything that is there to be read now; and whether that was all there will be."""
+        piece = b""
+        try:
+            while more := os.read(fd, 1 << 16):
+                piece += more
+            closed = True
+        except BlockingIOError:
+            closed = False
+        *lines, rest = (rest + piece).split(b"\n")
+        for line in lines:
+            self._heard(self._agent.output(line.decode(errors="replace")), story, told)
+        return rest, closed
+
+    def _heard(self, said: Said | None, story: Story, told: _Told) -> None:
+        if said is None:
+            return
+        if said.conversation_id and said.conversation_id != self._session.conversation_id:
+            self._session = self._inventory.remember_conversation(self._session, said.conversation_id)
+        if said.failed is not None:
+            told.failed = said.failed
+        elif said.finished is not None:
+            told.finished = said.finished
+        elif said.progress is not None:
+            self._say(said.progress)
+            story.progress(said.progress)
+        elif said.permission is not None:
+            story.permission_required(said.permission)
+
+    # -- while it runs -------------------------------------------------------------------------------------------
+
+    def _look(self, story: Story) -> None:
+        """What others decided meanwhile: about the job, and about the session."""
+        try:
+            session = self._inventory.find(self._session.session_id)
+            if session is not None and session.ending is not None and self._stop_asked is None:
+                self._stop_asked, self._on_purpose = session.ending, True
+            status = story.status()
+        except BatonError as error:
+            self._say(f"baton: {error}")
+            return
+        if status is None or self._stop_asked is not None:
+            return
+        if status in TERMINAL and self._session.made_for is not None and self._session.mode is Mode.INTERACTIVE:
+            self._stop_asked, self._on_purpose = f"its job is {status}", True
+        elif status is Status.CANCELLED:
+            self._stop_asked = "its job was cancelled"
+        elif story.late(_DEADLINE_SLACK_SEC):
+            self._stop_asked = f"its job took longer than {story.timeout_sec} s"
+
+    def _renew(self, story: Story) -> None:
+        try:
+            story.renew(LEASE_SEC)
+        except StaleAttempt as error:
+            self._stop_asked = str(error)
+        except BatonError as error:
+            self._say(f"baton: {error}")  # the store is away: the next time may do
+
+    def _refresh_name(self) -> None:
+        if not self._names_are_ours:
+            return
+        try:
+            self._refresh_record()
+        except OwnershipLost as error:
+            self._names_are_ours = False  # another leads that name now: this session goes on without it
+            self._say(f"baton: {error}")
+        except BatonError as error:
+            self._say(f"baton: {error}")
+
+    def _refresh_record(self) -> None:
+        directory = open_directory(self._settings)
+        try:
+            ownership.refresh(
+                directory,
+                self._session.agent_id,
+                self._session.generation_id,
+                lease_ns=ownership.DEFAULT_LEASE_SEC * 10**9,
+            )
+        finally:
+            directory.close()
+
+    def _asked_by_signal(self, number: int, _frame: object) -> None:
+        if self._stop_asked is None:
+            self._stop_asked = f"the session was ended from outside ({signal.Signals(number).name})"
+
+    # -- the end -------------------------------------------------------------------------------------------------
+
+    def _end_agent(self) -> None:
+        """The agent and everything it started, wherever that has put itself."""
+        end_processes(lambda: marked_processes(self._session.session_id), grace_sec=_GRACE_SEC)
+
+    def _end_leftovers(self) -> None:
+        """What the agent started and did not wait for."""
+        end_processes(lambda: marked_processes(self._session.session_id), grace_sec=_LEFTOVER_GRACE_SEC)
+
+    def _finish(self, reason: str, exit_text: str | None) -> None:
+        told = {"reason": reason, "exit": exit_text, "at": format_time(time.time_ns())}
+        replace_file(os.path.join(self._folder, "exit.json"), json.dumps(told).encode())
+        state = State.STOPPED if self._on_purpose else State.TERMINATED
+        end_session(self._settings, self._inventory, self._session, state, reason=reason, exit_text=exit_text)
+
+    # -- the terminal --------------------------------------------------------------------------------------------
+
+    def _give_terminal(self, group: int) -> None:
+        # Whoever gives the terminal away from the background is stopped for it, unless the signal is blocked.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+        try:
+            os.tcsetpgrp(0, group)
+        except OSError:
+            pass  # the pane is gone, or we have none: nobody is there to type
+        finally:
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTTOU})
+
+    def _say(self, text: str) -> None:
+        flat = " ".join(text.split())
+        try:
+            print("".join(each if each.isprintable() else "\ufffd" for each in flat), flush=True)
+        except OSError:
+            pass  # nobody is there to read
+
+    def _tell_begun(self, **told: object) -> None:
+        path = os.path.join(self._folder, BEGUN)
+        if not os.path.exists(path):
+            replace_file(path, json.dumps(told).encode(), durable=False)
+
+
+class _Timer:
+    def __init__(self, every_sec: float) -> None:
+        self._every_sec = every_sec
+        self._at = time.monotonic() + every_sec
+
+    def left(self) -> float:
+        return max(0.0, self._at - time.monotonic())
+
+    def due(self) -> bool:
+        if self.left() > 0:
+            return False
+        self._at = time.monotonic() + self._every_sec
+        return True
+
+
+class _Told:
+    """What the agent's own output said about how it went."""
+
+    finished: str | None = None
+    failed: str | None = None
+
+
+def _continue_if_suspended(pid: int) -> None:
+    """There is no shell here to bring a suspended agent back: Ctrl-Z, or a glance at the terminal before the agent had
+    it, must not leave it stopped for ever."""
+    try:
+        stopped = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
+    except ChildProcessError:
+        return  # it has ended
+    if stopped is not None and stopped.si_status in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
+        os.killpg(pid, signal.SIGCONT)
+
+
+def main(folder: str) -> int:
+    environment = receive(folder)
+    if environment is None:
+        return 1  # whoever made the session has given up, and cleans up after itself
+    terminal = {name: os.environ[name] for name in ("TERM", "TMUX", "TMUX_PANE", "COLORTERM") if name in os.environ}
+    os.environ.clear()
+    os.environ.update(environment | terminal)
+    # The mark is for the agent and what it starts; a broker that we start outlives the session.
+    mark = {name: os.environ.pop(name) for name in (MARKER, "BATON_SESSION_DIR")}
+    settings = Settings()
+    inventory = Inventory(settings)
+    session = inventory.find(os.path.basename(folder))
+    if session is None:
+        return 1
+    plan = Plan(**json.loads(read_file(os.path.join(folder, LAUNCH))))
+    return Runner(settings, inventory, session, folder, plan, mark).run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))

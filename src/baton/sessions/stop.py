@@ -1,0 +1,120 @@
+"""Ending a session: its process tree first, then its pane; and what it was doing is told."""
+
+from __future__ import annotations
+
+import time
+from enum import StrEnum
+
+from baton.agents import find_agent
+from baton.errors import AgentUnusable, BatonError, InvalidValue
+from baton.model import Status, Value
+from baton.processes import Process, end_processes, marked_processes, started_at
+from baton.sessions.ending import end_job, end_session
+from baton.sessions.model import State
+from baton.tmux import NoServer, Tmux
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Final
+
+    from baton.config import Settings
+    from baton.jobs import Jobs
+    from baton.sessions.inventory import Inventory
+    from baton.sessions.model import Session
+
+GRACE_SEC: Final = 10.0
+_RUNNER_SEC: Final = 15.0  # it still has to say what became of the job
+
+
+class StopMode(StrEnum):
+    GRACEFUL = "graceful"  # asked to end, the conversation kept
+    HARD = "hard"  # killed
+    SOFT = "soft"  # left alone; only ours no longer
+
+
+class Stopped(Value):
+    __slots__ = ("ended", "session")
+
+    session: Session
+    ended: list[Process]
+
+
+def stop_session(
+    settings: Settings,
+    inventory: Inventory,
+    jobs: Jobs,
+    name: str,
+    *,
+    mode: StopMode = StopMode.GRACEFUL,
+    reason: str = "",
+    capture_id: bool = False,
+    grace_sec: float = GRACE_SEC,
+) -> Stopped:
+    """Ends it and returns what was ended. With `capture_id` it is refused where the conversation is not known."""
+    session = inventory.get(name)
+    if session.state is not State.RUNNING:
+        raise InvalidValue("session", f"{name!r} is {session.state} already")
+    if session.host != settings.host:
+        raise InvalidValue("session", f"{name!r} is on {session.host}; stop it there")
+    if capture_id and session.conversation_id is None:
+        kept = find_agent(settings, session.agent).keeps_conversation
+        why = "has not told the id of its conversation yet" if kept else "keeps no conversation"
+        raise AgentUnusable(f"{session.agent} in session {name!r} {why}; stop it without --capture-id")
+    reason = reason or f"stopped by `baton session stop --mode {mode}`"
+    if mode is StopMode.SOFT:
+        return Stopped(session=end_session(settings, inventory, session, State.ARCHIVED, reason=reason), ended=[])
+    if mode is StopMode.HARD:
+        ended = end_processes(lambda: _all_processes(session), grace_sec=0)
+        state = State.TERMINATED
+    else:
+        inventory.change(session, lambda current: current.replace(ending=reason))
+        ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=grace_sec)
+        _wait_for_runner(session)
+        ended += end_processes(lambda: _all_processes(session), grace_sec=0)
+        state = State.STOPPED
+    _kill_pane(session)
+    fail_job(settings, jobs, session, f"the session was stopped: {reason}")
+    session = end_session(settings, inventory, session, state, reason=reason)
+    return Stopped(session=session, ended=ended)
+
+
+def fail_job(settings: Settings, jobs: Jobs, session: Session, detail: str) -> None:
+    """The job that was in the session, where its runner could not see to it any more."""
+    if session.job_id is None:
+        return
+    from baton.mqtt.publisher import send_unsent
+
+    try:
+        job = jobs.get_job(session.job_id)
+        ours = (job.claimed_by or "").startswith(f"{session.host}:{session.name}:")
+        if job.status is Status.RUNNING and ours and end_job(jobs, job.job_id, job.attempt, detail):
+            send_unsent(jobs, settings, job, tries=1)
+    except BatonError:
+        pass  # gone, or sent later: what counts is in the registry
+
+
+def _all_processes(session: Session) -> list[Process]:
+    found = marked_processes(session.session_id)
+    runner = session.pane_pid
+    if runner is not None and session.pane_started is not None and started_at(runner) == session.pane_started:
+        found.append(Process(pid=runner, started=session.pane_started, command="baton runner"))
+    return found
+
+
+def _wait_for_runner(session: Session) -> None:
+    deadline = time.monotonic() + _RUNNER_SEC
+    while session.pane_pid is not None and started_at(session.pane_pid) == session.pane_started:
+        if time.monotonic() > deadline:
+            return
+        time.sleep(0.01)
+
+
+def _kill_pane(session: Session) -> None:
+    """Only the pane that was ours: another session may have the name in tmux by now."""
+    tmux = Tmux(session.socket)
+    try:
+        mine = any(pane.pane_id == session.pane_id and pane.pid == session.pane_pid for pane in tmux.panes())
+    except NoServer:
+        return
+    if mine:
+        tmux.kill_session(session.name)
