@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Final
 
+    from baton.broker.address import Address
     from baton.config import Settings
     from baton.jobs import Jobs
     from baton.model import Job, StoredEvent
@@ -109,6 +110,19 @@ def send_unsent(
             sleep(min(0.5 * 2 ** (number - 1), 8.0))
         else:
             return
+
+
+def clear_retained(settings: Settings, jobs: Sequence[Job]) -> int:
+    """Takes the last messages of ended jobs from their brokers; returns how many."""
+    by_broker: dict[str, tuple[Address, list[Job]]] = {}
+    for job in jobs:
+        address = broker_address(settings, job)
+        by_broker.setdefault(repr(address), (address, []))[1].append(job)
+    for address, theirs in by_broker.values():
+        with Publisher(address) as connection:
+            for job in theirs:
+                connection.publish(job.events_topic, b"", retain=True)
+    return len(jobs)
 
 
 def _send(jobs: Jobs, connection: Publisher, job: Job, events: Sequence[StoredEvent]) -> None:

@@ -1,0 +1,290 @@
+"""One sweep over everything that can go wrong while nobody looks: what is unsent, late, silent, dead or left over.
+
+Each step looks first and acts on what it sees twice; it touches only what baton started, on this machine; and it is
+safe to run beside another. A `Finding` says what was seen and what was done about it, or would be.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from baton.clock import SECOND_NS, parse_time
+from baton.directory import open_directory, ownership
+from baton.directory.cleanup import Action, Observer, cleanup
+from baton.errors import BatonError, OwnershipLost, SessionNotFound, TmuxUnavailable
+from baton.fsio import read_file, replace_file
+from baton.model import TERMINAL, EventName, Status, Value
+from baton.mqtt.publisher import clear_retained, send_unsent
+from baton.processes import end_processes, marked_processes, started_at
+from baton.registry.listing import JobFilter
+from baton.sessions.ending import end_job, end_session
+from baton.sessions.model import State
+from baton.sessions.stop import fail_job, stop_session
+from baton.tmux import NoServer, Tmux
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import Final
+
+    from baton.config import Settings
+    from baton.jobs import Jobs
+    from baton.model import Job
+    from baton.sessions.inventory import Inventory
+    from baton.sessions.model import Session
+    from baton.tmux import Pane
+
+# The job's own runner enforces its limits; we come after it, for jobs whose runner does not.
+_SLACK_NS: Final = 15 * SECOND_NS
+_LOOK_AGAIN_SEC: Final = 0.3
+_STARTING_SEC: Final = 30.0
+_LET_IT_END_SEC: Final = 30.0
+_PAGE: Final = 500
+_KEEP_RETAINED_NS: Final = 7 * 86400 * SECOND_NS
+_CLEAN_EVERY_NS: Final = 3600 * SECOND_NS
+
+
+class Finding(Value):
+    """`what` names the job, session or agent; `done` is what was done about it, None when it is only told."""
+
+    __slots__ = ("done", "what", "why")
+
+    what: str
+    why: str
+    done: str | None
+
+
+class Monitor:
+    def __init__(
+        self,
+        settings: Settings,
+        jobs: Jobs,
+        inventory: Inventory,
+        *,
+        dry_run: bool = False,
+        confirm_sec: float = 10.0,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`confirm_sec`: how long a job must have been over its limits before our eyes. The date alone may have jumped,
+        and after a night's sleep every agent looks silent."""
+        self._settings = settings
+        self._jobs = jobs
+        self._inventory = inventory
+        self._dry_run = dry_run
+        self._confirm_sec = confirm_sec
+        self._sleep = sleep
+        self._over: dict[tuple[str, int, int], float] = {}  # job, attempt, last event: when it was first seen late
+
+    def sweep(self) -> Iterator[Finding]:
+        """Every step once. A step that fails is told, and the others go on."""
+        for step in (
+            self._expired_leases,
+            self._sessions,
+            self._limits,
+            self._live_agents,
+            self._unsent,
+            self._retained,
+        ):
+            try:
+                yield from step()
+            except BatonError as error:
+                yield Finding(what=step.__name__.strip("_").replace("_", " "), why=str(error), done=None)
+
+    # -- jobs ----------------------------------------------------------------------------------------------------
+
+    def _expired_leases(self) -> Iterator[Finding]:
+        if self._dry_run:
+            return  # which these are is decided where they are taken
+        for change in self._jobs.expire_leases():
+            why = f"the lease of {change.before.claimed_by} ran out"
+            yield Finding(what=f"job {change.after.job_id}", why=why, done=f"{change.after.status}")
+
+    def _limits(self) -> Iterator[Finding]:
+        """Jobs that take too long, or say nothing for too long."""
+        now_ns = time.time_ns()
+        before, self._over = self._over, {}
+        for job in self._running():
+            why = self._over_its_limit(job, now_ns)
+            if why is None:
+                continue
+            key = (job.job_id, job.attempt, job.last_seq)
+            self._over[key] = before.get(key, time.monotonic())
+            if time.monotonic() - self._over[key] < self._confirm_sec:
+                continue
+            if not self._dry_run and not end_job(self._jobs, job.job_id, job.attempt, f"ended by the monitor: {why}"):
+                continue
+            yield self._did(f"job {job.job_id}", why, "ended as error")
+
+    def _over_its_limit(self, job: Job, now_ns: int) -> str | None:
+        if job.deadline_at is not None and now_ns > parse_time(job.deadline_at) + _SLACK_NS:
+            return f"it took longer than {job.timeout_sec} s"
+        if job.last_event_at is None:
+            return None
+        silent_ns = now_ns - parse_time(job.last_event_at)
+        if silent_ns <= job.idle_timeout_sec * SECOND_NS + _SLACK_NS or self._waits_for_somebody(job):
+            return None
+        return f"nothing was heard from it for more than {job.idle_timeout_sec} s"
+
+    def _waits_for_somebody(self, job: Job) -> bool:
+        """An agent that asked for permission is not silent: whoever was asked is."""
+        last = self._jobs.events_after(job.job_id, job.last_seq - 1)
+        return bool(last) and last[-1].event is EventName.PERMISSION_REQUIRED
+
+    def _running(self) -> Iterator[Job]:
+        after = None
+        while True:
+            page = self._jobs.list_jobs(JobFilter(statuses=[Status.RUNNING]), limit=_PAGE, after=after)
+            yield from page.jobs
+            after = page.next
+            if after is None:
+                return
+
+    def _unsent(self) -> Iterator[Finding]:
+        waiting: dict[str, int] = {}
+        for event in self._jobs.unsent_events():
+            waiting[event.job_id] = waiting.get(event.job_id, 0) + 1
+        for job_id, count in waiting.items():
+            what = f"job {job_id}"
+            why = f"{count} event{'s' if count > 1 else ''} not sent yet"
+            if self._dry_run:
+                yield self._did(what, why, "send them")
+                continue
+            try:
+                send_unsent(self._jobs, self._settings, self._jobs.get_job(job_id), tries=1)
+                yield Finding(what=what, why=why, done="sent")
+            except BatonError as error:
+                yield Finding(what=what, why=f"{why}: {error}", done=None)
+                return  # the others go the same way; the next sweep tries again
+
+    def _retained(self) -> Iterator[Finding]:
+        """The last word of a job stays with the broker for whoever comes late, but not for ever."""
+        path = os.path.join(self._inventory.home, "monitor.json")
+        until_ns = time.time_ns() - _KEEP_RETAINED_NS
+        since_ns = _noted(path, until_ns - 4 * _KEEP_RETAINED_NS)
+        if until_ns - since_ns < _CLEAN_EVERY_NS or self._dry_run:
+            return
+        ended = JobFilter(statuses=TERMINAL, created_from_ns=since_ns, created_until_ns=until_ns)
+        count, after = 0, None
+        while True:
+            page = self._jobs.list_jobs(ended, limit=_PAGE, after=after)
+            count += clear_retained(self._settings, page.jobs)
+            after = page.next
+            if after is None:
+                break
+        replace_file(path, json.dumps({"retained_until_ns": until_ns}).encode())
+        if count:
+            yield Finding(what="broker", why=f"{count} jobs ended long ago", done="their last messages cleared")
+
+    # -- sessions ------------------------------------------------------------------------------------------------
+
+    def _sessions(self) -> Iterator[Finding]:
+        ours = [each for each in self._inventory.all(State.RUNNING) if each.host == self._settings.host]
+        if not ours:
+            return
+        panes = self._panes(ours)
+        missing = [each for each in ours if each.socket in panes and not _lives(each, panes[each.socket])]
+        if missing:
+            self._sleep(_LOOK_AGAIN_SEC)
+            again = self._panes(missing)
+            for session in missing:
+                if session.socket in again and not _lives(session, again[session.socket]):
+                    yield from self._bury(session)
+        for session in ours:
+            if session not in missing:
+                yield from self._look_at(session)
+
+    def _panes(self, sessions: list[Session]) -> dict[str, dict[str, Pane]]:
+        """By socket, what tmux has there: one call each. A server that does not answer tells nothing; one that is not
+        there has nothing."""
+        found: dict[str, dict[str, Pane]] = {}
+        for socket in {session.socket for session in sessions}:
+            try:
+                found[socket] = {pane.pane_id: pane for pane in Tmux(socket).panes()}
+            except NoServer:
+                found[socket] = {}
+            except TmuxUnavailable:
+                continue
+        return found
+
+    def _bury(self, session: Session) -> Iterator[Finding]:
+        """A session that is gone from tmux, twice seen: what its agent left running is ended, its job is failed."""
+        if session.pane_pid is None and _age_sec(session.updated_at) < _STARTING_SEC:
+            return  # it is being made at this moment
+        current = self._inventory.find(session.session_id)
+        if current is None or current.state is not State.RUNNING or current.pane_pid != session.pane_pid:
+            return  # it ended by itself meanwhile, or was brought back
+        why = "its session is gone from tmux"
+        if self._dry_run:
+            yield self._did(f"session {session.name}", why, "terminate it and fail its job")
+            return
+        ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=2.0)
+        fail_job(self._settings, self._jobs, current, "the agent's session died")
+        end_session(self._settings, self._inventory, current, State.TERMINATED, reason=why)
+        more = f", {len(ended)} left-over processes ended" if ended else ""
+        yield Finding(what=f"session {session.name}", why=why, done=f"terminated{more}")
+
+    def _look_at(self, session: Session) -> Iterator[Finding]:
+        """A session that lives, though the job it was made for is over."""
+        if session.made_for is None:
+            return
+        job = self._jobs.get_job(session.made_for)
+        if job.status not in TERMINAL or _age_sec(job.finished_at or job.updated_at) < _LET_IT_END_SEC:
+            return
+        why = f"the job it was made for is {job.status}"
+        if not self._dry_run:
+            try:
+                stop_session(self._settings, self._inventory, self._jobs, session.name, reason=why)
+            except (SessionNotFound, BatonError) as error:
+                yield Finding(what=f"session {session.name}", why=f"{why}; {error}", done=None)
+                return
+        yield self._did(f"session {session.name}", why, "stopped")
+
+    # -- live agents ---------------------------------------------------------------------------------------------
+
+    def _live_agents(self) -> Iterator[Finding]:
+        """Leases of sessions that live are kept up; records of those that do not are cleaned up."""
+        directory = open_directory(self._settings)
+        try:
+            for session in self._inventory.all(State.RUNNING):
+                if session.host != self._settings.host or session.pane_pid is None:
+                    continue
+                record = directory.get(session.agent_id).record
+                if record is None or record.generation_id != session.generation_id:
+                    continue
+                left_sec = (record.expires_ns() - directory.now_ns()) / 10**9
+                if left_sec > ownership.DEFAULT_LEASE_SEC / 2 or started_at(session.pane_pid) != session.pane_started:
+                    continue
+                if not self._dry_run:
+                    lease_ns = ownership.DEFAULT_LEASE_SEC * 10**9
+                    try:
+                        ownership.refresh(directory, session.agent_id, session.generation_id, lease_ns=lease_ns)
+                    except OwnershipLost:
+                        continue
+                yield self._did(f"agent {session.agent_name}", "its lease is half over", "refreshed")
+            for decision in cleanup(directory, observer=Observer(self._settings.host), dry_run=self._dry_run):
+                if decision.action is not Action.KEEP:
+                    name = decision.entry.record.agent_name if decision.entry.record else decision.entry.agent_id
+                    yield self._did(f"agent {name}", decision.why, f"{decision.action}d")
+        finally:
+            directory.close()
+
+    def _did(self, what: str, why: str, done: str) -> Finding:
+        return Finding(what=what, why=why, done=f"would be {done}" if self._dry_run else done)
+
+
+def _noted(path: str, default: int) -> int:
+    try:
+        return int(json.loads(read_file(path))["retained_until_ns"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return default
+
+
+def _lives(session: Session, panes: dict[str, Pane]) -> bool:
+    pane = panes.get(session.pane_id or "")
+    return pane is not None and pane.pid == session.pane_pid and not pane.dead
+
+
+def _age_sec(moment: str) -> float:
+    return (time.time_ns() - parse_time(moment)) / 10**9
