@@ -101,6 +101,16 @@ class TestLocalBroker:
         assert all(place.startswith("127.0.0.1:") for place in mine)
 
 
+def make_for_mosquitto(folder):
+    """As the docs say, where root runs this: a folder that belongs to mosquitto, and that it can reach."""
+    folder.mkdir(0o700)
+    if os.geteuid() == 0:
+        os.chown(folder, pwd.getpwnam("mosquitto").pw_uid, 0)
+        for parent in folder.parents:
+            if str(parent).startswith("/tmp/") and parent.stat().st_mode & 0o011 != 0o011:
+                parent.chmod(parent.stat().st_mode | 0o011)
+
+
 @pytest.fixture(params=["mosquitto", "nats"])
 def kind(request):
     return request.param
@@ -110,14 +120,9 @@ def kind(request):
 def production(kind, request, tmp_path):
     """A real broker on a freshly written set."""
     folder, port = tmp_path / "set", free_port()
+    if kind == "mosquitto":
+        make_for_mosquitto(folder)
     write_set(kind, str(folder), hosts=["localhost"], port=port, mtls=request.param)
-    if kind == "mosquitto" and os.geteuid() == 0:
-        user = pwd.getpwnam("mosquitto")
-        for path in (folder, *folder.rglob("*")):
-            os.chown(path, user.pw_uid, user.pw_gid)
-        for parent in folder.parents:
-            if str(parent).startswith("/tmp/") and parent.stat().st_mode & 0o011 != 0o011:
-                parent.chmod(parent.stat().st_mode | 0o011)
     broker = Broker(kind, config=str(folder / f"{kind}.conf"), port=port)
     yield folder, request.param
     broker.remove()
@@ -180,11 +185,61 @@ def test_renewing_keeps_the_logins_and_the_ca(tmp_path):
     assert verified.returncode == 0, verified.stderr
 
 
+def names_in(certificate):
+    shown = subprocess.run(
+        ["openssl", "x509", "-in", certificate, "-noout", "-ext", "subjectAltName"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [each.strip().partition(":")[2] for each in shown.stdout.splitlines()[1].split(",")]
+
+
+def test_renewing_keeps_the_names_unless_others_are_given(tmp_path):
+    folder = tmp_path / "set"
+    write_set("nats", str(folder), hosts=["b.example", "10.0.0.1"], port=8883, mtls=False)
+    before = names_in(folder / "server.crt")
+    assert before == ["b.example", "10.0.0.1", "localhost", "127.0.0.1"]
+    write_set("nats", str(folder), hosts=[], port=8883, mtls=False, renew=True)
+    assert names_in(folder / "server.crt") == before
+    env = (folder / "worker.env").read_text()
+    assert "MQTT_BROKER='b.example'" in env
+    write_set("nats", str(folder), hosts=["c.example"], port=8883, mtls=False, renew=True)
+    assert names_in(folder / "server.crt") == ["c.example", "localhost", "127.0.0.1"]
+    for role in ("worker", "orchestrator"):
+        assert "export MQTT_BROKER='c.example'\n" in (folder / f"{role}.env").read_text()
+    assert (folder / "worker.env").read_text() == env.replace("b.example", "c.example")
+
+
+def test_what_root_writes_belongs_to_the_owner_of_the_folder(tmp_path):
+    folder = tmp_path / "set"
+    make_for_mosquitto(folder)
+    owner = folder.stat().st_uid
+    for renew in (False, True):
+        write_set("mosquitto", str(folder), hosts=[], port=8883, mtls=False, renew=renew)
+        assert {path.stat().st_uid for path in folder.rglob("*")} == {owner}
+
+
+def test_two_sets_for_nats_do_not_collide(tmp_path):
+    brokers = []
+    try:
+        for name in ("one", "two"):
+            port = free_port()
+            write_set("nats", str(tmp_path / name), hosts=[], port=port, mtls=False)
+            brokers.append(Broker("nats", config=str(tmp_path / name / "nats.conf"), port=port))
+    finally:
+        for broker in brokers:
+            broker.remove()
+
+
 def test_a_set_that_cannot_be_renewed_or_named(tmp_path):
     with pytest.raises(InvalidValue, match="no set"):
         write_set("nats", str(tmp_path / "none"), hosts=[], port=1, mtls=False, renew=True)
-    with pytest.raises(InvalidValue, match="host name"):
-        write_set("nats", str(tmp_path / "x"), hosts=["ümlaut.example"], port=1, mtls=False)
+    for host in ("ümlaut.example", "mqtt://b.example", "b example", "b.example:8883", "", "x'y"):
+        with pytest.raises(InvalidValue, match="host name"):
+            write_set("nats", str(tmp_path / "x"), hosts=[host], port=1, mtls=False)
+    assert not (tmp_path / "x").exists()
+    write_set("nats", str(tmp_path / "x"), hosts=[], port=1, mtls=False)
+    with pytest.raises(InvalidValue, match="holds no set for mosquitto"):
+        write_set("mosquitto", str(tmp_path / "x"), hosts=[], port=1, mtls=False, renew=True)
 
 
 class TestWhichBroker:

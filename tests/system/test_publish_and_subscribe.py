@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import subprocess
 import time
@@ -140,5 +141,10 @@ def test_broker_commands(baton, tmp_path):
     made = baton("broker", "init", "--mosquitto", "set", "--host", "b.example")
     assert "set/mosquitto.conf" in made.out
     assert "already holds a set" in baton.refused("broker", "init", "--mosquitto", "set")
-    baton("broker", "init", "--mosquitto", "set", "--renew")
+    renewed = baton("broker", "init", "--mosquitto", "set", "--renew")
+    assert "restart the broker\n" in renewed.err
+    assert "chown -R mosquitto set" in renewed.err or os.geteuid() != 0
+    assert ".env files" in baton("broker", "init", "--mosquitto", "set", "--renew", "--host", "c.example").err
+    baton("broker", "init", "--nats", "mtls", "--mtls")
+    assert "give the clients their new cert" in baton("broker", "init", "--nats", "mtls", "--renew").err
     assert "cannot be read" in baton.refused("broker", "check", "--set", "nowhere")

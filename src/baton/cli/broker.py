@@ -98,7 +98,7 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", action="append", default=[], metavar="NAME", help="a name the broker is reached by")
     parser.add_argument("--port", type=int, default=8883, metavar="N", help="default: 8883")
     parser.add_argument("--mtls", action="store_true", help="clients show certificates instead of passwords")
-    parser.add_argument("--renew", action="store_true", help="issue all certificates anew, keep everything else")
+    parser.add_argument("--renew", action="store_true", help="issue all certificates anew, keep the rest")
 
 
 def _init(options: argparse.Namespace, _settings: Settings) -> int:
@@ -113,13 +113,24 @@ def _init(options: argparse.Namespace, _settings: Settings) -> int:
     else:
         print("\n".join(os.path.join(folder, name) for name in files))
         if options.renew:
-            print("now restart the broker and give the new certificates to the clients", file=sys.stderr)
+            for_clients = _for_clients(folder, moved=bool(options.host))
+            print(f"now restart the broker{for_clients and f'; give the clients {for_clients}'}", file=sys.stderr)
         else:
             program = "mosquitto" if kind == "mosquitto" else "nats-server"
             print(f"start it: {program} -c {os.path.join(folder, kind)}.conf", file=sys.stderr)
             print(f"who listens: . {os.path.join(folder, 'orchestrator.env')}", file=sys.stderr)
             print(f"who works:   . {os.path.join(folder, 'worker.env')}", file=sys.stderr)
+    if kind == "mosquitto" and os.stat(folder).st_uid == 0:
+        print(f"mosquitto gives up root and could not read root's files: chown -R mosquitto {folder}", file=sys.stderr)
     return 0
+
+
+def _for_clients(folder: str, *, moved: bool) -> str:
+    """What clients need after a renewal; the CA they trust is the same."""
+    mtls = "MQTT_CERTFILE" in _environment_of(folder, "worker")
+    return " and ".join(
+        what for what, needed in (("their new certificates", mtls), ("the new .env files", moved)) if needed
+    )
 
 
 def _check(options: argparse.Namespace, settings: Settings) -> int:
