@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import signal
+import socket
 import ssl
 import subprocess
 import threading
@@ -17,8 +18,10 @@ from baton.broker.local import known_broker, running_broker, stop_broker
 from baton.broker.production import write_set
 from baton.config import Settings
 from baton.errors import BrokerUnavailable, InvalidValue
+from baton.jobs import open_jobs
 from baton.mqtt.check import check_broker
 from baton.mqtt.client import Publisher
+from baton.mqtt.subscriber import Subscription
 from support.brokers import Broker, free_port
 from support.command import BATON, Baton
 
@@ -128,12 +131,44 @@ def production(kind, request, tmp_path):
     broker.remove()
 
 
-def address(folder, role):
+def environment(folder, role):
     env = {"HOME": "/nowhere"}
     for line in (folder / f"{role}.env").read_text().splitlines():
         name, _, value = line.removeprefix("export ").partition("=")
         env[name] = value.strip("'")
-    return broker_address(Settings(env=env), None)
+    return env
+
+
+def address(folder, role):
+    return broker_address(Settings(env=environment(folder, role)), None)
+
+
+def assert_told(env, words, tmp_path):
+    """A listener says why its broker does not work, once and soon; and nothing of one that works."""
+    settings = Settings({"home": str(tmp_path / "home"), "state_dir": str(tmp_path / "state")}, env)
+    told = []
+
+    def tell(line):
+        told.append(line)
+        threading.Timer(1.5, subscription.stop).start()  # time enough for paho to fail once more
+
+    with open_jobs(settings) as jobs:
+        job = jobs.register_job("x", agent="a")
+        subscription = Subscription(jobs, settings, [job.job_id], timeout_sec=9 if words else 1, log=tell)
+        assert list(subscription) == []
+    if words is None:
+        assert told == []
+    else:
+        assert words in told[0]
+        assert "listening to the registry alone" in told[0]
+        assert len(told) == 1
+
+
+def test_a_broker_that_never_answers_is_named(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        env = {"HOME": "/nowhere", "MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(silent.getsockname()[1])}
+        assert_told(env, "does not answer", tmp_path)
+        assert_told(env | {"MQTT_TLS": "1"}, "does not answer", tmp_path)
 
 
 def test_who_gets_in_and_who_does_not(production, kind, tmp_path):
@@ -158,12 +193,18 @@ def test_who_gets_in_and_who_does_not(production, kind, tmp_path):
             publisher.publish(TOPIC, b"x")
     with pytest.raises(BrokerUnavailable, match=r"not trusted.*MQTT_CA_CERTS"):
         Publisher(worker.replace(ca_certs=str(tmp_path / "foreign" / "ca.crt")))
-    with pytest.raises(BrokerUnavailable, match="not trusted"):
+    with pytest.raises(BrokerUnavailable, match=r"for other names.*MQTT_BROKER.*--host"):
         Publisher(worker.replace(host="127.0.0.2"))  # a name that is not in its certificate
+    for changes, words in (
+        ({}, None),
+        ({"MQTT_CA_CERTS": str(tmp_path / "foreign" / "ca.crt")}, "not trusted"),
+        ({"MQTT_CA_CERTS": "/nonexistent"}, "MQTT_CA_CERTS cannot be used: /nonexistent: No such file"),
+        ({"MQTT_BROKER": "127.0.0.2"}, "for other names"),
+        ({"MQTT_TLS": "0"}, "closed the connection"),
+    ):
+        assert_told(environment(folder, "orchestrator") | changes, words, tmp_path)
     context = ssl.create_default_context(cafile=worker.ca_certs)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    import socket
-
     with pytest.raises((ssl.SSLError, OSError)), socket.create_connection(("127.0.0.1", worker.port)) as raw:
         context.wrap_socket(raw, server_hostname="localhost")
 

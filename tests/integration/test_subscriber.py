@@ -108,6 +108,18 @@ def test_events_that_no_broker_brings_are_found_in_the_registry(jobs, settings, 
     assert any("lost the broker" in line for line in listener.lines)
 
 
+def test_a_broker_that_comes_back_is_named(jobs, settings, broker):
+    job = jobs.register_job("x", agent="a")
+    listener = Listener(settings, [job.job_id])
+    broker.kill()
+    broker.start()
+    assert listener.subscription.connect(wait_sec=20)
+    publish_event(jobs, settings, job.job_id, "completed")
+    listener.finish()
+    assert "lost the broker" in listener.lines[0]
+    assert listener.lines[-1].endswith("is back")
+
+
 def test_several_jobs_and_the_worst_outcome(jobs, settings):
     ids = [jobs.register_job("x", agent="a").job_id for _ in range(3)]
     listener = Listener(settings, ids)

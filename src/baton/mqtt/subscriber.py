@@ -34,6 +34,7 @@ _POLL_SEC: Final = 2.0
 _POLL_WITHOUT_BROKER_SEC: Final = 0.25
 _REFRESH_SEC: Final = 0.1
 _MOST_WATCHES: Final = 10_000
+_NOTHING: Final = ("", b"")  # wakes whoever waits for a message
 
 TIMED_OUT: Final = 2
 _CODES: Final = {Status.COMPLETED: 0, Status.ERROR: 1, Status.CANCELLED: 4}
@@ -72,6 +73,7 @@ class Subscription:
         self._queue: queue.Queue[tuple[str, bytes]] = queue.Queue(QUEUE_SIZE)
         self._refreshed: dict[str, float] = {}
         self._sessions: list[BrokerSession] = []
+        self._stopped = False
         self.rejected: Counter[str] = Counter()
         self.timed_out: str | None = None
 
@@ -104,25 +106,30 @@ class Subscription:
         for session in sessions:
             session.close(forget=self._all_ended())
 
+    def stop(self) -> None:
+        """Ends the iteration, from another thread."""
+        self._stopped = True
+        try:
+            self._queue.put_nowait(_NOTHING)
+        except queue.Full:
+            pass  # then nobody is waiting for it
+
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self.connect()
-        began = last_news = self._monotonic()
+        next_poll = began = last_news = self._monotonic()
         try:
-            next_poll = began
-            while True:
-                for payload in self._next(next_poll):
-                    last_news = self._monotonic()
-                    yield payload
+            while not self._stopped:
                 now = self._monotonic()
                 if self._poll_is_due(now, next_poll):
                     for payload in self._catch_up_all():
                         last_news = self._monotonic()
                         yield payload
                     next_poll = now + (_POLL_SEC if self._connected() else _POLL_WITHOUT_BROKER_SEC)
-                if self._all_ended():
+                if self._all_ended() or self._out_of_time(self._monotonic(), began, last_news):
                     return
-                if self._out_of_time(self._monotonic(), began, last_news):
-                    return
+                for payload in self._next(next_poll):
+                    last_news = self._monotonic()
+                    yield payload
         finally:
             self.close()
 
@@ -152,7 +159,7 @@ class Subscription:
                 messages.append(self._queue.get_nowait())
         except queue.Empty:
             pass
-        return messages
+        return [message for message in messages if message is not _NOTHING]
 
     def _from_wire(self, topic: str, raw: bytes) -> Iterator[dict[str, Any]]:
         try:
@@ -268,6 +275,8 @@ class Subscription:
         return bool(came_back) or now >= next_poll
 
     def _connected(self) -> bool:
+        for session in self._sessions:
+            session.complain_if_silent()
         return bool(self._sessions) and all(session.subscribed.is_set() for session in self._sessions)
 
     def _open_sessions(self) -> list[BrokerSession]:
@@ -280,14 +289,22 @@ class Subscription:
             try:
                 address = broker_address(self._settings, job, reading=True)
             except BrokerUnavailable as error:
-                self._log(f"{error}; listening to the registry alone")
+                self._no_broker(error)
                 continue
             topic = "python/mqtt/jobs/+/events" if self._follow_all or job is None else job.events_topic
             topics.setdefault(repr(address), (address, []))[1].append(topic)
-        return [
-            BrokerSession(address, sorted(set(names)), self._settings.state_dir, self._deliver, self._log)
-            for address, names in topics.values()
-        ]
+        sessions = []
+        for address, names in topics.values():
+            try:
+                sessions.append(
+                    BrokerSession(address, sorted(set(names)), self._settings.state_dir, self._deliver, self._log)
+                )
+            except BrokerUnavailable as error:
+                self._no_broker(error)
+        return sessions
+
+    def _no_broker(self, error: BrokerUnavailable) -> None:
+        self._log(f"{error}; listening to the registry alone")
 
 
 def _limit(name: str, given: float | None, default: float | None) -> float | None:
