@@ -19,7 +19,8 @@ from baton.broker.production import write_set
 from baton.config import Settings
 from baton.errors import BrokerUnavailable, InvalidValue
 from baton.jobs import open_jobs
-from baton.mqtt.check import check_broker
+from baton.mqtt import check
+from baton.mqtt.check import check_broker, check_role
 from baton.mqtt.client import Publisher
 from baton.mqtt.subscriber import Subscription
 from support.brokers import Broker, free_port
@@ -164,6 +165,19 @@ def assert_told(env, words, tmp_path):
         assert len(told) == 1
 
 
+def test_a_check_leaves_nothing_behind_also_when_it_fails(broker, tmp_path, monkeypatch):
+    open_to_all = broker_address(Settings(env={"HOME": str(tmp_path)} | broker.env), None)
+    for deaf in (False, True):
+        if deaf:
+            monkeypatch.setattr(check._Listener, "next_message", lambda _self: None)
+        assert all(step.ok for step in check_broker(open_to_all, open_to_all)) is not deaf
+        kept = subprocess.run(
+            ["mosquitto_sub", "-h", "127.0.0.1", "-p", str(broker.port), "-t", "#", "-W", "1", "-V", "mqttv311", "-v"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert kept.stdout == ""
+
+
 def test_a_broker_that_never_answers_is_named(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as silent:
         env = {"HOME": "/nowhere", "MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(silent.getsockname()[1])}
@@ -177,6 +191,8 @@ def test_who_gets_in_and_who_does_not(production, kind, tmp_path):
     assert [step.what for step in check_broker(worker, orchestrator) if not step.ok] == []
     assert not list(check_broker(orchestrator, orchestrator))[-1].ok, "the orchestrator cannot write"
     assert not list(check_broker(worker, worker))[-1].ok, "a worker cannot read"
+    for role, own in (("worker", worker), ("orchestrator", orchestrator)):
+        assert [step.ok for step in check_role(role, own)] == [True, True], "what it can do alone"
 
     write_set(kind, str(tmp_path / "foreign"), hosts=[], port=1, mtls=False)
     foreign = {

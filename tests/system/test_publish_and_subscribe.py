@@ -135,9 +135,27 @@ def test_broker_commands(baton, tmp_path):
     assert baton("broker", "up").text == place
     assert place in baton("broker", "status").out
     assert "Server is ready" in baton("broker", "logs").out
+    assert (
+        baton("broker", "logs", "--json", "--tail", "2").json == baton("broker", "logs", "--tail", "2").out.splitlines()
+    )
+    assert baton("broker", "status", "--json").json == baton("broker", "up", "--json").json
     assert baton("broker", "check").out.count("ok  ") == 6
+    login = json.loads((tmp_path / ".local/state/baton/broker/broker.json").read_text())
+    env = {
+        "MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(login["port"]),
+        "MQTT_USERNAME": "writer", "MQTT_PASSWORD": login["writer_password"],
+    }  # fmt: skip
+    assert "--role worker" in baton("broker", "check", code=1, **env).err
+    assert "only who listens can tell" in baton("broker", "check", "--role", "worker", **env).out
+    assert "FAILED  subscribe" in baton("broker", "check", "--role", "orchestrator", code=1, **env).out
     assert baton("broker", "down", "--json").json == {"stopped": True}
     assert baton("broker", "down", "--json").json == {"stopped": False}
+    assert baton("broker", "status", "--json", code=1).json == {
+        "running": False,
+        "host": None,
+        "port": None,
+        "pid": None,
+    }
     made = baton("broker", "init", "--mosquitto", "set", "--host", "b.example")
     assert "set/mosquitto.conf" in made.out
     assert "already holds a set" in baton.refused("broker", "init", "--mosquitto", "set")
