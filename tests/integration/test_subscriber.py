@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from baton import audit
 from baton.config import Settings
 from baton.jobs import open_jobs
 from baton.mqtt.client import Publisher
@@ -73,12 +74,26 @@ def test_events_arrive_at_once_and_in_order(jobs, settings):
     assert listener.finish() == [1, 2, 3, 4]
     assert listener.subscription.exit_code == 0
     assert "hmac_sig" not in json.dumps(listener.seen)
-    from baton import audit
+    assert received(jobs, job) == [1, 2, 3, 4]
 
-    received = [
-        line["seq"] for line in audit.iter_logged_events(job.job_id, jobs.logs_dir) if line["event"] == "received"
-    ]
-    assert received == [1, 2, 3, 4]
+
+def received(jobs, job):
+    lines = audit.iter_logged_events(job.job_id, jobs.logs_dir)
+    return [line["seq"] for line in lines if line["event"] == "received"]
+
+
+def test_each_event_is_logged_as_received_once_however_many_listen(jobs, settings):
+    job = jobs.register_job("x", agent="a")
+    publish_event(jobs, settings, job.job_id, "started")
+    listeners = [Listener(settings, [job.job_id]) for _ in range(2)]
+    for listener in listeners:
+        listener.wait_for(1)
+    publish_event(jobs, settings, job.job_id, "progress")
+    publish_event(jobs, settings, job.job_id, "completed")
+    for listener in [*listeners, Listener(settings, [job.job_id])]:
+        assert listener.finish() == [1, 2, 3]
+    assert received(jobs, job) == [1, 2, 3]
+    assert audit.verify_log(job.job_id, jobs.logs_dir).damage == []
 
 
 @pytest.mark.parametrize(("end", "code"), [("completed", 0), ("error", 1)])
