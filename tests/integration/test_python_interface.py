@@ -98,7 +98,15 @@ def test_publishing_listening_and_verifying(tmp_path, monkeypatch):
             baton.publish_event(job.job_id, "completed")
         (tmp_path / "a.md").write_text("x")
         published = baton.publish_event(job.job_id, "completed", attempt=1)
-        assert [event["event"] for event in baton.subscribe(job.job_id, timeout_sec=20)] == ["started", "completed"]
+        listening = baton.subscribe(job.job_id, timeout_sec=20)
+        assert [event["event"] for event in listening] == ["started", "completed"]
+        assert (listening.exit_code, listening.outcomes()) == (0, {job.job_id: baton.Status.COMPLETED})
+        late = baton.subscribe(baton.register_job("y").job_id, timeout_sec=0.2)
+        assert list(late) == []
+        assert (late.exit_code, list(late.outcomes().values())) == (2, [None])
+        assert "0.2 s have passed" in late.timed_out
+        with pytest.raises(baton.JobNotFound):
+            baton.subscribe("deadbeef")
         assert baton.verify_event(published.event.payload, job.auth_token).seq == 2
         with pytest.raises(baton.Rejected):
             baton.verify_event(published.event.payload, "another key")

@@ -241,6 +241,41 @@ def test_following_every_job(jobs, settings):
     assert sorted(seen) == sorted([(early.job_id, 1), (early.job_id, 2), (late.job_id, 1), (late.job_id, 2)])
 
 
+def test_following_begins_with_the_past_of_what_is_not_over_in_order_of_time(jobs, settings):
+    over, *going = (jobs.register_job("x", agent="a") for _ in range(4))
+    publish_event(jobs, settings, over.job_id, "started")
+    publish_event(jobs, settings, over.job_id, "completed")  # the broker keeps it, and brings it to who comes late
+    said = [
+        (job.job_id, publish_event(jobs, settings, job.job_id, event).event.seq)
+        for event in ("started", "progress", "progress")
+        for job in random.sample(going, 3)
+    ]
+    listener = Listener(settings, [], follow_all=True, timeout_sec=3)
+    listener.finish()
+    assert [(payload["job_id"], payload["seq"]) for payload in listener.seen] == said
+    assert listener.subscription.rejected["over"] == 1
+    assert listener.lines == []
+
+
+def test_other_registries_on_the_same_broker_are_no_news(jobs, settings, tmp_path):
+    from baton.broker.address import broker_address
+
+    mine = jobs.register_job("x", agent="a")
+    listener = Listener(settings, [], follow_all=True, timeout_sec=3)
+    with open_jobs(Settings({"home": str(tmp_path / "other")}, env={"HOME": str(tmp_path)})) as others:
+        theirs = others.register_job("y", agent="a")
+        publish_event(others, settings, theirs.job_id, "started")
+    with Publisher(broker_address(settings, mine)) as publisher:
+        publisher.publish(theirs.events_topic, b"not for us")
+        publisher.publish("python/mqtt/jobs/nonsense/events", b"not for us")
+        publisher.publish(mine.events_topic, b"for us")
+    listener.finish()
+    assert listener.seen == []
+    assert listener.subscription.rejected == {"job": 3, "json": 1}
+    assert listener.subscription.suspicious() == {"json": 1}
+    assert len(listener.lines) == 1
+
+
 def test_two_listeners_to_one_job_do_not_throw_each_other_out(jobs, settings):
     job = jobs.register_job("x", agent="a")
     listeners = [Listener(settings, [job.job_id]) for _ in range(3)]
