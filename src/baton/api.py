@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from baton import jobs as _jobs
 from baton.config import Settings
+from baton.errors import InvalidValue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -168,6 +169,9 @@ def subscribe(
 
 def verify_event(payload: bytes, auth_token: str) -> Event:
     """The event in a payload, if it fits the protocol and was signed with that key; Rejected otherwise."""
+    for name, value, kind in (("payload", payload, bytes), ("auth_token", auth_token, str)):
+        if not isinstance(value, kind):
+            raise InvalidValue(name, f"must be {kind.__name__}, not {type(value).__name__}")
     from baton.wire.parse import check_signature, parse_event
 
     event = parse_event(payload)

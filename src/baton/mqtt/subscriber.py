@@ -14,10 +14,10 @@ from collections import Counter
 
 from baton.broker.address import broker_address
 from baton.clock import parse_time
-from baton.errors import BrokerUnavailable, InvalidValue, JobNotFound
+from baton.errors import BrokerUnavailable, InvalidValue, JobNotFound, Rejected
 from baton.model import TERMINAL, Status
 from baton.mqtt.watch import Watch
-from baton.wire.parse import Rejected, parse_event
+from baton.wire.parse import parse_event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from baton.errors import Rejected
 from baton.model import TERMINAL, EventName
-from baton.wire.parse import Rejected, check_signature
+from baton.wire.parse import check_signature
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
