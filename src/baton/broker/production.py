@@ -15,7 +15,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from baton.errors import InvalidValue, MissingExtra
-from baton.fsio import make_private_dir, read_file, replace_file
+from baton.fsio import make_private_dir, open_private, read_file, replace_file
 from baton.model import new_token
 
 try:
@@ -91,7 +91,8 @@ def write_set(kind: str, folder: str, *, hosts: Sequence[str], port: int, mtls: 
     if renew and not there:
         raise InvalidValue("folder", f"{folder} holds no set to renew")
     if renew and not os.path.exists(os.path.join(folder, f"{kind}.conf")):
-        raise InvalidValue("folder", f"{folder} holds no set for {kind} but one for another broker; renew it as that")
+        other = "nats" if kind == "mosquitto" else "mosquitto"
+        raise InvalidValue("folder", f"{folder} holds a set for another broker; renew it with --{other}")
     if any(character in folder for character in '\n"\\'):
         raise InvalidValue("folder", "must not have a quote, a backslash or a line break in its name")
     for host in hosts:
@@ -102,8 +103,10 @@ def write_set(kind: str, folder: str, *, hosts: Sequence[str], port: int, mtls: 
         return _write(folder, files | (_moved_environments(folder, hosts[0]) if hosts else {}))
     names = _all_names(hosts)
     files = _certificates(folder, names, new_ca=True)
-    make_private_dir(os.path.join(folder, "data"))
-    _give_to_owner(folder, "data")
+    data = os.path.join(folder, "data")
+    make_private_dir(data)
+    if owner := _owner(folder):
+        os.chown(data, *owner, follow_symlinks=False)
     passwords = {role: new_token() for role in ROLES}
     if kind == "mosquitto":
         files |= _mosquitto(folder, port, passwords, mtls=mtls)
@@ -151,7 +154,9 @@ def _moved_environments(folder: str, host: str) -> dict[str, bytes]:
     for role in ROLES:
         path = os.path.join(folder, f"{role}.env")
         if os.path.exists(path):
-            lines = read_file(path).decode().splitlines()
+            # No link is followed: root may be at work in the folder of another user.
+            with open(open_private(path, os.O_RDONLY), encoding="utf-8") as file:
+                lines = file.read().splitlines()
             lines = [_exported("MQTT_BROKER", host) if "MQTT_BROKER=" in line else line for line in lines]
             files[f"{role}.env"] = "".join(f"{line}\n" for line in lines).encode()
     return files
@@ -170,16 +175,16 @@ def _hashed(password: str) -> str:
 
 def _write(folder: str, files: dict[str, bytes]) -> list[str]:
     for name, content in files.items():
-        replace_file(os.path.join(folder, name), content)
-        _give_to_owner(folder, name)
+        replace_file(os.path.join(folder, name), content, owner=_owner(folder))
     return sorted(files)
 
 
-def _give_to_owner(folder: str, name: str) -> None:
-    """A broker started by root gives up root, and must still be able to read its files."""
-    if os.geteuid() == 0:
-        owner = os.stat(folder)
-        os.chown(os.path.join(folder, name), owner.st_uid, owner.st_gid)
+def _owner(folder: str) -> tuple[int, int] | None:
+    """Whom root must give the files to: a broker that it starts gives up root, and must still be able to read them."""
+    if os.geteuid() != 0:
+        return None
+    status = os.stat(folder)
+    return status.st_uid, status.st_gid
 
 
 # -- certificates --------------------------------------------------------------------------------------------
