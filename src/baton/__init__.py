@@ -76,6 +76,7 @@ if TYPE_CHECKING:
         NotVerified,
         OwnershipLost,
         RegistryUnavailable,
+        Rejected,
         RemoteAgent,
         SessionGone,
         SessionMismatch,
@@ -84,7 +85,6 @@ if TYPE_CHECKING:
     from baton.jobs import Jobs
     from baton.model import EventName, Job, Status, StoredEvent
     from baton.registry.listing import JobFilter
-    from baton.wire.parse import Rejected
 
     LOGS_DIR: str
 
@@ -106,12 +106,11 @@ _HOME_OF = {
         "AgentDefDirUnusable AgentNotFound AgentTaken BatonError BrokerUnavailable ControlRefused "
         "EventRefused IdentityMismatch IllegalTransition InvalidRecord InvalidValue JobNotFound ManifestGone "
         "ManifestInvalid ManifestPathRelative NotInTmux NotVerified OwnershipLost RegistryUnavailable "
-        "RemoteAgent SessionGone SessionMismatch StaleAttempt"
+        "Rejected RemoteAgent SessionGone SessionMismatch StaleAttempt"
     ),
     "baton.jobs": "Jobs",
     "baton.model": "EventName Job Status StoredEvent",
     "baton.registry.listing": "JobFilter",
-    "baton.wire.parse": "Rejected",
 }
 _MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names.split()}
 

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from baton import jobs as _jobs
 from baton.config import Settings
+from baton.errors import InvalidValue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Mapping
     from typing import Any, TypedDict, Unpack
 
     from baton.model import Job, StoredEvent
     from baton.mqtt.publisher import Published
+    from baton.mqtt.subscriber import Subscription
     from baton.registry.listing import JobFilter
     from baton.registry.results import Page
     from baton.wire.parse import Event
@@ -142,25 +144,34 @@ def subscribe(
     timeout_sec: float | None = None,
     idle_timeout_sec: float | None = None,
     **where: Unpack[Where],
-) -> Iterator[dict[str, Any]]:
+) -> Subscription:
     """The events of these jobs as they come, each once and in order, until the jobs have ended or a clock has run out
-    (the job's own limits, unless others are given): payloads, without their signature."""
+    (the first job's own limits, unless others are given): payloads, without their signature. Afterwards `exit_code`,
+    `outcomes()` and `timed_out` of what is returned tell how it ended."""
     from baton.mqtt.subscriber import Subscription
 
     settings = Settings(where)
-    with _jobs.open_jobs(settings) as jobs:
-        yield from Subscription(
+    jobs = _jobs.open_jobs(settings)
+    try:
+        return Subscription(
             jobs,
             settings,
             job_ids,
             follow_all=follow_all,
             timeout_sec=timeout_sec,
             idle_timeout_sec=idle_timeout_sec,
+            owns_jobs=True,
         )
+    except BaseException:
+        jobs.registry.close()
+        raise
 
 
 def verify_event(payload: bytes, auth_token: str) -> Event:
     """The event in a payload, if it fits the protocol and was signed with that key; Rejected otherwise."""
+    for name, value, kind in (("payload", payload, bytes), ("auth_token", auth_token, str)):
+        if not isinstance(value, kind):
+            raise InvalidValue(name, f"must be {kind.__name__}, not {type(value).__name__}")
     from baton.wire.parse import check_signature, parse_event
 
     event = parse_event(payload)

@@ -102,6 +102,41 @@ def append_events(
         _append(fd, folder, lines, now_ns, status)
 
 
+class Received:
+    """The numbers that the log of one job holds as received, as far as it has been read."""
+
+    __slots__ = ("_end", "_numbers")
+
+    def __init__(self) -> None:
+        self._end = 0
+        self._numbers: set[int] = set()
+
+    def read_on(self, fd: int) -> set[int]:
+        """Reads only what came since: a log may be long, and this is asked for every event."""
+        if os.fstat(fd).st_size < self._end:
+            self._end = 0
+        content = os.pread(fd, os.fstat(fd).st_size - self._end, self._end)
+        whole = content[: content.rfind(b"\n") + 1]
+        self._end += len(whole)
+        for raw in whole.split(b"\n"):
+            line = _parse(raw) if b'"received"' in raw else None
+            if line is not None and line.get("event") == "received" and isinstance(line.get("seq"), int):
+                self._numbers.add(line["seq"])
+        return self._numbers
+
+
+def append_received(
+    job_id: str, events: Iterable[tuple[int, str]], known: Received, *, now_ns: int, logs_dir: str | None = None
+) -> None:
+    """Adds a `received` line for each of these numbers that has none yet, whoever wrote it. A number is never used
+    twice in one job, whatever its attempt."""
+    with _locked_log(job_id, logs_dir) as (fd, folder):
+        there = known.read_on(fd)
+        lines = [{"event": "received", "seq": seq, "name": name} for seq, name in events if seq not in there]
+        if lines:
+            _append(fd, folder, lines, now_ns, None)
+
+
 @contextmanager
 def _locked_log(job_id: str, logs_dir: str | None) -> Iterator[tuple[int, str]]:
     """The open log of that job, for one writer at a time, and the folder it lies in."""

@@ -118,6 +118,23 @@ class Settings:
             self._set("registry", None, "default")  # a folder named on the command line is the one to use
         for name, value in given.items():
             self._set(name, value, "--" + name.removesuffix("_sec").replace("_", "-"))
+        self._check_broker()
+
+    def named(self, name: str) -> str:
+        """A setting by the name it was set under: the variable, the option, or its name in a file."""
+        source = self.sources[name]
+        return f"{name} in {source}" if source in self.files else name if source == "default" else source
+
+    def _check_broker(self) -> None:
+        if self.mqtt_port is not None and not 1 <= self.mqtt_port <= 65535:
+            raise InvalidValue(self.named("mqtt_port"), f"must be from 1 to 65535, not {self.mqtt_port}")
+        if self.mqtt_host is not None and not re.fullmatch(_HOST, self.mqtt_host):
+            # What stands there is not repeated: a url may hold a password.
+            raise InvalidValue(
+                self.named("mqtt_host"),
+                "must be a name or an address alone, such as broker.example.com; the port goes into MQTT_PORT, TLS is "
+                "MQTT_TLS=1, the login MQTT_USERNAME and MQTT_PASSWORD",
+            )
 
     def shown(self) -> list[tuple[str, Any, str]]:
         """Name, value and source of every setting, secrets hidden."""
@@ -168,6 +185,8 @@ class Settings:
             self._set(name, value, path)
 
 
+# Colons are for IPv6 addresses: two at least, so that name:port is none.
+_HOST: Final = r"[^\s/:@]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*(?:%\w+)?"
 _NAMES: Final = {str: "text", int: "a whole number", bool: "true or false"}
 _TRUE: Final = frozenset({"1", "true", "yes", "on"})
 _FALSE: Final = frozenset({"0", "false", "no", "off"})

@@ -8,6 +8,7 @@ BatonError                     1   refused or failed
 ├── IllegalTransition          1   from one status to another that may not follow
 ├── EventRefused               1   an event the job's story has no room for
 ├── StaleAttempt               1   a write by a holder that is no longer the holder
+├── Rejected                   1   bytes that are not an event of ours
 ├── NothingPending             3   `pick` found no job of that label
 ├── NotVerified                1   `completed` without what the job must leave behind
 ├── BrokerUnavailable          1   no broker, or none that lets us in; the event is safe in the registry
@@ -96,6 +97,14 @@ class StaleAttempt(BatonError):
         self.job_id = job_id
         self.attempt = attempt
         self.current = current
+
+
+class Rejected(BatonError):
+    """Why a payload is not an event of ours. `reason` is one word, for counting."""
+
+    def __init__(self, reason: str, words: str) -> None:
+        super().__init__(words)
+        self.reason = reason
 
 
 class NothingPending(BatonError):

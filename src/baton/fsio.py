@@ -76,15 +76,24 @@ def write_all(fd: int, content: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
-def replace_file(path: str, content: bytes, *, durable: bool = True, sync_folder: bool = True) -> None:
+def replace_file(
+    path: str,
+    content: bytes,
+    *,
+    durable: bool = True,
+    sync_folder: bool = True,
+    owner: tuple[int, int] | None = None,
+) -> None:
     """All of the new content or all of the old, also after a power cut (`durable`); never half of one. Without
-    `sync_folder` a power cut may bring the old content back."""
+    `sync_folder` a power cut may bring the old content back. `owner`: the user and group it is to belong to."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name.removesuffix('.json')}.{os.urandom(4).hex()}.tmp")
     fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     try:
         try:
             write_all(fd, content)
+            if owner is not None:
+                os.fchown(fd, *owner)
             if durable:
                 os.fsync(fd)
         finally:

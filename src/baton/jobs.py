@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from types import TracebackType
     from typing import Any, Self
 
+    from baton import audit
     from baton.clock import Clock
     from baton.config import Settings
     from baton.model import StoredEvent
@@ -67,6 +68,7 @@ class Jobs:
         self.logs_dir = os.path.abspath(logs_dir)
         self._clock: Clock = clock or SystemClock()
         self._warn = warn
+        self._received: dict[str, audit.Received] = {}
 
     def __enter__(self) -> Self:
         return self
@@ -270,13 +272,14 @@ class Jobs:
         )
 
     def log_received(self, job_id: str, payloads: Sequence[Mapping[str, Any]]) -> None:
-        """Events that a listener accepted."""
+        """Events that a listener accepted; each is logged once, however many listen, and however often."""
         from baton import audit
 
-        lines = [{"event": "received", "seq": each["seq"], "name": each["event"]} for each in payloads]
+        known = self._received.setdefault(job_id, audit.Received())
+        events = [(each["seq"], each["event"]) for each in payloads]
         self._audited(
             job_id,
-            lambda: audit.append_events(job_id, lines, now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir),
+            lambda: audit.append_received(job_id, events, known, now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir),
         )
 
     def log_rejected(self, job_id: str, reason: str) -> None:

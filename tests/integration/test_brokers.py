@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import signal
+import socket
 import ssl
 import subprocess
 import threading
@@ -17,8 +18,11 @@ from baton.broker.local import known_broker, running_broker, stop_broker
 from baton.broker.production import write_set
 from baton.config import Settings
 from baton.errors import BrokerUnavailable, InvalidValue
-from baton.mqtt.check import check_broker
+from baton.jobs import open_jobs
+from baton.mqtt import check
+from baton.mqtt.check import check_broker, check_role
 from baton.mqtt.client import Publisher
+from baton.mqtt.subscriber import Subscription
 from support.brokers import Broker, free_port
 from support.command import BATON, Baton
 
@@ -101,6 +105,16 @@ class TestLocalBroker:
         assert all(place.startswith("127.0.0.1:") for place in mine)
 
 
+def make_for_mosquitto(folder):
+    """As the docs say, where root runs this: a folder that belongs to mosquitto, and that it can reach."""
+    folder.mkdir(0o700)
+    if os.geteuid() == 0:
+        os.chown(folder, pwd.getpwnam("mosquitto").pw_uid, 0)
+        for parent in folder.parents:
+            if str(parent).startswith("/tmp/") and parent.stat().st_mode & 0o011 != 0o011:
+                parent.chmod(parent.stat().st_mode | 0o011)
+
+
 @pytest.fixture(params=["mosquitto", "nats"])
 def kind(request):
     return request.param
@@ -110,25 +124,65 @@ def kind(request):
 def production(kind, request, tmp_path):
     """A real broker on a freshly written set."""
     folder, port = tmp_path / "set", free_port()
+    if kind == "mosquitto":
+        make_for_mosquitto(folder)
     write_set(kind, str(folder), hosts=["localhost"], port=port, mtls=request.param)
-    if kind == "mosquitto" and os.geteuid() == 0:
-        user = pwd.getpwnam("mosquitto")
-        for path in (folder, *folder.rglob("*")):
-            os.chown(path, user.pw_uid, user.pw_gid)
-        for parent in folder.parents:
-            if str(parent).startswith("/tmp/") and parent.stat().st_mode & 0o011 != 0o011:
-                parent.chmod(parent.stat().st_mode | 0o011)
     broker = Broker(kind, config=str(folder / f"{kind}.conf"), port=port)
     yield folder, request.param
     broker.remove()
 
 
-def address(folder, role):
+def environment(folder, role):
     env = {"HOME": "/nowhere"}
     for line in (folder / f"{role}.env").read_text().splitlines():
         name, _, value = line.removeprefix("export ").partition("=")
         env[name] = value.strip("'")
-    return broker_address(Settings(env=env), None)
+    return env
+
+
+def address(folder, role):
+    return broker_address(Settings(env=environment(folder, role)), None)
+
+
+def assert_told(env, words, tmp_path):
+    """A listener says why its broker does not work, once and soon; and nothing of one that works."""
+    settings = Settings({"home": str(tmp_path / "home"), "state_dir": str(tmp_path / "state")}, env)
+    told = []
+
+    def tell(line):
+        told.append(line)
+        threading.Timer(1.5, subscription.stop).start()  # time enough for paho to fail once more
+
+    with open_jobs(settings) as jobs:
+        job = jobs.register_job("x", agent="a")
+        subscription = Subscription(jobs, settings, [job.job_id], timeout_sec=9 if words else 1, log=tell)
+        assert list(subscription) == []
+    if words is None:
+        assert told == []
+    else:
+        assert words in told[0]
+        assert "listening to the registry alone" in told[0]
+        assert len(told) == 1
+
+
+def test_a_check_leaves_nothing_behind_also_when_it_fails(broker, tmp_path, monkeypatch):
+    open_to_all = broker_address(Settings(env={"HOME": str(tmp_path)} | broker.env), None)
+    for deaf in (False, True):
+        if deaf:
+            monkeypatch.setattr(check._Listener, "next_message", lambda _self: None)
+        assert all(step.ok for step in check_broker(open_to_all, open_to_all)) is not deaf
+        kept = subprocess.run(
+            ["mosquitto_sub", "-h", "127.0.0.1", "-p", str(broker.port), "-t", "#", "-W", "1", "-V", "mqttv311", "-v"],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert kept.stdout == ""
+
+
+def test_a_broker_that_never_answers_is_named(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        env = {"HOME": "/nowhere", "MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(silent.getsockname()[1])}
+        assert_told(env, "does not answer", tmp_path)
+        assert_told(env | {"MQTT_TLS": "1"}, "does not answer", tmp_path)
 
 
 def test_who_gets_in_and_who_does_not(production, kind, tmp_path):
@@ -137,6 +191,8 @@ def test_who_gets_in_and_who_does_not(production, kind, tmp_path):
     assert [step.what for step in check_broker(worker, orchestrator) if not step.ok] == []
     assert not list(check_broker(orchestrator, orchestrator))[-1].ok, "the orchestrator cannot write"
     assert not list(check_broker(worker, worker))[-1].ok, "a worker cannot read"
+    for role, own in (("worker", worker), ("orchestrator", orchestrator)):
+        assert [step.ok for step in check_role(role, own)] == [True, True], "what it can do alone"
 
     write_set(kind, str(tmp_path / "foreign"), hosts=[], port=1, mtls=False)
     foreign = {
@@ -153,12 +209,18 @@ def test_who_gets_in_and_who_does_not(production, kind, tmp_path):
             publisher.publish(TOPIC, b"x")
     with pytest.raises(BrokerUnavailable, match=r"not trusted.*MQTT_CA_CERTS"):
         Publisher(worker.replace(ca_certs=str(tmp_path / "foreign" / "ca.crt")))
-    with pytest.raises(BrokerUnavailable, match="not trusted"):
+    with pytest.raises(BrokerUnavailable, match=r"for other names.*MQTT_BROKER.*--host"):
         Publisher(worker.replace(host="127.0.0.2"))  # a name that is not in its certificate
+    for changes, words in (
+        ({}, None),
+        ({"MQTT_CA_CERTS": str(tmp_path / "foreign" / "ca.crt")}, "not trusted"),
+        ({"MQTT_CA_CERTS": "/nonexistent"}, "MQTT_CA_CERTS cannot be used: /nonexistent: No such file"),
+        ({"MQTT_BROKER": "127.0.0.2"}, "for other names"),
+        ({"MQTT_TLS": "0"}, "closed the connection"),
+    ):
+        assert_told(environment(folder, "orchestrator") | changes, words, tmp_path)
     context = ssl.create_default_context(cafile=worker.ca_certs)
     context.maximum_version = ssl.TLSVersion.TLSv1_2
-    import socket
-
     with pytest.raises((ssl.SSLError, OSError)), socket.create_connection(("127.0.0.1", worker.port)) as raw:
         context.wrap_socket(raw, server_hostname="localhost")
 
@@ -180,11 +242,61 @@ def test_renewing_keeps_the_logins_and_the_ca(tmp_path):
     assert verified.returncode == 0, verified.stderr
 
 
+def names_in(certificate):
+    shown = subprocess.run(
+        ["openssl", "x509", "-in", certificate, "-noout", "-ext", "subjectAltName"],
+        capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    return [each.strip().partition(":")[2] for each in shown.stdout.splitlines()[1].split(",")]
+
+
+def test_renewing_keeps_the_names_unless_others_are_given(tmp_path):
+    folder = tmp_path / "set"
+    write_set("nats", str(folder), hosts=["b.example", "10.0.0.1"], port=8883, mtls=False)
+    before = names_in(folder / "server.crt")
+    assert before == ["b.example", "10.0.0.1", "localhost", "127.0.0.1"]
+    write_set("nats", str(folder), hosts=[], port=8883, mtls=False, renew=True)
+    assert names_in(folder / "server.crt") == before
+    env = (folder / "worker.env").read_text()
+    assert "MQTT_BROKER='b.example'" in env
+    write_set("nats", str(folder), hosts=["c.example"], port=8883, mtls=False, renew=True)
+    assert names_in(folder / "server.crt") == ["c.example", "localhost", "127.0.0.1"]
+    for role in ("worker", "orchestrator"):
+        assert "export MQTT_BROKER='c.example'\n" in (folder / f"{role}.env").read_text()
+    assert (folder / "worker.env").read_text() == env.replace("b.example", "c.example")
+
+
+def test_what_root_writes_belongs_to_the_owner_of_the_folder(tmp_path):
+    folder = tmp_path / "set"
+    make_for_mosquitto(folder)
+    owner = folder.stat().st_uid
+    for renew in (False, True):
+        write_set("mosquitto", str(folder), hosts=[], port=8883, mtls=False, renew=renew)
+        assert {path.stat().st_uid for path in folder.rglob("*")} == {owner}
+
+
+def test_two_sets_for_nats_do_not_collide(tmp_path):
+    brokers = []
+    try:
+        for name in ("one", "two"):
+            port = free_port()
+            write_set("nats", str(tmp_path / name), hosts=[], port=port, mtls=False)
+            brokers.append(Broker("nats", config=str(tmp_path / name / "nats.conf"), port=port))
+    finally:
+        for broker in brokers:
+            broker.remove()
+
+
 def test_a_set_that_cannot_be_renewed_or_named(tmp_path):
     with pytest.raises(InvalidValue, match="no set"):
         write_set("nats", str(tmp_path / "none"), hosts=[], port=1, mtls=False, renew=True)
-    with pytest.raises(InvalidValue, match="host name"):
-        write_set("nats", str(tmp_path / "x"), hosts=["ümlaut.example"], port=1, mtls=False)
+    for host in ("ümlaut.example", "mqtt://b.example", "b example", "b.example:8883", "", "x'y"):
+        with pytest.raises(InvalidValue, match="host name"):
+            write_set("nats", str(tmp_path / "x"), hosts=[host], port=1, mtls=False)
+    assert not (tmp_path / "x").exists()
+    write_set("nats", str(tmp_path / "x"), hosts=[], port=1, mtls=False)
+    with pytest.raises(InvalidValue, match=r"another broker.*--nats"):
+        write_set("mosquitto", str(tmp_path / "x"), hosts=[], port=1, mtls=False, renew=True)
 
 
 class TestWhichBroker:

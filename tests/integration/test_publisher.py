@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import socket
-import ssl
 import subprocess
 import threading
 import time
@@ -13,7 +12,7 @@ import time
 import pytest
 
 from baton.config import Settings
-from baton.errors import BrokerUnavailable, EventRefused, InvalidValue, JobNotFound, NotVerified
+from baton.errors import EventRefused, InvalidValue, JobNotFound, NotVerified
 from baton.jobs import open_jobs
 from baton.model import EventName
 from baton.mqtt import client as mqtt_client
@@ -291,17 +290,30 @@ def test_tls_towards_something_without_tls(settings_for, broker):
         assert "TLS" in publish_event(jobs, settings, job.job_id, "started", tries=1).trouble
 
 
-def test_a_ca_file_that_is_none(settings_for, tmp_path):
-    (tmp_path / "ca.crt").write_text("nonsense")
+@pytest.mark.parametrize("setting", ["MQTT_CA_CERTS", "MQTT_CERTFILE"])
+def test_a_certificate_file_that_is_none_is_like_any_trouble_with_the_broker(settings_for, tmp_path, setting):
+    (tmp_path / "nonsense").write_text("nonsense")
     pretender = Pretender(read_all)
     env = {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(pretender.port), "MQTT_TLS": "1"}
-    for path in (tmp_path / "ca.crt", tmp_path / "missing"):
-        settings = settings_for(env | {"MQTT_CA_CERTS": str(path)})
-        with pytest.raises(InvalidValue, match="MQTT_CA_CERTS"):
-            mqtt_client.Publisher(__import__("baton.broker.address", fromlist=["x"]).broker_address(settings, None))
-    pretender.close()
-    assert ssl.OPENSSL_VERSION
-    assert BrokerUnavailable("x").transient
+    try:
+        for path in (tmp_path / "nonsense", tmp_path / "missing"):
+            settings = settings_for(env | {setting: str(path)})
+            with open_jobs(settings) as jobs:
+                job = jobs.register_job("x", agent="a")
+                published = publish_event(jobs, settings, job.job_id, "started", sleep=pytest.fail)
+                assert f"{setting} cannot be used: {path}" in published.trouble
+                assert len(jobs.unsent_events(job_id=job.job_id)) == 1
+    finally:
+        pretender.close()
+
+
+def test_a_setting_of_a_file_is_named_as_in_the_file(settings_for, broker, tmp_path):
+    (tmp_path / "baton.toml").write_text('mqtt_ca_certs = "/nonexistent"')
+    settings = settings_for(broker.env | {"MQTT_TLS": "1", "BATON_CONFIG": str(tmp_path / "baton.toml")})
+    with open_jobs(settings) as jobs:
+        job = jobs.register_job("x", agent="a")
+        trouble = publish_event(jobs, settings, job.job_id, "started").trouble
+        assert f"mqtt_ca_certs in {tmp_path / 'baton.toml'} cannot be used: /nonexistent" in trouble
 
 
 def test_however_many_are_unsent_all_are_sent(session):

@@ -98,9 +98,33 @@ def test_publishing_listening_and_verifying(tmp_path, monkeypatch):
             baton.publish_event(job.job_id, "completed")
         (tmp_path / "a.md").write_text("x")
         published = baton.publish_event(job.job_id, "completed", attempt=1)
-        assert [event["event"] for event in baton.subscribe(job.job_id, timeout_sec=20)] == ["started", "completed"]
+        listening = baton.subscribe(job.job_id, timeout_sec=20)
+        assert [event["event"] for event in listening] == ["started", "completed"]
+        assert (listening.exit_code, listening.outcomes()) == (0, {job.job_id: baton.Status.COMPLETED})
+        late = baton.subscribe(baton.register_job("y").job_id, timeout_sec=0.2)
+        assert list(late) == []
+        assert (late.exit_code, list(late.outcomes().values())) == (2, [None])
+        assert "0.2 s have passed" in late.timed_out
+        with pytest.raises(baton.JobNotFound):
+            baton.subscribe("deadbeef")
         assert baton.verify_event(published.event.payload, job.auth_token).seq == 2
-        with pytest.raises(baton.Rejected):
+        with pytest.raises(baton.BatonError) as refusal:
             baton.verify_event(published.event.payload, "another key")
+        assert isinstance(refusal.value, baton.Rejected)
+        event = baton.verify_event(published.event.payload, job.auth_token)
+        assert repr(event) == f"<Event {job.job_id} seq=2 completed attempt=1>"
+        assert f"{job.job_id} seq=2 completed" in repr(published)
     finally:
         stop_broker(str(tmp_path / "state"))
+
+
+def test_arguments_of_another_type_are_refused_by_name():
+    job = baton.register_job("x")
+    for wrong in ({"detail": None}, {"detail": b"x"}, {"data": ["x"]}, {"data": "x"}):
+        with pytest.raises(baton.InvalidValue, match=next(iter(wrong))):
+            baton.publish_event(job.job_id, "started", **wrong)
+    assert baton.events_after(job.job_id) == []
+    with pytest.raises(baton.InvalidValue, match="payload must be bytes, not str"):
+        baton.verify_event("{}", "key")
+    with pytest.raises(baton.InvalidValue, match="auth_token must be str, not NoneType"):
+        baton.verify_event(b"{}", None)

@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from baton import audit
 from baton.config import Settings
 from baton.jobs import open_jobs
 from baton.mqtt.client import Publisher
@@ -73,12 +74,26 @@ def test_events_arrive_at_once_and_in_order(jobs, settings):
     assert listener.finish() == [1, 2, 3, 4]
     assert listener.subscription.exit_code == 0
     assert "hmac_sig" not in json.dumps(listener.seen)
-    from baton import audit
+    assert received(jobs, job) == [1, 2, 3, 4]
 
-    received = [
-        line["seq"] for line in audit.iter_logged_events(job.job_id, jobs.logs_dir) if line["event"] == "received"
-    ]
-    assert received == [1, 2, 3, 4]
+
+def received(jobs, job):
+    lines = audit.iter_logged_events(job.job_id, jobs.logs_dir)
+    return [line["seq"] for line in lines if line["event"] == "received"]
+
+
+def test_each_event_is_logged_as_received_once_however_many_listen(jobs, settings):
+    job = jobs.register_job("x", agent="a")
+    publish_event(jobs, settings, job.job_id, "started")
+    listeners = [Listener(settings, [job.job_id]) for _ in range(2)]
+    for listener in listeners:
+        listener.wait_for(1)
+    publish_event(jobs, settings, job.job_id, "progress")
+    publish_event(jobs, settings, job.job_id, "completed")
+    for listener in [*listeners, Listener(settings, [job.job_id])]:
+        assert listener.finish() == [1, 2, 3]
+    assert received(jobs, job) == [1, 2, 3]
+    assert audit.verify_log(job.job_id, jobs.logs_dir).damage == []
 
 
 @pytest.mark.parametrize(("end", "code"), [("completed", 0), ("error", 1)])
@@ -106,6 +121,18 @@ def test_events_that_no_broker_brings_are_found_in_the_registry(jobs, settings, 
         publish_event(jobs, settings, job.job_id, event, tries=1)
     assert listener.finish() == [1, 2, 3]
     assert any("lost the broker" in line for line in listener.lines)
+
+
+def test_a_broker_that_comes_back_is_named(jobs, settings, broker):
+    job = jobs.register_job("x", agent="a")
+    listener = Listener(settings, [job.job_id])
+    broker.kill()
+    broker.start()
+    assert listener.subscription.connect(wait_sec=20)
+    publish_event(jobs, settings, job.job_id, "completed")
+    listener.finish()
+    assert "lost the broker" in listener.lines[0]
+    assert listener.lines[-1].endswith("is back")
 
 
 def test_several_jobs_and_the_worst_outcome(jobs, settings):
@@ -212,6 +239,41 @@ def test_following_every_job(jobs, settings):
     listener.finish()
     seen = [(payload["job_id"], payload["seq"]) for payload in listener.seen]
     assert sorted(seen) == sorted([(early.job_id, 1), (early.job_id, 2), (late.job_id, 1), (late.job_id, 2)])
+
+
+def test_following_begins_with_the_past_of_what_is_not_over_in_order_of_time(jobs, settings):
+    over, *going = (jobs.register_job("x", agent="a") for _ in range(4))
+    publish_event(jobs, settings, over.job_id, "started")
+    publish_event(jobs, settings, over.job_id, "completed")  # the broker keeps it, and brings it to who comes late
+    said = [
+        (job.job_id, publish_event(jobs, settings, job.job_id, event).event.seq)
+        for event in ("started", "progress", "progress")
+        for job in random.sample(going, 3)
+    ]
+    listener = Listener(settings, [], follow_all=True, timeout_sec=3)
+    listener.finish()
+    assert [(payload["job_id"], payload["seq"]) for payload in listener.seen] == said
+    assert listener.subscription.rejected["over"] == 1
+    assert listener.lines == []
+
+
+def test_other_registries_on_the_same_broker_are_no_news(jobs, settings, tmp_path):
+    from baton.broker.address import broker_address
+
+    mine = jobs.register_job("x", agent="a")
+    listener = Listener(settings, [], follow_all=True, timeout_sec=3)
+    with open_jobs(Settings({"home": str(tmp_path / "other")}, env={"HOME": str(tmp_path)})) as others:
+        theirs = others.register_job("y", agent="a")
+        publish_event(others, settings, theirs.job_id, "started")
+    with Publisher(broker_address(settings, mine)) as publisher:
+        publisher.publish(theirs.events_topic, b"not for us")
+        publisher.publish("python/mqtt/jobs/nonsense/events", b"not for us")
+        publisher.publish(mine.events_topic, b"for us")
+    listener.finish()
+    assert listener.seen == []
+    assert listener.subscription.rejected == {"job": 3, "json": 1}
+    assert listener.subscription.suspicious() == {"json": 1}
+    assert len(listener.lines) == 1
 
 
 def test_two_listeners_to_one_job_do_not_throw_each_other_out(jobs, settings):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import pty
 import signal
 import subprocess
 import time
@@ -77,6 +79,41 @@ def test_the_other_exit_codes(baton):
     assert listening.end() == (130, "", "")
 
 
+@pytest.mark.parametrize(("status", "code"), [("completed", 0), ("error", 1)])
+def test_an_end_without_an_event_is_told(baton, status, code):
+    job = baton("register", "x").text
+    baton("pick")
+    listening = Listening(baton, job)
+    baton("status", job, "--set", status)
+    assert listening.end() == (code, "", f"baton: job {job} was set to {status}\n")
+
+
+def test_a_reader_that_has_gone_ends_the_listening_at_once(baton):
+    job = baton("register", "x").text
+    baton("publish", job, "--event", "started")
+    listening = Listening(baton, job)
+    assert listening.line()["seq"] == 1
+    listening.process.stdout.close()
+    began = time.monotonic()
+    assert listening.process.wait(20) == 1
+    assert time.monotonic() - began < 2
+    assert listening.process.stderr.read() == ""
+
+
+def test_on_a_terminal_the_data_is_shown_briefly(baton):
+    job = baton("register", "x").text
+    baton("publish", job, "--event", "completed", "--detail", "done", "--data", "n=1", "--data", "s=x y")
+    main, other = pty.openpty()
+    process = subprocess.Popen(
+        [BATON, "subscribe", job], cwd=baton.folder, env=baton.env | {"NO_COLOR": "1"}, stdout=other
+    )
+    assert process.wait(30) == 0
+    os.close(other)
+    line = os.read(main, 4096).decode()
+    os.close(main)
+    assert line[8:].split() == [job, "completed", "done", "n=1", "s=x", "y"]
+
+
 def test_without_a_broker_nothing_is_lost(baton):
     env = {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(free_port())}
     job = baton("register", "x").text
@@ -105,6 +142,8 @@ def test_wrong_input(baton):
     assert "a.md is missing" in baton.refused("publish", job, "--event", "completed")
     assert "stale attempt" in baton.refused("publish", job, "--event", "progress", "--attempt", "7")
     assert "which jobs" in baton.refused("subscribe", code=64)
+    assert "one or the other" in baton.refused("subscribe", "--follow-all", job, code=64)
+    assert "MQTT_PORT" in baton.refused("subscribe", job, MQTT_PORT="70000")
     assert "deadbeef" in baton.refused("subscribe", "deadbeef")
     assert "timeout" in baton.refused("subscribe", job, "--timeout", "-1")
     assert baton("publish", job, "--event", "completed", "--no-verify").json["sent"]
@@ -134,11 +173,34 @@ def test_broker_commands(baton, tmp_path):
     assert baton("broker", "up").text == place
     assert place in baton("broker", "status").out
     assert "Server is ready" in baton("broker", "logs").out
+    assert (
+        baton("broker", "logs", "--json", "--tail", "2").json == baton("broker", "logs", "--tail", "2").out.splitlines()
+    )
+    assert baton("broker", "status", "--json").json == baton("broker", "up", "--json").json
     assert baton("broker", "check").out.count("ok  ") == 6
+    login = json.loads((tmp_path / ".local/state/baton/broker/broker.json").read_text())
+    env = {
+        "MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(login["port"]),
+        "MQTT_USERNAME": "writer", "MQTT_PASSWORD": login["writer_password"],
+    }  # fmt: skip
+    assert "--role worker" in baton("broker", "check", code=1, **env).err
+    assert "only who listens can tell" in baton("broker", "check", "--role", "worker", **env).out
+    assert "FAILED  subscribe" in baton("broker", "check", "--role", "orchestrator", code=1, **env).out
     assert baton("broker", "down", "--json").json == {"stopped": True}
     assert baton("broker", "down", "--json").json == {"stopped": False}
+    assert baton("broker", "status", "--json", code=1).json == {
+        "running": False,
+        "host": None,
+        "port": None,
+        "pid": None,
+    }
     made = baton("broker", "init", "--mosquitto", "set", "--host", "b.example")
     assert "set/mosquitto.conf" in made.out
     assert "already holds a set" in baton.refused("broker", "init", "--mosquitto", "set")
-    baton("broker", "init", "--mosquitto", "set", "--renew")
+    renewed = baton("broker", "init", "--mosquitto", "set", "--renew")
+    assert "restart the broker\n" in renewed.err
+    assert "chown -R mosquitto set" in renewed.err or os.geteuid() != 0
+    assert ".env files" in baton("broker", "init", "--mosquitto", "set", "--renew", "--host", "c.example").err
+    baton("broker", "init", "--nats", "mtls", "--mtls")
+    assert "give the clients their new cert" in baton("broker", "init", "--nats", "mtls", "--renew").err
     assert "cannot be read" in baton.refused("broker", "check", "--set", "nowhere")

@@ -75,6 +75,31 @@ def test_a_wrong_environment_variable_is_named(env, name, value):
         Settings(env=env | {name: value})
 
 
+@pytest.mark.parametrize("port", ["0", "65536", "-1"])
+def test_a_port_that_is_none_is_refused_by_the_name_it_was_set_under(env, tmp_path, port):
+    with pytest.raises(InvalidValue, match=r"^MQTT_PORT must be from 1 to 65535"):
+        Settings(env=env | {"MQTT_PORT": port})
+    write(tmp_path / "home" / "baton.toml", f"mqtt_port = {port}")
+    with pytest.raises(InvalidValue, match=r"^mqtt_port in /.*baton\.toml must be"):
+        Settings(env=env)
+
+
+@pytest.mark.parametrize(
+    "host", ["mqtt://me:hunter2@b.example:8883", "b example", "b.example:8883", "b.example/x", " "]
+)
+def test_a_broker_that_is_not_a_name_alone_is_refused(env, host):
+    with pytest.raises(InvalidValue, match=r"^MQTT_BROKER must be a name or an address alone.*MQTT_PORT") as error:
+        Settings(env=env | {"MQTT_BROKER": host})
+    assert "hunter2" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "host", ["b.example", "localhost", "10.0.0.1", "::1", "fe80::1%eth0", "::ffff:10.0.0.1", "bröker"]
+)
+def test_a_broker_by_name_or_address(env, host):
+    assert Settings(env=env | {"MQTT_BROKER": host}).mqtt_host == host
+
+
 @pytest.mark.parametrize(
     ("url", "shown"),
     [

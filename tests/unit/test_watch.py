@@ -10,10 +10,10 @@ import pytest
 
 from baton import lifecycle
 from baton.config import Settings
+from baton.errors import Rejected
 from baton.model import EventName, Job, Status, StoredEvent, new_job
 from baton.mqtt import subscriber, watch
 from baton.mqtt.subscriber import Subscription
-from baton.wire.parse import Rejected
 from baton.wire.payload import signed_event
 
 NOW_NS = 1_750_000_000 * 10**9

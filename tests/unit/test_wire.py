@@ -7,9 +7,10 @@ import random
 
 import pytest
 
+from baton.errors import Rejected
 from baton.model import EventName, new_job
 from baton.wire.canonical import canonical
-from baton.wire.parse import Rejected, check_signature, parse_event
+from baton.wire.parse import check_signature, parse_event
 from baton.wire.payload import signature, signed_event
 
 TOKEN = "a-key-of-the-tests"

@@ -19,7 +19,7 @@ _LOOPBACK = ("localhost", "127.", "::1")
 
 
 class Address(Value):
-    __slots__ = ("ca_certs", "certfile", "host", "keyfile", "password", "port", "tls", "tls_1_2", "username")
+    __slots__ = ("ca_certs", "certfile", "host", "keyfile", "password", "port", "sources", "tls", "tls_1_2", "username")
 
     host: str
     port: int
@@ -30,6 +30,8 @@ class Address(Value):
     keyfile: str | None
     username: str | None
     password: str | None
+    sources: dict[str, str]
+    """How the settings of the files are called where they were set, for messages."""
 
     def __repr__(self) -> str:
         return f"<Address {self.host}:{self.port} tls={self.tls} user={self.username}>"
@@ -69,6 +71,7 @@ def broker_address(settings: Settings, job: Job | None, *, reading: bool = False
         keyfile=settings.mqtt_keyfile,
         username=username,
         password=password,
+        sources={name: settings.named(f"mqtt_{name}") for name in ("ca_certs", "certfile")},
     )
     if not address.tls and not address.host.startswith(_LOOPBACK) and not settings.allow_plaintext:
         raise BrokerUnavailable(

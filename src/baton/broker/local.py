@@ -71,6 +71,7 @@ class LocalBroker(Value):
             keyfile=None,
             username="reader" if reading else "writer",
             password=self.reader_password if reading else self.writer_password,
+            sources={},
         )
 
     def alive(self) -> bool:

@@ -11,10 +11,11 @@ import hashlib
 import ipaddress
 import json
 import os
+import re
 from datetime import UTC, datetime, timedelta
 
 from baton.errors import InvalidValue, MissingExtra
-from baton.fsio import make_private_dir, replace_file
+from baton.fsio import make_private_dir, open_private, read_file, replace_file
 from baton.model import new_token
 
 try:
@@ -63,7 +64,7 @@ topic write python/mqtt/jobs/+/events
 _NATS: Final = """\
 # Written by `baton broker init --nats`. Start with: nats-server -c {folder}/nats.conf
 server_name: baton
-listen: "127.0.0.1:4222"
+listen: "127.0.0.1:-1"  # nobody uses this one: any free port
 max_payload: 1MB
 jetstream {{ store_dir: {data}, sync_interval: always }}
 mqtt {{
@@ -80,22 +81,32 @@ authorization {{ users: [
 
 
 def write_set(kind: str, folder: str, *, hosts: Sequence[str], port: int, mtls: bool, renew: bool = False) -> list[str]:
-    """Writes the set and returns the names of the files. `renew` issues all certificates anew, by the same CA, and
-    keeps logins and configuration; without it a folder that already holds a set is refused."""
+    """Writes the set and returns the names of the files. `renew` issues all certificates anew, by the same CA and for
+    the same names unless `hosts` are given, and keeps logins and configuration; without it a folder that already holds
+    a set is refused. Written by root, every file belongs to the owner of the folder."""
     folder = os.path.abspath(folder)
     there = os.path.exists(os.path.join(folder, "ca.key"))
     if there and not renew:
         raise InvalidValue("folder", f"{folder} already holds a set; --renew issues its certificates anew")
     if renew and not there:
         raise InvalidValue("folder", f"{folder} holds no set to renew")
+    if renew and not os.path.exists(os.path.join(folder, f"{kind}.conf")):
+        other = "nats" if kind == "mosquitto" else "mosquitto"
+        raise InvalidValue("folder", f"{folder} holds a set for another broker; renew it with --{other}")
     if any(character in folder for character in '\n"\\'):
         raise InvalidValue("folder", "must not have a quote, a backslash or a line break in its name")
+    for host in hosts:
+        _host_name(host)
     make_private_dir(folder)
-    names = list(dict.fromkeys([*hosts, "localhost", "127.0.0.1"]))
-    files = _certificates(folder, names, new_ca=not renew)
     if renew:
-        return _write(folder, files)
-    make_private_dir(os.path.join(folder, "data"))
+        files = _certificates(folder, _all_names(hosts) if hosts else _present_names(folder), new_ca=False)
+        return _write(folder, files | (_moved_environments(folder, hosts[0]) if hosts else {}))
+    names = _all_names(hosts)
+    files = _certificates(folder, names, new_ca=True)
+    data = os.path.join(folder, "data")
+    make_private_dir(data)
+    if owner := _owner(folder):
+        os.chown(data, *owner, follow_symlinks=False)
     passwords = {role: new_token() for role in ROLES}
     if kind == "mosquitto":
         files |= _mosquitto(folder, port, passwords, mtls=mtls)
@@ -134,7 +145,25 @@ def _environment(folder: str, role: str, host: str, port: int, password: str | N
         lines |= {"MQTT_CERTFILE": f"{folder}/{role}.crt", "MQTT_KEYFILE": f"{folder}/{role}.key"}
     else:
         lines |= {"MQTT_USERNAME": role, "MQTT_PASSWORD": password}
-    return "".join(f"export {name}='{value}'\n" for name, value in lines.items()).encode()
+    return "".join(f"{_exported(name, value)}\n" for name, value in lines.items()).encode()
+
+
+def _moved_environments(folder: str, host: str) -> dict[str, bytes]:
+    """The environments that are there, with another name for the broker."""
+    files = {}
+    for role in ROLES:
+        path = os.path.join(folder, f"{role}.env")
+        if os.path.exists(path):
+            # No link is followed: root may be at work in the folder of another user.
+            with open(open_private(path, os.O_RDONLY), encoding="utf-8") as file:
+                lines = file.read().splitlines()
+            lines = [_exported("MQTT_BROKER", host) if "MQTT_BROKER=" in line else line for line in lines]
+            files[f"{role}.env"] = "".join(f"{line}\n" for line in lines).encode()
+    return files
+
+
+def _exported(name: str, value: str) -> str:
+    return f"export {name}='{value}'"
 
 
 def _hashed(password: str) -> str:
@@ -146,11 +175,30 @@ def _hashed(password: str) -> str:
 
 def _write(folder: str, files: dict[str, bytes]) -> list[str]:
     for name, content in files.items():
-        replace_file(os.path.join(folder, name), content)
+        replace_file(os.path.join(folder, name), content, owner=_owner(folder))
     return sorted(files)
 
 
+def _owner(folder: str) -> tuple[int, int] | None:
+    """Whom root must give the files to: a broker that it starts gives up root, and must still be able to read them."""
+    if os.geteuid() != 0:
+        return None
+    status = os.stat(folder)
+    return status.st_uid, status.st_gid
+
+
 # -- certificates --------------------------------------------------------------------------------------------
+
+
+def _all_names(hosts: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys([*hosts, "localhost", "127.0.0.1"]))
+
+
+def _present_names(folder: str) -> list[str]:
+    """The names in the server's certificate, in their order."""
+    certificate = x509.load_pem_x509_certificate(read_file(os.path.join(folder, "server.crt")))
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    return [str(name.value) for name in names]
 
 
 def _certificates(folder: str, hosts: Sequence[str], *, new_ca: bool) -> dict[str, bytes]:
@@ -160,12 +208,10 @@ def _certificates(folder: str, hosts: Sequence[str], *, new_ca: bool) -> dict[st
         ca = _certificate("baton CA", ca_key, None, ca_key, days=_CA_DAYS)
         files |= {"ca.key": _pem_key(ca_key), "ca.crt": _pem(ca)}
     else:
-        with open(os.path.join(folder, "ca.key"), "rb") as file:
-            loaded = serialization.load_pem_private_key(file.read(), None)
+        loaded = serialization.load_pem_private_key(read_file(os.path.join(folder, "ca.key")), None)
         assert isinstance(loaded, ec.EllipticCurvePrivateKey)
         ca_key = loaded
-        with open(os.path.join(folder, "ca.crt"), "rb") as file:
-            ca = x509.load_pem_x509_certificate(file.read())
+        ca = x509.load_pem_x509_certificate(read_file(os.path.join(folder, "ca.crt")))
     for name in ("server", *ROLES):
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _certificate(name, key, ca, ca_key, days=_LEAF_DAYS, hosts=hosts if name == "server" else ())
@@ -226,10 +272,9 @@ def _host_name(host: str) -> x509.GeneralName:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         pass
-    try:
-        return x509.DNSName(host)
-    except ValueError:
-        raise InvalidValue("--host", f"{host!r} is not a host name") from None
+    if not re.fullmatch(r"\w([\w.-]{0,251}\w)?", host, re.ASCII):
+        raise InvalidValue("--host", f"{host[:60]!r} is not a host name or an address; write broker.example.com")
+    return x509.DNSName(host)
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from baton.broker.local import known_broker, log_path, running_broker, stop_broker
+from baton.broker.local import HOST, known_broker, log_path, running_broker, stop_broker
 from baton.cli.main import Parser, add_common, sentence
 from baton.config import Settings
 from baton.errors import BrokerUnavailable, InvalidValue
@@ -17,6 +17,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+    from baton.broker.address import Address
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
@@ -41,6 +43,9 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         elif name == "check":
             action.add_argument("--set", metavar="DIR", help="check the broker of this production set, as both roles")
             action.add_argument(
+                "--role", choices=["worker", "orchestrator"], help="check only what this role can do by itself"
+            )
+            action.add_argument(
                 "--allow-plaintext", action="store_true", default=None, help="no TLS to another machine"
             )
     options = parser.parse_args(arguments)
@@ -51,9 +56,9 @@ def _up(options: argparse.Namespace, settings: Settings) -> int:
     began = time.monotonic()
     broker = running_broker(settings.state_dir)
     if options.json:
-        print(json.dumps({"running": True, "host": "127.0.0.1", "port": broker.port, "pid": broker.pid}))
+        print(json.dumps({"running": True, "host": HOST, "port": broker.port, "pid": broker.pid}))
     else:
-        print(f"127.0.0.1:{broker.port}")
+        print(f"{HOST}:{broker.port}")
         print(f"ready after {time.monotonic() - began:.2f} s (process {broker.pid})", file=sys.stderr)
     return 0
 
@@ -69,14 +74,16 @@ def _down(options: argparse.Namespace, settings: Settings) -> int:
 
 def _status(options: argparse.Namespace, settings: Settings) -> int:
     broker = known_broker(settings.state_dir)
-    running = broker is not None and broker.alive()
+    if broker is not None and not broker.alive():
+        broker = None
     if options.json:
-        print(json.dumps({"running": running, "port": broker.port if running and broker else None}))
-    elif running and broker is not None:
-        print(f"running at 127.0.0.1:{broker.port} (process {broker.pid})")
+        place = (HOST, broker.port, broker.pid) if broker else (None, None, None)
+        print(json.dumps({"running": broker is not None, **dict(zip(("host", "port", "pid"), place, strict=True))}))
+    elif broker is not None:
+        print(f"running at {HOST}:{broker.port} (process {broker.pid})")
     else:
         print("not running; the next `baton publish` or `baton broker up` starts it")
-    return 0 if running else 1
+    return 1 if broker is None else 0
 
 
 def _logs(options: argparse.Namespace, settings: Settings) -> int:
@@ -86,7 +93,7 @@ def _logs(options: argparse.Namespace, settings: Settings) -> int:
         lines = read_file(log_path(settings.state_dir)).decode(errors="replace").splitlines()
     except FileNotFoundError:
         raise BrokerUnavailable("the local broker has never run here; `baton broker up` starts it") from None
-    for line in lines[-options.tail :]:
+    for line in [json.dumps(lines[-options.tail :])] if options.json else lines[-options.tail :]:
         print(line)
     return 0
 
@@ -98,7 +105,7 @@ def _init_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", action="append", default=[], metavar="NAME", help="a name the broker is reached by")
     parser.add_argument("--port", type=int, default=8883, metavar="N", help="default: 8883")
     parser.add_argument("--mtls", action="store_true", help="clients show certificates instead of passwords")
-    parser.add_argument("--renew", action="store_true", help="issue all certificates anew, keep everything else")
+    parser.add_argument("--renew", action="store_true", help="issue all certificates anew, keep the rest")
 
 
 def _init(options: argparse.Namespace, _settings: Settings) -> int:
@@ -113,35 +120,51 @@ def _init(options: argparse.Namespace, _settings: Settings) -> int:
     else:
         print("\n".join(os.path.join(folder, name) for name in files))
         if options.renew:
-            print("now restart the broker and give the new certificates to the clients", file=sys.stderr)
+            for_clients = _for_clients(folder, moved=bool(options.host))
+            print(f"now restart the broker{for_clients and f'; give the clients {for_clients}'}", file=sys.stderr)
         else:
             program = "mosquitto" if kind == "mosquitto" else "nats-server"
             print(f"start it: {program} -c {os.path.join(folder, kind)}.conf", file=sys.stderr)
             print(f"who listens: . {os.path.join(folder, 'orchestrator.env')}", file=sys.stderr)
             print(f"who works:   . {os.path.join(folder, 'worker.env')}", file=sys.stderr)
+    if kind == "mosquitto" and os.stat(folder).st_uid == 0:
+        print(f"mosquitto gives up root and could not read root's files: chown -R mosquitto {folder}", file=sys.stderr)
     return 0
+
+
+def _for_clients(folder: str, *, moved: bool) -> str:
+    """What clients need after a renewal; the CA they trust is the same."""
+    mtls = "MQTT_CERTFILE" in _environment_of(folder, "worker")
+    return " and ".join(
+        what for what, needed in (("their new certificates", mtls), ("the new .env files", moved)) if needed
+    )
 
 
 def _check(options: argparse.Namespace, settings: Settings) -> int:
     from baton.broker.address import broker_address
-    from baton.mqtt.check import check_broker
+    from baton.mqtt.check import check_broker, check_role
 
-    if options.set:
-        writer, reader = (
-            broker_address(Settings(vars(options), _environment_of(options.set, role)), None)
-            for role in ("worker", "orchestrator")
-        )
+    def address(role: str) -> Address:
+        own = Settings(vars(options), _environment_of(options.set, role)) if options.set else settings
+        return broker_address(own, None, reading=role == "orchestrator")
+
+    if options.role:
+        checking = check_role(options.role, address(options.role))
     else:
-        writer = broker_address(settings, None)
-        reader = broker_address(settings, None, reading=True)
+        checking = check_broker(address("worker"), address("orchestrator"))
     steps = []
-    for step in check_broker(writer, reader):
+    for step in checking:
         steps.append(step)
         if not options.json:
             print(f"{'ok    ' if step.ok else 'FAILED'}  {step.what}: {step.detail}", flush=True)
     if options.json:
         print(json.dumps([{"what": step.what, "ok": step.ok, "detail": step.detail} for step in steps]))
-    return 0 if all(step.ok for step in steps) else 1
+    if all(step.ok for step in steps):
+        return 0
+    if len(steps) > 1 and not options.role and not options.set:
+        hint = "with the login of one role, use --role worker or --role orchestrator; with a whole set, --set DIR"
+        print(f"baton: {hint}", file=sys.stderr)
+    return 1
 
 
 def _environment_of(folder: str, role: str) -> dict[str, str]:

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import select
+import stat
+import threading
 
 from baton.cli.main import verb_parser
 from baton.cli.output import STATUS_COLOURS, on_terminal, one_line, say
@@ -14,7 +17,7 @@ from baton.mqtt.subscriber import Subscription
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from typing import Any
 
 
@@ -23,13 +26,21 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     parser.add_argument("ids", nargs="*", metavar="ID", help="the jobs")
     parser.add_argument("--job", action="append", default=[], metavar="ID", help="a job, as an option; may repeat")
     parser.add_argument("--follow-all", action="store_true", help="every job of this registry, until interrupted")
-    parser.add_argument("--timeout", type=float, metavar="S", help="give up after S seconds (default: the job's)")
-    parser.add_argument("--idle-timeout", type=float, metavar="S", help="give up after S silent seconds")
+    parser.add_argument("--timeout", type=float, metavar="S", help="give up after S seconds (default: the first job's)")
+    parser.add_argument(
+        "--idle-timeout",
+        type=float,
+        metavar="S",
+        help="give up after S seconds without an event of any of the jobs, also while they are pending "
+        "(default: the first job's)",
+    )
     parser.add_argument("--allow-plaintext", action="store_true", default=None, help="no TLS to another machine")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, also on a terminal")
     options = parser.parse_args(arguments)
     job_ids = [*options.ids, *options.job]
-    if bool(job_ids) == options.follow_all:
+    if job_ids and options.follow_all:
+        raise UsageError("--follow-all is every job: give IDs or --follow-all, one or the other")
+    if not job_ids and not options.follow_all:
         raise UsageError("which jobs? give their IDs, or --follow-all")
     readable = on_terminal() and not options.json
     with open_jobs(Settings(vars(options))) as jobs:
@@ -42,19 +53,32 @@ def run(verb: str, arguments: Sequence[str]) -> int:
             idle_timeout_sec=options.idle_timeout,
             log=lambda line: say(f"baton: {line}"),
         )
+        _stop_without_readers(subscription)
         for payload in subscription:
             print(_readable(payload) if readable else json.dumps(payload, ensure_ascii=False), flush=True)
-    for job_id, outcome in subscription.outcomes().items():
-        if outcome == "cancelled":
-            say(f"baton: job {job_id} was cancelled")
-    # What was heard twice is no news: the registry is often quicker than the broker.
-    hostile = {reason: count for reason, count in sorted(subscription.rejected.items()) if reason != "seq"}
-    if hostile:
-        counts = ", ".join(f"{count} {reason}" for reason, count in hostile.items())
+    if subscription.stopped:
+        raise BrokenPipeError
+    if suspicious := subscription.suspicious():
+        counts = ", ".join(f"{count} {reason}" for reason, count in suspicious.items())
         say(f"baton: ignored on the topic: {counts}")
     if subscription.timed_out is not None:
         say(f"baton: {subscription.timed_out}")
     return subscription.exit_code
+
+
+def _stop_without_readers(subscription: Subscription) -> None:
+    """Ends the listening when the other end of our output has gone, as with `| head -1`: writing would tell, but there
+    may be nothing to write for hours."""
+    if not stat.S_ISFIFO(os.fstat(1).st_mode):
+        return
+    end = select.poll()
+    end.register(1, 0)  # that the other end has gone is always reported
+
+    def wait() -> None:
+        end.poll()
+        subscription.stop()
+
+    threading.Thread(target=wait, daemon=True).start()
 
 
 def _readable(payload: dict[str, Any]) -> str:
@@ -62,5 +86,12 @@ def _readable(payload: dict[str, Any]) -> str:
     colour = {"green": 32, "red": 31, "cyan": 36, "yellow": 33}.get(STATUS_COLOURS.get(event, ""), 0)
     if event == "permission_required":
         colour = 33
-    text = f"{payload['timestamp'][11:19]}  {payload['job_id']}  {event:<19}  {one_line(payload['detail'])}"
+    said = [one_line(payload["detail"]), one_line(" ".join(_pairs(payload["data"])))]
+    text = f"{payload['timestamp'][11:19]}  {payload['job_id']}  {event:<19}  {'  '.join(filter(None, said))}".rstrip()
     return f"\033[{colour}m{text}\033[0m" if colour and not os.environ.get("NO_COLOR") else text
+
+
+def _pairs(data: dict[str, Any]) -> Iterator[str]:
+    for name, value in data.items():
+        if name != "attempt":
+            yield f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"

@@ -34,36 +34,72 @@ class Step(Value):
 
 
 def check_broker(writer: Address, reader: Address) -> Iterator[Step]:
-    """One step after the other; the first that fails is the last."""
-    topic = f"{topic_prefix(new_job_id())}/events"
+    """One step after the other; the first that fails is the last. Nothing stays behind in the broker."""
+    topic = _new_topic()
     client_id = f"baton-check-{os.urandom(8).hex()}"
     message = os.urandom(8).hex().encode()
+    doing = "connect and login to publish"
+    used = False
     try:
         with Publisher(writer):
-            security = "TLS" if writer.tls else "no TLS, on this machine"
-            yield Step(what="connect and login to publish", ok=True, detail=f"{writer.host}:{writer.port}, {security}")
+            yield Step(what=doing, ok=True, detail=_how(writer))
+        doing = "connect and login to subscribe"
+        used = True
         first = _Listener(reader, client_id, topic)
-        yield Step(what="connect and login to subscribe", ok=True, detail=reader.username or "no user name")
+        yield Step(what=doing, ok=True, detail=reader.username or "no user name")
         yield Step(what="subscribe", ok=True, detail="granted")
+        doing = "round trip"
         _publish(writer, topic, message, retain=True)
-        if first.next_message() != message:
+        came_back = first.next_message() == message
+        first.close()
+        if not came_back:
             who = (
                 f"{writer.username or 'the publisher'} may not write, or {reader.username or 'the subscriber'} not read"
             )
             detail = f"nothing came back: {who}, python/mqtt/jobs/+/events; check the rights in the broker"
-            yield Step(what="round trip", ok=False, detail=detail)
+            yield Step(what=doing, ok=False, detail=detail)
             return
-        yield Step(what="round trip", ok=True, detail="what was published came back")
-        yield from _keeping(writer, reader, first, client_id, topic, message)
+        yield Step(what=doing, ok=True, detail="what was published came back")
+        doing = "retained and queued messages"
+        yield from _keeping(writer, reader, client_id, topic, message)
     except BrokerUnavailable as error:
-        yield Step(what="connect", ok=False, detail=str(error))
+        yield Step(what=doing, ok=False, detail=str(error))
+    finally:
+        if used:
+            _clean_up(writer, reader, client_id, topic)
 
 
-def _keeping(
-    writer: Address, reader: Address, first: _Listener, client_id: str, topic: str, message: bytes
-) -> Iterator[Step]:
+def check_role(role: str, address: Address) -> Iterator[Step]:
+    """What one role can find out alone: an orchestrator writes nothing, a worker reads nothing."""
+    client_id = f"baton-check-{os.urandom(8).hex()}"
+    doing = "connect and login"
+    try:
+        with Publisher(address) as connection:
+            yield Step(what=doing, ok=True, detail=_how(address))
+            if role == "worker":
+                doing = "publish"
+                connection.publish(_new_topic(), os.urandom(8).hex().encode())
+                detail = "acknowledged; whether it was let through, only who listens can tell"
+                yield Step(what=doing, ok=True, detail=detail)
+        if role == "orchestrator":
+            doing = "subscribe"
+            _Listener(address, client_id, _new_topic()).close()
+            _forget(address, client_id)
+            yield Step(what=doing, ok=True, detail="granted")
+    except BrokerUnavailable as error:
+        yield Step(what=doing, ok=False, detail=str(error))
+
+
+def _new_topic() -> str:
+    return f"{topic_prefix(new_job_id())}/events"
+
+
+def _how(address: Address) -> str:
+    return f"{address.host}:{address.port}, {'TLS' if address.tls else 'no TLS, on this machine'}"
+
+
+def _keeping(writer: Address, reader: Address, client_id: str, topic: str, message: bytes) -> Iterator[Step]:
     """Whether the broker keeps retained messages, and messages for a listener that is away."""
-    first.close()
     late = _Listener(reader, f"{client_id}-late", topic)
     retained = late.next_message() == message
     late.close()
@@ -75,10 +111,21 @@ def _keeping(
     kept = queued in arrived
     yield Step(what="persistent session", ok=kept, detail="kept for who was away" if kept else "was not kept")
     back.close()
-    _publish(writer, topic, b"", retain=True)  # takes the retained message away
-    for name in (client_id, f"{client_id}-late"):
-        with Publisher(reader, client_id=name):
-            pass
+
+
+def _clean_up(writer: Address, reader: Address, client_id: str, topic: str) -> None:
+    try:
+        _publish(writer, topic, b"", retain=True)  # takes the retained message away
+        for name in (client_id, f"{client_id}-late"):
+            _forget(reader, name)
+    except BrokerUnavailable:
+        pass  # what failed was told already
+
+
+def _forget(reader: Address, client_id: str) -> None:
+    """Connecting with a clean session ends the persistent one of that name."""
+    with Publisher(reader, client_id=client_id):
+        pass
 
 
 def _publish(writer: Address, topic: str, message: bytes, *, retain: bool) -> None:

@@ -101,31 +101,17 @@ class Publisher:
 
     def _wrapped(self, raw: Any) -> Any:
         import socket
-        import ssl
 
-        from baton.mqtt.tls import tls_context
+        from baton.mqtt.tls import tls_context, tls_failure
 
         context = tls_context(self._address)
         wrapped = socket.socket(fileno=raw.detach())
         try:
             wrapped.settimeout(CONNACK_TIMEOUT_SEC)
             return context.wrap_socket(wrapped, server_hostname=self._address.host)
-        except ssl.SSLCertVerificationError as error:
+        except OSError as error:
             wrapped.close()
-            raise self._failure(
-                f"shows a certificate that is not trusted ({error.verify_message}); check MQTT_CA_CERTS",
-                transient=False,
-            ) from None
-        except TimeoutError:
-            wrapped.close()
-            raise self._failure("does not answer our TLS greeting; is this its TLS port? check MQTT_PORT") from None
-        except (ssl.SSLError, OSError) as error:
-            wrapped.close()
-            why = getattr(error, "reason", None) or getattr(error, "strerror", None) or "closed"
-            raise self._failure(
-                f"does not agree on TLS ({str(why).lower().replace('_', ' ')}); "
-                "check MQTT_TLS, MQTT_PORT, MQTT_CERTFILE and MQTT_KEYFILE"
-            ) from None
+            raise tls_failure(self._address, error) from None
 
     def _send(self, content: bytes, deadline: float) -> None:
         try:

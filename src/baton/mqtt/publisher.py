@@ -5,10 +5,11 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Mapping
 
 from baton.broker.address import broker_address
 from baton.clock import SECOND_NS, parse_time
-from baton.errors import BrokerUnavailable, NotVerified
+from baton.errors import BrokerUnavailable, InvalidValue, NotVerified
 from baton.model import EventName, Value, check_event_name
 from baton.mqtt.client import Publisher
 from baton.redact import process_redactor, shorten
@@ -16,7 +17,7 @@ from baton.wire.payload import MAX_DETAIL_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
     from typing import Any, Final
 
     from baton.broker.address import Address
@@ -37,6 +38,9 @@ class Published(Value):
 
     event: StoredEvent
     trouble: str | None
+
+    def __repr__(self) -> str:
+        return f"<Published {self.event!r} trouble={self.trouble!r}>"
 
     @property
     def sent(self) -> bool:
@@ -78,6 +82,10 @@ def record(
 ) -> tuple[Job, StoredEvent]:
     """The first half of publishing: what is said is checked and written into the registry."""
     name = check_event_name(event)
+    if not isinstance(detail, str):
+        raise InvalidValue("detail", f"must be text, not {type(detail).__name__}")
+    if not isinstance(data, Mapping | None):
+        raise InvalidValue("data", f"must be values by name, not {type(data).__name__}")
     job = jobs.get_job(job_id)
     if name is EventName.COMPLETED and (job.expected_artifacts or job.validate):
         _verify(jobs, job, insist=not verify)
@@ -86,7 +94,7 @@ def record(
         job_id,
         name,
         detail=shorten(redactor.text(detail), MAX_DETAIL_BYTES),
-        data=redactor.value(data or {}),
+        data=redactor.value(dict(data or {})),
         attempt=attempt,
     )
     return job, stored

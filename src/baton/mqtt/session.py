@@ -5,13 +5,16 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import ssl
+import sys
 import threading
+import time
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
 from baton.fsio import make_private_dir, open_private
-from baton.mqtt.tls import tls_context
+from baton.mqtt.tls import tls_context, tls_failure
 from baton.wire.payload import MAX_PAYLOAD_BYTES
 
 TYPE_CHECKING = False
@@ -23,6 +26,9 @@ if TYPE_CHECKING:
 
 _MOST_LISTENERS: Final = 1000
 _KEEP_ALIVE_SEC: Final = 20
+_PATIENCE_SEC: Final = 5.0
+_SILENT: Final = "does not answer; check MQTT_BROKER, MQTT_PORT and MQTT_TLS"
+_CLOSED: Final = "closed the connection; check MQTT_TLS, MQTT_PORT and the login"
 
 
 class BrokerSession:
@@ -42,11 +48,14 @@ class BrokerSession:
         self._deliver = deliver
         self._log = log
         self._closing = False
-        self._complained = False
+        self._began = time.monotonic()
+        self._answered = False
+        self._complaints: set[str] = set()
         self._reconnected = threading.Event()
         self.subscribed = threading.Event()
+        context = tls_context(address) if address.tls else None
         self._lock_fd, self._client_id = _own_client_id(state_dir, address, topics)
-        self._client = self._new_client()
+        self._client = self._new_client(context)
         self._client.connect_async(address.host, address.port, keepalive=_KEEP_ALIVE_SEC)
         self._client.loop_start()
 
@@ -55,6 +64,11 @@ class BrokerSession:
         was_set = self._reconnected.is_set()
         self._reconnected.clear()
         return was_set
+
+    def complain_if_silent(self) -> None:
+        """A broker that takes our connection and says nothing: paho alone would wait long for it."""
+        if not self._answered and not self._complaints and time.monotonic() - self._began > _PATIENCE_SEC:
+            self._complain(f"{self._broker} {_SILENT}")
 
     def close(self, *, forget: bool) -> None:
         """Ends the connection. `forget`: nobody will come back for it, so the broker need not keep messages."""
@@ -65,7 +79,7 @@ class BrokerSession:
             self._erase()
         os.close(self._lock_fd)
 
-    def _new_client(self) -> paho.Client:
+    def _new_client(self, context: ssl.SSLContext | None) -> paho.Client:
         client = paho.Client(
             CallbackAPIVersion.VERSION2,
             client_id=self._client_id,
@@ -74,8 +88,8 @@ class BrokerSession:
         )
         if self._address.username is not None:
             client.username_pw_set(self._address.username, self._address.password)
-        if self._address.tls:
-            client.tls_set_context(tls_context(self._address))
+        if context is not None:
+            client.tls_set_context(context)
         client.reconnect_delay_set(min_delay=1, max_delay=8)
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
@@ -87,42 +101,59 @@ class BrokerSession:
     # -- called by paho, from its own thread ---------------------------------------------------------------------
 
     def _on_connect(self, client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        self._answered = True
         if reason.is_failure:
-            self._complain(f"refuses us ({reason}); check MQTT_USERNAME and MQTT_PASSWORD")
+            self._complain(f"{self._broker} refuses us ({reason}); check MQTT_USERNAME and MQTT_PASSWORD")
             return
         # Also when the broker kept the session: it may have lost it without knowing.
         client.subscribe([(topic, 1) for topic in self._topics])
 
     def _on_subscribe(self, _client: paho.Client, _data: Any, _mid: int, reasons: Any, _properties: Any) -> None:
         if any(reason.is_failure for reason in reasons):
-            self._complain("does not let us listen; check the rights of MQTT_USERNAME")
+            self._complain(f"{self._broker} does not let us listen; check the rights of MQTT_USERNAME")
             return
-        self._complained = False
+        if self._complaints:
+            self._complaints.clear()
+            self._log(f"{self._broker} is back")
         self.subscribed.set()
         self._reconnected.set()
 
-    def _on_disconnect(self, _client: paho.Client, _data: Any, _flags: Any, _reason: Any, _properties: Any) -> None:
-        if not self._closing:
-            if self.subscribed.is_set():
-                self._log(f"lost the broker at {self._where}; listening to the registry until it is back")
+    def _on_disconnect(self, _client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
+        if self._closing:
+            return
+        if self.subscribed.is_set():
             self.subscribed.clear()
+            self._complaints.add("lost")
+            self._log(f"lost {self._broker}; listening to the registry until it is back")
+        elif not self._answered:
+            silent = str(reason) == "Keep alive timeout"
+            self._complain(f"{self._broker} {_SILENT if silent else _CLOSED}")
+        self._answered = False
 
     def _on_connect_fail(self, _client: paho.Client, _data: Any) -> None:
-        self._complain("cannot be reached")
+        error = sys.exception()  # paho calls this while it handles what went wrong, and does not say what that is
+        if isinstance(error, TimeoutError):
+            self._complain(f"{self._broker} {_SILENT}")
+        elif self._address.tls and isinstance(error, ssl.SSLError | ConnectionResetError):
+            self._complain(str(tls_failure(self._address, error)))
+        else:
+            why = getattr(error, "strerror", None) or error or "no reason given"
+            self._complain(f"{self._broker} cannot be reached ({why}); check MQTT_BROKER and MQTT_PORT")
 
     def _on_message(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
         received = (message.topic, bytes(message.payload[: MAX_PAYLOAD_BYTES + 1]))
         while not self._closing and not self._deliver(received):
             pass  # `close` waits for this thread: it must not wait for a reader who has left
 
-    def _complain(self, words: str) -> None:
-        if not self._complained:
-            self._complained = True
-            self._log(f"the broker at {self._where} {words}; listening to the registry alone")
+    def _complain(self, message: str) -> None:
+        """Once for each reason, until the broker is there."""
+        if message not in self._complaints and not self._closing:
+            self._complaints.add(message)
+            self._log(f"{message}; listening to the registry alone")
 
     @property
-    def _where(self) -> str:
-        return f"{self._address.host}:{self._address.port}"
+    def _broker(self) -> str:
+        return f"the broker at {self._address.host}:{self._address.port}"
 
     def _erase(self) -> None:
         """Connects once more under the same name with a clean session, which ends the persistent one."""

@@ -7,15 +7,17 @@ registry: at the start, after each reconnect, when a number is missing, and ever
 
 from __future__ import annotations
 
+import heapq
 import queue
 import time
 from collections import Counter
 
 from baton.broker.address import broker_address
-from baton.errors import BrokerUnavailable, InvalidValue, JobNotFound
-from baton.model import Status
+from baton.clock import parse_time
+from baton.errors import BrokerUnavailable, InvalidValue, JobNotFound, Rejected
+from baton.model import TERMINAL, Status
 from baton.mqtt.watch import Watch
-from baton.wire.parse import Rejected, parse_event
+from baton.wire.parse import parse_event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +36,7 @@ _POLL_SEC: Final = 2.0
 _POLL_WITHOUT_BROKER_SEC: Final = 0.25
 _REFRESH_SEC: Final = 0.1
 _MOST_WATCHES: Final = 10_000
+_NOTHING: Final = ("", b"")  # wakes whoever waits for a message
 
 TIMED_OUT: Final = 2
 _CODES: Final = {Status.COMPLETED: 0, Status.ERROR: 1, Status.CANCELLED: 4}
@@ -55,12 +58,14 @@ class Subscription:
         follow_all: bool = False,
         timeout_sec: float | None = None,
         idle_timeout_sec: float | None = None,
+        owns_jobs: bool = False,
         log: Callable[[str], None] = lambda _line: None,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         self._jobs = jobs
         self._settings = settings
         self._follow_all = follow_all
+        self._owns_jobs = owns_jobs
         self._log = log
         self._monotonic = monotonic
         self._watches = {job_id: Watch(jobs.get_job(job_id)) for job_id in dict.fromkeys(job_ids)}
@@ -72,8 +77,12 @@ class Subscription:
         self._queue: queue.Queue[tuple[str, bytes]] = queue.Queue(QUEUE_SIZE)
         self._refreshed: dict[str, float] = {}
         self._sessions: list[BrokerSession] = []
+        self._stopping = False
+        self._began_ns = time.time_ns()
+        self._no_news = frozenset({"seq", "over", "job"} if follow_all else {"seq"})
         self.rejected: Counter[str] = Counter()
         self.timed_out: str | None = None
+        self.stopped = False
 
     # -- what came of it ---------------------------------------------------------------------------------------
 
@@ -86,6 +95,11 @@ class Subscription:
         if self.timed_out is not None:
             return TIMED_OUT
         return max(codes, default=0)
+
+    def suspicious(self) -> dict[str, int]:
+        """How many messages were ignored, by reason, without those that are no news: what was heard twice (the registry
+        is often quicker than the broker), and, following all jobs, what is not about ours."""
+        return {reason: count for reason, count in sorted(self.rejected.items()) if reason not in self._no_news}
 
     def outcomes(self) -> dict[str, Status | None]:
         return {job_id: watch.outcome for job_id, watch in self._watches.items()}
@@ -103,26 +117,34 @@ class Subscription:
         sessions, self._sessions = self._sessions, []
         for session in sessions:
             session.close(forget=self._all_ended())
+        if self._owns_jobs:
+            self._jobs.registry.close()
+
+    def stop(self) -> None:
+        """Ends the iteration, from another thread."""
+        self._stopping = True
+        try:
+            self._queue.put_nowait(_NOTHING)
+        except queue.Full:
+            pass  # then nobody is waiting for it
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         self.connect()
-        began = last_news = self._monotonic()
+        next_poll = began = last_news = self._monotonic()
         try:
-            next_poll = began
-            while True:
-                for payload in self._next(next_poll):
-                    last_news = self._monotonic()
-                    yield payload
+            while not self._stopping:
                 now = self._monotonic()
                 if self._poll_is_due(now, next_poll):
                     for payload in self._catch_up_all():
                         last_news = self._monotonic()
                         yield payload
                     next_poll = now + (_POLL_SEC if self._connected() else _POLL_WITHOUT_BROKER_SEC)
-                if self._all_ended():
+                if self._all_ended() or self._out_of_time(self._monotonic(), began, last_news):
                     return
-                if self._out_of_time(self._monotonic(), began, last_news):
-                    return
+                for payload in self._next(next_poll):
+                    last_news = self._monotonic()
+                    yield payload
+            self.stopped = True
         finally:
             self.close()
 
@@ -152,7 +174,7 @@ class Subscription:
                 messages.append(self._queue.get_nowait())
         except queue.Empty:
             pass
-        return messages
+        return [message for message in messages if message is not _NOTHING]
 
     def _from_wire(self, topic: str, raw: bytes) -> Iterator[dict[str, Any]]:
         try:
@@ -167,7 +189,7 @@ class Subscription:
             self._reject(topic, raw, why)
             return
         if in_order:
-            watch.passed_on(event.seq)
+            watch.passed_on(event)
             yield event.public()
         else:
             yield from self._catch_up(watch, logged=False)
@@ -186,6 +208,8 @@ class Subscription:
             job = self._jobs.get_job(job_id)
         except JobNotFound:
             raise Rejected("job", "about a job that is not in the registry") from None
+        if job.status in TERMINAL and parse_time(job.finished_at or job.updated_at) < self._began_ns:
+            raise Rejected("over", "about a job that was over before")  # kept by the broker for who comes late
         if len(self._watches) >= _MOST_WATCHES:
             self._forget_ended()
         watch = self._watches[job_id] = Watch(job)
@@ -206,21 +230,31 @@ class Subscription:
                 raise Rejected("job", "about a job that is not in the registry any more") from None
 
     def _reject(self, topic: str, raw: bytes, why: Rejected) -> None:
-        self.rejected[why.reason] += 1
-        if self.rejected[why.reason] == 1 and why.reason != "seq":
+        job_id = topic.rsplit("/", 2)[-2] if topic.count("/") >= 2 else ""
+        reason = why.reason if self._is_ours(job_id) else "job"
+        self.rejected[reason] += 1
+        if self.rejected[reason] == 1 and reason not in self._no_news:
             self._log(f"ignored a message of {len(raw)} bytes: {why}; more of this kind are only counted")
-            job_id = topic.rsplit("/", 2)[-2] if topic.count("/") >= 2 else ""
             if job_id in self._watches:
-                self._jobs.log_rejected(job_id, why.reason)
+                self._jobs.log_rejected(job_id, reason)
+
+    def _is_ours(self, job_id: str) -> bool:
+        """Whether a message on the topic of that job concerns us; other registries may use the same broker."""
+        if not self._follow_all or job_id in self._watches:
+            return True
+        try:
+            self._jobs.get_job(job_id)
+        except (JobNotFound, InvalidValue):
+            return False
+        return True
 
     # -- the registry ------------------------------------------------------------------------------------------
 
     def _catch_up_all(self) -> Iterator[dict[str, Any]]:
         if self._follow_all:
             self._follow_running()
-        for watch in list(self._watches.values()):
-            if watch.outcome is None:
-                yield from self._catch_up(watch)
+        open_ones = [self._catch_up(watch) for watch in self._watches.values() if watch.outcome is None]
+        yield from heapq.merge(*open_ones, key=lambda payload: parse_time(payload["timestamp"]))
 
     def _follow_running(self) -> None:
         from baton.registry.listing import JobFilter
@@ -237,7 +271,7 @@ class Subscription:
             passed = []
             while events := self._jobs.events_after(watch.job.job_id, watch.last_seq):
                 for event in events:
-                    skipped = watch.passed_on(event.seq)
+                    skipped = watch.passed_on(event)
                     if skipped:
                         self._log(f"job {watch.job.job_id}: {skipped} numbers before #{event.seq} were never used")
                     payload = parse_event(event.payload).public()
@@ -249,7 +283,9 @@ class Subscription:
             watch.outcome = watch.outcome or Status.CANCELLED
             self._log(f"job {watch.job.job_id} was removed from the registry")
             return
-        watch.ended()
+        if watch.ended() and watch.ended_by_hand():
+            cancelled = watch.outcome is Status.CANCELLED
+            self._log(f"job {watch.job.job_id} was {'cancelled' if cancelled else f'set to {watch.outcome}'}")
 
     # -- clocks and connections ----------------------------------------------------------------------------------
 
@@ -268,6 +304,8 @@ class Subscription:
         return bool(came_back) or now >= next_poll
 
     def _connected(self) -> bool:
+        for session in self._sessions:
+            session.complain_if_silent()
         return bool(self._sessions) and all(session.subscribed.is_set() for session in self._sessions)
 
     def _open_sessions(self) -> list[BrokerSession]:
@@ -280,14 +318,22 @@ class Subscription:
             try:
                 address = broker_address(self._settings, job, reading=True)
             except BrokerUnavailable as error:
-                self._log(f"{error}; listening to the registry alone")
+                self._no_broker(error)
                 continue
             topic = "python/mqtt/jobs/+/events" if self._follow_all or job is None else job.events_topic
             topics.setdefault(repr(address), (address, []))[1].append(topic)
-        return [
-            BrokerSession(address, sorted(set(names)), self._settings.state_dir, self._deliver, self._log)
-            for address, names in topics.values()
-        ]
+        sessions = []
+        for address, names in topics.values():
+            try:
+                sessions.append(
+                    BrokerSession(address, sorted(set(names)), self._settings.state_dir, self._deliver, self._log)
+                )
+            except BrokerUnavailable as error:
+                self._no_broker(error)
+        return sessions
+
+    def _no_broker(self, error: BrokerUnavailable) -> None:
+        self._log(f"{error}; listening to the registry alone")
 
 
 def _limit(name: str, given: float | None, default: float | None) -> float | None:

@@ -2,25 +2,28 @@
 
 from __future__ import annotations
 
+from baton.errors import Rejected
 from baton.model import TERMINAL, EventName
-from baton.wire.parse import Rejected, check_signature
+from baton.wire.parse import check_signature
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from baton.model import Job, Status
+    from baton.model import Job, Status, StoredEvent
     from baton.wire.parse import Event
 
 _ENDS = frozenset({EventName.COMPLETED, EventName.ERROR})
 
 
 class Watch:
-    """`last_seq` is the number of the last event passed on; `outcome` the final status, once there is one."""
+    """`last_seq` and `last_event` are those of the last event passed on; `outcome` is the final status, once there is
+    one."""
 
-    __slots__ = ("job", "last_seq", "outcome")
+    __slots__ = ("job", "last_event", "last_seq", "outcome")
 
-    def __init__(self, job: Job, last_seq: int = 0) -> None:
+    def __init__(self, job: Job) -> None:
         self.job = job
-        self.last_seq = last_seq
+        self.last_seq = 0
+        self.last_event: EventName | None = None
         self.outcome: Status | None = None
 
     def refresh(self, job: Job) -> None:
@@ -42,10 +45,11 @@ class Watch:
             raise Rejected("lifecycle", "after the end")
         return event.seq == self.last_seq + 1 and event.event not in _ENDS
 
-    def passed_on(self, seq: int) -> int:
+    def passed_on(self, event: Event | StoredEvent) -> int:
         """Notes that an event was passed on; returns how many numbers were skipped before it."""
-        skipped = seq - self.last_seq - 1
-        self.last_seq = seq
+        skipped = event.seq - self.last_seq - 1
+        self.last_seq = event.seq
+        self.last_event = event.event
         return skipped
 
     def ended(self) -> bool:
@@ -53,3 +57,7 @@ class Watch:
         if self.outcome is None and self.job.status in TERMINAL:
             self.outcome = self.job.status
         return self.outcome is not None
+
+    def ended_by_hand(self) -> bool:
+        """Whether the job ended without an event that says so."""
+        return self.outcome is not None and self.last_event not in _ENDS

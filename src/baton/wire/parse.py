@@ -11,7 +11,7 @@ import math
 
 from baton.clock import parse_time
 from baton.digest import same
-from baton.errors import InvalidValue
+from baton.errors import InvalidValue, Rejected
 from baton.model import SCHEMA_VERSION, EventName, Value, check_job_id
 from baton.wire.canonical import MAX_INTEGER
 from baton.wire.payload import MAX_DETAIL_BYTES, MAX_PAYLOAD_BYTES, signature
@@ -22,14 +22,6 @@ if TYPE_CHECKING:
 
 MAX_DEPTH: Final = 16
 _FIELDS: Final = frozenset({"schema_version", "seq", "job_id", "event", "timestamp", "detail", "data"})
-
-
-class Rejected(ValueError):
-    """Why a payload is not an event of ours. `reason` is one word, for counting."""
-
-    def __init__(self, reason: str, words: str) -> None:
-        super().__init__(words)
-        self.reason = reason
 
 
 class Event(Value):
@@ -46,6 +38,9 @@ class Event(Value):
     """Without the attempt and the signature."""
     attempt: int
     signature: str
+
+    def __repr__(self) -> str:
+        return f"<Event {self.job_id} seq={self.seq} {self.event} attempt={self.attempt}>"
 
     def payload(self) -> dict[str, Any]:
         """The object on the wire, with the signature."""
