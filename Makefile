@@ -6,7 +6,8 @@ BIN := $(VENV)/bin
 .PHONY: demo test lint bench crash security clean
 
 demo: $(VENV)/.installed
-	$(BIN)/python scripts/demo.py
+	@scripts/system-packages tmux=tmux
+	$(BIN)/baton demo
 
 test: $(VENV)/.dev-installed system-packages lint
 	$(BIN)/python -m pytest

@@ -192,6 +192,17 @@ class FileLock:
         os.close(fd)
 
 
+def try_lock(path: str) -> int | None:
+    """A descriptor that holds the lock of that file until it is closed; None when somebody else has it."""
+    fd = open_private(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
 def lock_within(fd: int, path: str, timeout_sec: float = LOCK_TIMEOUT_SEC) -> None:
     """An exclusive flock on an open file, or RegistryBusy when somebody else keeps it for too long.
 

@@ -92,6 +92,10 @@ class Monitor:
             except BatonError as error:
                 yield Finding(what=step.__name__.strip("_").replace("_", " "), why=str(error), done=None)
 
+    def reconcile(self) -> Iterator[Finding]:
+        """Only what concerns sessions: those that died without a word, and those that outlived their job."""
+        yield from self._sessions()
+
     # -- jobs ----------------------------------------------------------------------------------------------------
 
     def _expired_leases(self) -> Iterator[Finding]:
@@ -272,6 +276,11 @@ class Monitor:
 
     def _did(self, what: str, why: str, done: str) -> Finding:
         return Finding(what=what, why=why, done=f"would be {done}" if self._dry_run else done)
+
+
+def monitor_lock(inventory: Inventory) -> str:
+    """Whoever holds this file's lock is the one that acts."""
+    return os.path.join(inventory.home, "monitor.lock")
 
 
 def _noted(path: str, default: int) -> int:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 
+from baton.clock import SECOND_NS, parse_time
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
@@ -16,22 +18,40 @@ VALIDATE_TIMEOUT_SEC: Final = 600
 def missing_results(job: Job, *, timeout_sec: float = VALIDATE_TIMEOUT_SEC) -> list[str]:
     """What keeps the job from being completed, in words an agent can act on; empty when nothing does."""
     folder = job.workdir or os.getcwd()
-    problems = [problem for name in job.expected_artifacts if (problem := _problem_with(name, folder))]
+    since_ns = _claimed_ns(job) if job.extra.get("fresh_artifacts") else None
+    problems = [problem for name in job.expected_artifacts if (problem := _problem_with(name, folder, since_ns))]
     if not problems and job.validate:
         problems += _failed_validation(job.validate, folder, timeout_sec)
     return problems
 
 
-def _problem_with(name: str, folder: str) -> str | None:
+def outside(name: str, folder: str) -> bool:
+    """Whether a name leads out of the folder, also by a link."""
     inside = os.path.realpath(folder)
     path = os.path.realpath(os.path.join(inside, name))
-    if path != inside and not path.startswith(inside.rstrip("/") + "/"):
+    return path != inside and not path.startswith(inside.rstrip("/") + "/")
+
+
+def _claimed_ns(job: Job) -> int | None:
+    """When the present attempt began, less what the file system's coarse clock may lag behind."""
+    if job.deadline_at is None:
+        return None
+    return parse_time(job.deadline_at) - job.timeout_sec * SECOND_NS - SECOND_NS // 10
+
+
+def _problem_with(name: str, folder: str, since_ns: int | None) -> str | None:
+    if outside(name, folder):
         return f"{name} lies outside the work folder"
+    path = os.path.join(folder, name)
     if not os.path.exists(path):
         return f"{name} is missing"
     if os.path.isdir(path):
         return None if os.listdir(path) else f"{name} is an empty folder"
-    return f"{name} is empty" if os.path.getsize(path) == 0 else None
+    if os.path.getsize(path) == 0:
+        return f"{name} is empty"
+    if since_ns is not None and os.stat(path).st_mtime_ns < since_ns:
+        return f"{name} was there before and has not changed"
+    return None
 
 
 def _failed_validation(command: str, folder: str, timeout_sec: float) -> list[str]:

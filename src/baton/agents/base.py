@@ -97,6 +97,11 @@ class Agent:
     def launch(self, task: Task) -> Launch:
         raise NotImplementedError
 
+    def typed(self, prompt: str, file: str, publish: list[str]) -> tuple[str, str | None]:
+        """What to type into it, where it is running already, to hand it a job; and what to write into `file` before.
+        `publish` is the command line that says what became of the job, without the event."""
+        return prompt, None
+
     def output(self, line: str) -> Said | None:
         """What a line of its headless output tells."""
         return None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 from baton.agents.base import Agent, Launch
 
@@ -20,5 +21,14 @@ class Shell(Agent):
     def launch(self, task: Task) -> Launch:
         if task.prompt is None:
             return Launch.of(os.environ.get("SHELL") or "/bin/sh", "-i")
+        if task.yolo:
+            raise self.unusable("asks for no permissions, so --yolo means nothing for it")
         # In a file: no limit of length, and `ps` does not show it.
         return Launch.of("/bin/sh", os.path.join(task.folder, "prompt.sh"), files={"prompt.sh": task.prompt + "\n"})
+
+    def typed(self, prompt: str, file: str, publish: list[str]) -> tuple[str, str | None]:
+        say = shlex.join(publish)
+        return (
+            f"/bin/sh {shlex.quote(file)} && {say} completed || {say} error --detail 'exit code or results'",
+            prompt + "\n",
+        )

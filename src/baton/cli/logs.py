@@ -48,7 +48,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         if options.json:
             print(json_text(line))
         else:
-            print(_readable(line))
+            print(readable(line))
     return 0
 
 
@@ -94,7 +94,7 @@ def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:
     return 0
 
 
-def _readable(line: dict[str, Any]) -> str:
+def readable(line: dict[str, Any]) -> str:
     moment = str(line.get("ts", "?"))[:23].removesuffix("Z") + "Z"
     words = []
     if "from" in line and "to" in line:

@@ -19,6 +19,9 @@ INTERRUPTED = 130
 
 # verb: (module under baton.cli, one line of help)
 VERBS: Final = {
+    "submit": ("submit", "hand work to an agent in tmux and stay until it is truly done"),
+    "worker": ("worker", "keep taking jobs of a queue, each in a session of its own"),
+    "monitor": ("monitor", "notice what died, was forgotten or takes too long, and put it right"),
     "register": ("jobs", "hand in a piece of work; prints its id"),
     "list": ("listing", "show jobs, newest first"),
     "get": ("jobs", "print one job as JSON"),
@@ -26,7 +29,10 @@ VERBS: Final = {
     "pick": ("jobs", "claim the next pending job of a session; prints its id"),
     "renew": ("jobs", "prolong the lease of a job you picked"),
     "release": ("jobs", "hand a running job back, for whoever picks next"),
-    "cancel": ("jobs", "cancel a job"),
+    "cancel": ("jobs", "cancel a job; its agent is ended with it"),
+    "retry": ("submit", "do a job once more, as a new one"),
+    "wait": ("wait", "wait for jobs; the exit code says how they ended"),
+    "attach": ("attach", "look at the session that works on a job, and type into it"),
     "publish": ("publish", "say how a job is going: an event, signed and sent"),
     "subscribe": ("subscribe", "print the events of jobs as they come, until they are over"),
     "watch": ("subscribe", "the same as subscribe"),
@@ -37,6 +43,7 @@ VERBS: Final = {
     "broker": ("broker", "the local broker, and others: up, down, status, logs, init, check"),
     "config": ("settings", "show every setting and where it comes from"),
     "doctor": ("doctor", "check what baton needs and what is wrong"),
+    "demo": ("demo", "three agents at work, in half a minute, leaving nothing behind"),
     "version": ("settings", "print the version"),
     "hook": ("hook", ""),  # called by agents, not by people
 }

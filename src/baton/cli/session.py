@@ -22,7 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
-    from typing import Any, Final
+    from typing import Any, Final, NoReturn
 
     from baton.sessions.model import Session
     from baton.tmux import Pane
@@ -225,11 +225,15 @@ def _attach_options(action: argparse.ArgumentParser) -> None:
 
 
 def _attach(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
-    session, tmux = _live(options.name, inventory)
+    attach_to(options.name, inventory, read_only=options.read_only)
+
+
+def attach_to(name: str, inventory: Inventory, *, read_only: bool) -> NoReturn:
+    session, tmux = _live(name, inventory)
     if not (sys.stdin.isatty() and on_terminal()):
         raise UsageError("attach needs a terminal; `baton session capture` prints what the session shows")
     sys.stdout.flush()
-    tmux.attach(session.name, read_only=options.read_only)
+    tmux.attach(session.name, read_only=read_only)
 
 
 def _send_options(action: argparse.ArgumentParser) -> None:

@@ -257,6 +257,11 @@ def task_for(session: Session, folder: str, *, prompt: str | None, resume: bool)
     )
 
 
+def job_label(session: Session) -> str:
+    """The queue of jobs that are meant for this session alone."""
+    return f"agent:{session.agent_id}"
+
+
 def hook_command(agent: str) -> list[str]:
     return [sys.executable, "-P", "-m", "baton", "hook", agent]
 

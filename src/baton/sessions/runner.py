@@ -24,26 +24,31 @@ from baton.fsio import read_file, replace_file
 from baton.jobs import open_jobs
 from baton.model import TERMINAL, Status
 from baton.processes import MARKER, end_processes, marked_processes
+from baton.registry.listing import JobFilter
 from baton.sessions.ending import end_job, end_session
 from baton.sessions.handover import receive
 from baton.sessions.instructions import instructions
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import BEGUN, LAUNCH, Plan, task_for
+from baton.sessions.launch import BEGUN, LAUNCH, Plan, job_label, task_for
 from baton.sessions.model import State
 from baton.sessions.outbox import Outbox
 from baton.sessions.story import Story
+from baton.tmux import Tmux
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Final
 
     from baton.agents.base import Launch, Said
     from baton.jobs import Jobs
+    from baton.model import Job
     from baton.sessions.model import Session
 
 LEASE_SEC: Final = 60
 _RENEW_SEC: Final = 15.0
 _LOOK_SEC: Final = 1.0
+_PULSE_SEC: Final = 20.0
 _REFRESH_SEC: Final = 600.0
 _DEADLINE_SLACK_SEC: Final = 5.0
 _GRACE_SEC: Final = 10.0
@@ -72,6 +77,7 @@ class Runner:
         self._stop_asked: str | None = None  # why we are to end, once somebody wants that
         self._on_purpose = False  # and whether that was meant to keep the conversation
         self._names_are_ours = True
+        self._last_shown = ""
         self._child: subprocess.Popen[bytes] | None = None
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
@@ -86,7 +92,8 @@ class Runner:
         reason, exit_text = "it did not begin", None
         with open_jobs(self._settings) as jobs:
             try:
-                story = self._claim(jobs)
+                story = Story(jobs, self._outbox)
+                story.begin(self._claim(jobs))
                 reason, exit_text = self._run_agent(story)
             except Exception as error:  # noqa: BLE001  whatever it is, the job must not be left running
                 reason = str(error) if isinstance(error, BatonError) else self._unexpected(error)
@@ -102,19 +109,18 @@ class Runner:
 
     # -- the job -------------------------------------------------------------------------------------------------
 
-    def _claim(self, jobs: Jobs) -> Story:
-        """Makes the job ours, and says so. Without one, the story is about nothing."""
+    def _claim(self, jobs: Jobs) -> Job | None:
+        """Makes the job ours that the session was made for, if it was made for one."""
         job_id, attempt = self._plan.job_id, self._plan.attempt
         if job_id is None:
-            return Story(jobs, self._outbox, None)
+            return None
         if attempt is not None:
-            return Story(jobs, self._outbox, jobs.renew_lease(job_id, attempt=attempt, lease_sec=LEASE_SEC))
+            return jobs.renew_lease(job_id, attempt=attempt, lease_sec=LEASE_SEC)
         try:
-            job = jobs.pick_job(job_id, holder=self._holder(), lease_sec=LEASE_SEC)
+            return jobs.pick_job(job_id, holder=self._holder(), lease_sec=LEASE_SEC)
         except IllegalTransition as error:
             self._plan = self._plan.replace(job_id=None)  # somebody else's: not ours to end
             raise BatonError(f"job {job_id} is {error.current} already: it is not taken up twice") from None
-        return Story(jobs, self._outbox, job)
 
     def _holder(self) -> str:
         return f"{self._session.host}:{self._session.name}:{os.getpid()}"
@@ -226,14 +232,19 @@ class Runner:
 
     def _watch(self, child: subprocess.Popen[bytes], story: Story, told: _Told) -> int:
         """Until the agent has ended: listens to it, keeps what is ours, and sees what became of the job meanwhile."""
-        renew, look, refresh = _Timer(_RENEW_SEC), _Timer(_LOOK_SEC), _Timer(_REFRESH_SEC)
+        chores: list[tuple[_Timer, Callable[[Story], None]]] = [
+            (_Timer(_RENEW_SEC), self._renew),
+            (_Timer(_LOOK_SEC), self._look),
+            (_Timer(_PULSE_SEC), self._feel_pulse),
+            (_Timer(_REFRESH_SEC), self._refresh_name),
+        ]
         output = child.stdout
         if output is not None:
             os.set_blocking(output.fileno(), False)
         rest = b""
         while True:
             waiting = [self._woken] if output is None else [self._woken, output.fileno()]
-            ready = select.select(waiting, [], [], min(renew.left(), look.left(), refresh.left()))[0]
+            ready = select.select(waiting, [], [], min(timer.left() for timer, _ in chores))[0]
             if self._woken in ready:
                 os.read(self._woken, 4096)
                 _continue_if_suspended(child.pid)
@@ -245,12 +256,9 @@ class Runner:
             if ended:
                 self._look(story)
                 return child.returncode
-            if renew.due():
-                self._renew(story)
-            if refresh.due():
-                self._refresh_name()
-            if look.due():
-                self._look(story)
+            for timer, chore in chores:
+                if timer.due():
+                    chore(story)
             if self._stop_asked is not None:
                 self._end_agent()
 
@@ -295,14 +303,54 @@ class Runner:
         except BatonError as error:
             self._say(f"baton: {error}")
             return
-        if status is None or self._stop_asked is not None:
+        if self._stop_asked is not None:
             return
-        if status in TERMINAL and self._session.made_for is not None and self._session.mode is Mode.INTERACTIVE:
+        if status is not None and status not in TERMINAL:
+            self._stop_asked = story.overdue(_DEADLINE_SLACK_SEC)
+        elif status is Status.CANCELLED or (status is not None and self._ends_with_its_job()):
             self._stop_asked, self._on_purpose = f"its job is {status}", True
-        elif status is Status.CANCELLED:
-            self._stop_asked = "its job was cancelled"
-        elif story.late(_DEADLINE_SLACK_SEC):
-            self._stop_asked = f"its job took longer than {story.timeout_sec} s"
+        elif self._session.made_for is None and self._session.mode is Mode.INTERACTIVE:
+            self._take_next(story)
+
+    def _ends_with_its_job(self) -> bool:
+        """A headless agent ends by itself when it is done."""
+        return self._session.made_for is not None and self._session.mode is Mode.INTERACTIVE
+
+    def _take_next(self, story: Story) -> None:
+        """A session that is free takes the next job that was sent to it by its name, and the agent is told."""
+        label = job_label(self._session)
+        waiting = story.jobs.list_jobs(JobFilter(statuses=[Status.PENDING], agent_session=label), limit=1).jobs
+        if not waiting and story.job is None:
+            return
+        job = story.jobs.pick_pending(label, holder=self._holder(), lease_sec=LEASE_SEC) if waiting else None
+        story.begin(job)
+        self._session = self._inventory.change(
+            self._session, lambda current: current.replace(job_id=job.job_id if job else None)
+        )
+        if job is None:
+            return
+        file = os.path.join(self._folder, f"job-{job.job_id}")
+        publish = [sys.executable, "-P", "-m", "baton", "publish", "--job", job.job_id, "--attempt", str(job.attempt)]
+        prompt = job.prompt if self._agent.exit_is_verdict else instructions(job)
+        text, content = self._agent.typed(prompt, file, [*publish, "--event"])
+        if content is not None:
+            replace_file(file, content.encode())
+        story.started(self._session, self._child.pid if self._child else 0)
+        assert self._session.pane_id is not None
+        Tmux(self._session.socket).paste(self._session.pane_id, text, enter=True)
+
+    def _feel_pulse(self, story: Story) -> None:
+        """A command has no hooks to tell what it is doing; that it still prints is a sign of life."""
+        if not self._agent.exit_is_verdict or story.job is None or self._session.pane_id is None:
+            return
+        try:
+            shown = Tmux(self._session.socket).capture(self._session.pane_id)
+        except BatonError:
+            return
+        if shown != self._last_shown:
+            self._last_shown = shown
+            lines = [line.strip() for line in shown.splitlines() if line.strip()]
+            story.progress(lines[-1][:300] if lines else "it runs")
 
     def _renew(self, story: Story) -> None:
         try:
@@ -312,7 +360,7 @@ class Runner:
         except BatonError as error:
             self._say(f"baton: {error}")  # the store is away: the next time may do
 
-    def _refresh_name(self) -> None:
+    def _refresh_name(self, _: Story) -> None:
         if not self._names_are_ours:
             return
         try:

@@ -21,16 +21,20 @@ _PROGRESS_EVERY_SEC: Final = 2.0
 
 
 class Story:
-    def __init__(self, jobs: Jobs, outbox: Outbox, job: Job | None) -> None:
-        self.job = job
-        self._jobs = jobs
+    def __init__(self, jobs: Jobs, outbox: Outbox) -> None:
+        self.job: Job | None = None
+        self.jobs = jobs
         self._outbox = outbox
-        self._began = time.monotonic()
+        self._began = 0.0
+        self._heard = 0.0
+        self._heard_seq = -1
         self._last_progress = float("-inf")
 
-    @property
-    def timeout_sec(self) -> int:
-        return self.job.timeout_sec if self.job else 0
+    def begin(self, job: Job | None) -> None:
+        """From here on it is about this job, or about none."""
+        self.job = job
+        self._began = self._heard = time.monotonic()
+        self._heard_seq = -1
 
     def environment(self) -> dict[str, str]:
         return {"BATON_JOB_ID": self.job.job_id, "BATON_ATTEMPT": str(self.job.attempt)} if self.job else {}
@@ -60,20 +64,37 @@ class Story:
         return status is None or status in TERMINAL
 
     def status(self) -> Status | None:
-        return self._jobs.get_job(self.job.job_id).status if self.job else None
+        """Of the job as it is now; None without one."""
+        if self.job is None:
+            return None
+        job = self.jobs.get_job(self.job.job_id)
+        if job.last_seq != self._heard_seq:
+            self._heard_seq, self._heard = job.last_seq, time.monotonic()
+        return job.status
 
     def renew(self, lease_sec: float) -> None:
         if self.job is not None and not self.over():
-            self._jobs.renew_lease(self.job.job_id, attempt=self.job.attempt, lease_sec=lease_sec)
+            self.jobs.renew_lease(self.job.job_id, attempt=self.job.attempt, lease_sec=lease_sec)
 
-    def late(self, slack_sec: float) -> bool:
-        return self.job is not None and time.monotonic() - self._began > self.job.timeout_sec + slack_sec
+    def overdue(self, slack_sec: float) -> str | None:
+        """Which of its two clocks the job has run over; the seconds it says nothing while it waits for a person's
+        permission do not count."""
+        if self.job is None:
+            return None
+        if time.monotonic() - self._began > self.job.timeout_sec + slack_sec:
+            return f"the job took longer than {self.job.timeout_sec} s"
+        if time.monotonic() - self._heard <= self.job.idle_timeout_sec + slack_sec:
+            return None
+        last = self.jobs.events_after(self.job.job_id, self._heard_seq - 1)
+        if last and last[-1].event is EventName.PERMISSION_REQUIRED:
+            return None
+        return f"nothing was heard of the job for {self.job.idle_timeout_sec} s"
 
     def _say(self, event: EventName, text: str, data: dict[str, Any] | None = None) -> None:
         if self.job is None:
             return
         try:
-            record(self._jobs, self.job.job_id, event, detail=text, data=data, attempt=self.job.attempt)
+            record(self.jobs, self.job.job_id, event, detail=text, data=data, attempt=self.job.attempt)
         except (EventRefused, StaleAttempt):
             return  # the job's story is over, or another's
         self._outbox.send(self.job)

@@ -1,0 +1,31 @@
+"""attach: the session that works on a job."""
+
+from __future__ import annotations
+
+from baton.cli.main import verb_parser
+from baton.cli.session import attach_to
+from baton.config import Settings
+from baton.errors import SessionGone
+from baton.jobs import open_jobs
+from baton.sessions.inventory import Inventory
+from baton.sessions.model import State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def run(verb: str, arguments: Sequence[str]) -> int:
+    parser = verb_parser(verb)
+    parser.add_argument("job", metavar="ID", help="the job")
+    parser.add_argument("--read-only", action="store_true", help="look, and do not type")
+    options = parser.parse_args(arguments)
+    settings = Settings(vars(options))
+    with open_jobs(settings) as jobs:
+        job = jobs.get_job(options.job)
+    inventory = Inventory(settings)
+    for session in inventory.all(State.RUNNING):
+        if job.job_id in (session.job_id, session.made_for):
+            attach_to(session.name, inventory, read_only=options.read_only)
+    holder = f", held by {job.claimed_by}" if job.claimed_by else ""
+    raise SessionGone(f"no session here works on job {job.job_id}: it is {job.status}{holder}")

@@ -1,0 +1,133 @@
+"""demo: the main job, on this machine, with nothing but a shell for an agent. Everything it makes it removes again."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+
+from baton.audit import iter_logged_events, verify_log
+from baton.broker.local import stop_broker
+from baton.cli.logs import readable
+from baton.cli.main import verb_parser
+from baton.cli.output import on_terminal, say
+from baton.cli.view import Lines, LiveTable
+from baton.config import Settings
+from baton.delegate import Delegation, order
+from baton.errors import BatonError, TmuxUnavailable
+from baton.jobs import open_jobs
+from baton.tmux import Tmux
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import Final
+
+    from baton.jobs import Jobs
+    from baton.model import Job
+
+# What each of the three agents does, and how its job must end.
+_ORDERS: Final = (
+    (
+        "haiku.txt",
+        """
+for line in 'a baton is passed' 'the runner fades, the work stays' 'somebody keeps count'; do
+    echo "$line" >> haiku.txt
+    baton publish --event progress --detail "$line" > /dev/null
+    sleep 0.7
+done
+""",
+        "completed",
+    ),
+    (
+        "answer.txt",
+        """
+baton publish --event progress --detail 'says it is done, but is not' > /dev/null
+baton publish --event completed || echo 'refused: so it does the work after all'
+sleep 1
+echo 42 > answer.txt
+baton publish --event completed --detail 'now it is there' > /dev/null
+""",
+        "completed",
+    ),
+    (
+        "never.txt",
+        """
+baton publish --event progress --detail 'works until its session is killed' > /dev/null
+sleep 1
+kill -9 $PPID
+sleep 30
+""",
+        "error",
+    ),
+)
+
+
+def run(verb: str, arguments: Sequence[str]) -> int:
+    parser = verb_parser(verb)
+    parser.add_argument("--keep", action="store_true", help="leave the folder of the demonstration behind")
+    options = parser.parse_args(arguments)
+    Tmux("demo").check_version()
+    folder = tempfile.mkdtemp(prefix="baton-demo-", dir="/tmp" if os.path.isdir("/tmp") else None)  # noqa: S108
+    os.environ |= {
+        "BATON_HOME": os.path.join(folder, "home"),
+        "BATON_STATE_DIR": os.path.join(folder, "state"),
+        "BATON_TMUX_SOCKET": os.path.join(folder, "tmux"),
+    }
+    for name in ("BATON_REGISTRY", "BATON_CONFIG", "MQTT_BROKER", "DELEGATE_JOB_LOGS_DIR", "BATON_DIRECTORY"):
+        os.environ.pop(name, None)
+    settings = Settings()
+    try:
+        return _show(settings, folder)
+    finally:
+        _clean_up(settings, folder, keep=options.keep)
+
+
+def _show(settings: Settings, folder: str) -> int:
+    began = time.monotonic()
+    work = os.path.join(folder, "work")
+    os.mkdir(work, 0o700)
+    print("Three agents at once, each in a tmux session of its own. One does its work, one claims to be done")
+    print("before it is, and one is killed in the middle.\n", flush=True)
+    orders = [
+        order(settings, script.strip(), agent="shell", workdir=work, expect=[name]) for name, script, _ in _ORDERS
+    ]
+    with open_jobs(settings) as jobs:
+        delegation = Delegation(settings, jobs, orders, parallel=len(orders), log=lambda line: say(f"baton: {line}"))
+        with LiveTable(delegation.jobs) if on_terminal() else Lines(as_json=False) as view:
+            for payload in delegation:
+                view.show(payload)
+        ended = [jobs.get_job(job.job_id) for job in delegation.jobs]
+        print(f"\nAll have ended, after {time.monotonic() - began:.1f} s. What the audit log knows about the second:\n")
+        for line in iter_logged_events(ended[1].job_id, jobs.logs_dir):
+            print(readable(line))
+        print("\nAnd whether anybody has touched the logs since they were written:\n")
+        verified = [_verified(jobs, job) for job in ended]
+    as_planned = [job.status == wanted for job, (_, _, wanted) in zip(ended, _ORDERS, strict=True)]
+    print("\nTry next:\n")
+    print("    baton submit --agent shell 'date > now.txt' --expect now.txt")
+    print('    baton submit "Write a haiku about tmux into haiku.txt" --expect haiku.txt    # with Claude Code')
+    print("    baton --help")
+    return 0 if all(verified) and all(as_planned) else 1
+
+
+def _verified(jobs: Jobs, job: Job) -> bool:
+    verdict = verify_log(job.job_id, jobs.logs_dir)
+    print(f"{job.job_id}  {job.status:<9}  {verdict.lines} lines, {'DAMAGED' if verdict.damage else 'unbroken'}")
+    return not verdict.damage
+
+
+def _clean_up(settings: Settings, folder: str, *, keep: bool) -> None:
+    try:
+        Tmux(settings.tmux_socket).run("kill-server")
+    except TmuxUnavailable:
+        pass  # it went with its last session
+    try:
+        stop_broker(settings.state_dir)
+    except BatonError as error:
+        say(f"baton: {error}")
+    if keep:
+        say(f"kept: {folder}")
+    else:
+        shutil.rmtree(folder, ignore_errors=True)

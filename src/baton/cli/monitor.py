@@ -1,0 +1,74 @@
+"""monitor: notices what died, was forgotten or takes too long, while nobody looks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from baton.cli.main import verb_parser
+from baton.cli.output import json_text, say
+from baton.config import Settings
+from baton.errors import InvalidValue
+from baton.fsio import make_home, try_lock
+from baton.jobs import open_jobs
+from baton.monitor import Monitor, monitor_lock
+from baton.sessions.inventory import Inventory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+
+def run(verb: str, arguments: Sequence[str]) -> int:
+    parser = verb_parser(verb)
+    parser.add_argument("--once", action="store_true", help="one sweep, then end")
+    parser.add_argument("--dry-run", action="store_true", help="say what would be done and why, and do nothing")
+    parser.add_argument("--interval", type=float, default=5.0, metavar="S", help="time between sweeps (default: 5)")
+    parser.add_argument("--json", action="store_true", help="one JSON object a finding")
+    options = parser.parse_args(arguments)
+    if not 0.05 <= options.interval <= 86400:
+        raise InvalidValue("--interval", "must be from 0.05 s to a day")
+    settings = Settings(vars(options))
+    signal.signal(signal.SIGTERM, _stop)
+    with open_jobs(settings) as jobs:
+        inventory = Inventory(settings)
+        monitor = Monitor(settings, jobs, inventory, dry_run=options.dry_run, confirm_sec=0.0 if options.once else 10.0)
+        if options.once or options.dry_run:
+            _sweep(monitor, options)
+            return 0
+        make_home(inventory.home)
+        lock = _first_in_line(inventory, options.interval)
+        say(f"baton: watching {inventory.home} every {options.interval:g} s")
+        try:
+            while True:
+                _sweep(monitor, options)
+                time.sleep(options.interval)
+        finally:
+            os.close(lock)
+
+
+def _sweep(monitor: Monitor, options: argparse.Namespace) -> None:
+    for finding in monitor.sweep():
+        if options.json:
+            shown = {"what": finding.what, "why": finding.why, "done": finding.done}
+            print(json_text(shown), flush=True)
+        else:
+            done = f": {finding.done}" if finding.done else ""
+            print(f"{time.strftime('%H:%M:%S')}  {finding.what}: {finding.why}{done}", flush=True)
+
+
+def _first_in_line(inventory: Inventory, interval_sec: float) -> int:
+    """One monitor acts; the others wait until it is gone."""
+    told = False
+    while (lock := try_lock(monitor_lock(inventory))) is None:
+        if not told:
+            say("baton: another monitor is at work here; standing by")
+            told = True
+        time.sleep(min(interval_sec, 1.0))
+    return lock
+
+
+def _stop(_number: int, _frame: object) -> None:
+    raise SystemExit(0)

@@ -1,0 +1,254 @@
+"""submit, retry: hand work to an agent and stay until it is truly done."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from baton.cli.main import INTERRUPTED, verb_parser
+from baton.cli.output import json_text, on_terminal, say
+from baton.cli.view import Lines, LiveTable
+from baton.config import Settings
+from baton.delegate import Delegation, Order, drafted, order, session_name
+from baton.errors import BatonError, InvalidValue, UsageError
+from baton.jobs import open_jobs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from typing import Any
+
+    from baton.jobs import Jobs
+
+CANCELLED = 4
+
+
+def run(verb: str, arguments: Sequence[str]) -> int:
+    parser = verb_parser(verb)
+    if verb == "retry":
+        parser.add_argument("job", metavar="ID", help="the job to do once more, as a new one")
+    else:
+        _work_options(parser)
+    parser.add_argument("--detach", action="store_true", help="do not stay; prints the id")
+    parser.add_argument("--headless", action="store_true", default=None, help="no questions, output for programs")
+    parser.add_argument("--yolo", action="store_true", default=None, help="let the agent do everything without asking")
+    parser.add_argument("--tmux-socket", metavar="L", help="a tmux server of your choice (default: baton)")
+    parser.add_argument("--json", action="store_true", help="one JSON object an event")
+    options = parser.parse_args(arguments)
+    settings = Settings({name: value for name, value in vars(options).items() if name not in ("agent", "timeout_sec")})
+    if verb == "retry":
+        with open_jobs(settings) as jobs:
+            orders = [_again(jobs, settings, options)]
+    else:
+        settings, orders = _orders(options, settings)
+    if options.detach:
+        return _detach(settings, orders, options)
+    return _see_through(settings, orders, options)
+
+
+def _work_options(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="what to do; - reads standard input")
+    parser.add_argument("--prompt-file", metavar="FILE", help="what to do, from a file")
+    parser.add_argument("--agent", metavar="A", help="claude-code, codex, gemini, shell, or one of your config file")
+    parser.add_argument("--session", metavar="NAME", help="give it to this session, which is running")
+    parser.add_argument("--to", metavar="AGENT", help="give it to this live agent, also on another host")
+    parser.add_argument("--workdir", metavar="DIR", help="where to work (default: here)")
+    parser.add_argument("--timeout", type=int, dest="timeout_sec", metavar="S", help="how long it may take")
+    parser.add_argument("--idle-timeout", type=int, dest="idle_timeout_sec", metavar="S", help="and say nothing")
+    parser.add_argument("--expect", action="append", metavar="FILE", help="must be there, and changed, in the end")
+    parser.add_argument("--allow-existing", action="store_true", default=None, help="... it may have been there before")
+    parser.add_argument("--validate", metavar="CMD", help="must succeed in the work folder before it counts as done")
+    parser.add_argument("--max-attempts", type=int, metavar="N", help="how often it may be tried (default: 1)")
+    parser.add_argument("--batch", metavar="FILE", help="many at once: one JSON object a line; - reads standard input")
+    parser.add_argument("--parallel", type=int, default=4, metavar="N", help="of a batch, so many at a time (4)")
+
+
+# -- what is to be done ----------------------------------------------------------------------------------------
+
+
+def _orders(options: argparse.Namespace, settings: Settings) -> tuple[Settings, list[Order]]:
+    if sum(each is not None for each in (options.prompt, options.prompt_file, options.batch)) != 1:
+        raise UsageError("what is to be done? give a PROMPT, --prompt-file FILE or --batch FILE")
+    if options.session is not None and options.to is not None:
+        raise UsageError("--session or --to: one of them")
+    if options.parallel < 1:
+        raise InvalidValue("--parallel", "must be at least 1")
+    label = None
+    if options.session is not None:
+        label = _session_label(options, settings)
+    elif options.to is not None:
+        settings, label = _agent_label(options, settings)
+    common = {
+        name: getattr(options, name)
+        for name in (
+            "agent", "workdir", "timeout_sec", "idle_timeout_sec", "expect", "allow_existing", "validate",
+            "max_attempts", "headless", "yolo",
+        )
+    }  # fmt: skip
+    common = {name: value for name, value in common.items() if value is not None} | {"label": label}
+    if options.batch is None:
+        return settings, [order(settings, _prompt(options), **common)]
+    return settings, [_batch_order(settings, common, number, line) for number, line in _batch_lines(options.batch)]
+
+
+def _prompt(options: argparse.Namespace) -> str:
+    if options.prompt_file is not None:
+        with open(options.prompt_file, encoding="utf-8") as file:
+            return file.read()
+    prompt: str = sys.stdin.read() if options.prompt == "-" else options.prompt
+    return prompt
+
+
+def _batch_lines(path: str) -> list[tuple[int, str]]:
+    if path == "-":
+        lines = sys.stdin.read().splitlines()
+    else:
+        with open(path, encoding="utf-8") as file:
+            lines = file.read().splitlines()
+    found = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    if not found:
+        raise InvalidValue("--batch", f"{path} holds nothing to do")
+    return found
+
+
+def _batch_order(settings: Settings, common: dict[str, Any], number: int, line: str) -> Order:
+    try:
+        given = json.loads(line)
+        if not isinstance(given, dict) or not isinstance(given.get("prompt"), str):
+            raise InvalidValue("prompt", "is missing: each line is an object with at least that")
+        return order(settings, **common | given)
+    except (ValueError, RecursionError):
+        raise InvalidValue("--batch", f"line {number} is not JSON") from None
+    except BatonError as error:
+        raise InvalidValue("--batch", f"line {number}: {error}") from None
+
+
+def _session_label(options: argparse.Namespace, settings: Settings) -> str:
+    from baton.sessions.inventory import Inventory
+    from baton.sessions.launch import job_label
+    from baton.sessions.model import State
+
+    session = Inventory(settings).get(options.session)
+    if session.state is not State.RUNNING or session.made_for is not None:
+        what = f"is {session.state}" if session.state is not State.RUNNING else f"was made for job {session.made_for}"
+        raise InvalidValue("--session", f"{options.session!r} {what}; it takes no jobs")
+    options.agent = session.agent
+    options.workdir = options.workdir or session.workdir
+    return job_label(session)
+
+
+def _agent_label(options: argparse.Namespace, settings: Settings) -> tuple[Settings, str]:
+    """The queue of a live agent, and the settings that lead to it: its registry may be another folder's."""
+    from baton.directory import open_directory
+    from baton.directory.control import control_target
+    from baton.directory.names import Names
+    from baton.directory.resolve import resolve
+    from baton.registry import open_registry
+
+    directory = open_directory(settings)
+    try:
+        record = resolve(directory, Names(settings.agent_name_prefix), options.to).found()
+    finally:
+        directory.close()
+    options.agent = record.tool
+    remote = record.host is not None and record.host != settings.host
+    shared = open_registry(settings).multi_host
+    if remote and not shared:
+        raise InvalidValue("--to", f"{options.to} is on {record.host}: sending it a job needs a registry on PostgreSQL")
+    if not remote:
+        target = control_target(record, host=settings.host)
+        options.workdir = options.workdir or target.manifest.workdir
+        if not shared and record.session_root is not None:
+            home = os.path.dirname(os.path.dirname(record.session_root))
+            if os.path.realpath(home) != os.path.realpath(settings.home):
+                say(f"baton: note: {record.agent_name} belongs to {home}: the job is registered there")
+                settings = Settings({"home": home})
+    return settings, f"agent:{record.agent_id}"
+
+
+def _again(jobs: Jobs, settings: Settings, options: argparse.Namespace) -> Order:
+    job = jobs.get_job(options.job)
+    made_for_it = job.agent_session.startswith("submit:")
+    return order(
+        settings,
+        job.prompt,
+        agent=job.agent,
+        workdir=job.workdir or ".",
+        expect=list(job.expected_artifacts),
+        validate=job.validate,
+        timeout_sec=job.timeout_sec,
+        idle_timeout_sec=job.idle_timeout_sec,
+        max_attempts=job.max_attempts,
+        priority=job.priority,
+        allow_existing=not job.extra.get("fresh_artifacts"),
+        label=None if made_for_it else job.agent_session,
+        headless=options.headless,
+        yolo=options.yolo,
+    )
+
+
+# -- doing it --------------------------------------------------------------------------------------------------
+
+
+def _detach(settings: Settings, orders: list[Order], options: argparse.Namespace) -> int:
+    from baton.agents.base import Mode
+    from baton.sessions.inventory import Inventory
+    from baton.sessions.launch import create_session
+
+    if len(orders) > 1 and any(each.label is None for each in orders):
+        raise UsageError("--detach with a batch: let a `baton worker` take the jobs, or stay")
+    with open_jobs(settings) as jobs:
+        registered = jobs.register_many([drafted(settings, each) for each in orders])
+        for job, each in zip(registered, orders, strict=True):
+            if each.label is None:
+                mode = Mode.HEADLESS if each.headless else Mode.INTERACTIVE
+                try:
+                    create_session(
+                        settings, Inventory(settings), session_name(job), agent=each.agent, workdir=each.workdir,
+                        mode=mode, job_id=job.job_id, yolo=each.yolo,
+                    )  # fmt: skip
+                except BatonError as error:
+                    jobs.record_event(job.job_id, "error", detail=str(error))
+                    raise
+            print(json_text({"job_id": job.job_id}) if options.json else job.job_id)
+    say(f"wait for it: baton wait {' '.join(job.job_id for job in registered)}")
+    return 0
+
+
+def _see_through(settings: Settings, orders: list[Order], options: argparse.Namespace) -> int:
+    with open_jobs(settings) as jobs:
+        parallel = options.parallel if len(orders) > 1 else 1
+        delegation = Delegation(settings, jobs, orders, parallel=parallel, log=lambda line: say(f"baton: {line}"))
+        live = on_terminal() and not options.json
+        try:
+            with LiveTable(delegation.jobs) if live else Lines(as_json=options.json) as view:
+                for payload in delegation:
+                    view.show(payload)
+        except KeyboardInterrupt:
+            return _interrupted(delegation)
+        for job_id, problems in delegation.problems().items():
+            say(f"baton: job {job_id} says it is completed, but: {'; '.join(problems)}")
+        if delegation.subscription.timed_out is not None:
+            say(f"baton: {delegation.subscription.timed_out}")
+        for job in delegation.jobs:
+            say(f"log: {os.path.join(jobs.logs_dir, job.job_id)}")
+        return delegation.exit_code
+
+
+def _interrupted(delegation: Delegation) -> int:
+    """Asked once: the work goes on without us, or ends with us."""
+    ids = " ".join(job.job_id for job in delegation.jobs)
+    answer = ""
+    if sys.stdin.isatty():
+        try:
+            answer = input("\nlet it go on without you (Enter), or cancel it (c)? ").strip().lower()
+        except (EOFError, KeyboardInterrupt):
+            answer = ""
+    if answer.startswith("c"):
+        delegation.cancel()
+        say(f"cancelled {ids}")
+        return CANCELLED
+    say(f"it goes on; wait for it: baton wait {ids}")
+    return INTERRUPTED

@@ -1,0 +1,43 @@
+"""wait: as subscribe, without a word until it is over."""
+
+from __future__ import annotations
+
+from baton.cli.main import verb_parser
+from baton.cli.output import json_text, say
+from baton.config import Settings
+from baton.errors import UsageError
+from baton.jobs import open_jobs
+from baton.mqtt.subscriber import Subscription
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def run(verb: str, arguments: Sequence[str]) -> int:
+    parser = verb_parser(verb)
+    parser.add_argument("ids", nargs="*", metavar="ID", help="the jobs")
+    parser.add_argument("--job", action="append", default=[], metavar="ID", help="a job, as an option; may repeat")
+    parser.add_argument("--timeout", type=float, metavar="S", help="give up after S seconds (default: the job's)")
+    parser.add_argument("--idle-timeout", type=float, metavar="S", help="give up after S silent seconds")
+    parser.add_argument("--json", action="store_true", help="print how each ended as JSON")
+    options = parser.parse_args(arguments)
+    job_ids = [*options.ids, *options.job]
+    if not job_ids:
+        raise UsageError("which jobs? give their IDs")
+    settings = Settings(vars(options))
+    with open_jobs(settings) as jobs:
+        subscription = Subscription(
+            jobs, settings, job_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
+        )
+        for _event in subscription:
+            pass
+        statuses = {job_id: jobs.get_job(job_id).status for job_id in subscription.outcomes()}
+    if options.json:
+        print(json_text(statuses))
+    else:
+        for job_id, status in statuses.items():
+            print(f"{job_id}\t{status}")
+    if subscription.timed_out is not None:
+        say(f"baton: {subscription.timed_out}")
+    return subscription.exit_code

@@ -1,0 +1,166 @@
+"""Keeps taking jobs of one queue, each in a session of its own, a few at a time."""
+
+from __future__ import annotations
+
+import time
+
+from baton.agents.base import Mode
+from baton.errors import BatonError, StaleAttempt
+from baton.model import TERMINAL, Status
+from baton.mqtt.publisher import send_unsent
+from baton.sessions.ending import end_job
+from baton.sessions.inventory import Inventory
+from baton.sessions.launch import create_session
+from baton.sessions.model import State
+from baton.sessions.runner import LEASE_SEC
+from baton.sessions.stop import stop_session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Final
+
+    from baton.config import Settings
+    from baton.jobs import Jobs
+    from baton.model import Job
+
+_LOOK_SEC: Final = 0.1
+_POLL_SEC: Final = 1.0
+
+
+class Worker:
+    """`stopping` and `drain_sec` may be set from elsewhere, by a signal for example: no more jobs are taken, and those
+    at work have that long to end before they are handed back."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        jobs: Jobs,
+        label: str,
+        *,
+        agent: str,
+        workdir: str,
+        concurrency: int = 1,
+        max_jobs: int | None = None,
+        headless: bool = False,
+        yolo: bool = False,
+        until_empty: bool = False,
+        drain_sec: float = 30.0,
+        log: Callable[[str], None] = lambda _line: None,
+    ) -> None:
+        self._settings = settings
+        self._jobs = jobs
+        self._inventory = Inventory(settings)
+        self._label = label
+        self._agent = agent
+        self._workdir = workdir
+        self._concurrency = concurrency
+        self._left = max_jobs
+        self._mode = Mode.HEADLESS if headless else Mode.INTERACTIVE
+        self._yolo = yolo
+        self._until_empty = until_empty
+        self.drain_sec = drain_sec
+        self._log = log
+        self._at_work: dict[str, int] = {}  # job: attempt
+        self.stopping = False
+        self.done = 0
+
+    def run(self) -> None:
+        """Until it is told to stop, has done as many as it may, or the queue is empty and that is enough."""
+        empty_until = 0.0
+        while not self.stopping:
+            self._look()
+            room = len(self._at_work) < self._concurrency and self._left != 0
+            if room and time.monotonic() >= empty_until:
+                if self._take():
+                    continue
+                empty_until = time.monotonic() + _POLL_SEC
+                if self._until_empty and not self._at_work:
+                    return
+            if self._left == 0 and not self._at_work:
+                return
+            time.sleep(_LOOK_SEC)
+        self._drain()
+
+    def _take(self) -> bool:
+        job = self._jobs.pick_pending(self._label, holder=f"{self._settings.host}:worker", lease_sec=LEASE_SEC)
+        if job is None:
+            return False
+        if self._left is not None:
+            self._left -= 1
+        self._at_work[job.job_id] = job.attempt
+        self._log(f"job {job.job_id}: attempt {job.attempt} begins")
+        try:
+            self._start(job)
+        except BatonError as error:
+            self._fail(job, str(error))
+        except BaseException:
+            self._hand_back(job.job_id, job.attempt)
+            raise
+        return True
+
+    def _start(self, job: Job) -> None:
+        create_session(
+            self._settings,
+            self._inventory,
+            f"job-{job.job_id}-{job.attempt}",
+            agent=self._agent or job.agent,
+            workdir=job.workdir or self._workdir,
+            mode=self._mode,
+            job_id=job.job_id,
+            attempt=job.attempt,
+            yolo=self._yolo,
+        )
+
+    def _fail(self, job: Job, why: str) -> None:
+        self._log(f"job {job.job_id}: {why}")
+        if end_job(self._jobs, job.job_id, job.attempt, why):
+            try:
+                send_unsent(self._jobs, self._settings, job, tries=1)
+            except BatonError:
+                pass  # the registry has it
+
+    def _look(self) -> None:
+        """Jobs that have ended, or are no longer ours, make room."""
+        for job_id, attempt in list(self._at_work.items()):
+            try:
+                job = self._jobs.get_job(job_id)
+            except BatonError:
+                continue  # the store is away: the next look may do
+            if job.status is Status.RUNNING and job.attempt == attempt:
+                continue
+            if job.status in TERMINAL and self._session_of(job_id) is not None:
+                continue  # its session is about to end
+            del self._at_work[job_id]
+            self.done += 1
+            self._log(f"job {job_id}: {job.status}")
+
+    def _session_of(self, job_id: str) -> str | None:
+        for session in self._inventory.all(State.RUNNING):
+            if session.made_for == job_id:
+                return session.name
+        return None
+
+    def _drain(self) -> None:
+        began = time.monotonic()
+        while self._at_work and time.monotonic() - began < self.drain_sec:
+            self._look()
+            time.sleep(_LOOK_SEC)
+        for job_id, attempt in list(self._at_work.items()):
+            self._hand_back(job_id, attempt)
+
+    def _hand_back(self, job_id: str, attempt: int) -> None:
+        """The job first: its runner can then say nothing more about it."""
+        try:
+            self._jobs.release(job_id, attempt=attempt, reason="the worker stopped")
+            self._log(f"job {job_id}: handed back")
+        except (StaleAttempt, BatonError) as error:
+            self._log(str(error))
+        name = self._session_of(job_id)
+        if name is not None:
+            try:
+                stop_session(
+                    self._settings, self._inventory, self._jobs, name, reason="the worker stopped", grace_sec=3.0
+                )
+            except BatonError as error:
+                self._log(str(error))
