@@ -31,7 +31,7 @@ bench: $(VENV)/.dev-installed system-packages
 
 .PHONY: system-packages
 system-packages:
-	@scripts/system-packages tmux=tmux postgres=postgresql strace=strace faketime=faketime bindfs=bindfs mosquitto=mosquitto mosquitto_sub=mosquitto-clients node=nodejs openssl=openssl ss=iproute2
+	@scripts/system-packages tmux=tmux postgres=postgresql strace=strace faketime=faketime bindfs=bindfs mosquitto=mosquitto mosquitto_sub=mosquitto-clients node=nodejs openssl=openssl ss=iproute2 zsh=zsh fish=fish
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
