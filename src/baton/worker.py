@@ -12,7 +12,6 @@ from baton.sessions.ending import end_job
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import create_session
 from baton.sessions.model import State
-from baton.sessions.runner import LEASE_SEC
 from baton.sessions.stop import stop_session
 
 TYPE_CHECKING = False
@@ -83,7 +82,9 @@ class Worker:
         self._drain()
 
     def _take(self) -> bool:
-        job = self._jobs.pick_pending(self._label, holder=f"{self._settings.host}:worker", lease_sec=LEASE_SEC)
+        job = self._jobs.pick_pending(
+            self._label, holder=f"{self._settings.host}:worker", lease_sec=self._settings.lease_sec
+        )
         if job is None:
             return False
         if self._left is not None:
