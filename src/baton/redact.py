@@ -129,7 +129,11 @@ def _is_telling(name: str) -> bool:
 
 def process_redactor(*, secrets: Iterable[str | None] = (), workdir: str | None = None) -> Redactor:
     """For what this process says about one job."""
-    folders = [os.getcwd()] + ([workdir] if workdir else [])
+    folders = [workdir] if workdir else []
+    try:
+        folders.append(os.getcwd())
+    except FileNotFoundError:
+        pass  # it was removed under us
     return Redactor(os.environ, secrets=[each for each in secrets if each], folders=folders)
 
 
