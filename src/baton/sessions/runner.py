@@ -190,6 +190,8 @@ class Runner:
                 stdin=stdin,
                 stdout=subprocess.PIPE if launch.reads_lines else None,
                 process_group=0,
+                # Before it can read from there: what is in the background then may get an error instead of a pause.
+                preexec_fn=_take_terminal,  # noqa: PLW1509  it takes no lock
             )
         except OSError as error:
             raise BatonError(f"{launch.argv[0]} could not be started: {error.strerror}") from None
@@ -450,6 +452,17 @@ class _Told:
 
     finished: str | None = None
     failed: str | None = None
+
+
+def _take_terminal() -> None:
+    """In the agent's own process, before it is the agent."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    try:
+        os.tcsetpgrp(0, os.getpgrp())
+    except OSError:
+        pass  # it reads from a pipe
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTTOU})
 
 
 def _continue_if_suspended(pid: int) -> None:
