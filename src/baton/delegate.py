@@ -20,7 +20,7 @@ from baton.sessions.ending import end_job
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import create_session, session_name, usable_agent
 from baton.sessions.model import State
-from baton.sessions.stop import stop_session
+from baton.sessions.stop import StopMode, stop_session
 from baton.verification import missing_results, outside
 
 TYPE_CHECKING = False
@@ -204,7 +204,7 @@ class Delegation:
         """Everything that has not ended is cancelled, and its sessions with it."""
         for job in self.jobs:
             self._cancel(job)
-            self._stop_session(job, "its job was cancelled")
+            self._stop_session(self._jobs, job, "its job was cancelled")
 
     def withdraw(self) -> list[str]:
         """Cancels what has not begun and never will without us; returns which jobs these are."""
@@ -230,7 +230,8 @@ class Delegation:
                 continue
             if job.status in TERMINAL:
                 self._at_work.discard(job_id)
-            elif job.status is Status.PENDING and job.attempt and self._session_of(job) is None:
+            elif job.status is Status.PENDING and job.attempt:
+                self._stop_session(jobs, job, "its lease ran out", StopMode.HARD)
                 self._start(jobs, job)
         self.launch(jobs)
 
@@ -243,11 +244,13 @@ class Delegation:
             # The job's story says it, and the listener hears it from there.
             self._fail(jobs, job, str(error))
 
-    def _stop_session(self, job: Job, reason: str) -> None:
+    def _stop_session(self, jobs: Jobs, job: Job, reason: str, mode: StopMode = StopMode.GRACEFUL) -> None:
         session = self._session_of(job)
         if session is not None:
             try:
-                stop_session(self._settings, self._inventory, self._jobs, session.name, reason=reason, grace_sec=3.0)
+                stop_session(
+                    self._settings, self._inventory, jobs, session.name, mode=mode, reason=reason, grace_sec=3.0
+                )
             except BatonError as error:
                 self._log(str(error))
 
@@ -287,7 +290,7 @@ class Delegation:
                 self._log(f"job {job.job_id} is still waiting to be taken up; `baton cancel {job.job_id}` withdraws it")
                 continue
             self._fail(self._jobs, current, self.subscription.timed_out or "timed out")
-            self._stop_session(job, self.subscription.timed_out or "timed out")
+            self._stop_session(self._jobs, job, self.subscription.timed_out or "timed out")
 
     def _keep(self, payload: dict[str, Any]) -> None:
         """The output of a delegation also goes to a file, for whoever was not there."""

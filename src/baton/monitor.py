@@ -22,8 +22,9 @@ from baton.own_queue import submitter_is_gone
 from baton.processes import end_processes, marked_processes, started_at
 from baton.registry.listing import JobFilter
 from baton.sessions.ending import end_job, end_session
+from baton.sessions.launch import session_name
 from baton.sessions.model import State
-from baton.sessions.stop import fail_job, stop_session
+from baton.sessions.stop import StopMode, fail_job, stop_session
 from baton.tmux import NoServer, Tmux
 
 TYPE_CHECKING = False
@@ -283,15 +284,19 @@ class Monitor:
         yield Finding(what=f"session {session.name}", why=why, done=f"terminated{more}")
 
     def _look_at(self, session: Session) -> Iterator[Finding]:
-        """A session that lives, though the job it was made for is over."""
+        """A session that lives, though the job it was made for is over, or in other hands."""
         if session.made_for is None:
             return
         job = self._jobs.get_job(session.made_for)
+        if job.status is Status.RUNNING and session.name in _names_of_earlier_attempts(job):
+            yield from self._stop(session, f"attempt {job.attempt} of its job is at work elsewhere", StopMode.HARD)
         if job.status not in TERMINAL or _age_sec(job.finished_at or job.updated_at) < _LET_IT_END_SEC:
             return
-        why = f"the job it was made for is {job.status}"
+        yield from self._stop(session, f"the job it was made for is {job.status}", StopMode.GRACEFUL)
+
+    def _stop(self, session: Session, why: str, mode: StopMode) -> Iterator[Finding]:
         if not self._dry_run:
-            stop_session(self._settings, self._inventory, self._jobs, session.name, reason=why)
+            stop_session(self._settings, self._inventory, self._jobs, session.name, mode=mode, reason=why)
         yield self._did(f"session {session.name}", why, "stopped")
 
     # -- live agents ---------------------------------------------------------------------------------------------
@@ -342,6 +347,10 @@ def _noted(path: str, default: int) -> int:
 def _lives(session: Session, panes: dict[str, Pane]) -> bool:
     pane = panes.get(session.pane_id or "")
     return pane is not None and pane.pid == session.pane_pid and not pane.dead
+
+
+def _names_of_earlier_attempts(job: Job) -> list[str]:
+    return [session_name(job.replace(attempt=number)) for number in range(1, job.attempt)]
 
 
 def _age_sec(moment: str) -> float:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _EVERY_SEC: Final = 0.5
 _RECONCILE_SEC: Final = 2.0
+_LAST_STEP_SEC: Final = 5.0
 
 
 class Reconciler:
@@ -37,6 +38,7 @@ class Reconciler:
 
     def __exit__(self, *_: object) -> None:
         self._over.set()
+        self._thread.join(_LAST_STEP_SEC)  # what it has begun with one session, it also ends
 
     def _run(self) -> None:
         waited = 0.0

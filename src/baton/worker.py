@@ -6,7 +6,7 @@ import os
 import time
 
 from baton.agents.base import Mode
-from baton.errors import BatonError, RegistryUnavailable
+from baton.errors import BatonError, JobNotFound, RegistryUnavailable
 from baton.model import TERMINAL, Status
 from baton.mqtt.publisher import send_unsent
 from baton.reconciler import Reconciler
@@ -138,7 +138,12 @@ class Worker:
         for job_id, attempt in list(self._at_work.items()):
             # In this order: a runner says what came of the job before its session ends.
             lives = self._session_of(job_id) is not None
-            job = self._jobs.get_job(job_id)
+            try:
+                job = self._jobs.get_job(job_id)
+            except JobNotFound as error:
+                self._log(str(error))
+                del self._at_work[job_id]
+                continue
             if job.status is Status.RUNNING and job.attempt == attempt:
                 if not lives:
                     self._fail(job, "the agent's session ended, and nobody said what came of it")
