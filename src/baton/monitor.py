@@ -192,7 +192,7 @@ class Monitor:
             what = f"job {job_id}"
             why = f"{count} event{'s' if count > 1 else ''} not sent yet"
             if self._dry_run:
-                yield self._did(what, why, "send them")
+                yield self._did(what, why, "sent")
                 continue
             try:
                 send_unsent(self._jobs, self._settings, self._jobs.get_job(job_id), tries=1)
@@ -223,7 +223,9 @@ class Monitor:
         if not self._dry_run:
             replace_file(path, json.dumps({"retained_until_ns": until_ns}).encode())
         if count:
-            yield self._did("broker", f"{count} jobs ended long ago", "cleared of their last messages")
+            yield self._did(
+                "broker", f"{count} job{'s' if count > 1 else ''} ended long ago", "cleared of their last messages"
+            )
 
     # -- sessions ------------------------------------------------------------------------------------------------
 
@@ -275,12 +277,12 @@ class Monitor:
             return  # it ended by itself meanwhile, or was brought back
         why = "its session is gone from tmux"
         if self._dry_run:
-            yield self._did(f"session {session.name}", why, "terminate it and fail its job")
+            yield self._did(f"session {session.name}", why, "terminated, and its job failed")
             return
         ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=2.0)
         fail_job(self._settings, self._jobs, current, "the agent's session died")
         end_session(self._settings, self._inventory, current, State.TERMINATED, reason=why)
-        more = f", {len(ended)} left-over processes ended" if ended else ""
+        more = f", {len(ended)} left-over process{'es' if len(ended) > 1 else ''} ended" if ended else ""
         yield Finding(what=f"session {session.name}", why=why, done=f"terminated{more}")
 
     def _look_at(self, session: Session) -> Iterator[Finding]:
