@@ -65,13 +65,13 @@ def stop_session(
     if mode is StopMode.SOFT:
         return Stopped(session=end_session(settings, inventory, session, State.ARCHIVED, reason=reason), ended=[])
     if mode is StopMode.HARD:
-        ended = end_processes(lambda: _all_processes(session), grace_sec=0)
+        ended = end_processes(lambda: all_processes(session), grace_sec=0)
         state = State.TERMINATED
     else:
         inventory.change(session, lambda current: current.replace(ending=reason))
         ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=grace_sec)
         _wait_for_runner(session)
-        ended += end_processes(lambda: _all_processes(session), grace_sec=0)
+        ended += end_processes(lambda: all_processes(session), grace_sec=0)
         state = State.STOPPED
     _kill_pane(session)
     fail_job(settings, jobs, session, f"the session was stopped: {reason}")
@@ -96,7 +96,8 @@ def fail_job(settings: Settings, jobs: Jobs, session: Session, detail: str) -> N
         pass  # gone, or sent later: what counts is in the registry
 
 
-def _all_processes(session: Session) -> list[Process]:
+def all_processes(session: Session) -> list[Process]:
+    """The agent, everything it started, and the runner."""
     found = marked_processes(session.session_id)
     runner = session.pane_pid
     if runner is not None and session.pane_started is not None and started_at(runner) == session.pane_started:
