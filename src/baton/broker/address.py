@@ -7,6 +7,8 @@ record is the one for publishing; a subscriber uses its own, if it has one.
 
 from __future__ import annotations
 
+import _socket
+
 from baton.errors import BrokerUnavailable
 from baton.model import Value
 
@@ -14,8 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from baton.config import Settings
     from baton.model import Job
-
-_LOOPBACK = ("localhost", "127.", "::1")
 
 
 class Address(Value):
@@ -33,6 +33,19 @@ class Address(Value):
 
     def __repr__(self) -> str:
         return f"<Address {self.host}:{self.port} tls={self.tls} user={self.username}>"
+
+
+def is_loopback(host: str) -> bool:
+    """`localhost`, or an address of this machine alone; a name that merely begins like one is somebody else's."""
+    if host.lower() == "localhost":
+        return True
+    for family, own in ((_socket.AF_INET, b"\x7f"), (_socket.AF_INET6, bytes(15) + b"\x01")):
+        try:
+            if _socket.inet_pton(family, host).startswith(own):
+                return True
+        except (OSError, ValueError):
+            continue
+    return False
 
 
 def broker_record(settings: Settings) -> dict[str, object] | None:
@@ -70,7 +83,7 @@ def broker_address(settings: Settings, job: Job | None, *, reading: bool = False
         username=username,
         password=password,
     )
-    if not address.tls and not address.host.startswith(_LOOPBACK) and not settings.allow_plaintext:
+    if not address.tls and not is_loopback(address.host) and not settings.allow_plaintext:
         raise BrokerUnavailable(
             f"the broker at {address.host}:{address.port} is not on this machine and would be talked to without TLS; "
             "set MQTT_TLS=1, or insist with --allow-plaintext",
