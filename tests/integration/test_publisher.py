@@ -7,11 +7,13 @@ import os
 import socket
 import ssl
 import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
+from baton.broker.address import is_loopback
 from baton.config import Settings
 from baton.errors import BrokerUnavailable, EventRefused, InvalidValue, JobNotFound, NotVerified
 from baton.jobs import open_jobs
@@ -229,6 +231,21 @@ def connack(code):
     return behaviour
 
 
+def talking(words):
+    """Accepts us, and then never stops sending the same."""
+
+    def behaviour(connection):
+        connection.recv(4096)
+        connection.sendall(bytes([0x20, 2, 0, 0]))
+        try:
+            while True:
+                connection.sendall(words)
+        except OSError:
+            pass
+
+    return behaviour
+
+
 @pytest.mark.parametrize(
     ("behaviour", "words"),
     [
@@ -244,6 +261,7 @@ def connack(code):
         (connack(1), "does not speak MQTT 3.1.1"),
         (connack(99), "refuses us (code 99)"),
         (connack(0), "does not send its acknowledgement in time"),
+        (talking(b"\x40\x02\xff\xff" * 500), "does not send its acknowledgement in time"),
     ],
 )
 def test_something_that_is_no_broker_is_named_for_what_it_does(behaviour, words, settings_for, monkeypatch):
@@ -275,6 +293,10 @@ def test_the_deadlines_are_those_of_the_contract():
         ({"MQTT_BROKER": "no-such-host.invalid", "MQTT_TLS": "1"}, "cannot be looked up"),
         ({"MQTT_BROKER": "no-such-host.invalid", "BATON_ALLOW_PLAINTEXT": "1"}, "cannot be looked up"),
         ({"MQTT_BROKER": "192.0.2.1"}, "--allow-plaintext"),
+        ({"MQTT_BROKER": "localhost.evil.invalid"}, "--allow-plaintext"),
+        ({"MQTT_BROKER": "127.evil.invalid"}, "--allow-plaintext"),
+        ({"MQTT_BROKER": "::1234:5678"}, "--allow-plaintext"),
+        ({"MQTT_BROKER": "::ffff:192.0.2.1"}, "--allow-plaintext"),
     ],
 )
 def test_a_broker_elsewhere_is_not_talked_to_in_the_open(settings_for, env, words):
@@ -302,6 +324,41 @@ def test_a_ca_file_that_is_none(settings_for, tmp_path):
     pretender.close()
     assert ssl.OPENSSL_VERSION
     assert BrokerUnavailable("x").transient
+
+
+def test_a_key_with_a_pass_phrase_is_refused_and_nobody_is_asked(tmp_path):
+    """On a terminal OpenSSL would ask for it, and wait."""
+    import pty
+
+    for command in (
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-subj", "/CN=x",
+         "-passout", "pass:1234", "-keyout", tmp_path / "x.key", "-out", tmp_path / "x.crt"],
+    ):  # fmt: skip
+        subprocess.run(command, check=True, capture_output=True)
+    code = """
+import sys
+from baton.broker.address import broker_address
+from baton.config import Settings
+from baton.mqtt.tls import tls_context
+env = {"HOME": "/x", "MQTT_BROKER": "localhost", "MQTT_TLS": "1", "MQTT_CERTFILE": sys.argv[1], "MQTT_KEYFILE": sys.argv[2]}
+try:
+    tls_context(broker_address(Settings(env=env), None))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "x.crt", tmp_path / "x.key"],
+        stdin=theirs, capture_output=True, text=True, timeout=20, check=True, start_new_session=True,
+    )  # fmt: skip
+    os.close(ours)
+    os.close(theirs)
+    assert done.stdout.startswith("InvalidValue MQTT_KEYFILE is encrypted")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.1.2.3", "::1", "0:0:0:0:0:0:0:1"])
+def test_what_is_this_machine(host):
+    assert is_loopback(host)
 
 
 def test_however_many_are_unsent_all_are_sent(session):

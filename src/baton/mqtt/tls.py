@@ -19,12 +19,17 @@ def tls_context(address: Address) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2 if address.tls_1_2 else ssl.TLSVersion.TLSv1_3
     if address.certfile:
         try:
-            context.load_cert_chain(address.certfile, address.keyfile)
+            context.load_cert_chain(address.certfile, address.keyfile, _no_pass_phrase)
         except (OSError, ssl.SSLError) as error:
             raise InvalidValue(
                 "MQTT_CERTFILE", f"{address.certfile} with MQTT_KEYFILE cannot be used: {_why(error)}"
             ) from None
     return context
+
+
+def _no_pass_phrase() -> str:
+    """OpenSSL would ask the terminal, and wait for ever where nobody sits."""
+    raise InvalidValue("MQTT_KEYFILE", "is encrypted; write it without a pass phrase (openssl pkey) and name that one")
 
 
 def _why(error: OSError) -> str:
