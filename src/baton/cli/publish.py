@@ -9,7 +9,7 @@ import sys
 from baton.cli.jobs import add_job, job_of
 from baton.cli.main import verb_parser
 from baton.config import Settings
-from baton.errors import BrokerUnavailable, UsageError
+from baton.errors import BrokerUnavailable, InvalidValue, UsageError
 from baton.jobs import open_jobs
 from baton.mqtt.publisher import ATTEMPTS, publish_event
 
@@ -78,4 +78,6 @@ def _data(pairs: Sequence[str]) -> dict[str, Any]:
             data[name] = json.loads(text)
         except ValueError:
             data[name] = text
+        except RecursionError:
+            raise InvalidValue("data", f"is nested too deeply in {name[:40]}") from None
     return data
