@@ -126,7 +126,7 @@ class Redactor:
     def __init__(self, env: Mapping[str, str], *, secrets: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
         found = [value for name, value in env.items() if _is_telling(name.lower())]
         found += secrets
-        found += [password for value in (*env.values(), *secrets) if (password := url_password(value))]
+        found += [password for value in env.values() if (password := url_password(value))]
         # The longest first: one may be part of another.
         self._secrets = sorted({each for each in found if len(each) >= _SHORTEST_SECRET}, key=len, reverse=True)
         known = [each.rstrip("/") for each in (env.get("HOME", ""), *folders)]
@@ -193,9 +193,9 @@ def _is_telling(name: str) -> bool:
     )
 
 
-def url_password(url: str) -> str | None:
-    """The password in `scheme://user:password@host`, if there is one."""
-    return url.partition("://")[2].rpartition("@")[0].partition(":")[2] or None
+def url_password(url: str) -> str:
+    """The password in `scheme://user:password@host`; empty when there is none."""
+    return url.partition("://")[2].rpartition("@")[0].partition(":")[2]
 
 
 def process_redactor(*, secrets: Iterable[str | None] = (), workdir: str | None = None) -> Redactor:

@@ -459,6 +459,15 @@ class TestEvents:
         registry.mark_sent(jobs[0].job_id, [2])
         assert {event.job_id for event in registry.unsent_events()} == {jobs[1].job_id}
 
+    def test_unsent_events_of_one_broker(self, registry, add):
+        here = [add(broker={"host": "here", "port": 1}) for _ in range(2)]
+        there = [add(broker={"host": "there", "port": 1}) for _ in range(3)]
+        for job in (*there, *here):
+            registry.record_event(job.job_id, EventName.STARTED)
+        found = registry.unsent_events(broker=here[0].broker, limit=2)
+        assert {event.job_id for event in found} == {job.job_id for job in here}
+        assert registry.unsent_events(broker=add().broker) == []
+
     def test_a_registry_without_events_has_none(self, registry, add):
         assert registry.unsent_events() == []
         assert registry.events_after(add().job_id) == []
