@@ -318,6 +318,31 @@ class TestWhichBroker:
         assert record["broker"] == {"host": "b.example", "port": 9, "tls": True, "username": None, "password": None}
         assert Baton(tmp_path)("register", "x", "--json").json["broker"]["host"] is None
 
+    def test_the_file_of_a_folder_does_not_get_the_login_of_the_user(self, tmp_path):
+        home, own = tmp_path / "home" / "baton.toml", tmp_path / ".config" / "baton" / "baton.toml"
+        for path in (home, own):
+            path.parent.mkdir(parents=True)
+        env = {"HOME": str(tmp_path), "BATON_HOME": str(home.parent)}
+        login = {"MQTT_USERNAME": "me", "MQTT_PASSWORD": "pw"}
+        host = 'mqtt_host = "evil.example"\nmqtt_tls = true\n'
+        home.write_text(host)
+        assert broker_address(Settings(env=env), None).username is None
+        recorded = self.job(host="evil.example", tls=True)
+        for job in (None, self.job(), recorded):
+            with pytest.raises(BrokerUnavailable, match=r"MQTT_USERNAME; .* set MQTT_BROKER=evil\.example"):
+                broker_address(Settings(env=env | login), job)
+        assert broker_address(Settings(env=env | login | {"MQTT_BROKER": "evil.example"}), None).username == "me"
+        assert broker_address(Settings(env=env | login), self.job(host="good.example", tls=True)).username == "me"
+        home.write_text(host + 'mqtt_username = "me"\n')
+        with pytest.raises(BrokerUnavailable, match="the login is from MQTT_PASSWORD"):
+            broker_address(Settings(env=env | {"MQTT_PASSWORD": "pw"}), None)
+        own.write_text('mqtt_username = "me"\nmqtt_password = "pw"\n')
+        home.write_text(host)
+        with pytest.raises(BrokerUnavailable, match=r"the login is from .*/\.config/"):
+            broker_address(Settings(env=env), None)
+        home.write_text(host + 'mqtt_username = "its"\nmqtt_password = "own"\n')
+        assert broker_address(Settings(env=env), None).password == "own"
+
     def test_config_show_names_the_source_and_hides_the_password(self, tmp_path):
         shown = Baton(tmp_path, MQTT_BROKER="b.example", MQTT_PASSWORD="hunter2")("config", "show").out
         assert "mqtt_host\tb.example\tMQTT_BROKER" in shown

@@ -70,7 +70,9 @@ def broker_address(settings: Settings, job: Job | None, *, reading: bool = False
     own = (settings.mqtt_username, settings.mqtt_password)
     recorded = (record.username, record.password) if record is not None else (None, None)
     first, second = (own, recorded) if reading else (recorded, own)
-    username, password = first if first[0] is not None else second
+    username, password = login = first if first[0] is not None else second
+    if login is own and username is not None and host == settings.mqtt_host:
+        _refuse_foreign_login(settings)
     port = (record.port if record is not None and record.host else None) or settings.mqtt_port
     address = Address(
         host=host,
@@ -90,3 +92,16 @@ def broker_address(settings: Settings, job: Job | None, *, reading: bool = False
             transient=False,
         )
     return address
+
+
+def _refuse_foreign_login(settings: Settings) -> None:
+    """A config file that came with a clone must not get the user's login sent to where it likes."""
+    file = settings.home_file
+    sources = [settings.sources[name] for name in ("mqtt_username", "mqtt_password")]
+    if file is not None and settings.sources["mqtt_host"] == file and sources != [file, file]:
+        source = sources[0] if sources[0] != file else sources[1]
+        raise BrokerUnavailable(
+            f"{file} names the broker {settings.mqtt_host}, but the login is from {source}; if it is meant for that "
+            f"broker, set MQTT_BROKER={settings.mqtt_host}",
+            transient=False,
+        )
