@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from baton.api import verify_event
 from baton.clock import format_time, parse_time
 from baton.errors import EventRefused, IllegalTransition, InvalidValue, JobNotFound, StaleAttempt
 from baton.model import EventName, Job, Status, new_job
@@ -250,8 +251,10 @@ class TestAttempts:
     def test_a_running_job_without_a_key_gets_one_with_its_first_event(self, registry, add):
         record = add().record() | {"job_id": "abc12345", "auth_token": None, "status": "running"}
         registry.import_entries([Entry(job=Job.parse(record), events=())])
-        registry.record_event("abc12345", EventName.PROGRESS)
-        assert registry.get_job("abc12345").auth_token
+        event = registry.record_event("abc12345", EventName.PROGRESS).event
+        job = registry.get_job("abc12345")
+        assert (job.attempt, event.attempt) == (1, 1)
+        assert verify_event(event.payload, job.auth_token).seq == 1
 
 
 class TestRequeue:

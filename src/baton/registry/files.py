@@ -421,8 +421,8 @@ class FileRegistry:
         job = before
         if job.status is Status.PENDING:
             job = lifecycle.claim(job, holder=holder, now_ns=now_ns, token=new_token())
-        elif job.auth_token is None:
-            job = job.replace(auth_token=new_token())
+        elif job.auth_token is None or job.attempt == 0:
+            job = lifecycle.adopt(job, token=new_token())
         stored = signed_event(job, event, detail, data, now_ns)
         after = lifecycle.after_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns)
         self._index.add_unsent(job.job_id)
