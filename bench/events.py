@@ -17,6 +17,7 @@ import json
 import os
 import pwd
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -97,8 +98,8 @@ class Broker:
 
     def env(self, role: str) -> dict[str, str]:
         with open(os.path.join(self._set, f"{role}.env"), encoding="utf-8") as file:
-            lines = dict(line.removeprefix("export ").rstrip("\n").split("=", 1) for line in file)
-        lines = {name: value.strip("'") for name, value in lines.items()}
+            words = shlex.split(file.read())
+        lines = dict(word.split("=", 1) for word in words if word != "export")
         return lines if self._tls else lines | {"MQTT_TLS": "0"}
 
     def wait(self) -> None:
