@@ -9,7 +9,7 @@ import stat
 import threading
 
 from baton.cli.main import verb_parser
-from baton.cli.output import STATUS_COLOURS, on_terminal, one_line, say
+from baton.cli.output import STATUS_COLOURS, json_text, on_terminal, one_line, say
 from baton.config import Settings
 from baton.errors import UsageError
 from baton.jobs import open_jobs
@@ -55,7 +55,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         )
         _stop_without_readers(subscription)
         for payload in subscription:
-            print(_readable(payload) if readable else json.dumps(payload, ensure_ascii=False), flush=True)
+            print(_readable(payload) if readable else json_text(payload), flush=True)
     if subscription.stopped:
         raise BrokenPipeError
     if suspicious := subscription.suspicious():
