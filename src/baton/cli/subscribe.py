@@ -26,13 +26,15 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     parser.add_argument("ids", nargs="*", metavar="ID", help="the jobs")
     parser.add_argument("--job", action="append", default=[], metavar="ID", help="a job, as an option; may repeat")
     parser.add_argument("--follow-all", action="store_true", help="every job of this registry, until interrupted")
-    parser.add_argument("--timeout", type=float, metavar="S", help="give up after S seconds (default: the first job's)")
+    parser.add_argument(
+        "--timeout", type=float, metavar="S", help="give up after S seconds (default: the largest limit of the jobs)"
+    )
     parser.add_argument(
         "--idle-timeout",
         type=float,
         metavar="S",
         help="give up after S seconds without an event of any of the jobs, also while they are pending "
-        "(default: the first job's)",
+        "(default: the largest limit of the jobs)",
     )
     parser.add_argument("--allow-plaintext", action="store_true", default=None, help="no TLS to another machine")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, also on a terminal")
