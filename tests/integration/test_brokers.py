@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import pwd
+import shlex
 import signal
 import socket
 import ssl
@@ -227,11 +228,8 @@ def production(kind, request, tmp_path):
 
 
 def environment(folder, role):
-    env = {"HOME": "/nowhere"}
-    for line in (folder / f"{role}.env").read_text().splitlines():
-        name, _, value = line.removeprefix("export ").partition("=")
-        env[name] = value.strip("'")
-    return env
+    words = shlex.split((folder / f"{role}.env").read_text())
+    return {"HOME": "/nowhere"} | dict(word.split("=", 1) for word in words if word != "export")
 
 
 def address(folder, role):
@@ -352,11 +350,11 @@ def test_renewing_keeps_the_names_unless_others_are_given(tmp_path):
     write_set("nats", str(folder), hosts=[], port=8883, mtls=False, renew=True)
     assert names_in(folder / "server.crt") == before
     env = (folder / "worker.env").read_text()
-    assert "MQTT_BROKER='b.example'" in env
+    assert "export MQTT_BROKER=b.example\n" in env
     write_set("nats", str(folder), hosts=["c.example"], port=8883, mtls=False, renew=True)
     assert names_in(folder / "server.crt") == ["c.example", "localhost", "127.0.0.1"]
     for role in ("worker", "orchestrator"):
-        assert "export MQTT_BROKER='c.example'\n" in (folder / f"{role}.env").read_text()
+        assert "export MQTT_BROKER=c.example\n" in (folder / f"{role}.env").read_text()
     assert (folder / "worker.env").read_text() == env.replace("b.example", "c.example")
 
 
@@ -391,6 +389,32 @@ def test_a_set_that_cannot_be_renewed_or_named(tmp_path):
     write_set("nats", str(tmp_path / "x"), hosts=[], port=1, mtls=False)
     with pytest.raises(InvalidValue, match=r"another broker.*--nats"):
         write_set("mosquitto", str(tmp_path / "x"), hosts=[], port=1, mtls=False, renew=True)
+
+
+@pytest.mark.parametrize("name", ["höme", "it's $(touch pwned) `touch pwned`", 'a "b" \\n #c', "MQTT_BROKER=x"])
+def test_the_folder_of_a_set_may_have_any_name(kind, name, tmp_path):
+    folder, port = tmp_path / name, free_port()
+    if kind == "mosquitto":
+        make_for_mosquitto(folder)
+    write_set(kind, str(folder), hosts=["localhost"], port=port, mtls=False)
+    write_set(kind, str(folder), hosts=["127.0.0.1"], port=port, mtls=False, renew=True)
+    broker = Broker(kind, config=str(folder / f"{kind}.conf"), port=port)
+    try:
+        assert Baton(tmp_path)("broker", "check", "--set", str(folder)).out.count("ok  ") == 6
+        shown = subprocess.run(
+            ["sh", "-c", '. "$1"; printf %s "$MQTT_BROKER $MQTT_CA_CERTS"', "sh", folder / "worker.env"],
+            capture_output=True, text=True, check=True, cwd=tmp_path,
+        )  # fmt: skip
+    finally:
+        broker.remove()
+    assert shown.stdout == f"127.0.0.1 {folder}/ca.crt"
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1bb", "a\udcffb"])
+def test_a_folder_whose_name_no_configuration_can_hold_is_refused(kind, name, tmp_path):
+    with pytest.raises(InvalidValue, match="folder"):
+        write_set(kind, str(tmp_path / name), hosts=[], port=1, mtls=False)
 
 
 class TestWhichBroker:

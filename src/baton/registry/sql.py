@@ -121,9 +121,11 @@ class SqlRegistry:
             conditions.append("(created_at, job_id) < (:after_ns, :after_id)")
             values["after_ns"], values["after_id"] = parse_cursor(after)
         restriction = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        # What was just updated are few: without the plus SQLite would rather walk all jobs in the order wanted.
+        created = "created_at" if where is None or where.updated_from_ns is None else "+created_at"
         with self._reading() as tx:
             rows = tx.rows(
-                f"{_SELECT}{restriction} ORDER BY created_at DESC, job_id DESC LIMIT :limit",
+                f"{_SELECT}{restriction} ORDER BY {created} DESC, job_id DESC LIMIT :limit",
                 {**values, "limit": limit + 1},
             )
         following = None
@@ -508,6 +510,7 @@ def _conditions(where: JobFilter | None) -> tuple[list[str], dict[str, Any]]:
         ("agent_session", "agent_session =", where.agent_session),
         ("created_from_ns", "created_at >=", where.created_from_ns),
         ("created_until_ns", "created_at <=", where.created_until_ns),
+        ("updated_from_ns", "updated_at >=", where.updated_from_ns),
     ):
         if value is not None:
             conditions.append(f"{comparison} :{name}")
