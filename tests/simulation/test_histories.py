@@ -33,8 +33,8 @@ def test_no_history_breaks_a_promise(full, seed, figure):
 
 
 def plant_leaving_the_end(monkeypatch):
-    """A completed job may run again."""
-    monkeypatch.setitem(lifecycle._FOLLOWS, Status.COMPLETED, frozenset({Status.RUNNING}))
+    """A completed job may still be cancelled."""
+    monkeypatch.setitem(lifecycle._FOLLOWS, Status.COMPLETED, frozenset({Status.CANCELLED}))
 
 
 def plant_stale_writes(monkeypatch):
