@@ -43,9 +43,9 @@ def settings() -> str:
         rows.append(f"| `{name}` | {f'`{variable}`' if variable else ''} | {shown} | {text} |")
     return (
         f"# Settings\n\n{_GENERATED}\n"
-        "Weakest to strongest: built-in default, config file, environment, flag. `baton config show` prints each value with\n"
-        "where it came from. The config file is `baton.toml`: the user's in `$XDG_CONFIG_HOME/baton/`, then the one in the home\n"
-        "folder (`.hermes/baton.toml`), which wins; or the one file that `BATON_CONFIG` names.\n\n"
+        "Weakest to strongest: built-in default, config file, environment, flag. `baton config show` prints each\n"
+        "value with where it came from. The config file is `baton.toml`: the user's in `$XDG_CONFIG_HOME/baton/`,\n"
+        "then the one in the home folder (`.hermes/baton.toml`), which wins; or the one that `BATON_CONFIG` names.\n\n"
         + "\n".join(rows)
         + "\n"
     )
@@ -55,8 +55,8 @@ def error_tree() -> str:
     tree = inspect.getdoc(errors) or ""
     return (
         f"# Errors\n\n{_GENERATED}\n"
-        "An error is one line on stderr: what is wrong, why, and what to do next. In Python each is an exception of its own\n"
-        f"(`baton.JobNotFound`, ...), with the exit code the command ends with:\n\n```text\n{tree}\n```\n"
+        "An error is one line on stderr: what is wrong, why, and what to do next. In Python each is an exception\n"
+        f"of its own (`baton.JobNotFound`, ...), with the exit code the command ends with:\n\n```text\n{tree}\n```\n"
     )
 
 
