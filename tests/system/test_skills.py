@@ -14,6 +14,7 @@ import sys
 import pytest
 import yaml
 
+from baton import __version__
 from baton.cli.main import VERBS, describe
 from support.command import BATON, Baton
 
@@ -140,6 +141,20 @@ def test_commands_inside_its_sentences_are_there(page):
             usage = chosen.choices[rest[0]]
         for option in (word for word in rest if word.startswith("--")):
             assert option in usage.format_help(), command
+
+
+def test_the_plugin_for_claude_code_carries_them_all():
+    """Whether Claude Code finds it valid is tested in tests/agents."""
+    manifests = {}
+    for name in ("marketplace", "plugin"):
+        with open(os.path.join(ROOT, "..", ".claude-plugin", f"{name}.json"), encoding="utf-8") as file:
+            manifests[name] = json.load(file)
+    (entry,) = manifests["marketplace"]["plugins"]
+    assert [os.path.normpath(os.path.join(entry["source"], each)) for each in entry["skills"]] == [
+        f"skills/{name}" for name in NAMES
+    ]
+    assert entry["name"] == manifests["plugin"]["name"]
+    assert entry["version"] == manifests["plugin"]["version"] == __version__
 
 
 # -- the scripts -----------------------------------------------------------------------------------------------
