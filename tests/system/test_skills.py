@@ -44,6 +44,9 @@ def baton(tmp_path, tmux):
         XDG_STATE_HOME=str(tmp_path / "state"),
     )  # fmt: skip
     yield baton
+    # An agent that outlived its test would start another broker, to say how it ended.
+    for session in baton("session", "list", "--json").json:
+        baton("session", "stop", session["name"], "--mode", "hard", code=None)
     baton("broker", "down", code=None)
 
 
@@ -122,8 +125,6 @@ def test_every_command_in_it_runs_and_exits_as_it_says(baton, page):
     assert lines
     done = in_bash(baton, [(BEFORE.get(skill, ":"), 0), *lines, (AFTER.get(skill, ":"), 0), ("wait", 0)])
     assert done.returncode == 0, done
-    for session in baton("session", "list", "--json").json:
-        baton("session", "stop", session["name"], "--mode", "hard")
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -319,6 +320,16 @@ def test_a_file_of_that_name_that_never_was_ours_is_not_overwritten(plain, tmp_p
     (tmp_path / "d" / ".baton-skills.json").write_text("[what is this")
     plain.refused("skills", "install", "--dir", "d")
     assert not (tmp_path / "nowhere").exists()
+
+
+def test_two_places_that_are_one_by_a_link_are_written_once(plain, tmp_path):
+    (tmp_path / ".agents/skills").mkdir(parents=True)
+    (tmp_path / ".claude").mkdir()
+    (tmp_path / ".claude/skills").symlink_to("../.agents/skills")
+    assert ".agents" not in plain("skills", "install").out
+    (tmp_path / ".agents/skills" / STOP).write_text("my own words")
+    plain("skills", "install", "--force")
+    assert [path.name for path in (tmp_path / ".agents/skills" / STOP).parent.glob("*.bak*")] == ["SKILL.md.bak"]
 
 
 def test_skills_of_an_older_version_are_brought_up_to_date(plain, tmp_path):

@@ -112,7 +112,9 @@ def _targets(options: argparse.Namespace) -> list[str]:
         return [options.dir]
     chosen = [name for name in _PLACES if getattr(options, name)] or list(_PLACES)
     base = os.path.expanduser("~") if options.user else ""
-    return [os.path.join(base, _PLACES[name]) for name in chosen]
+    folders = [os.path.join(base, _PLACES[name]) for name in chosen]
+    # Of two that are one by a link, the first: nothing is to be done twice.
+    return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]
 
 
 def _plan(folder: str, files: dict[str, bytes], *, force: bool) -> list[_Step]:
