@@ -13,8 +13,8 @@ test: $(VENV)/.dev-installed system-packages lint
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.dev-installed
-	$(BIN)/ruff check src tests bench scripts
-	$(BIN)/ruff format --check src tests bench scripts
+	$(BIN)/ruff check src tests bench scripts skills
+	$(BIN)/ruff format --check src tests bench scripts skills
 	$(BIN)/mypy
 
 security: $(VENV)/.dev-installed system-packages
