@@ -7,6 +7,7 @@ import json
 from baton.errors import ManifestGone, ManifestInvalid
 from baton.fsio import read_file, replace_file
 from baton.model import Value
+from baton.processes import started_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -34,6 +35,13 @@ class Manifest(Value):
     workdir: str | None
     pane_pid: int | None
     pane_started: int | None
+
+    def process_lives(self) -> bool | None:
+        """Whether the very process that the session was made with still runs here; None when it is not named."""
+        if self.pane_pid is None:
+            return None
+        started = started_at(self.pane_pid)
+        return started is not None and self.pane_started in (None, started)
 
     def write(self, path: str) -> None:
         record = {"schema_version": SCHEMA_VERSION} | self._fields()

@@ -95,6 +95,17 @@ def test_a_session_that_is_not_there_gets_no_name(baton, tmux):
     assert baton("agent", "list", "--json").json == []
 
 
+def test_the_active_pane_is_the_one_that_counts(tmp_path, tmux):
+    baton = Baton(tmp_path, BATON_HOST="here")
+    tmux.start("gpu")
+    tmux("split-window", "-t", "=gpu:", "sleep", "600")
+    publish(baton, tmux)
+    tmux("kill-pane", "-t", "=gpu:0.0")
+    baton("agent", "resolve", "gpu", "--control")
+    refusal = baton.refused("agent", "publish", "x", "--session", "y", "--tmux-socket", tmux.socket)
+    assert f"see: tmux -S {tmux.socket} ls" in refusal
+
+
 @pytest.mark.parametrize("name", ["../x", "", "a b", "x" * 10_000, "HOUMAO-", "HOUMAO", "-x", "--", "a;b", "\u202egpu"])
 def test_a_wrong_name_is_refused_before_anything_is_built_from_it(baton, tmux, name):
     tmux.start("s")

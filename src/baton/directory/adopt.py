@@ -9,6 +9,7 @@ from baton.directory.record import AgentRecord, new_record
 from baton.errors import SessionGone
 from baton.fsio import make_private_dir, remove_file
 from baton.manifest import Manifest
+from baton.processes import started_at
 from baton.tmux import NoServer, Tmux
 
 TYPE_CHECKING = False
@@ -36,7 +37,13 @@ def adopted_record(
     except NoServer as error:
         raise SessionGone(f"{error}; start the session first, or name its socket with --tmux-socket") from None
     if not panes:
-        raise SessionGone(f"tmux at socket {socket} has no session {session_name!r}; see: tmux -L {socket} ls")
+        option = "-S" if socket.startswith("/") else "-L"
+        raise SessionGone(f"tmux at socket {socket} has no session {session_name!r}; see: tmux {option} {socket} ls")
+    # The pane that a person would type into: the first one may be any.
+    active = tmux.run("display-message", "-p", "-t", f"={session_name}:", "#{pane_id}").strip()
+    pane = next((pane for pane in panes if pane.pane_id == active), panes[0])
+    if pane.dead:
+        raise SessionGone(f"the active pane of tmux session {session_name!r} is dead; start something in it first")
     path = _manifest_path(settings.state_dir, generation_id)
     record = new_record(
         agent_name,
@@ -62,8 +69,8 @@ def adopted_record(
         socket=record.socket,
         host=settings.host,
         workdir=None,
-        pane_pid=panes[0].pid,
-        pane_started=None,
+        pane_pid=pane.pid,
+        pane_started=started_at(pane.pid),
     ).write(path)
     return record
 
