@@ -6,14 +6,15 @@ import os
 import time
 
 from baton.cli.main import Parser, add_common, sentence
-from baton.cli.output import json_text, on_terminal, parse_duration, print_table, say
+from baton.cli.output import json_text, on_terminal, one_line, parse_duration, print_table, say
 from baton.clock import parse_time
 from baton.config import Settings
 from baton.directory import open_directory, ownership
 from baton.directory.base import State
-from baton.directory.names import Names, check_agent_id, check_generation_id, derived_id
+from baton.directory.names import Names, check_generation_id, derived_id
+from baton.directory.record import in_seconds
 from baton.directory.resolve import resolve
-from baton.errors import AgentTaken, InvalidValue, OwnershipLost
+from baton.errors import ControlRefused, InvalidValue, OwnershipLost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -69,61 +70,52 @@ def _publish_options(action: argparse.ArgumentParser) -> None:
     action.add_argument("--generation", metavar="G", help="which live session it is (default: a new one)")
     action.add_argument("--agent-def-dir", metavar="DIR", help="where the agent is defined, if anywhere")
     action.add_argument("--takeover", action="store_true", help="take the name from a session that still owns it")
+    action.add_argument("--no-tmux-check", action="store_true", help="believe the manifest without asking tmux")
     _lease(action)
 
 
 def _publish(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
-    from baton.directory.adopt import forget_adopted
-
-    record = _described_record(options, settings, directory)
-    try:
-        stored = ownership.publish(directory, record, takeover=options.takeover)
-    except AgentTaken:
-        forget_adopted(settings, record.generation_id)
-        raise
-    _tell(options, stored, f"{stored.agent_name} is published until {stored.lease_expires_at}")
-    return 0
-
-
-def _described_record(options: argparse.Namespace, settings: Settings, directory: Directory) -> AgentRecord:
-    from baton.directory.adopt import adopted_record
-    from baton.directory.record import new_generation_id, new_record
-    from baton.manifest import read_manifest
-
-    names = Names(settings.agent_name_prefix)
-    name = names.canonical(options.name)
-    lease_ns = _lease_ns(options)
     if options.agent_def_dir is not None:
         options.agent_def_dir = os.path.abspath(options.agent_def_dir)
     if options.manifest is None:
-        return adopted_record(
-            settings,
-            agent_name=name,
-            agent_id=check_agent_id(options.agent_id or derived_id(name)),
-            generation_id=check_generation_id(options.generation or new_generation_id()),
-            tool=options.tool or settings.agent,
-            session_name=options.session or names.bare(options.name),
-            socket=settings.tmux_socket,
-            now_ns=directory.now_ns(),
-            lease_ns=lease_ns,
-            agent_def_dir=options.agent_def_dir,
-        )
+        stored = _publish_session(options, settings, directory)
+    else:
+        record = _described_record(options, settings, directory)
+        stored = ownership.publish(directory, record, takeover=options.takeover)
+    _tell(options, stored, f"{stored.agent_name} is published until {in_seconds(stored.lease_expires_at)}")
+    return 0
+
+
+def _publish_session(options: argparse.Namespace, settings: Settings, directory: Directory) -> AgentRecord:
+    from baton.directory.adopt import adopt
+    from baton.directory.record import new_generation_id
+
+    names = Names(settings.agent_name_prefix)
+    name = names.canonical(options.name)
+    return adopt(
+        settings,
+        directory,
+        agent_name=name,
+        agent_id=derived_id(name) if options.agent_id is None else names.explicit_id(options.agent_id),
+        generation_id=check_generation_id(options.generation or new_generation_id()),
+        tool=options.tool or settings.agent,
+        session_name=options.session or names.bare(options.name),
+        socket=settings.tmux_socket,
+        lease_ns=_lease_ns(options),
+        agent_def_dir=options.agent_def_dir,
+        takeover=options.takeover,
+    )
+
+
+def _described_record(options: argparse.Namespace, settings: Settings, directory: Directory) -> AgentRecord:
+    """What a manifest says, after a look at whether it is still true."""
+    from baton.directory.control import control_target
+    from baton.directory.record import new_record
+    from baton.manifest import read_manifest
+
+    name = Names(settings.agent_name_prefix).canonical(options.name)
     path = os.path.abspath(options.manifest)
     manifest = read_manifest(path)
-    record = new_record(
-        name,
-        manifest.agent_id,
-        manifest.generation_id,
-        now_ns=directory.now_ns(),
-        lease_ns=lease_ns,
-        tool=manifest.tool,
-        backend=manifest.backend,
-        manifest_path=path,
-        session_name=manifest.session_name,
-        socket=manifest.socket,
-        host=manifest.host or settings.host,
-        agent_def_dir=options.agent_def_dir,
-    )
     for option, told in (
         ("session", manifest.session_name), ("tmux_socket", manifest.socket), ("tool", manifest.tool),
         ("agent_id", manifest.agent_id), ("generation", manifest.generation_id),
@@ -132,6 +124,25 @@ def _described_record(options: argparse.Namespace, settings: Settings, directory
             raise InvalidValue("--" + option.replace("_", "-"), f"is {told!r} in the manifest; leave it out")
     if manifest.agent_name != name:
         raise InvalidValue("--manifest", f"is of {manifest.agent_name}, not of {name}")
+    record = new_record(
+        name,
+        manifest.agent_id,
+        manifest.generation_id,
+        now_ns=directory.now_ns(),
+        lease_ns=_lease_ns(options),
+        tool=manifest.tool,
+        backend=manifest.backend,
+        manifest_path=path,
+        session_name=manifest.session_name,
+        socket=manifest.socket,
+        host=manifest.host or settings.host,
+        agent_def_dir=options.agent_def_dir,
+    )
+    if not options.no_tmux_check:
+        try:
+            control_target(record, host=settings.host)
+        except ControlRefused as error:
+            raise ControlRefused(f"{error}; --no-tmux-check publishes it all the same") from None
     return record
 
 
@@ -144,7 +155,7 @@ def _refresh_options(action: argparse.ArgumentParser) -> None:
 def _refresh(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
     agent_id = _owned_id(options, settings, directory)
     record = ownership.refresh(directory, agent_id, options.generation, lease_ns=_lease_ns(options))
-    _tell(options, record, f"{record.agent_name} is published until {record.lease_expires_at}")
+    _tell(options, record, f"{record.agent_name} is published until {in_seconds(record.lease_expires_at)}")
     return 0
 
 
@@ -157,12 +168,10 @@ def _remove(options: argparse.Namespace, settings: Settings, directory: Director
     from baton.directory.adopt import forget_adopted
 
     agent_id = _owned_id(options, settings, directory)
-    try:
-        record = ownership.remove(directory, agent_id, options.generation)
-    finally:
-        forget_adopted(settings, options.generation)
+    record = ownership.remove(directory, agent_id, options.generation)
     if record is None:
         raise OwnershipLost(f"nothing is published for {agent_id}")
+    forget_adopted(settings, directory, record)
     _tell(options, record, f"{record.agent_name} is free")
     return 0
 
@@ -280,33 +289,48 @@ def _show(options: argparse.Namespace, settings: Settings, directory: Directory)
 
 
 def _cleanup_options(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--grace-seconds", type=float, default=300, metavar="S", help="spare what is younger (300)")
+    action.add_argument(
+        "--grace-seconds", "--grace", default="300", metavar="S", help="spare what is younger: 300 (default), 90s, 15m"
+    )
     action.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     action.add_argument("--no-tmux-check", action="store_true", help="go by the lease alone, do not ask tmux")
 
 
 def _cleanup(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
-    from baton.directory.adopt import forget_adopted
+    from baton.directory.adopt import forget_adopted, sweep_manifests
     from baton.directory.cleanup import Action, Observer, cleanup
 
-    if not options.grace_seconds >= 0:
-        raise InvalidValue("--grace-seconds", "must not be negative")
+    grace_sec = _grace_sec(options.grace_seconds)
     observer = None if options.no_tmux_check else Observer(settings.host)
-    shown = []
-    for decision in cleanup(directory, observer=observer, grace_sec=options.grace_seconds, dry_run=options.dry_run):
+    shown, failed = [], False
+    for decision in cleanup(directory, observer=observer, grace_sec=grace_sec, dry_run=options.dry_run):
         entry = decision.entry
+        failed = failed or decision.failed
         if decision.action is Action.REMOVE and entry.record is not None and not options.dry_run:
-            forget_adopted(settings, entry.record.generation_id)
+            forget_adopted(settings, directory, entry.record)
         name = entry.record.agent_name if entry.record else None
+        why = one_line(decision.why, 1000)
         if options.json:
-            shown.append(
-                {"agent_id": entry.agent_id, "agent_name": name, "action": decision.action, "why": decision.why}
-            )
-        elif decision.action is not Action.KEEP or options.dry_run or on_terminal():
-            print(f"{'would ' if options.dry_run else ''}{decision.action}\t{name or entry.agent_id}\t{decision.why}")
+            shown.append({"agent_id": entry.agent_id, "agent_name": name, "action": decision.action, "why": why})
+        elif decision.action is not Action.KEEP or decision.failed or options.dry_run or on_terminal():
+            print(f"{'would ' if options.dry_run else ''}{decision.action}\t{name or entry.agent_id}\t{why}")
+    for path in sweep_manifests(settings, directory, grace_sec=grace_sec, dry_run=options.dry_run):
+        if not options.json:
+            say(f"{'would remove' if options.dry_run else 'removed'} {one_line(path, 1000)}, the manifest of no agent")
     if options.json:
         print(json_text(shown, indent=2))
-    return 0
+    return 1 if failed else 0
+
+
+def _grace_sec(text: str) -> float:
+    """Plain seconds, or a duration with its unit."""
+    try:
+        seconds = float(text)
+    except ValueError:
+        return parse_duration("--grace-seconds", text) / 10**9
+    if not 0 <= seconds < float("inf"):
+        raise InvalidValue("--grace-seconds", "must be a number of seconds, 0 or more, or a duration such as 15m")
+    return seconds
 
 
 def _watch_options(action: argparse.ArgumentParser) -> None:
@@ -385,10 +409,10 @@ def _def_dir(action: argparse.ArgumentParser) -> None:
 
 
 def _lease_ns(options: argparse.Namespace) -> int:
-    lease_ns = parse_duration("--lease", options.lease)
-    if lease_ns == 0:
-        raise InvalidValue("--lease", "must be longer than nothing")
-    return lease_ns
+    try:
+        return ownership.checked_lease(parse_duration("--lease", options.lease))
+    except InvalidValue as error:
+        raise InvalidValue("--lease", error.why) from None
 
 
 def _tell(options: argparse.Namespace, record: AgentRecord, done: str | None) -> None:

@@ -115,9 +115,11 @@ class FileDirectory:
             lock = os.path.join(self._locks, agent_id)
             with FileLock(lock):
                 slot = _FileSlot(self, self.get(agent_id))
-                yield slot
-                if slot.emptied:
-                    remove_file(lock)  # the last thing we do; whoever waits for it notices, and makes it anew
+                try:
+                    yield slot
+                finally:
+                    if slot.empty:
+                        remove_file(lock)  # the last thing we do; whoever waits for it notices, and makes it anew
 
     def put(self, before: Entry, record: AgentRecord) -> None:
         folder = self.folder_of(record.agent_id)
@@ -215,19 +217,19 @@ class _FileSlot:
     def __init__(self, directory: FileDirectory, entry: Entry) -> None:
         self._directory = directory
         self.entry = entry
-        self.emptied = False
+        self.empty = entry.absent
 
     def put(self, record: AgentRecord) -> None:
-        self.emptied = False
+        self.empty = False
         self._directory.put(self.entry, record)
 
     def remove(self) -> None:
         self._directory.remove(self.entry)
-        self.emptied = True
+        self.empty = True
 
     def quarantine(self) -> str:
         place = self._directory.set_aside(self.entry)
-        self.emptied = True
+        self.empty = True
         return place
 
 

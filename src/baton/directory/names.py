@@ -52,6 +52,13 @@ class Names:
             )
         return bare
 
+    def explicit_id(self, value: str) -> str:
+        """An id that somebody chose, or InvalidValue: one that reads like a canonical name would be taken for that."""
+        prefix = self.prefix.lower()
+        if value.lower() == prefix.rstrip("-_") or value.lower().startswith(prefix):
+            raise InvalidValue("agent id", f"must not be {_shown(value)}: it reads like a name under {self.prefix!r}")
+        return check_agent_id(value)
+
 
 _WANTED: Final = "must be 1 to 64 of A-Z a-z 0-9 _ -, and begin with a letter or digit"
 
@@ -86,10 +93,10 @@ def derived_id(canonical_name: str) -> str:
 
 
 def nearest(canonical_name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant."""
+    """The known name that was probably meant: never the very one that was asked for."""
     from difflib import get_close_matches
 
-    lower = {name.lower(): name for name in known}
+    lower = {name.lower(): name for name in known if name != canonical_name}
     found = get_close_matches(canonical_name.lower(), lower, 1, 0.85)
     return lower[found[0]] if found else None
 

@@ -154,6 +154,11 @@ def checked(record: AgentRecord) -> AgentRecord:
         raise InvalidValue(field, why) from None
 
 
+def in_seconds(moment: str) -> str:
+    """A stored time as a person wants to see it."""
+    return format_time(parse_time(moment) // 10**9 * 10**9)
+
+
 def new_generation_id() -> str:
     return os.urandom(16).hex()
 
