@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
 SCHEMA_VERSION = 1
+_MAX_BYTES: Final = 64 * 1024
 _TEXTS: Final = ("agent_name", "agent_id", "generation_id", "backend", "tool", "session_name")
 _OPTIONAL_TEXTS: Final = ("socket", "host", "workdir")
 
@@ -51,7 +52,10 @@ class Manifest(Value):
 def read_manifest(path: str) -> Manifest:
     """ManifestGone when there is no such file, ManifestInvalid when it is not a manifest."""
     try:
-        record = json.loads(read_file(path))
+        content = read_file(path, _MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise ManifestInvalid(f"manifest {path} is longer than {_MAX_BYTES} bytes")
+        record = json.loads(content)
     except FileNotFoundError:
         raise ManifestGone(f"manifest {path} no longer exists") from None
     except OSError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -510,5 +511,143 @@ def test_a_lookup_works_where_one_may_not_write(files):
 def test_removal_leaves_no_lock_behind(files):
     mine = ownership.publish(files, record(files))
     ownership.remove(files, mine.agent_id, "g1")
+    assert ownership.remove(files, mine.agent_id, "g1") is None
     assert os.listdir(os.path.join(files.where, "locks")) == []
-    assert os.listdir(os.path.join(files.where, "names")) == []
+    assert os.listdir(os.path.join(files.where, "names")) == [".whole"]
+
+
+def drop(files, record, content=None):
+    """What somebody else puts there."""
+    folder = files.folder_of(record.agent_id)
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "record.json"), "wb") as file:
+        file.write(content or record.content())
+
+
+def age(files):
+    """As if nobody had touched the folder for a while."""
+    os.utime(os.path.join(files.where, "live_agents"), (10**9, 10**9))
+
+
+def test_a_record_that_could_not_be_read_is_found_once_it_can(files):
+    later = record(files, "cpu", agent_id="later")
+    drop(files, later, b"half of a rec")
+    age(files)
+    assert find(files, "cpu").record is None
+    drop(files, later)
+    assert find(files, "cpu").record == later
+
+
+def test_a_record_that_comes_while_names_are_noted_is_found(files, monkeypatch):
+    drop(files, record(files, "gpu", agent_id="first"))
+    age(files)
+    late = record(files, "cpu", agent_id="late")
+    real = files.get
+
+    def get(agent_id):
+        if agent_id == "first":
+            drop(files, late)
+        return real(agent_id)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(files, "get", get)
+        assert find(files, "gpu").record is not None
+    assert find(files, "cpu").record == late
+
+
+def test_names_that_were_lost_are_noted_anew(files):
+    first = ownership.publish(files, record(files, agent_id="first"))
+    shutil.rmtree(os.path.join(files.where, "names"))
+    assert find(files, "gpu").record == first
+    shutil.rmtree(os.path.join(files.where, "names"))
+    ownership.publish(files, record(files, "cpu", agent_id="second", generation="g2"))
+    assert find(files, "gpu").record == first
+
+
+def test_the_next_lookup_opens_no_other_record_once_names_are_noted(files, monkeypatch):
+    for number in range(10):
+        drop(files, record(files, f"n{number}", agent_id=f"id{number}"))
+    age(files)
+    assert find(files, "n7").record is not None
+    opened = []
+    real = files.get
+    monkeypatch.setattr(files, "get", lambda agent_id: opened.append(agent_id) or real(agent_id))
+    assert find(files, "n7").record is not None
+    assert len(opened) <= 3
+
+
+def test_a_huge_record_is_not_read(files):
+    mine = ownership.publish(files, record(files))
+    drop(files, record(files, agent_id="huge"))
+    with open(os.path.join(files.folder_of("huge"), "record.json"), "r+b") as file:
+        file.truncate(200 * 10**9)
+    assert files.get("huge").state is State.INVALID
+    assert "longer than" in files.get("huge").why
+    assert find(files, "gpu").record == mine
+
+
+def put_file(path, elsewhere):
+    with open(path, "w") as file:
+        file.write("not a folder")
+
+
+def put_link(path, elsewhere):
+    os.symlink(elsewhere, path)
+
+
+def put_dangling_link(path, elsewhere):
+    os.symlink("/nowhere/at/all", path)
+
+
+@pytest.mark.parametrize("put", [put_file, put_link, put_dangling_link])
+def test_what_is_no_folder_is_set_aside_and_blocks_nothing(files, tmp_path, put):
+    theirs = record(files, agent_id="trap", age_ns=2 * HOUR, lease_ns=HOUR)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "record.json").write_bytes(theirs.content())
+    ownership.publish(files, record(files, "last", agent_id="z"))
+    for name in ("again", "trap"):
+        put(files.folder_of(name), str(elsewhere))
+    assert files.get("trap").state is State.MALFORMED
+    mine = ownership.publish(files, record(files, "again", agent_id="again", generation="g2"))
+    assert files.get("again").record == mine
+    decided = {each.entry.agent_id: each for each in cleanup(files, observer=None, grace_sec=0)}
+    assert decided["trap"].action is Action.QUARANTINE
+    assert not os.path.lexists(files.folder_of("trap"))
+    assert (elsewhere / "record.json").read_bytes() == theirs.content(), "somebody else's file"
+    assert len(os.listdir(os.path.join(files.where, "quarantine"))) == 2
+
+
+def test_a_record_that_is_a_link_is_not_followed(files, tmp_path):
+    theirs = record(files)
+    (tmp_path / "theirs.json").write_bytes(theirs.content())
+    os.makedirs(files.folder_of(theirs.agent_id))
+    os.symlink(tmp_path / "theirs.json", os.path.join(files.folder_of(theirs.agent_id), "record.json"))
+    assert files.get(theirs.agent_id).state is State.MALFORMED
+
+
+def test_one_entry_that_cannot_be_removed_stops_no_other(files, monkeypatch):
+    for name in ("a", "b", "c"):
+        plant(files, record(files, name, agent_id=name, age_ns=2 * HOUR, lease_ns=HOUR))
+    real = files.remove
+
+    def remove(entry):
+        if entry.agent_id == "b":
+            raise PermissionError(13, "Permission denied", "/some/place")
+        real(entry)
+
+    monkeypatch.setattr(files, "remove", remove)
+    decided = {each.entry.agent_id: each for each in cleanup(files, observer=None)}
+    assert [decided[name].action for name in "abc"] == [Action.REMOVE, Action.KEEP, Action.REMOVE]
+    assert [decided[name].failed for name in "abc"] == [False, True, False]
+    assert "could not remove it: /some/place: Permission denied" in decided["b"].why
+    assert "nothing was changed" not in decided["b"].why, "who can say"
+
+
+def test_a_name_that_is_gone_is_not_suggested(files):
+    mine = ownership.publish(files, record(files, "reviewer", agent_id="r"))
+    drop(files, mine, b"rubbish")
+    os.utime(os.path.join(files.folder_of("r"), "record.json"), (1, 1))
+    assert "did you mean" not in find(files, "reviewer").text
+    assert actions(files)["r"] is Action.QUARANTINE
+    assert "did you mean" not in find(files, "reveiwer").text

@@ -72,7 +72,9 @@ def test_the_manifest_file_no_longer_exists(agent):
         agent.target(record={"manifest_path": agent.path + ".gone"})
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b'{"schema_version": 1, "agent_name": 5}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b"\xff", b'{"schema_version": 1, "agent_name": 5}', b" " * 70_000]
+)
 def test_the_manifest_is_no_manifest(agent, content):
     agent.target()
     with open(agent.path, "wb") as file:

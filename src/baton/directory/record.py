@@ -82,7 +82,7 @@ class AgentRecord(Value):
     def parse_bytes(cls, content: bytes) -> AgentRecord:
         """The same from what lies in a file: any bytes at all may come."""
         if len(content) > MAX_RECORD_BYTES:
-            raise Unfit(f"is {len(content)} bytes long, at most {MAX_RECORD_BYTES} are allowed")
+            raise Unfit(f"is longer than {MAX_RECORD_BYTES} bytes")
         try:
             value = json.loads(content.decode(), object_pairs_hook=_without_duplicates)
         except (ValueError, RecursionError):
