@@ -300,6 +300,24 @@ def test_a_word_that_is_the_name_of_one_and_the_id_of_another_is_ambiguous(direc
     assert find(directory, "HOUMAO-gpu").record.agent_name == "HOUMAO-gpu"
 
 
+def test_an_id_does_not_answer_for_a_name_that_has_expired(directory):
+    plant(directory, record(directory, "gpu", age_ns=2 * HOUR, lease_ns=HOUR))
+    other = ownership.publish(directory, record(directory, "cpu", agent_id="gpu", generation="g2"))
+    assert find(directory, "gpu").reason is Reason.EXPIRED
+    assert resolve(directory, Names(), "gpu", by_id=True).record == other
+    assert find(directory, "cpu").record == other
+
+
+def test_what_is_given_as_an_id_is_only_an_id(directory):
+    ownership.publish(directory, record(directory, "gpu"))
+    found = resolve(directory, Names(), "gpu", by_id=True)
+    assert (found.record, found.reason) == (None, Reason.MISSING)
+    assert "there is no live agent with id gpu" in found.text
+    assert resolve(directory, Names(), derived_id("HOUMAO-gpu"), by_id=True).record is not None
+    with pytest.raises(InvalidValue, match="agent id"):
+        resolve(directory, Names(), "../x", by_id=True)
+
+
 def test_a_near_miss_is_told(directory):
     ownership.publish(directory, record(directory, "reviewer"))
     assert "did you mean HOUMAO-reviewer?" in find(directory, "reveiwer").text

@@ -2,28 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import time
 
 from baton.cli.main import Parser, add_common, sentence
 from baton.cli.output import json_text, on_terminal, one_line, parse_duration, print_table, say
-from baton.clock import parse_time
 from baton.config import Settings
 from baton.directory import open_directory, ownership
 from baton.directory.base import State
 from baton.directory.names import Names, check_generation_id, derived_id
 from baton.directory.record import in_seconds
 from baton.directory.resolve import resolve
-from baton.errors import ControlRefused, InvalidValue, OwnershipLost
+from baton.errors import BatonError, ControlRefused, InvalidValue, OwnershipLost, RegistryUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from collections.abc import Iterator, Sequence
     from typing import Any, Final
 
     from baton.directory.base import Directory, Entry
     from baton.directory.record import AgentRecord
+    from baton.directory.resolve import Resolution
 
 _ACTIONS: Final = {
     "publish": "give a name to a tmux session, for as long as its lease lasts",
@@ -35,18 +35,18 @@ _ACTIONS: Final = {
     "cleanup": "remove what is expired, missing or malformed, with a reason for each",
     "watch": "print changes as they happen",
 }
-_COLOURS: Final = {State.FRESH: "green", State.EXPIRED: "yellow"}
+_OK: Final = "ok"
+_COLOURS: Final = {"fresh": "green", "expired": "yellow"}
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
     parser = Parser(prog=f"baton {verb}", description="The directory of live agents: a name leads to its session.")
-    add_common(parser)
+    _common(parser)
+    parser.set_defaults(json=False)
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
     for name, text in _ACTIONS.items():
         action = actions.add_parser(name, help=text, description=sentence(text))
-        add_common(action)
-        action.add_argument("--directory", metavar="URL", help="file:FOLDER or postgresql://... (default: your own)")
-        action.add_argument("--json", action="store_true", help="print data as JSON")
+        _common(action)
         _OPTIONS.get(name, lambda _: None)(action)
     options = parser.parse_args(arguments)
     settings = Settings(vars(options))
@@ -55,6 +55,18 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         return _RUN[options.action](options, settings, directory)
     finally:
         directory.close()
+
+
+def _common(parser: argparse.ArgumentParser) -> None:
+    """What may stand in front of the action as well as behind it."""
+    add_common(parser)
+    parser.add_argument(
+        "--directory",
+        metavar="URL",
+        default=argparse.SUPPRESS,
+        help="file:/FOLDER or postgresql://... (default: your own)",
+    )
+    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print data as JSON")
 
 
 # -- publish, refresh, remove ------------------------------------------------------------------------------
@@ -147,7 +159,7 @@ def _described_record(options: argparse.Namespace, settings: Settings, directory
 
 
 def _refresh_options(action: argparse.ArgumentParser) -> None:
-    _name(action, "the agent, by name or id")
+    _name_or_id(action)
     _generation(action)
     _lease(action)
 
@@ -160,7 +172,7 @@ def _refresh(options: argparse.Namespace, settings: Settings, directory: Directo
 
 
 def _remove_options(action: argparse.ArgumentParser) -> None:
-    _name(action, "the agent, by name or id")
+    _name_or_id(action)
     _generation(action)
 
 
@@ -179,7 +191,7 @@ def _remove(options: argparse.Namespace, settings: Settings, directory: Director
 def _owned_id(options: argparse.Namespace, settings: Settings, directory: Directory) -> str:
     """The id under which that generation published, also when its lease has run out; for what was never published,
     the id it would have."""
-    found = resolve(directory, Names(settings.agent_name_prefix), options.name)
+    found = _find(options, settings, directory)
     for entry in found.entries:
         if entry.record is not None and entry.record.generation_id == options.generation:
             return entry.agent_id
@@ -195,28 +207,25 @@ def _owned_id(options: argparse.Namespace, settings: Settings, directory: Direct
 
 
 def _resolve_options(action: argparse.ArgumentParser) -> None:
-    _name(action, "the agent, by name or id")
+    _name_or_id(action)
     action.add_argument("--explain", action="store_true", help="say what was looked at, and why it counts or not")
     action.add_argument("--control", action="store_true", help="also check that the session can be controlled")
     _def_dir(action)
 
 
 def _resolve(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
-    found = resolve(directory, Names(settings.agent_name_prefix), options.name)
+    found = _find(options, settings, directory)
+    if options.explain and options.json:
+        shown = _explained(found, directory)
+        if options.control and found.record is not None:
+            shown["control"] = _control(options, settings, found.record)
+        print(json_text(shown, indent=2))
+        return 0 if found.record is not None and shown.get("control", _OK) == _OK else 1
     if options.explain:
-        if options.json:
-            shown = {
-                "record": found.record.record() if found.record else None,
-                "reason": found.reason,
-                "explanation": found.text,
-                "looked_at": [_entry_json(entry, directory.now_ns()) for entry in found.entries],
-            }
-            print(json_text(shown, indent=2))
-            return 0 if found.record else 1
         for entry in found.entries:
             named = f" of {entry.record.agent_name}" if entry.record else ""
-            say(f"looked at {entry.agent_id}{named}: {entry.state}{entry.why and ': ' + entry.why}")
-        say(f"{found.reason}: {found.text}")
+            say(one_line(f"looked at {entry.agent_id}{named}: {entry.state}{entry.why and ': ' + entry.why}", 1000))
+        say(one_line(f"{found.reason}: {found.text}", 1000))
         if found.record is None:
             return 1
     record = found.found()
@@ -224,6 +233,28 @@ def _resolve(options: argparse.Namespace, settings: Settings, directory: Directo
         _target(options, settings, record)
     _tell(options, record, None)
     return 0
+
+
+def _find(options: argparse.Namespace, settings: Settings, directory: Directory) -> Resolution:
+    return resolve(directory, Names(settings.agent_name_prefix), options.name, by_id=options.id)
+
+
+def _explained(found: Resolution, directory: Directory) -> dict[str, Any]:
+    return {
+        "record": found.record.record() if found.record else None,
+        "reason": found.reason,
+        "explanation": found.text,
+        "looked_at": [_entry_json(entry, directory.now_ns()) for entry in found.entries],
+    }
+
+
+def _control(options: argparse.Namespace, settings: Settings, record: AgentRecord) -> str:
+    """`ok`, or why it cannot be controlled."""
+    try:
+        _target(options, settings, record)
+    except BatonError as error:
+        return str(error)
+    return _OK
 
 
 def _target(options: argparse.Namespace, settings: Settings, record: AgentRecord) -> None:
@@ -240,50 +271,49 @@ def _target(options: argparse.Namespace, settings: Settings, record: AgentRecord
 def _list(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
     now_ns = directory.now_ns()
     entries = list(directory.all())
+    times: dict[str, int] = {}
+    for entry in entries:
+        if entry.record is not None and entry.state is State.FRESH:
+            times[entry.record.agent_name] = times.get(entry.record.agent_name, 0) + 1
+
+    def verdict(entry: Entry) -> str:
+        fresh = entry.record is not None and entry.state is State.FRESH
+        return "ambiguous" if fresh and entry.record and times[entry.record.agent_name] > 1 else entry.state.value
+
     if options.json:
-        print(json_text([_entry_json(entry, now_ns) for entry in entries], indent=2))
+        print(json_text([_entry_json(entry, now_ns) | {"verdict": verdict(entry)} for entry in entries], indent=2))
         return 0
     if not entries:
         say("no live agents")
         return 0
-    fresh = [entry.record.agent_name for entry in entries if entry.record and entry.state is State.FRESH]
     rows, colours = [], []
     for entry in sorted(entries, key=lambda entry: (entry.record.agent_name if entry.record else "~", entry.agent_id)):
         record = entry.record
-        ambiguous = record is not None and entry.state is State.FRESH and fresh.count(record.agent_name) > 1
         rows.append((
             record.agent_name if record else "?",
-            "ambiguous" if ambiguous else entry.state.value,
+            verdict(entry),
             entry.agent_id,
             (record.host or settings.host) if record else "",
             record.session_name if record else "",
             _left(record, now_ns) if record else entry.why,
         ))  # fmt: skip
-        colours.append("red" if ambiguous else _COLOURS.get(entry.state, "red"))
+        colours.append(_COLOURS.get(verdict(entry), "red"))
     print_table(("NAME", "VERDICT", "ID", "HOST", "SESSION", "LEASE LEFT"), rows, colours)
     return 0
 
 
 def _show_options(action: argparse.ArgumentParser) -> None:
-    _name(action, "the agent, by name or id")
+    _name_or_id(action)
     _def_dir(action)
 
 
 def _show(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
-    from baton.errors import BatonError
-
-    found = resolve(directory, Names(settings.agent_name_prefix), options.name)
-    shown: dict[str, Any] = {"reason": found.reason, "explanation": found.text}
-    shown["looked_at"] = [_entry_json(entry, directory.now_ns()) for entry in found.entries]
+    found = _find(options, settings, directory)
     if found.record is None and not found.entries:
         found.found()
+    shown = _explained(found, directory)
     if found.record is not None:
-        shown["record"] = found.record.record()
-        try:
-            _target(options, settings, found.record)
-            shown["control"] = "ok"
-        except BatonError as error:
-            shown["control"] = str(error)
+        shown["control"] = _control(options, settings, found.record)
     print(json_text(shown, indent=2))
     return 0 if found.record is not None else 1
 
@@ -335,23 +365,30 @@ def _grace_sec(text: str) -> float:
 
 def _watch_options(action: argparse.ArgumentParser) -> None:
     action.add_argument("name", nargs="?", metavar="NAME", help="only this agent, by name or id")
+    _id(action)
     action.add_argument("--interval", type=float, default=1.0, metavar="S", help="look so often (default: 1)")
     action.add_argument("--timeout", type=float, metavar="S", help="stop after so long, with exit code 2")
 
 
 def _watch(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
-    if not options.interval > 0:
+    if not 0 < options.interval < float("inf"):
         raise InvalidValue("--interval", "must be more than 0")
-    names = Names(settings.agent_name_prefix)
-    wanted = None if options.name is None else names.canonical(options.name)
     end = None if options.timeout is None else time.monotonic() + options.timeout
-    before: dict[str, Entry] = {}
+    before: dict[str, Entry] | None = None
+    away = False
     while True:
-        entries = directory.all() if wanted is None else iter(resolve(directory, names, options.name).entries)
-        now = {entry.agent_id: entry for entry in entries}
-        for change, entry in _changes(before, now):
-            _tell_change(options, change, entry, directory.now_ns())
-        before = now
+        try:
+            entries = directory.all() if options.name is None else _find(options, settings, directory).entries
+            now = {entry.agent_id: entry for entry in entries}
+            for change, entry in _changes(before or {}, now):
+                _tell_change(options, change, entry, directory.now_ns())
+            before, away = now, False
+        except RegistryUnavailable as error:
+            if before is None:
+                raise
+            if not away:
+                say(one_line(f"baton: {error}; trying again", 1000))
+            away = True
         left = options.interval if end is None else min(options.interval, end - time.monotonic())
         if left <= 0:
             return 2
@@ -383,14 +420,23 @@ def _tell_change(options: argparse.Namespace, change: str, entry: Entry, now_ns:
         return
     name = entry.record.agent_name if entry.record else entry.agent_id
     more = f"session {entry.record.session_name}, {_left(entry.record, now_ns)} left" if entry.record else entry.why
-    print(f"{time.strftime('%H:%M:%S')}  {change:<9}  {name}  {entry.state}  {more}", flush=True)
+    print(f"{time.strftime('%H:%M:%S')}  {change:<9}  {name}  {entry.state}  {one_line(more, 1000)}", flush=True)
 
 
 # -- what they share -----------------------------------------------------------------------------------------
 
 
-def _name(action: argparse.ArgumentParser, text: str = "the name, with or without its prefix") -> None:
-    action.add_argument("name", metavar="NAME", help=text)
+def _name(action: argparse.ArgumentParser) -> None:
+    action.add_argument("name", metavar="NAME", help="the name, with or without its prefix")
+
+
+def _name_or_id(action: argparse.ArgumentParser) -> None:
+    action.add_argument("name", metavar="NAME", help="the agent, by name or id")
+    _id(action)
+
+
+def _id(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--id", action="store_true", help="NAME is an id, and nothing else")
 
 
 def _generation(action: argparse.ArgumentParser) -> None:
@@ -439,12 +485,14 @@ def _entry_json(entry: Entry, now_ns: int) -> dict[str, Any]:
 
 
 def _left(record: AgentRecord, now_ns: int) -> str:
-    seconds = (parse_time(record.lease_expires_at) - now_ns) // 10**9
-    if seconds < 0:
+    """Rounded up: a lease of 24h that was just given is one of 24h."""
+    left_ns = record.expires_ns() - now_ns
+    if left_ns < 0:
         return "none"
+    seconds = -(-left_ns // 10**9)
     for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
         if seconds >= 2 * size:
-            return f"{seconds // size}{unit}"
+            return f"{-(-seconds // size)}{unit}"
     return f"{seconds}s"
 
 

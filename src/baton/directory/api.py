@@ -96,20 +96,25 @@ def _with_host(record: AgentRecord, settings: Settings, directory: Directory) ->
     return record.replace(host=settings.host) if directory.multi_host and record.host is None else record
 
 
-def resolve_live_agent_record(name_or_id: str, **where: Unpack[Where]) -> AgentRecord | None:
-    """The one fresh record of that name or id; None when it is missing, malformed, invalid, expired, of another name,
-    or ambiguous."""
+def resolve_live_agent_record(name_or_id: str, *, by_id: bool = False, **where: Unpack[Where]) -> AgentRecord | None:
+    """The one fresh record of that name or id (`by_id`: of that id alone); None when it is missing, malformed, invalid,
+    expired, of another name, or ambiguous."""
     with _opened(where) as (settings, directory):
-        return resolve(directory, Names(settings.agent_name_prefix), name_or_id).record
+        return resolve(directory, Names(settings.agent_name_prefix), name_or_id, by_id=by_id).record
 
 
 def resolve_for_control(
-    name_or_id: str, *, needs_agent_def_dir: bool = False, agent_def_dir: str | None = None, **where: Unpack[Where]
+    name_or_id: str,
+    *,
+    by_id: bool = False,
+    needs_agent_def_dir: bool = False,
+    agent_def_dir: str | None = None,
+    **where: Unpack[Where],
 ) -> Target:
     """The session of that name or id, after everything that leads to it was checked. AgentNotFound when there is no
     fresh record, a ControlRefused of its own for each way in which it cannot be trusted."""
     with _opened(where) as (settings, directory):
-        record = resolve(directory, Names(settings.agent_name_prefix), name_or_id).found()
+        record = resolve(directory, Names(settings.agent_name_prefix), name_or_id, by_id=by_id).found()
     return control_target(
         record, host=settings.host, needs_agent_def_dir=needs_agent_def_dir, agent_def_dir=agent_def_dir
     )

@@ -7,6 +7,7 @@ from enum import StrEnum
 
 from baton.directory.base import State
 from baton.directory.control import TMUX_OWN_SOCKET
+from baton.directory.record import in_seconds
 from baton.errors import BatonError, InvalidValue, ManifestGone, ManifestInvalid, TmuxUnavailable
 from baton.manifest import read_manifest
 from baton.model import Value
@@ -148,7 +149,7 @@ def _decide(entry: Entry, now_ns: int, grace_ns: int, observer: Observer | None)
         return _decide_fresh(entry, record, now_ns, grace_ns, observer)
     if now_ns - record.expires_ns() <= grace_ns:
         return Action.KEEP, f"its lease ran out less than {_seconds(grace_ns)} ago"
-    expired = f"its lease ran out at {record.lease_expires_at}"
+    expired = f"its lease ran out at {in_seconds(record.lease_expires_at)}"
     if observer is None:
         return Action.REMOVE, expired
     liveness, seen = observer.look(record)
@@ -162,7 +163,7 @@ def _decide_unfit(entry: Entry, now_ns: int, grace_ns: int) -> tuple[Action, str
     if entry.absent:
         return Action.KEEP, "it is gone already"
     if entry.state in (State.NEWER, State.UNREADABLE):
-        return Action.KEEP, f"its record {entry.why}"
+        return Action.KEEP, f"its record {entry.why}; it is kept, however old"
     if now_ns - entry.touched_ns <= grace_ns:
         return Action.KEEP, f"{entry.state}, but touched less than {_seconds(grace_ns)} ago"
     if entry.state is State.MISSING:
@@ -175,11 +176,11 @@ def _decide_fresh(
 ) -> tuple[Action, str]:
     """A lease that still runs keeps a name from others; a session that is certainly gone needs it no more."""
     if observer is None or now_ns - entry.touched_ns <= grace_ns:
-        return Action.KEEP, f"fresh until {record.lease_expires_at}"
+        return Action.KEEP, f"fresh until {in_seconds(record.lease_expires_at)}"
     liveness, seen = observer.look(record)
     if liveness is Liveness.GONE:
         return Action.REMOVE, seen
-    return Action.KEEP, f"fresh until {record.lease_expires_at}, {seen}"
+    return Action.KEEP, f"fresh until {in_seconds(record.lease_expires_at)}, {seen}"
 
 
 def _seconds(ns: int) -> str:

@@ -92,6 +92,11 @@ def derived_id(canonical_name: str) -> str:
     return digest[:32]
 
 
+def is_derived(value: str) -> bool:
+    """Whether it has the form of a derived id: nobody calls an agent so."""
+    return re.fullmatch(r"[0-9a-f]{32}", value, re.ASCII) is not None
+
+
 def nearest(canonical_name: str, known: Iterable[str]) -> str | None:
     """The known name that was probably meant: never the very one that was asked for."""
     from difflib import get_close_matches

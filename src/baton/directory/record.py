@@ -224,10 +224,10 @@ def _fields(where: str, value: object, checks: Mapping[str, Callable[[object], A
         raise Unfit(f"{where} must be an object, not {_kind(value)}")
     within = "" if checks is _TOP else where + "."
     if checks is _TOP and type(value.get("schema_version")) is int and value["schema_version"] > SCHEMA_VERSION:
-        raise Newer(f"was written by a newer baton (schema {value['schema_version']})")
+        raise Newer(f"was written by a newer baton (schema {str(value['schema_version'])[:20]})")
     unknown = sorted(value.keys() - checks.keys())
     if unknown:
-        raise Unfit(f"{within}{unknown[0][:40]} is a field that does not belong there")
+        raise Unfit(f"{within}{ascii(unknown[0][:40])[1:-1]} is a field that does not belong there")
     found: dict[str, Any] = {}
     for name, check in checks.items():
         if name in _OPTIONAL and value.get(name) is None:
