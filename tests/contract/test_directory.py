@@ -8,17 +8,20 @@ import os
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 
 from baton.directory import ownership
 from baton.directory.base import State
-from baton.directory.cleanup import Action, cleanup
+from baton.directory.cleanup import Action, Observer, cleanup
+from baton.directory.control import control_target
 from baton.directory.files import FileDirectory
 from baton.directory.names import Names, derived_id
 from baton.directory.postgres import PostgresDirectory
 from baton.directory.record import new_record
 from baton.directory.resolve import Reason, resolve
-from baton.errors import AgentNotFound, AgentTaken, InvalidValue, OwnershipLost
+from baton.errors import AgentNotFound, AgentTaken, InvalidValue, OwnershipLost, RegistryUnavailable, RemoteAgent
+from baton.registry.postgres import PostgresRegistry
 
 HOUR = 3600 * 10**9
 DAY = 24 * HOUR
@@ -669,3 +672,83 @@ def test_a_name_that_is_gone_is_not_suggested(files):
     assert "did you mean" not in find(files, "reviewer").text
     assert actions(files)["r"] is Action.QUARANTINE
     assert "did you mean" not in find(files, "reveiwer").text
+
+
+# -- PostgreSQL alone ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared(tmp_path, request):
+    store = Store("postgresql", tmp_path, request)
+    yield store
+    store.directory.close()
+
+
+def test_a_shared_record_without_its_host_is_nobodys_neighbour(shared):
+    directory = shared.directory
+    lost = record(directory, age_ns=2 * HOUR, lease_ns=HOUR).replace(host=None)
+    plant(directory, lost)
+    decided = list(cleanup(directory, observer=Observer("here"), grace_sec=0))
+    assert decided[0].action is Action.KEEP
+    assert "it is on a host that is not named" in decided[0].why
+    with pytest.raises(RemoteAgent, match="not named"):
+        control_target(directory.get(lost.agent_id).record, host="here")
+    # Whoever runs it gives it its host back.
+    mine = ownership.publish(directory, record(directory))
+    assert directory.get(mine.agent_id).record == mine
+
+
+def test_a_row_whose_id_is_none_is_passed_over(shared):
+    directory = shared.directory
+    mine = ownership.publish(directory, record(directory))
+    connection = directory._database.connection()
+    for number in range(600):
+        connection.execute("INSERT INTO live_agents VALUES (%s, 'HOUMAO-gpu', 0, '{}')", [f"../{number}"])
+    assert [entry.agent_id for entry in directory.all()] == [mine.agent_id]
+    assert find(directory, "gpu").record == mine
+    assert len(list(cleanup(directory, observer=None, grace_sec=0))) == 1
+
+
+def test_a_server_that_isolates_more_by_default_stops_nobody(shared, postgres):
+    with psycopg.connect(postgres.url, autocommit=True) as admin:
+        admin.execute("ALTER DATABASE postgres SET default_transaction_isolation TO 'serializable'")
+        try:
+
+            def publish(number):
+                directory = shared.another()
+                try:
+                    for turn in range(20):
+                        fresh = record(directory, generation=f"g{number}-{turn}")
+                        ownership.publish(directory, fresh, takeover=True)
+                finally:
+                    directory.close()
+
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(publish, range(4)))
+        finally:
+            admin.execute("ALTER DATABASE postgres RESET default_transaction_isolation")
+
+
+def test_the_registrys_schema_may_not_be_a_directorys(postgres):
+    with pytest.raises(InvalidValue, match=r"schema .* must not end in _directory"):
+        PostgresRegistry(f"{postgres.url}&schema=team_directory")
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_who_may_not_make_a_schema_is_told_what_to_ask_for(postgres, made):
+    with psycopg.connect(postgres.url, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE guest{made:d} LOGIN")
+        directory = PostgresDirectory(postgres.new_url().replace("baton@", f"guest{made:d}@"))
+        if made:
+            admin.execute(f"CREATE SCHEMA {directory._database.schema}")
+        with pytest.raises(RegistryUnavailable, match="administrator") as refused:
+            ownership.publish(directory, record(FileDirectory("/nowhere")))
+        advice = str(refused.value).rpartition("run: ")[2]
+        admin.execute(advice.encode())
+        assert directory.get("x").absent
+        directory.close()
+
+
+def test_a_huge_row_is_not_fetched(shared):
+    shared.write("huge", "HOUMAO-huge", b" " * 10**6)
+    assert "longer than" in shared.directory.get("huge").why

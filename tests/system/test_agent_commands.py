@@ -11,6 +11,7 @@ import time
 import pytest
 
 from support.command import BATON, Baton, interruptible
+from support.postgres import PostgresServer
 
 
 @pytest.fixture(params=["files", "postgresql"])
@@ -294,3 +295,27 @@ def test_watch_prints_changes_until_it_is_interrupted(tmp_path, tmux):
         watch.wait()
         watch.stdout.close()
     assert baton("agent", "watch", "--timeout", "0.2", code=2).out == ""
+
+
+def test_watch_outlives_a_restart_of_the_server(tmp_path, tmux):
+    server = PostgresServer()
+    baton = Baton(tmp_path, BATON_HOST="here", BATON_DIRECTORY=server.new_url())
+    tmux.start("gpu")
+    record = publish(baton, tmux)
+    watch = subprocess.Popen(
+        [BATON, "agent", "watch", "--json", "--interval", "0.1"],
+        cwd=tmp_path, env=baton.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert json.loads(watch.stdout.readline())["change"] == "appeared"
+        server.stop()
+        assert "trying again" in watch.stderr.readline()
+        server.start()
+        baton("agent", "remove", "gpu", "--generation", record["generation_id"])
+        assert json.loads(watch.stdout.readline())["change"] == "removed"
+    finally:
+        watch.kill()
+        watch.wait()
+        watch.stdout.close()
+        watch.stderr.close()
+        server.remove()

@@ -15,7 +15,7 @@ from baton.directory import open_directory, ownership
 from baton.directory.adopt import forget_adopted, sweep_manifests
 from baton.directory.control import control_target
 from baton.directory.names import Names, derived_id
-from baton.directory.record import new_generation_id, new_record
+from baton.directory.record import UNNAMED_HOST, new_generation_id, new_record
 from baton.directory.resolve import resolve
 
 TYPE_CHECKING = False
@@ -93,7 +93,8 @@ def refresh_live_agent_record(
 
 def _with_host(record: AgentRecord, settings: Settings, directory: Directory) -> AgentRecord:
     """Among the agents of many machines, one that does not say where it is would be found by all and be nobody's."""
-    return record.replace(host=settings.host) if directory.multi_host and record.host is None else record
+    unnamed = directory.multi_host and record.host in (None, UNNAMED_HOST)
+    return record.replace(host=settings.host) if unnamed else record
 
 
 def resolve_live_agent_record(name_or_id: str, *, by_id: bool = False, **where: Unpack[Where]) -> AgentRecord | None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from baton.clock import format_time, parse_time
 from baton.directory.base import State
-from baton.directory.record import checked, in_seconds
+from baton.directory.record import UNNAMED_HOST, checked, in_seconds
 from baton.errors import AgentTaken, InvalidValue, OwnershipLost
 
 TYPE_CHECKING = False
@@ -109,7 +109,7 @@ def remove(directory: Directory, agent_id: str, generation_id: str) -> AgentReco
 
 
 def _is_one_session(owner: AgentRecord, record: AgentRecord) -> bool:
-    hosts = {owner.host, record.host} - {None}
+    hosts = {owner.host, record.host} - {None, UNNAMED_HOST}
     return (owner.session_name, owner.socket) == (record.session_name, record.socket) and len(hosts) < 2
 
 

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 MAX_RECORD_BYTES = 64 * 1024
+# Where many machines share a directory, a record without its host is on none of them that we could tell.
+UNNAMED_HOST = "a host that is not named"
 
 
 class Unfit(Exception):
@@ -95,6 +97,8 @@ class AgentRecord(Value):
         terminal = {"kind": "tmux", "session_name": self.session_name}
         for part, names in ((runtime, ("session_root", "agent_def_dir")), (terminal, ("socket", "host"))):
             part.update({name: getattr(self, name) for name in names if getattr(self, name) is not None})
+        if self.host == UNNAMED_HOST:
+            del terminal["host"]
         return {
             "schema_version": SCHEMA_VERSION,
             "agent_name": self.agent_name,
