@@ -54,6 +54,7 @@ def test_an_id_of_ones_choice_must_not_read_like_a_name(value):
     with pytest.raises(InvalidValue, match="reads like a name"):
         Names().explicit_id(value)
     assert Names().explicit_id("second") == "second"
+    assert Names("fd").explicit_id(derived_id("HOUMAO-gpu")) == "fd3858170c0befd715be727570005359"
 
 
 def test_the_nearest_name_is_the_one_that_was_meant():

@@ -125,7 +125,8 @@ def _described_record(options: argparse.Namespace, settings: Settings, directory
     from baton.directory.record import new_record
     from baton.manifest import read_manifest
 
-    name = Names(settings.agent_name_prefix).canonical(options.name)
+    names = Names(settings.agent_name_prefix)
+    name = names.canonical(options.name)
     path = os.path.abspath(options.manifest)
     manifest = read_manifest(path)
     for option, told in (
@@ -138,7 +139,7 @@ def _described_record(options: argparse.Namespace, settings: Settings, directory
         raise InvalidValue("--manifest", f"is of {manifest.agent_name}, not of {name}")
     record = new_record(
         name,
-        manifest.agent_id,
+        names.explicit_id(manifest.agent_id),
         manifest.generation_id,
         now_ns=directory.now_ns(),
         lease_ns=_lease_ns(options),
@@ -373,6 +374,8 @@ def _watch_options(action: argparse.ArgumentParser) -> None:
 def _watch(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
     if not 0 < options.interval < float("inf"):
         raise InvalidValue("--interval", "must be more than 0")
+    if options.timeout is not None and not options.timeout >= 0:
+        raise InvalidValue("--timeout", "must not be negative")
     end = None if options.timeout is None else time.monotonic() + options.timeout
     before: dict[str, Entry] | None = None
     away = False

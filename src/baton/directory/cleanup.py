@@ -69,11 +69,8 @@ class Observer:
             return Liveness.ALIVE, f"its tmux session {record.session_name!r} lives"
         process = _process(record)
         if process in (Liveness.ALIVE, Liveness.UNKNOWN):
-            alive = f"its process lives, though tmux shows no session {record.session_name!r}"
-            return (
-                process,
-                alive if process is Liveness.ALIVE else f"its manifest {record.manifest_path} is no manifest",
-            )
+            lives = f"its process lives, though tmux shows no session {record.session_name!r}"
+            return process, lives if process is Liveness.ALIVE else f"{record.manifest_path} is no manifest"
         if not socket.startswith("/"):
             return Liveness.UNKNOWN, f"its tmux session is not at socket {socket!r} here, but may be at another's"
         ended = type(sessions) is NoServer or (isinstance(sessions, NoSocket) and process is Liveness.GONE)
@@ -115,13 +112,15 @@ def cleanup(
         raise InvalidValue("grace_sec", "must be a number of seconds, 0 or more")
     grace_ns = int(grace_sec * 10**9)
     for entry in directory.all():
-        decision = decide(entry, directory.now_ns(), grace_ns, observer)
-        if decision.action is not Action.KEEP and not dry_run:
-            try:
+        intent = "judge"
+        try:
+            decision = decide(entry, directory.now_ns(), grace_ns, observer)
+            if decision.action is not Action.KEEP and not dry_run:
+                intent = decision.action
                 decision = _carry_out(directory, decision, grace_ns, observer)
-            except (BatonError, OSError) as error:
-                why = f"could not {decision.action} it: {error}"
-                decision = decision.replace(action=Action.KEEP, why=why, failed=True)
+        except (BatonError, OSError) as error:
+            why = f"could not {intent} it: {error}"
+            decision = Decision(entry=entry, action=Action.KEEP, why=why, failed=True)
         yield decision
 
 

@@ -55,7 +55,8 @@ class Names:
     def explicit_id(self, value: str) -> str:
         """An id that somebody chose, or InvalidValue: one that reads like a canonical name would be taken for that."""
         prefix = self.prefix.lower()
-        if value.lower() == prefix.rstrip("-_") or value.lower().startswith(prefix):
+        reads_like_one = value.lower() == prefix.rstrip("-_") or value.lower().startswith(prefix)
+        if reads_like_one and not is_derived(value):
             raise InvalidValue("agent id", f"must not be {_shown(value)}: it reads like a name under {self.prefix!r}")
         return check_agent_id(value)
 
