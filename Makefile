@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench crash security clean
+.PHONY: demo test lint docs reference bench crash security guards soak clean
 
 demo: $(VENV)/.installed
 	@scripts/system-packages tmux=tmux
@@ -13,8 +13,8 @@ test: $(VENV)/.dev-installed system-packages lint
 	$(BIN)/python -m pytest
 
 lint: $(VENV)/.dev-installed
-	$(BIN)/ruff check src tests bench scripts
-	$(BIN)/ruff format --check src tests bench scripts
+	$(BIN)/ruff check src tests bench scripts skills
+	$(BIN)/ruff format --check src tests bench scripts skills
 	$(BIN)/mypy
 
 security: $(VENV)/.dev-installed system-packages
@@ -22,7 +22,20 @@ security: $(VENV)/.dev-installed system-packages
 	    tests/integration/test_subscriber.py --full --timeout 3600
 
 crash: $(VENV)/.dev-installed system-packages
-	$(BIN)/python -m pytest tests/crash tests/unit/test_watch.py tests/contract/test_against_model.py --full --timeout 3600
+	$(BIN)/python -m pytest tests/crash tests/simulation tests/unit/test_watch.py tests/contract/test_against_model.py --full --timeout 3600
+
+docs: $(VENV)/.dev-installed
+	$(BIN)/python scripts/reference.py --check
+	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+
+reference: $(VENV)/.dev-installed
+	$(BIN)/python scripts/reference.py
+
+guards: $(VENV)/.dev-installed system-packages
+	$(BIN)/python tests/guards/remove_guards.py
+
+soak: $(VENV)/.dev-installed system-packages
+	$(BIN)/python tests/soak/soak.py --minutes 30
 
 bench: $(VENV)/.dev-installed system-packages
 	$(BIN)/python bench/registry.py
@@ -31,7 +44,7 @@ bench: $(VENV)/.dev-installed system-packages
 
 .PHONY: system-packages
 system-packages:
-	@scripts/system-packages tmux=tmux postgres=postgresql strace=strace faketime=faketime bindfs=bindfs mosquitto=mosquitto mosquitto_sub=mosquitto-clients node=nodejs openssl=openssl ss=iproute2
+	@scripts/system-packages tmux=tmux postgres=postgresql strace=strace faketime=faketime bindfs=bindfs mosquitto=mosquitto mosquitto_sub=mosquitto-clients node=nodejs openssl=openssl ss=iproute2 zsh=zsh fish=fish
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -238,7 +238,7 @@ class Delegation:
         """Once more, with our own eyes, where the work folder is here."""
         job = self._jobs.get_job(payload["job_id"])
         if payload["event"] == EventName.COMPLETED and job.workdir is not None and os.path.isdir(job.workdir):
-            problems = missing_results(job.replace(validate=None))
+            problems = missing_results(job.replace(validate=None), redact=str)
             if problems:
                 self._unverified[job.job_id] = problems
 

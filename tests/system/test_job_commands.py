@@ -479,7 +479,7 @@ def test_help_of_every_verb(default):
     from baton.cli.main import VERBS
 
     overview = default("--help").out
-    for verb in VERBS:
+    for verb in (verb for verb, (_, text) in VERBS.items() if text):  # the others are called by programs
         assert f"  {verb}  " in overview
         assert default(verb, "--help").out.startswith(f"usage: baton {verb}")
     assert default("--version").out == default("version").out

@@ -8,22 +8,37 @@ import shutil
 import sqlite3
 import subprocess
 import sys
+import time
+from importlib.util import find_spec
 
+from baton.agents import agent_names, find_agent
 from baton.broker.local import known_broker
 from baton.cli.main import verb_parser
 from baton.cli.output import counted, one_line
+from baton.clock import format_time, parse_time
 from baton.config import Settings
-from baton.errors import BatonError
-from baton.fsio import network_fs_kind
+from baton.directory import open_directory
+from baton.directory.base import State as EntryState
+from baton.errors import BatonError, TmuxUnavailable
+from baton.fsio import network_fs_kind, try_lock
 from baton.jobs import open_jobs
+from baton.monitor import monitor_lock
+from baton.processes import started_at
 from baton.registry import other_registry_here
+from baton.sessions.inventory import Inventory
+from baton.sessions.model import State
+from baton.tmux import Tmux
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+    from typing import Final
+
+    from baton.sessions.model import Session
 
     Finding = tuple[str, str, str]  # ok | warning | broken, what, how it is or what to do
 
+_VERSION_SEC: Final = 10
 _MARKS = {"ok": "ok     ", "warning": "warning", "broken": "broken "}
 
 
@@ -44,9 +59,16 @@ def _examine(settings: Settings) -> Iterator[Finding]:
     yield "ok", "python", f"{sys.version.split()[0]} at {sys.executable}"
     yield _sqlite()
     yield _tmux()
+    yield _locale()
+    yield _path()
+    yield from _config(settings)
     yield from _folders(settings)
     yield from _registry(settings)
     yield _broker(settings)
+    yield from _sessions(settings)
+    yield _live_agents(settings)
+    yield from _agents(settings)
+    yield from _extras()
 
 
 def _sqlite() -> Finding:
@@ -67,10 +89,46 @@ def _sqlite() -> Finding:
 
 
 def _tmux() -> Finding:
-    if shutil.which("tmux") is None:
-        return "warning", "tmux", "not found; sessions need it (apt install tmux, brew install tmux)"
-    answer = subprocess.run(["tmux", "-V"], capture_output=True, text=True, check=False)
-    return "ok", "tmux", answer.stdout.strip()
+    try:
+        Tmux("any").check_version()
+    except TmuxUnavailable as error:
+        return "warning", "tmux", f"{error}; sessions, submit and the demo need it"
+    return "ok", "tmux", _version("tmux", "-V")
+
+
+def _version(*command: str) -> str:
+    try:
+        done = subprocess.run(
+            command, capture_output=True, text=True, timeout=_VERSION_SEC, check=False, stdin=subprocess.DEVNULL
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return f"does not say its version ({type(error).__name__})"
+    told = (done.stdout or done.stderr).strip().splitlines()
+    return told[0] if told else "does not say its version"
+
+
+def _locale() -> Finding:
+    encoding = sys.getfilesystemencoding()
+    if encoding.lower().replace("-", "") != "utf8" or (sys.stdout.encoding or "").lower().replace("-", "") != "utf8":
+        return "warning", "locale", f"{encoding}, not UTF-8; set LANG=C.UTF-8 so that prompts and paths are shown right"
+    return "ok", "locale", "UTF-8"
+
+
+def _path() -> Finding:
+    found = shutil.which("baton")
+    if found is None:
+        folder = os.path.dirname(sys.executable)
+        return "warning", "PATH", f"`baton` is not on it; agents are given it, you are not: add {folder}"
+    return "ok", "PATH", found
+
+
+def _config(settings: Settings) -> Iterator[Finding]:
+    for path in settings.files:
+        open_to_others = os.stat(path).st_mode & 0o077
+        if open_to_others and settings.sources["mqtt_password"] == path:
+            yield "warning", "config", f"{path} holds a password and can be read by others; chmod 600 {path}"
+        else:
+            yield "ok", "config", path
 
 
 def _broker(settings: Settings) -> Finding:
@@ -115,8 +173,23 @@ def _registry(settings: Settings) -> Iterator[Finding]:
             counts = jobs.stats()
             summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "empty"
             yield "ok", "registry", f"{jobs.registry.where}: {summary}"
+            if counts.get("unsent"):
+                yield (
+                    "warning",
+                    "events",
+                    f"{counted(counts['unsent'], 'event')} not sent yet; `baton monitor --once` sends them",
+                )
             for error in jobs.list_jobs(limit=1000).bad:
                 yield "broken", "registry", f"{error}; mend it or move it away"
+            newest = jobs.list_jobs(limit=1).jobs
+            if newest and parse_time(newest[0].updated_at) > time.time_ns() + 60 * 10**9:
+                yield (
+                    "warning",
+                    "clock",
+                    f"job {newest[0].job_id} is from the future ({newest[0].updated_at}): was it set back?",
+                )
+            else:
+                yield "ok", "clock", format_time(time.time_ns() // 10**9 * 10**9)
             gaps = jobs.audit_gaps()
             if gaps:
                 ids = ", ".join(job.job_id for job in gaps[:5])
@@ -133,3 +206,77 @@ def _registry(settings: Settings) -> Iterator[Finding]:
     other = other_registry_here(settings)
     if other is not None:
         yield "warning", "registry", other
+
+
+def _sessions(settings: Settings) -> Iterator[Finding]:
+    try:
+        inventory = Inventory(settings)
+        running = inventory.all(State.RUNNING)
+        lost = [each.name for each in running if each.host == settings.host and not _lives(each)]
+    except BatonError as error:
+        yield "broken", "sessions", str(error)
+        return
+    if lost:
+        names = ", ".join(lost[:5])
+        yield (
+            "warning",
+            "sessions",
+            f"{names}: gone from tmux without a word; `baton monitor --once` notes what became of them",
+        )
+    yield "ok", "sessions", f"{len(running) - len(lost)} running"
+    watched = False
+    if os.path.exists(monitor_lock(inventory)):
+        lock = try_lock(monitor_lock(inventory))
+        watched = lock is None
+        if lock is not None:
+            os.close(lock)
+    yield "ok", "monitor", "running" if watched else "not running; `baton monitor` notices what dies while nobody looks"
+
+
+def _lives(session: Session) -> bool:
+    return session.pane_pid is None or started_at(session.pane_pid) == session.pane_started
+
+
+def _live_agents(settings: Settings) -> Finding:
+    try:
+        directory = open_directory(settings)
+        try:
+            states = [entry.state for entry in directory.all()]
+        finally:
+            directory.close()
+    except (BatonError, OSError) as error:
+        return "broken", "live agents", str(error)
+    fresh = states.count(EntryState.FRESH)
+    if len(states) > fresh:
+        return (
+            "warning",
+            "live agents",
+            f"{fresh} fresh, {len(states) - fresh} not; `baton agent cleanup --dry-run` says why",
+        )
+    return "ok", "live agents", f"{fresh} fresh, in {directory.where}"
+
+
+def _agents(settings: Settings) -> Iterator[Finding]:
+    for name in agent_names(settings):
+        try:
+            agent = find_agent(settings, name)
+        except BatonError as error:
+            yield "broken", f"agent {name}", str(error)
+            continue
+        found = shutil.which(agent.program)
+        if found is None:
+            yield "ok", f"agent {name}", f"{agent.program} is not installed: {agent.install}"
+        elif name == "shell":
+            yield "ok", f"agent {name}", found
+        else:
+            yield "ok", f"agent {name}", f"{_version(agent.program, '--version')} at {found}"
+
+
+def _extras() -> Iterator[Finding]:
+    for extra, module, needed in (
+        ("postgres", "psycopg", "PostgreSQL"),
+        ("tls", "cryptography", "`baton broker init`"),
+    ):
+        there = find_spec(module) is not None
+        detail = "installed" if there else f"not installed; {needed} needs it: pip install 'tmux-baton[{extra}]'"
+        yield "ok", f"extra {extra}", detail

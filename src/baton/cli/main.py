@@ -43,6 +43,8 @@ VERBS: Final = {
     "broker": ("broker", "the local broker, and others: up, down, status, logs, init, check"),
     "config": ("settings", "show every setting and where it comes from"),
     "doctor": ("doctor", "check what baton needs and what is wrong"),
+    "skills": ("skills", "give agents the skills to use baton: install, list"),
+    "completion": ("completion", "print what makes bash, zsh or fish complete baton's commands"),
     "demo": ("demo", "three agents at work, in half a minute, leaving nothing behind"),
     "version": ("settings", "print the version"),
     "hook": ("hook", ""),  # called by agents, not by people
@@ -63,11 +65,26 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.HelpFormatter(prog, width=max(int(columns), 40) if columns.isdecimal() else 100)
 
 
+class Described(Exception):
+    """In place of running a verb: its parser, for whoever writes about it."""
+
+    def __init__(self, parser: Parser) -> None:
+        super().__init__(parser.prog)
+        self.parser = parser
+
+
 class Parser(argparse.ArgumentParser):
     """argparse, but a wrong command line exits with 64: its own 2 means "timed out" here."""
 
+    describing = False
+
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=_formatter, allow_abbrev=False, **settings)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if Parser.describing:
+            raise Described(self)
+        return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
         print(f"baton: {message}; see `{self.prog} --help`", file=sys.stderr)
@@ -93,6 +110,21 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     common.add_argument("--registry-dir", metavar="DIR", help="folder of the registry (default: HOME/jobs)")
     common.add_argument("--allow-network-fs", action="store_true", help=argparse.SUPPRESS)
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
+
+
+def describe(verb: str) -> Parser:
+    """The parser of a verb, without running it."""
+    from importlib import import_module
+
+    module = import_module(f"baton.cli.{VERBS[verb][0]}")
+    Parser.describing = True
+    try:
+        module.run(verb, [])
+    except Described as described:
+        return described.parser
+    finally:
+        Parser.describing = False
+    raise AssertionError(f"{verb} has no parser")
 
 
 def overview() -> str:

@@ -1,0 +1,165 @@
+"""completion: a script for bash, zsh or fish, made from the parsers themselves."""
+
+from __future__ import annotations
+
+import argparse
+
+from baton.cli.main import VERBS, describe, verb_parser
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+    from typing import Final
+
+    from baton.cli.main import Parser
+
+    Words = dict[str, list[str]]  # after which words, which may follow
+
+# Arguments that name something which is there: the command that lists it.
+_LISTED: Final = {"ID": "list", "NAME": "session list --all"}
+_VALUES: Final = {
+    "--agent": ["claude-code", "codex", "gemini", "shell"],
+    "--event": ["started", "progress", "permission_required", "completed", "error"],
+    "--set": ["pending", "running", "completed", "error", "cancelled"],
+    "--status": ["pending", "running", "completed", "error", "cancelled"],
+    "--mode": ["graceful", "hard", "soft"],
+}
+
+
+def run(verb: str, arguments: Sequence[str]) -> int:
+    parser = verb_parser(verb)
+    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="which one; in bash: . <(baton completion bash)")
+    options = parser.parse_args(arguments)
+    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[options.shell](), end="")
+    return 0
+
+
+def _words() -> tuple[Words, dict[str, str]]:
+    """For `baton`, `baton VERB` and `baton VERB ACTION`: the words that may follow, and what lists their arguments."""
+    words: Words = {"": [verb for verb, (_, text) in VERBS.items() if text]}
+    listed: dict[str, str] = {}
+    for verb in words[""]:
+        parser = describe(verb)
+        words[verb] = [*_options(parser), *_choices(parser)]
+        if (found := _listing(parser)) is not None:
+            listed[verb] = found
+        for name, action in _actions(parser):
+            words[f"{verb} {name}"] = [*_options(action), *_choices(action)]
+            if (found := _listing(action)) is not None:
+                listed[f"{verb} {name}"] = "agent list" if verb == "agent" else found
+    return words, listed
+
+
+def _options(parser: Parser | argparse.ArgumentParser) -> list[str]:
+    return [name for action in parser._actions for name in action.option_strings if action.help != argparse.SUPPRESS]
+
+
+def _choices(parser: Parser | argparse.ArgumentParser) -> list[str]:
+    return [str(name) for action in parser._actions if not action.option_strings for name in action.choices or ()]
+
+
+def _actions(parser: Parser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            yield from action.choices.items()
+
+
+def _listing(parser: Parser | argparse.ArgumentParser) -> str | None:
+    for action in parser._actions:
+        if isinstance(action.metavar, str) and action.metavar in _LISTED:
+            return _LISTED[action.metavar]
+    return None
+
+
+# -- the three shells ------------------------------------------------------------------------------------------
+
+
+def _bash() -> str:
+    words, listed = _words()
+    return f"""# baton's completion for bash: . <(baton completion bash)
+_baton() {{
+    local cur=${{COMP_WORDS[COMP_CWORD]}} prev=${{COMP_WORDS[COMP_CWORD-1]}} place="" words="" listing=""
+    local index
+    for ((index = 1; index < COMP_CWORD; index++)); do
+        [[ ${{COMP_WORDS[index]}} == -* ]] && break
+        case "$place ${{COMP_WORDS[index]}}" in
+{_cases(words)}
+            *) break ;;
+        esac
+    done
+    case "$prev" in
+{_value_cases()}
+    esac
+    case "$place" in
+{_word_cases(words)}
+    esac
+    case "$place" in
+{_listing_cases(listed)}
+    esac
+    if [[ -n $listing && $cur != -* ]]; then
+        words+=" $(baton $listing 2>/dev/null | cut -f1)"
+    fi
+    COMPREPLY=($(compgen -W "$words" -- "$cur"))
+}}
+complete -o default -F _baton baton
+"""
+
+
+def _zsh() -> str:
+    return "autoload -U +X bashcompinit && bashcompinit\n" + _bash().replace("for bash", "for zsh")
+
+
+def _fish() -> str:
+    words, listed = _words()
+    lines = ["# baton's completion for fish: baton completion fish | source", "complete -c baton -f"]
+    for place, following in words.items():
+        condition = _fish_condition(place, words)
+        for word in following:
+            if word.startswith("--"):
+                kind = f"-l {word[2:]}"
+            elif word.startswith("-"):
+                kind = f"-s {word[1:]}"
+            else:
+                text = VERBS[word][1] if not place else ""
+                kind = f"-a {word}" + (f" -d '{_fish_quoted(text)}'" if text else "")
+            values = f" -x -a '{' '.join(_VALUES[word])}'" if word in _VALUES else ""
+            lines.append(f"complete -c baton -n '{condition}' {kind}{values}")
+        if place in listed:
+            lines.append(f"complete -c baton -n '{condition}' -a '(baton {listed[place]} 2>/dev/null | cut -f1)'")
+    return "\n".join(lines) + "\n"
+
+
+def _fish_condition(place: str, words: Words) -> str:
+    if not place:
+        return "__fish_use_subcommand"
+    verb, _, action = place.partition(" ")
+    if action:
+        return f"__fish_seen_subcommand_from {verb}; and __fish_seen_subcommand_from {action}"
+    actions = [name.partition(" ")[2] for name in words if name.startswith(f"{verb} ")]
+    without = f"; and not __fish_seen_subcommand_from {' '.join(actions)}" if actions else ""
+    return f"__fish_seen_subcommand_from {verb}{without}"
+
+
+def _fish_quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("'", "\\'")
+
+
+def _cases(words: Words) -> str:
+    """Which words lead on to a verb or an action of its own."""
+    lead = {place: place if " " in place else f" {place}" for place in words if place}
+    return "\n".join(f'            "{typed}") place="{place}" ;;' for place, typed in lead.items())
+
+
+def _value_cases() -> str:
+    return "\n".join(
+        f'        {name}) COMPREPLY=($(compgen -W "{" ".join(values)}" -- "$cur")); return ;;'
+        for name, values in _VALUES.items()
+    )
+
+
+def _word_cases(words: Words) -> str:
+    return "\n".join(f'        "{place}") words="{" ".join(following)}" ;;' for place, following in words.items())
+
+
+def _listing_cases(listed: dict[str, str]) -> str:
+    return "\n".join(f'        "{place}") listing="{command}" ;;' for place, command in listed.items())
