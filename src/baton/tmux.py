@@ -27,6 +27,14 @@ class NoServer(TmuxUnavailable):
     """Nothing answers at that socket."""
 
 
+class NoSocket(NoServer):
+    """There is no such socket to be seen from here: nobody has made it, or it was moved, or hidden from us."""
+
+
+class SocketRefused(NoServer):
+    """The socket is there, but not for us: who is behind it cannot be told."""
+
+
 def check_session_name(name: str) -> str:
     if _NAME.fullmatch(name):
         return name
@@ -78,7 +86,9 @@ class Tmux:
     def _fail(self, verb: str, reason: str) -> NoReturn:
         # In the words of several versions of tmux, and by the state of the socket.
         if reason.startswith(("no server", "error connecting", "server exited", "lost server")):
-            raise NoServer(f"tmux has no server at socket {self.socket}: {reason}")
+            kind = NoServer if not reason.startswith("error connecting") else SocketRefused
+            kind = NoSocket if reason.endswith("(No such file or directory)") else kind
+            raise kind(f"tmux has no server at socket {self.socket}: {reason}")
         if reason.startswith("duplicate session"):
             raise NameInUse(f"tmux at socket {self.socket} has a session of that name already: {reason}")
         if reason.startswith(("can't find", "no such")):
