@@ -18,6 +18,7 @@ _OLDEST: Final = (3, 2)  # new-session -e, and arguments that are not joined for
 _TIMEOUT_SEC: Final = 10
 _WIDTH, _HEIGHT = 200, 50
 _PANE_FIELDS: Final = ("pane_id", "pane_pid", "pane_dead", "window_activity", "session_name")
+_PASTE_END: Final = "\x1b[201~"  # what follows it would be keys, not text
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 # All that a server of ours inherits: what it is given stays in its environment for everybody to read.
 _SERVER_ENVIRONMENT: Final = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMUX_TMPDIR", "USER")
@@ -54,7 +55,8 @@ class Tmux:
 
     def command(self, *arguments: str) -> list[str]:
         # Whatever the user's tmux.conf says about sessions is about those of a person.
-        return ["tmux", "-f", os.devnull, "-S" if self.socket.startswith("/") else "-L", self.socket, *arguments]
+        server = ["-S" if self.socket.startswith("/") else "-L", self.socket]
+        return ["tmux", "-f", os.devnull, *server, *map(_one_argument, arguments)]
 
     def run(self, *arguments: str, stdin: bytes | None = None) -> str:
         try:
@@ -103,7 +105,7 @@ class Tmux:
         # The name comes last: it may contain spaces.
         listed = self.run("list-panes", "-a", "-F", " ".join(f"#{{{field}}}" for field in _PANE_FIELDS))
         found = []
-        for line in listed.splitlines():
+        for line in listed.removesuffix("\n").split("\n") if listed else ():
             pane_id, pid, dead, active_at, name = line.split(" ", len(_PANE_FIELDS) - 1)
             found.append(
                 Pane(pane_id=pane_id, pid=int(pid), dead=dead == "1", active_at=int(active_at or 0), session_name=name)
@@ -136,6 +138,8 @@ class Tmux:
 
     def paste(self, pane_id: str, text: str, *, enter: bool) -> None:
         """Types a text, whatever is in it, as one piece; the Enter is a key of its own."""
+        if _PASTE_END in text:
+            raise InvalidValue("text", "contains the escape sequence that would end the paste in the middle")
         if text:
             buffer = f"baton-{os.urandom(4).hex()}"
             self.run("load-buffer", "-b", buffer, "-", stdin=text.encode())
@@ -155,6 +159,11 @@ class Tmux:
         argv = self.command("attach-session", *(["-r"] if read_only else []), "-t", f"={name}")
         environment = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
         os.execvpe(argv[0], argv, environment)  # noqa: S606  there is no shell in this
+
+
+def _one_argument(argument: str) -> str:
+    """tmux takes a semicolon at the end of an argument for the end of its command."""
+    return argument[:-1] + r"\;" if argument.endswith(";") else argument
 
 
 def _environment() -> dict[str, str]:

@@ -51,7 +51,8 @@ class Archive:
                 before = self.entries()
             except (ValueError, yaml.YAMLError):
                 # Somebody edited it into something else: it is theirs to mend, not ours to overwrite.
-                os.replace(self._path, f"{self._path}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
+                now = f"{time.strftime('%Y%m%dT%H%M%S')}.{time.time_ns() % 10**9:09d}"
+                os.replace(self._path, f"{self._path}.damaged-{now}")
                 before = []
             after = change(before)
             if after == before:

@@ -29,7 +29,7 @@ from baton.sessions.ending import end_job, end_session
 from baton.sessions.handover import receive
 from baton.sessions.instructions import instructions
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import BEGUN, LAUNCH, Plan, job_label, task_for
+from baton.sessions.launch import BEGUN, LAUNCH, RUNNER_LOG, Plan, job_label, task_for
 from baton.sessions.model import State
 from baton.sessions.outbox import Outbox
 from baton.sessions.story import Story
@@ -128,7 +128,7 @@ class Runner:
     def _unexpected(self, error: Exception) -> str:
         import traceback
 
-        path = os.path.join(self._folder, "runner.log")  # the pane closes with us, and what it showed
+        path = os.path.join(self._folder, RUNNER_LOG)  # the pane closes with us, and what it showed
         replace_file(path, traceback.format_exc().encode())
         return f"the runner failed: {type(error).__name__}: {error}; see {path}"
 
@@ -208,9 +208,7 @@ class Runner:
                 if pipe is not None:
                     pipe.close()
             self._child = None
-        if code < 0:
-            return f"signal {signal.Signals(-code).name}", code
-        return f"exit code {code}", code
+        return (f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"), code
 
     def _feed(self, child: subprocess.Popen[bytes], text: str | None) -> None:
         """The prompt, from a thread: an agent that does not read it must not hold us up."""
@@ -448,6 +446,13 @@ class _Told:
 
     finished: str | None = None
     failed: str | None = None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)  # a real-time signal, which has none
 
 
 def _continue_if_suspended(pid: int) -> None:
