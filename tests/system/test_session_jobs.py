@@ -46,7 +46,7 @@ def ended_once(desk, job, status, detail):
 
 def test_the_exit_code_of_a_command_is_its_verdict(desk):
     job = in_session(desk, "exit 0")
-    story = ended_once(desk, job, "completed", "")
+    story = ended_once(desk, job, "completed", "the command ended with exit code 0")
     assert story[0] == ("started", "shell in session gpu")
     desk.until_state("gpu", "terminated")
     job = in_session(desk, "exit 3")
@@ -118,7 +118,7 @@ def test_a_soft_stop_leaves_the_job_to_its_agent(desk):
     assert started_at(agent)
     assert desk.job(job)["status"] == "running"
     open(os.path.join(desk.folder, "go"), "w").close()
-    ended_once(desk, job, "completed", "")
+    ended_once(desk, job, "completed", "the command ended with exit code 0")
     until(lambda: not desk.processes())
     assert desk.state("gpu") == "archived"
 
@@ -198,7 +198,7 @@ def test_results_that_are_not_there(desk):
     assert "report.txt" in record["detail"]
     assert [event for event, _ in desk.story(job)] == ["started", "error"]
     job = in_session(desk, "echo done > report.txt", "--expect", "report.txt", "--validate", "grep done report.txt")
-    ended_once(desk, job, "completed", "")
+    ended_once(desk, job, "completed", "the command ended with exit code 0")
 
 
 def test_an_event_that_another_attempt_owns_by_now_ends_the_session(desk):

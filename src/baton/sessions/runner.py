@@ -170,14 +170,15 @@ class Runner:
         """What the agent's end means for its job. NotVerified when it claims success and the results are not there."""
         if story.over():
             return
+        ended = "the command ended" if self._agent.exit_is_verdict else f"{self._agent.name} ended"
         if told.failed is not None:
             story.failed(told.failed)
         elif code == 0 and (self._agent.exit_is_verdict or told.finished is not None):
-            story.completed(told.finished or "")
+            story.completed(told.finished or f"{ended} with {exit_text}")
         elif self._agent.exit_is_verdict:
-            story.failed(f"the command ended with {exit_text}")
+            story.failed(f"{ended} with {exit_text}")
         else:
-            story.failed(f"{self._agent.name} ended with {exit_text} before it said that the job was done")
+            story.failed(f"{ended} with {exit_text} before it said that the job was done")
 
     def _run_once(self, launch: Launch, story: Story, told: _Told) -> tuple[str, int]:
         for name, content in launch.files.items():

@@ -94,10 +94,11 @@ def fail_job(settings: Settings, jobs: Jobs, session: Session, detail: str) -> N
 
 
 def _all_processes(session: Session) -> list[Process]:
+    """The runner comes first: it would tell a story of its own about an agent that was killed under its hands."""
     found = marked_processes(session.session_id)
     runner = session.pane_pid
     if runner is not None and session.pane_started is not None and started_at(runner) == session.pane_started:
-        found.append(Process(pid=runner, started=session.pane_started, command="baton runner"))
+        found.insert(0, Process(pid=runner, started=session.pane_started, command="baton runner"))
     return found
 
 
