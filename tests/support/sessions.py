@@ -7,6 +7,8 @@ import os
 import re
 import signal
 import sqlite3
+import subprocess
+import sys
 import time
 from typing import TYPE_CHECKING
 
@@ -20,6 +22,16 @@ from support.waiting import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+_IMPATIENT = "import sys; from baton.sessions import runner; runner._RENEW_SEC = 0.1; runner.main(sys.argv[1])"
+_CREATE_IMPATIENT = """
+import sys, types
+from baton.cli.main import run
+from baton.sessions import launch
+launch.sys = types.SimpleNamespace(executable=sys.argv.pop(1))
+run()
+"""
 
 
 class SessionDesk(Baton):
@@ -47,10 +59,25 @@ class SessionDesk(Baton):
         return list(_with_variable("HOME", str(self.folder)))
 
     def runners(self) -> list[Process]:
-        return [each for each in self.processes() if re.search(r"-m baton.sessions.runner \S+ $", each.command) and "new-session" not in each.command]
+        return [
+            each
+            for each in self.processes()
+            if re.search(r"-m baton.sessions.runner \S+ $", each.command) and "new-session" not in each.command
+        ]
 
     def create(self, name: str, *more: str, agent: str = "shell", **settings) -> dict:
         return self("session", "create", name, "--agent", agent, "--json", *more, **settings).json
+
+    def create_impatient(self, name: str, *more: str) -> None:
+        """The same, with a runner that renews its lease ten times a second."""
+        program = os.path.join(self.folder, "impatient")
+        with open(program, "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\nfor last; do :; done\nexec {sys.executable} -P -c "{_IMPATIENT}" "$last"\n')
+        os.chmod(program, 0o755)
+        subprocess.run(
+            [sys.executable, "-c", _CREATE_IMPATIENT, program, "session", "create", name, *more],
+            cwd=self.folder, env=self.env, check=True, timeout=60, capture_output=True,
+        )  # fmt: skip
 
     def show(self, name: str) -> dict:
         return self("session", "show", name).json
@@ -97,9 +124,7 @@ class SessionDesk(Baton):
     def story(self, job_id: str) -> list[tuple[str, str]]:
         """What was said about a job: event and detail."""
         lines = [json.loads(line) for line in self("logs", job_id, "--json").out.splitlines()]
-        return [
-            (line["payload"]["event"], line["payload"]["detail"]) for line in lines if line["event"] == "published"
-        ]
+        return [(line["payload"]["event"], line["payload"]["detail"]) for line in lines if line["event"] == "published"]
 
 
 def _with_variable(name: str, value: str) -> Iterator[Process]:

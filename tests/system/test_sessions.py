@@ -124,7 +124,9 @@ def test_an_interactive_shell_has_job_control_and_the_terminal_to_itself(desk):
 
 
 def test_the_agent_gets_the_environment_of_whoever_made_the_session(desk, tmp_path):
-    desk.create("gpu", "--prompt", "env > env.txt; tty > tty.txt", MY_OWN="with spaces\nand lines", BATON_JOB_ID="0badcafe")
+    desk.create(
+        "gpu", "--prompt", "env > env.txt; tty > tty.txt", MY_OWN="with spaces\nand lines", BATON_JOB_ID="0badcafe"
+    )
     session = desk.until_state("gpu", "terminated")
     told = (tmp_path / "env.txt").read_text()
     assert "\nMY_OWN=with spaces\nand lines\n" in "\n" + told
@@ -146,7 +148,13 @@ def test_the_archive_keeps_the_one_before_and_what_somebody_broke(desk):
     with open(path + ".bak", encoding="utf-8") as file:
         assert "name: one" in (before := file.read())
         assert "name: two" not in before
-    broken = ["sessions: {not: [a list", "- 1\n", "sessions: text\n", "\x00\xff", "sessions:\n- name: mine\n  note: kept\n"]
+    broken = [
+        "sessions: {not: [a list",
+        "- 1\n",
+        "sessions: text\n",
+        "\x00\xff",
+        "sessions:\n- name: mine\n  note: kept\n",
+    ]
     for number, content in enumerate(broken):
         with open(path, "w", encoding="latin-1") as file:
             file.write(content)
@@ -191,7 +199,9 @@ def test_two_that_create_one_name_at_once_make_one_session(desk, full):
     for number in range(40 if full else 8):
         argv = [BATON, "session", "create", f"n{number}", "--agent", "shell"]
         crew = [
-            subprocess.Popen(argv, cwd=desk.folder, env=desk.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+            subprocess.Popen(
+                argv, cwd=desk.folder, env=desk.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
             for _ in range(3)
         ]
         told = [(each.returncode, out, err) for each in crew for out, err in [each.communicate(timeout=60)]]
@@ -281,7 +291,7 @@ def test_what_cannot_be_made_is_refused_before_anything_is_there(desk, tmp_path)
         (["gpu", "--agent", "codex"], {}, "needs the program 'codex', which is not on your PATH: npm install -g @openai"),
         (["gpu", "--agent", "shell", "--workdir", "gone"], {}, f"workdir {tmp_path}/gone is not a folder"),
         (["gpu", "--agent", "shell", "--workdir", "file"], {}, f"workdir {tmp_path}/file is not a folder"),
-        (["gpu", "--agent", "shell", "--yolo"], {}, "shell has no flag that skips permissions"),
+        (["gpu", "--agent", "shell", "--yolo"], {}, "--yolo means nothing for it"),
         (["g p u", "--agent", "shell"], {}, "session name must be 1 to 64"),
         (["gpu", "--agent", "shell", "--job", "0badcafe"], {}, "no job 0badcafe"),
         (["gpu", "--agent", "shell"], {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}, "tmux 2.8 is too old: baton needs tmux 3.2"),
@@ -327,7 +337,10 @@ def test_a_disk_that_is_full_or_read_only_is_one_clear_error(desk, tmp_path):
     with SmallDisk(str(tmp_path / "disk"), 512) as disk:
         home = {"BATON_HOME": os.path.join(disk.folder, "home")}
         desk("register", "x", **home)
-        for trouble, why in ((disk.full, "No space left|disk is full|disk I/O error"), (disk.read_only, "ead-only|readonly")):
+        for trouble, why in (
+            (disk.full, "No space left|disk is full|disk I/O error"),
+            (disk.read_only, "ead-only|readonly"),
+        ):
             with trouble():
                 assert re.search(why, desk.refused("session", "create", "gpu", "--agent", "shell", **home))
             assert desk("session", "list", "--all", **home).out == ""
