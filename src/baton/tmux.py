@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 
 from baton.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable
 from baton.model import Value
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _OLDEST: Final = (3, 2)  # new-session -e, and arguments that are not joined for a shell
 _TIMEOUT_SEC: Final = 10
+_TRIES: Final = 5
 _WIDTH, _HEIGHT = 200, 50
 _PANE_FIELDS: Final = ("pane_id", "pane_pid", "pane_dead", "window_activity", "session_name")
 _PASTE_END: Final = "\x1b[201~"  # what follows it would be keys, not text
@@ -129,11 +131,19 @@ class Tmux:
         check_session_name(name)
         if len(argv) < 2:
             raise ValueError("tmux hands a single argument to a shell")
-        told = self.run(
+        command = [
             "new-session", "-d", "-P", "-F", "#{pane_id} #{pane_pid}", "-s", name,
             "-x", str(_WIDTH), "-y", str(_HEIGHT), "-c", workdir.replace("#", "##"), "--", *argv,
-        )  # fmt: skip
-        pane_id, pid = told.split()
+        ]  # fmt: skip
+        for tries_left in reversed(range(_TRIES)):
+            try:
+                pane_id, pid = self.run(*command).split()
+                break
+            except NoServer:
+                # The server was just ending with its last session: the next try starts another.
+                if not tries_left:
+                    raise
+                time.sleep(0.05)
         return Pane(pane_id=pane_id, pid=int(pid), dead=False, active_at=0, session_name=name)
 
     def paste(self, pane_id: str, text: str, *, enter: bool) -> None:
