@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
@@ -27,6 +28,7 @@ from baton.sessions.launch import create_session, task_for
 from baton.sessions.model import State
 from baton.tmux import Tmux
 from support.hostile import Hostile
+from support.memory import folder_in_memory
 from support.terminal import Terminal
 from support.waiting import until
 
@@ -74,6 +76,13 @@ interactive = ["{python}", "-I", "{keep}", "file", "{{prompt_file}}"]
 interactive = ["{python}", "-I", "{keep}", "stdin"]
 stdin = true
 """
+
+
+@pytest.fixture
+def tmp_path():
+    """In memory: nothing here is about what survives."""
+    with folder_in_memory() as folder:
+        yield Path(folder)
 
 
 @pytest.fixture
@@ -269,7 +278,7 @@ def test_hostile_reasons(desk, hostile, settings, tally, tmp_path, full):
         for _ in fields:
             tally("exact")
     for number, text in enumerate(
-        each for each in hostile.some(8, full=full) if "\0" not in each and len(each) < 100_000
+        each for each in hostile.some(60 if full else 8, full=False) if "\0" not in each and len(each) < 100_000
     ):
         job = desk.register("sleep 600")
         desk("session", "create", f"r{number}", "--job", job)

@@ -136,6 +136,19 @@ def test_the_agent_gets_the_environment_of_whoever_made_the_session(desk, tmp_pa
     assert (tmp_path / "tty.txt").read_text().startswith("/dev/pts/")
 
 
+def test_a_session_that_tmux_has_lost_is_shown_as_lost_and_can_be_stopped(desk):
+    session = desk.create("gpu")
+    os.kill(session["pane_pid"], signal.SIGKILL)
+    until(lambda: not alive(session["pane_pid"]))
+    assert desk("session", "list").text.split("\t")[:2] == ["gpu", "lost"]
+    assert desk.show("gpu")["alive"] is False
+    assert "is gone from tmux" in desk.refused("session", "send", "gpu", "x")
+    assert "is running already; stop it" in desk.refused("session", "create", "gpu", "--agent", "shell")
+    assert desk("session", "stop", "gpu").text == "gpu\tstopped"
+    until(lambda: not desk.processes(), what="what it left has ended")
+    desk.create("gpu")
+
+
 # -- what is kept --------------------------------------------------------------------------------------------
 
 
