@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 
 import pytest
@@ -254,6 +255,33 @@ def test_what_the_agent_left_running_ends_with_it(desk, hider):
     desk.create("gpu", "--prompt", HIDERS[hider] + "exit 0")
     session = desk.until_state("gpu", "terminated")["session_id"]
     assert marked(desk, session) == []
+
+
+SLOW = """
+import os, signal, time
+told = open("told.txt", "w", buffering=1)
+def hear(number, _):
+    print(signal.Signals(number).name, file=told)
+for each in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(each, hear)
+print(os.getpid(), file=open("pid.txt", "w"), flush=True)
+while not os.path.getsize("told.txt"):
+    time.sleep(0.02)
+end = time.monotonic() + 2.5
+while time.monotonic() < end:
+    time.sleep(0.02)
+"""
+
+
+def test_an_agent_that_takes_its_time_is_asked_once(desk, tmp_path):
+    """By `stop`, not by the runner as well: to many programs, being asked twice means to drop everything."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    job = in_session(desk, f"exec {sys.executable} -I slow.py")
+    pid_of_agent(desk)
+    desk("session", "stop", "gpu", "--grace", "20", "--reason", "enough")
+    assert (tmp_path / "told.txt").read_text().split() == ["SIGTERM", "SIGHUP"]
+    ended_once(desk, job, "error", "the session was stopped: enough")
+    assert desk.row("gpu")["exit"] == "exit code 0"
 
 
 def marked(desk, session_id):

@@ -76,6 +76,7 @@ class Runner:
         self._outbox = Outbox(settings)
         self._stop_asked: str | None = None  # why we are to end, once somebody wants that
         self._on_purpose = False  # and whether that was meant to keep the conversation
+        self._ended_by_stop = False  # and whether `stop` sees to the agent, with its own patience
         self._names_are_ours = True
         self._last_shown = ""
         self._child: subprocess.Popen[bytes] | None = None
@@ -258,7 +259,7 @@ class Runner:
             for timer, chore in chores:
                 if timer.due():
                     chore(story)
-            if self._stop_asked is not None:
+            if self._stop_asked is not None and not self._ended_by_stop:
                 self._end_agent()
 
     def _read_lines(self, fd: int, rest: bytes, story: Story, told: _Told) -> tuple[bytes, bool]:
@@ -297,7 +298,7 @@ class Runner:
         try:
             session = self._inventory.find(self._session.session_id)
             if session is not None and session.ending is not None and self._stop_asked is None:
-                self._stop_asked, self._on_purpose = session.ending, True
+                self._stop_asked, self._on_purpose, self._ended_by_stop = session.ending, True, True
             status = story.status()
         except BatonError as error:
             self._say(f"baton: {error}")
@@ -383,6 +384,7 @@ class Runner:
             directory.close()
 
     def _asked_by_signal(self, number: int, _frame: object) -> None:
+        self._ended_by_stop = False
         if self._stop_asked is None:
             self._stop_asked = f"the session was ended from outside ({signal.Signals(number).name})"
 
