@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -405,3 +406,45 @@ def test_ctrl_c_during_create_undoes_it(desk, tmp_path, after):
     until(lambda: not desk.processes(), 5, f"the runner noticed: {[each.command for each in desk.processes()]}")
     assert os.listdir(os.path.join(desk.home, "sessions")) == []
     desk.create("gpu")
+
+
+def test_a_creation_that_is_killed_leaves_nothing_that_stop_does_not_end(desk, full):
+    """At any moment: before tmux has the session, while its runner waits for the word, or after that."""
+    for number in range(30 if full else 8):
+        creating = subprocess.Popen(
+            [BATON, "session", "create", "gpu", "--agent", "shell"], cwd=desk.folder, env=desk.env,
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        time.sleep(0.06 + 0.02 * (number % 10))  # there is no condition for "anywhere"
+        creating.kill()
+        creating.wait()
+        if desk("session", "list").out:
+            desk("session", "stop", "gpu")
+        until(lambda: not desk.processes(), 8, "everything has ended")
+        assert "no live agent" in desk.refused("agent", "resolve", "gpu")
+    desk.create("gpu")
+
+
+def at_once(desk, *arguments, count=3):
+    """Exit codes and what was said on stderr, of several who do the same at once; those that succeeded first."""
+    crew = [
+        subprocess.Popen([BATON, *arguments], cwd=desk.folder, env=desk.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        for _ in range(count)
+    ]  # fmt: skip
+    return sorted((each.returncode, err) for each in crew for _, err in [each.communicate(timeout=60)])
+
+
+def test_several_who_stop_or_resume_one_session_at_once(desk):
+    session = desk.create("gpu")
+    for _ in range(3):
+        stopped = at_once(desk, "session", "stop", "gpu")
+        assert stopped[0][0] == 0, stopped
+        assert all(code == 0 or "is stopped already" in err for code, err in stopped), stopped
+        assert desk.state("gpu") == "stopped"
+        assert list(desk.archived()) == ["gpu"]
+        until(lambda: not desk.processes(), what="everything has ended")
+        resumed = at_once(desk, "session", "resume", "gpu")
+        assert [code for code, _ in resumed] == [0, 1, 1], resumed
+        assert all("is running" in err or "was changed by somebody else" in err for _, err in resumed[1:]), resumed
+        assert desk.show("gpu")["alive"]
+        assert desk("agent", "resolve", "gpu", "--json").json["generation_id"] == session["generation_id"]
