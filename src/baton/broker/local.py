@@ -284,6 +284,9 @@ def _spawn(command: list[str], log: str, held: int) -> int:
     """A process of its own session that outlives us and holds none of our files but the lock."""
     from subprocess import DEVNULL, Popen
 
+    # Neither the secrets of whoever happened to start it, nor the mark of the session that happened in: `stop` ends
+    # whatever carries that.
+    environment = {name: os.environ[name] for name in ("HOME", "PATH", "TZ") if name in os.environ}
     fd = open_private(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         process = Popen(
@@ -293,6 +296,7 @@ def _spawn(command: list[str], log: str, held: int) -> int:
             stderr=fd,
             start_new_session=True,
             cwd="/",
+            env=environment,
             umask=0o077,
             pass_fds=(held,),
         )

@@ -29,7 +29,7 @@ from baton.sessions.ending import end_job, end_session
 from baton.sessions.handover import receive
 from baton.sessions.instructions import instructions
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import BEGUN, LAUNCH, Plan, job_label, task_for
+from baton.sessions.launch import BEGUN, LAUNCH, RUNNER_LOG, Plan, job_label, task_for
 from baton.sessions.model import State
 from baton.sessions.outbox import Outbox
 from baton.sessions.story import Story
@@ -76,6 +76,7 @@ class Runner:
         self._outbox = Outbox(settings)
         self._stop_asked: str | None = None  # why we are to end, once somebody wants that
         self._on_purpose = False  # and whether that was meant to keep the conversation
+        self._ended_by_stop = False  # and whether `stop` sees to the agent, with its own patience
         self._names_are_ours = True
         self._last_shown = ""
         self._child: subprocess.Popen[bytes] | None = None
@@ -128,7 +129,7 @@ class Runner:
     def _unexpected(self, error: Exception) -> str:
         import traceback
 
-        path = os.path.join(self._folder, "runner.log")  # the pane closes with us, and what it showed
+        path = os.path.join(self._folder, RUNNER_LOG)  # the pane closes with us, and what it showed
         replace_file(path, traceback.format_exc().encode())
         return f"the runner failed: {type(error).__name__}: {error}; see {path}"
 
@@ -170,14 +171,15 @@ class Runner:
         """What the agent's end means for its job. NotVerified when it claims success and the results are not there."""
         if story.over():
             return
+        ended = "the command ended" if self._agent.exit_is_verdict else f"{self._agent.name} ended"
         if told.failed is not None:
             story.failed(told.failed)
         elif code == 0 and (self._agent.exit_is_verdict or told.finished is not None):
-            story.completed(told.finished or "")
+            story.completed(told.finished or f"{ended} with {exit_text}")
         elif self._agent.exit_is_verdict:
-            story.failed(f"the command ended with {exit_text}")
+            story.failed(f"{ended} with {exit_text}")
         else:
-            story.failed(f"{self._agent.name} ended with {exit_text} before it said that the job was done")
+            story.failed(f"{ended} with {exit_text} before it said that the job was done")
 
     def _run_once(self, launch: Launch, story: Story, told: _Told) -> tuple[str, int]:
         for name, content in launch.files.items():
@@ -208,9 +210,7 @@ class Runner:
                 if pipe is not None:
                     pipe.close()
             self._child = None
-        if code < 0:
-            return f"signal {signal.Signals(-code).name}", code
-        return f"exit code {code}", code
+        return (f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"), code
 
     def _feed(self, child: subprocess.Popen[bytes], text: str | None) -> None:
         """The prompt, from a thread: an agent that does not read it must not hold us up."""
@@ -259,7 +259,7 @@ class Runner:
             for timer, chore in chores:
                 if timer.due():
                     chore(story)
-            if self._stop_asked is not None:
+            if self._stop_asked is not None and not self._ended_by_stop:
                 self._end_agent()
 
     def _read_lines(self, fd: int, rest: bytes, story: Story, told: _Told) -> tuple[bytes, bool]:
@@ -298,7 +298,7 @@ class Runner:
         try:
             session = self._inventory.find(self._session.session_id)
             if session is not None and session.ending is not None and self._stop_asked is None:
-                self._stop_asked, self._on_purpose = session.ending, True
+                self._stop_asked, self._on_purpose, self._ended_by_stop = session.ending, True, True
             status = story.status()
         except BatonError as error:
             self._say(f"baton: {error}")
@@ -384,6 +384,7 @@ class Runner:
             directory.close()
 
     def _asked_by_signal(self, number: int, _frame: object) -> None:
+        self._ended_by_stop = False
         if self._stop_asked is None:
             self._stop_asked = f"the session was ended from outside ({signal.Signals(number).name})"
 
@@ -448,6 +449,13 @@ class _Told:
 
     finished: str | None = None
     failed: str | None = None
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)  # a real-time signal, which has none
 
 
 def _continue_if_suspended(pid: int) -> None:
