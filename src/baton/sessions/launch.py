@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from baton.agents.base import Agent
     from baton.config import Settings
+    from baton.model import Job
     from baton.sessions.inventory import Inventory
     from baton.tmux import Pane
 
@@ -290,6 +291,11 @@ def task_for(session: Session, folder: str, *, prompt: str | None, resume: bool)
         workdir=session.workdir,
         hook=hook_command(session.agent),
     )
+
+
+def session_name(job: Job) -> str:
+    """Of a session that is made for this attempt of a job."""
+    return f"job-{job.job_id}-{job.attempt}"
 
 
 def job_label(session: Session) -> str:

@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from baton.model import Job
     from baton.sessions.model import Session
 
-LEASE_SEC: Final = 60
-_RENEW_SEC: Final = 15.0
 _LOOK_SEC: Final = 1.0
 _PULSE_SEC: Final = 20.0
 _REFRESH_SEC: Final = 600.0
@@ -116,9 +114,9 @@ class Runner:
         if job_id is None:
             return None
         if attempt is not None:
-            return jobs.renew_lease(job_id, attempt=attempt, lease_sec=LEASE_SEC)
+            return jobs.renew_lease(job_id, attempt=attempt, lease_sec=self._settings.lease_sec)
         try:
-            return jobs.pick_job(job_id, holder=self._holder(), lease_sec=LEASE_SEC)
+            return jobs.pick_job(job_id, holder=self._holder(), lease_sec=self._settings.lease_sec)
         except IllegalTransition as error:
             self._plan = self._plan.replace(job_id=None)  # somebody else's: not ours to end
             raise BatonError(f"job {job_id} is {error.current} already: it is not taken up twice") from None
@@ -194,6 +192,8 @@ class Runner:
                 stdin=stdin,
                 stdout=subprocess.PIPE if launch.reads_lines else None,
                 process_group=0,
+                # Before it can read from there: what is in the background then may get an error instead of a pause.
+                preexec_fn=_take_terminal,  # noqa: PLW1509  it takes no lock
             )
         except OSError as error:
             raise BatonError(f"{launch.argv[0]} could not be started: {error.strerror}") from None
@@ -233,7 +233,7 @@ class Runner:
     def _watch(self, child: subprocess.Popen[bytes], story: Story, told: _Told) -> int:
         """Until the agent has ended: listens to it, keeps what is ours, and sees what became of the job meanwhile."""
         chores: list[tuple[_Timer, Callable[[Story], None]]] = [
-            (_Timer(_RENEW_SEC), self._renew),
+            (_Timer(self._settings.lease_sec / 4), self._renew),
             (_Timer(_LOOK_SEC), self._look),
             (_Timer(_PULSE_SEC), self._feel_pulse),
             (_Timer(_REFRESH_SEC), self._refresh_name),
@@ -322,7 +322,11 @@ class Runner:
         waiting = story.jobs.list_jobs(JobFilter(statuses=[Status.PENDING], agent_session=label), limit=1).jobs
         if not waiting and story.job is None:
             return
-        job = story.jobs.pick_pending(label, holder=self._holder(), lease_sec=LEASE_SEC) if waiting else None
+        job = (
+            story.jobs.pick_pending(label, holder=self._holder(), lease_sec=self._settings.lease_sec)
+            if waiting
+            else None
+        )
         story.begin(job)
         self._session = self._inventory.change(
             self._session, lambda current: current.replace(job_id=job.job_id if job else None)
@@ -354,7 +358,7 @@ class Runner:
 
     def _renew(self, story: Story) -> None:
         try:
-            story.renew(LEASE_SEC)
+            story.renew(self._settings.lease_sec)
         except StaleAttempt as error:
             self._stop_asked = str(error)
         except BatonError as error:
@@ -456,6 +460,17 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return str(number)  # a real-time signal, which has none
+
+
+def _take_terminal() -> None:
+    """In the agent's own process, before it is the agent."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    try:
+        os.tcsetpgrp(0, os.getpgrp())
+    except OSError:
+        pass  # it reads from a pipe
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTTOU})
 
 
 def _continue_if_suspended(pid: int) -> None:
