@@ -19,6 +19,7 @@ _TIMEOUT_SEC: Final = 10
 _WIDTH, _HEIGHT = 200, 50
 _PANE_FIELDS: Final = ("pane_id", "pane_pid", "pane_dead", "window_activity", "session_name")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+_KEY: Final = re.compile(r"[A-Za-z0-9-]{1,16}", re.ASCII)
 # All that a server of ours inherits: what it is given stays in its environment for everybody to read.
 _SERVER_ENVIRONMENT: Final = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMUX_TMPDIR", "USER")
 
@@ -142,6 +143,15 @@ class Tmux:
             self.run("paste-buffer", "-p", "-r", "-d", "-b", buffer, "-t", pane_id)
         if enter:
             self.run("send-keys", "-t", pane_id, "Enter")
+
+    def press(self, pane_id: str, keys: Sequence[str]) -> None:
+        """Presses keys by their tmux names. What a dialog waits for is a key: it takes no pasted text."""
+        for key in keys:
+            if not _KEY.fullmatch(key):
+                raise InvalidValue(
+                    "key", f"must be a key as tmux names it, such as 1, y, Enter, Escape or C-c; not {key!r}"
+                )
+        self.run("send-keys", "-t", pane_id, "--", *keys)
 
     def kill_session(self, name: str) -> None:
         """Ends exactly that session; one that is gone already is fine."""
