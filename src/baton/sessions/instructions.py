@@ -6,7 +6,13 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from baton.agents.base import Agent
     from baton.model import Job
+
+
+def job_prompt(agent: Agent, job: Job) -> str:
+    """What the agent gets to read. One whose exit is the verdict needs no more than the prompt."""
+    return job.prompt if agent.exit_is_verdict else instructions(job)
 
 
 def instructions(job: Job) -> str:

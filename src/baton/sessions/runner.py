@@ -27,7 +27,7 @@ from baton.processes import MARKER, end_processes, marked_processes
 from baton.registry.listing import JobFilter
 from baton.sessions.ending import end_job, end_session
 from baton.sessions.handover import receive
-from baton.sessions.instructions import instructions
+from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import BEGUN, LAUNCH, Plan, job_label, task_for
 from baton.sessions.model import State
@@ -146,13 +146,13 @@ class Runner:
         """Starts the agent, again where it has to mend something, and returns why it ended and how it exited."""
         prompt, resume = self._plan.prompt, self._plan.resume
         if story.job is not None:
-            prompt = story.job.prompt if self._agent.exit_is_verdict else instructions(story.job)
+            prompt = job_prompt(self._agent, story.job)
         for refusals in range(_REFUSALS + 1):
             launch = self._agent.launch(task_for(self._session, self._folder, prompt=prompt, resume=resume))
             told = _Told()
             exit_text, code = self._run_once(launch, story, told)
             if self._stop_asked is not None:
-                story.failed(f"the session was stopped: {self._stop_asked}")
+                story.failed(told.with_trouble(f"the session was stopped: {self._stop_asked}"))
                 return self._stop_asked, exit_text
             try:
                 self._judge(story, told, code, exit_text)
@@ -177,7 +177,8 @@ class Runner:
         elif self._agent.exit_is_verdict:
             story.failed(f"the command ended with {exit_text}")
         else:
-            story.failed(f"{self._agent.name} ended with {exit_text} before it said that the job was done")
+            why = f"{self._agent.name} ended with {exit_text} before it said that the job was done"
+            story.failed(told.with_trouble(why))
 
     def _run_once(self, launch: Launch, story: Story, told: _Told) -> tuple[str, int]:
         for name, content in launch.files.items():
@@ -271,7 +272,7 @@ class Runner:
             closed = True
         except BlockingIOError:
             closed = False
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, rest = (rest + piece + (b"\n" if closed else b"")).split(b"\n")
         for line in lines:
             self._heard(self._agent.output(line.decode(errors="replace")), story, told)
         return rest, closed
@@ -285,7 +286,11 @@ class Runner:
             told.failed = said.failed
         elif said.finished is not None:
             told.finished = said.finished
+        elif said.trouble is not None:
+            self._say(said.trouble)
+            told.trouble = said.trouble
         elif said.progress is not None:
+            told.trouble = None
             self._say(said.progress)
             story.progress(said.progress)
         elif said.permission is not None:
@@ -448,6 +453,10 @@ class _Told:
 
     finished: str | None = None
     failed: str | None = None
+    trouble: str | None = None
+
+    def with_trouble(self, why: str) -> str:
+        return f"{why}; before that: {self.trouble}" if self.trouble else why
 
 
 def _continue_if_suspended(pid: int) -> None:

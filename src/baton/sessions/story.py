@@ -95,6 +95,8 @@ class Story:
             return
         try:
             record(self.jobs, self.job.job_id, event, detail=text, data=data, attempt=self.job.attempt)
-        except (EventRefused, StaleAttempt):
-            return  # the job's story is over, or another's
+        except EventRefused:
+            pass  # its story is over; a hook that said so may have been ended before it sent that
+        except StaleAttempt:
+            return  # another's
         self._outbox.send(self.job)
