@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import time
 
 from baton.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable
 from baton.model import Value
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 
 _OLDEST: Final = (3, 2)  # new-session -e, and arguments that are not joined for a shell
 _TIMEOUT_SEC: Final = 10
+_SHOWN_SEC: Final = 1.0
 _WIDTH, _HEIGHT = 200, 50
 _PANE_FIELDS: Final = ("pane_id", "pane_pid", "pane_dead", "window_activity", "session_name")
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
@@ -138,11 +140,20 @@ class Tmux:
     def paste(self, pane_id: str, text: str, *, enter: bool) -> None:
         """Types a text, whatever is in it, as one piece; the Enter is a key of its own."""
         if text:
+            before = self._times_shown(pane_id, text) if enter else 0
             buffer = f"baton-{os.urandom(4).hex()}"
             self.run("load-buffer", "-b", buffer, "-", stdin=text.encode())
             self.run("paste-buffer", "-p", "-r", "-d", "-b", buffer, "-t", pane_id)
+            # A program that reads both at once may take the Enter for one on a line that is still empty.
+            deadline = time.monotonic() + _SHOWN_SEC
+            while enter and time.monotonic() < deadline and self._times_shown(pane_id, text) <= before:
+                time.sleep(0.02)
         if enter:
             self.run("send-keys", "-t", pane_id, "Enter")
+
+    def _times_shown(self, pane_id: str, text: str) -> int:
+        """How often the end of a text is on the screen, however its lines are broken there."""
+        return "".join(self.capture(pane_id).split()).count("".join(text.split())[-20:])
 
     def press(self, pane_id: str, keys: Sequence[str]) -> None:
         """Presses keys by their tmux names. What a dialog waits for is a key: it takes no pasted text."""
