@@ -93,6 +93,7 @@ class Agent:
     exit_is_verdict = False  # whether exit code 0 means that the work is done
     chooses_id = False  # whether the conversation's id can be given to it
     keeps_conversation = False
+    resumes_by_id = True  # whether going on with a conversation takes its id
 
     def launch(self, task: Task) -> Launch:
         raise NotImplementedError

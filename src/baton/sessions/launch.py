@@ -120,7 +120,7 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
     if before.state is State.RUNNING:
         raise InvalidValue("session", f"{name!r} is running; `baton session attach {name}` shows it")
     program = usable_agent(settings, before.agent)
-    if program.keeps_conversation and before.conversation_id is None:
+    if program.keeps_conversation and program.resumes_by_id and before.conversation_id is None:
         raise AgentUnusable(
             f"the conversation of session {name!r} is not known, so {before.agent} cannot go on with it; create another"
         )
