@@ -336,8 +336,7 @@ class Runner:
             return
         file = os.path.join(self._folder, f"job-{job.job_id}")
         publish = [sys.executable, "-P", "-m", "baton", "publish", "--job", job.job_id, "--attempt", str(job.attempt)]
-        prompt = job.prompt if self._agent.exit_is_verdict else instructions(job)
-        text, content = self._agent.typed(prompt, file, [*publish, "--event"])
+        text, content = self._agent.typed(job_prompt(self._agent, job), file, [*publish, "--event"])
         if content is not None:
             replace_file(file, content.encode())
         story.started(self._session, self._child.pid if self._child else 0)
