@@ -117,7 +117,7 @@ def test_codex_on_the_terminal_waits_for_a_person_until_the_jobs_time_is_up(worl
     job = world.job("do it", "--timeout", "5", agent=CODEX)
     world.baton("session", "create", "s", "--job", job)
     done = world.ended(job, within_sec=25)
-    assert (done["status"], done["detail"]) == ("error", "the session was stopped: its job took longer than 5 s")
+    assert (done["status"], done["detail"]) == ("error", "the session was stopped: the job took longer than 5 s")
 
 
 @pytest.mark.parametrize("agent", [CLAUDE, CODEX])
@@ -136,6 +136,14 @@ def test_claude_that_was_not_allowed_its_tools_says_which(world):
     job = world.job("write out.txt", agent=CLAUDE)
     world.baton("session", "create", "s", "--job", job, "--headless")
     assert "Bash" in world.ended(job)["detail"]
+
+
+def test_a_long_command_on_the_terminal_is_not_taken_for_silence(world):
+    world.model.will(Run("sleep 45; echo hello > out.txt"), Say("I wrote it."))
+    job = world.job("write out.txt", "--idle-timeout", "30", agent=CLAUDE)
+    world.baton("session", "create", "s", "--job", job)
+    assert world.ended(job, within_sec=80)["status"] == "completed", world.events(job)
+    assert ("progress", "it is working") in world.events(job)
 
 
 # -- permissions ---------------------------------------------------------------------------------------------

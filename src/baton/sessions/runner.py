@@ -344,8 +344,9 @@ class Runner:
         Tmux(self._session.socket).paste(self._session.pane_id, text, enter=True)
 
     def _feel_pulse(self, story: Story) -> None:
-        """A command has no hooks to tell what it is doing; that it still prints is a sign of life."""
-        if not self._agent.exit_is_verdict or story.job is None or self._session.pane_id is None:
+        """A command has no hooks to tell what it is doing, and an agent in a long turn may use none: that its screen
+        moves is a sign of life. One that waits for somebody stands still."""
+        if self._session.pane_id is None or not story.silent(_PULSE_SEC / 2):
             return
         try:
             shown = Tmux(self._session.socket).capture(self._session.pane_id)
@@ -354,7 +355,7 @@ class Runner:
         if shown != self._last_shown:
             self._last_shown = shown
             lines = [line.strip() for line in shown.splitlines() if line.strip()]
-            story.progress(lines[-1][:300] if lines else "it runs")
+            story.progress(lines[-1][:300] if lines and self._agent.exit_is_verdict else "it is working")
 
     def _renew(self, story: Story) -> None:
         try:
