@@ -41,6 +41,8 @@ class ModelService:
         self.asked: list[dict] = []
         self._answers: deque[Run | Say | Fail] = deque()
         self._lock = threading.Lock()
+        self._speaks = threading.Event()
+        self._speaks.set()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._server.daemon_threads = True
         self._server.service = self
@@ -50,6 +52,13 @@ class ModelService:
 
     def will(self, *answers: Run | Say | Fail) -> None:
         self._answers.extend(answers)
+
+    def hold(self) -> None:
+        """From now on it thinks, until it is let go."""
+        self._speaks.clear()
+
+    def let_go(self) -> None:
+        self._speaks.set()
 
     @property
     def asked_last(self) -> str:
@@ -68,9 +77,12 @@ class ModelService:
     def answer(self, request: dict) -> Run | Say | Fail:
         with self._lock:
             self.asked.append(request)
-            return self._answers.popleft() if self._answers else Say("That is all.")
+            answer = self._answers.popleft() if self._answers else Say("That is all.")
+        self._speaks.wait(60)
+        return answer
 
     def close(self) -> None:
+        self.let_go()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

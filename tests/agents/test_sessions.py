@@ -85,6 +85,32 @@ def test_stopping_in_the_middle_ends_the_job_and_keeps_the_conversation(world):
 
 
 @pytest.mark.parametrize("agent", [CLAUDE, CODEX])
+def test_a_job_sent_to_a_session_is_done_there(world, agent):
+    world.model.will(Say("Here I am."), Run("echo hello > out.txt"), Say("I wrote it."))
+    world.baton("session", "create", "s", "--agent", agent, "--workdir", str(world.work), "--prompt", "Be there.")
+    world.until(lambda: "Here I am." in world.screen("s"), "the agent")
+    job = world.baton("submit", "--to", "s", "--detach", "--json", "--expect", "out.txt", "Write it.").json["job_id"]
+    done = world.ended(job)
+    assert (done["status"], done["detail"]) == ("completed", "I wrote it."), world.events(job)
+    assert world.session("s")["state"] == "running"
+
+
+@pytest.mark.parametrize("agent", [CLAUDE, CODEX])
+def test_a_job_sent_to_a_busy_agent_is_not_done_when_what_it_did_before_is(world, agent):
+    world.model.hold()
+    world.model.will(Say("First things first."), Run("echo hello > out.txt"), Say("I wrote it."))
+    world.baton("session", "create", "s", "--agent", agent, "--workdir", str(world.work), "--prompt", "Think.")
+    world.until(lambda: world.model.asked, "the agent to think")
+    job = world.baton("submit", "--to", "s", "--detach", "--json", "Write out.txt.").json["job_id"]
+    world.until(
+        lambda: f"This is job {job}" in world.screen("s") or "Pasted" in world.screen("s"), "the job to be typed"
+    )
+    world.model.let_go()
+    done = world.ended(job)
+    assert (done["status"], done["detail"]) == ("completed", "I wrote it."), world.events(job)
+
+
+@pytest.mark.parametrize("agent", [CLAUDE, CODEX])
 def test_the_users_own_files_stay_as_they_are(world, agent):
     """An agent may note something in them itself; we do not."""
     before = {name: (world.home / name).read_text() for name in (".claude/settings.json", ".codex/config.toml")}

@@ -111,6 +111,11 @@ class Agent:
         """What a message from one of its hooks tells."""
         return None
 
+    def was_asked(self, message: Mapping[str, Any], mark: str) -> bool:
+        """Whether the conversation that a hook tells of contains the words: what was typed while the agent was busy may
+        still wait for its turn."""
+        return True
+
     def refusal(self, message: Mapping[str, Any], why: str) -> str | None:
         """What the hook that says "finished" answers, so that the agent goes on and mends `why`; None when it cannot be
         told that way."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import time
 
 from baton.agents.base import Agent, Launch, Mode, json_object, one_argument, said, short
 
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _SETTINGS: Final = "claude-settings.json"
 _HOOKS: Final = ("SessionStart", "PermissionRequest", "PostToolUse", "Stop", "StopFailure")
+_TRANSCRIPT_SEC: Final = 2.0  # it is written a moment after it was said
 _HOOK_TIMEOUT_SEC: Final = 900  # Stop runs the job's own validation
 
 
@@ -79,6 +81,19 @@ class ClaudeCode(Agent):
             why = message.get("last_assistant_message") or message.get("error") or "the model service failed"
             return said(conversation_id=conversation, failed=short(why))
         return None
+
+    def was_asked(self, message: Mapping[str, Any], mark: str) -> bool:
+        path = str(message.get("transcript_path") or "")
+        deadline = time.monotonic() + _TRANSCRIPT_SEC
+        while os.path.exists(path):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                # Other lines that have it tell what waits in a queue.
+                if any(mark in line and json_object(line).get("type") in ("user", "attachment") for line in file):
+                    return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True  # it keeps none
 
     def refusal(self, message: Mapping[str, Any], why: str) -> str | None:
         return json.dumps({"decision": "block", "reason": why})

@@ -68,6 +68,10 @@ class Codex(Agent):
             return None
         return said(conversation_id=conversation, finished=short(message.get("last-assistant-message") or ""))
 
+    def was_asked(self, message: Mapping[str, Any], mark: str) -> bool:
+        asked = message.get("input-messages")
+        return not isinstance(asked, list) or any(mark in str(each) for each in asked)
+
     def in_the_way(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
         import tomllib
 

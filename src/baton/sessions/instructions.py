@@ -15,6 +15,11 @@ def job_prompt(agent: Agent, job: Job) -> str:
     return job.prompt if agent.exit_is_verdict else instructions(job)
 
 
+def mark(job: Job) -> str:
+    """What tells the words of this job from all others in a conversation."""
+    return f"This is job {job.job_id} of baton"
+
+
 def instructions(job: Job) -> str:
     with open(os.path.join(os.path.dirname(__file__), "instructions.md"), encoding="utf-8") as file:
         template = file.read()
@@ -24,5 +29,5 @@ def instructions(job: Job) -> str:
     if job.validate:
         conditions += f" It is refused while this fails: {job.validate}"
     # The prompt comes last: it may contain anything.
-    told = template.format(prompt="\0", job_id=job.job_id, attempt=job.attempt, conditions=conditions)
+    told = template.format(prompt="\0", mark=mark(job), job_id=job.job_id, attempt=job.attempt, conditions=conditions)
     return told.replace("\0", job.prompt).strip()
