@@ -23,7 +23,6 @@ from baton.sessions.inventory import Inventory
 from baton.sessions.model import Session, State
 from support.office import Office, wait_until
 
-
 BURIED = "terminated, 1 left-over process ended"
 
 
