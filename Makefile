@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint bench crash security clean
+.PHONY: demo test test-agents lint docs reference bench crash security guards soak clean
 
 demo: $(VENV)/.installed
 	@scripts/system-packages tmux=tmux
@@ -12,9 +12,13 @@ demo: $(VENV)/.installed
 test: $(VENV)/.dev-installed system-packages lint
 	$(BIN)/python -m pytest
 
+# With the real agent programs from npm (hundreds of megabytes), against a stand-in for their models on this machine.
+test-agents: $(VENV)/.dev-installed system-packages .agents/.installed
+	PATH="$(CURDIR)/.agents/node_modules/.bin:$$PATH" $(BIN)/python -m pytest tests/agents
+
 lint: $(VENV)/.dev-installed
-	$(BIN)/ruff check src tests bench scripts
-	$(BIN)/ruff format --check src tests bench scripts
+	$(BIN)/ruff check src tests bench scripts skills
+	$(BIN)/ruff format --check src tests bench scripts skills
 	$(BIN)/mypy
 
 security: $(VENV)/.dev-installed system-packages
@@ -22,12 +26,26 @@ security: $(VENV)/.dev-installed system-packages
 	    tests/integration/test_subscriber.py --full --timeout 3600
 
 crash: $(VENV)/.dev-installed system-packages
-	$(BIN)/python -m pytest tests/crash tests/unit/test_watch.py tests/contract/test_against_model.py --full --timeout 3600
+	$(BIN)/python -m pytest tests/crash tests/simulation tests/unit/test_watch.py tests/contract/test_against_model.py --full --timeout 3600
+
+docs: $(VENV)/.dev-installed
+	$(BIN)/python scripts/reference.py --check
+	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+
+reference: $(VENV)/.dev-installed
+	$(BIN)/python scripts/reference.py
+
+guards: $(VENV)/.dev-installed system-packages
+	$(BIN)/python tests/guards/remove_guards.py
+
+soak: $(VENV)/.dev-installed system-packages
+	$(BIN)/python tests/soak/soak.py --minutes 30
 
 bench: $(VENV)/.dev-installed system-packages
 	$(BIN)/python bench/registry.py
 	$(BIN)/python bench/events.py
 	$(BIN)/python bench/directory.py
+	$(BIN)/python bench/sessions.py
 
 .PHONY: system-packages
 system-packages:
@@ -45,5 +63,12 @@ $(VENV)/.dev-installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]' --group dev
 	@touch $@ $(VENV)/.installed
 
+.agents/.installed: tests/agents/package.json
+	@scripts/system-packages npm=npm
+	@mkdir -p .agents
+	cp tests/agents/package.json .agents/
+	npm install --prefix .agents --no-audit --no-fund --no-package-lock --loglevel error
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) .agents .mypy_cache .ruff_cache .hypothesis dist build

@@ -17,6 +17,7 @@ import json
 import os
 import pwd
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -33,10 +34,12 @@ from baton.broker.production import write_set
 from baton.clock import SECOND_NS
 from baton.config import Settings
 from baton.jobs import open_jobs
-from baton.model import EventName
+from baton.lifecycle import claim
+from baton.model import EventName, new_job
 from baton.mqtt.client import Publisher
 from baton.mqtt.publisher import publish_event
 from baton.mqtt.subscriber import Subscription
+from baton.registry.results import Entry
 from baton.wire.payload import signed_event
 from table import Folder, Row, Runner, at_most, chosen_parts, in_turns, ms, run_parts, timed
 
@@ -44,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from baton.model import Job
+    from baton.model import Job, StoredEvent
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BATON = os.path.join(os.path.dirname(sys.executable), "baton")
@@ -97,8 +100,8 @@ class Broker:
 
     def env(self, role: str) -> dict[str, str]:
         with open(os.path.join(self._set, f"{role}.env"), encoding="utf-8") as file:
-            lines = dict(line.removeprefix("export ").rstrip("\n").split("=", 1) for line in file)
-        lines = {name: value.strip("'") for name, value in lines.items()}
+            words = shlex.split(file.read())
+        lines = dict(word.split("=", 1) for word in words if word != "export")
         return lines if self._tls else lines | {"MQTT_TLS": "0"}
 
     def wait(self) -> None:
@@ -271,9 +274,8 @@ def listening(folder: Folder) -> Iterator[Row]:
     where = folder.new("listen")
     with brokers(folder, kinds=("mosquitto",)) as (broker,):
         settings = Settings({"home": os.path.join(where, ".hermes")}, env={"HOME": where})
-        job = started_job(settings)
         path = os.path.join(where, "payloads")
-        _write_payloads(job, path)
+        job = _recorded_job(settings, path)
         run = Runner(where, broker.env("orchestrator"))
         child = subprocess.run(
             [sys.executable, os.path.abspath(__file__), "--listener", job.job_id, path],
@@ -302,30 +304,48 @@ def listening(folder: Folder) -> Iterator[Row]:
     )
 
 
-def _write_payloads(job: Job, path: str) -> None:
-    """Events 2 to 200,001 of that job, one a line."""
+def _recorded_job(settings: Settings, path: str) -> Job:
+    """A running job with events 1 to 200,001 in its registry, and the payloads of all but the first in a file."""
     now_ns = time.time_ns()
+    job = claim(new_job("Sort these.", now_ns=now_ns, agent="a"), holder="h", now_ns=now_ns, token="")
+    events = [
+        signed_event(
+            job.replace(last_seq=seq - 1),
+            EventName.PROGRESS if seq > 1 else EventName.STARTED,
+            f"{DETAIL} {seq}",
+            {"step": seq},
+            now_ns + seq * SECOND_NS // 1000,
+        )
+        for seq in range(1, EVENTS + 2)
+    ]
+    with open_jobs(settings) as jobs:
+        jobs.registry.import_entries([Entry(job=job.replace(last_seq=EVENTS + 1), events=events)])
     with open(path, "wb") as file:
-        for seq in range(2, EVENTS + 2):
-            said = job.replace(last_seq=seq - 1)
-            event = signed_event(
-                said, EventName.PROGRESS, f"{DETAIL} {seq}", {"step": seq}, now_ns + seq * SECOND_NS // 1000
-            )
-            file.write(event.payload + b"\n")
+        file.writelines(event.payload + b"\n" for event in events[1:])
+    return job
 
 
 def listener(job_id: str, path: str) -> None:
     """A process of its own, so that what it holds is the listener's: payloads come from a file into the queue that
-    paho's thread fills, and go the whole way from there."""
+    paho's thread fills, and go the whole way from there. The registry has them all; that it shows no more than was
+    announced makes every batch a read of its own, as it is when a worker speaks."""
     settings = Settings()
     with open_jobs(settings) as jobs:
         subscription = Subscription(jobs, settings, [job_id], log=lambda line: print(line, file=sys.stderr))
         topic = jobs.get_job(job_id).events_topic
+        announced, recorded = 1, jobs.events_after
+
+        def events_so_far(job_id: str, seq: int = 0, *, limit: int = 1000) -> list[StoredEvent]:
+            return recorded(job_id, seq, limit=min(limit, announced - seq))
+
+        jobs.events_after = events_so_far  # type: ignore[method-assign]
         assert subscription.connect(10), "the broker does not let us listen"
 
         def feed() -> None:
+            nonlocal announced
             with open(path, "rb") as file:
                 for line in file:
+                    announced += 1
                     subscription._queue.put((topic, line[:-1]))
 
         events = iter(subscription)
@@ -343,7 +363,8 @@ def listener(job_id: str, path: str) -> None:
         seconds, used = time.perf_counter() - marks[0], time.process_time() - used
         after = _resident()
         events.close()
-        assert not subscription.rejected, subscription.rejected
+        odd = subscription.suspicious()
+        assert not odd, odd
     tenths = [EVENTS / 10 / (end - start) for start, end in pairwise(marks)]
     found = {"count": count, "seconds": seconds, "cpu": used, "tenths": tenths}
     json.dump(found | {"before": before, "after": after, "most": most}, sys.stdout)

@@ -8,6 +8,7 @@ from support.backends import BACKENDS, clocked_registry, registry_url
 from support.brokers import Broker
 from support.clock import FakeClock
 from support.postgres import PostgresServer
+from support.sessions import SessionDesk
 from support.tmux import TmuxServer
 
 
@@ -79,6 +80,14 @@ def tmux():
     server = TmuxServer()
     yield server
     server.remove()
+
+
+@pytest.fixture
+def desk(tmp_path):
+    """`baton session` with a tmux server and a folder of its own; nothing may be left of them."""
+    desk = SessionDesk(tmp_path)
+    yield desk
+    desk.close()
 
 
 @pytest.fixture(params=BACKENDS)

@@ -146,8 +146,8 @@ def subscribe(
     **where: Unpack[Where],
 ) -> Subscription:
     """The events of these jobs as they come, each once and in order, until the jobs have ended or a clock has run out
-    (the first job's own limits, unless others are given): payloads, without their signature. Afterwards `exit_code`,
-    `outcomes()` and `timed_out` of what is returned tell how it ended."""
+    (the largest limits of the jobs, unless others are given): payloads, without their signature. Afterwards
+    `exit_code`, `outcomes()` and `timed_out` of what is returned tell how it ended."""
     from baton.mqtt.subscriber import Subscription
 
     settings = Settings(where)

@@ -1,7 +1,8 @@
 """Settings: built-in default < config file < environment < flag. Each value knows where it came from.
 
 The config file is `baton.toml`: the user's in $XDG_CONFIG_HOME/baton/, then the one in the home folder, which
-wins; or the one file that BATON_CONFIG names.
+wins; or the one file that BATON_CONFIG names. The one in the home folder may have come with a clone: it cannot allow
+what only the user may allow.
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ KNOWN: Final[dict[str, tuple[str | None, type, str]]] = {
     "allow_plaintext": ("BATON_ALLOW_PLAINTEXT", bool, "talk to a broker off this machine without TLS"),
 }
 _NOT_IN_FILES: Final = frozenset({"home"})
+_NOT_IN_HOME: Final = frozenset({"allow_plaintext"})
 _PATHS: Final = frozenset(
     {"home", "registry_dir", "logs_dir", "state_dir", "mqtt_ca_certs", "mqtt_certfile", "mqtt_keyfile"}
 )
@@ -88,6 +90,8 @@ class Settings:
         self.sources: dict[str, str] = {}
         self.files: list[str] = []
         self.tables: dict[str, dict[str, Any]] = {}
+        self.home_file: str | None = None
+        """The config file in the home folder, where one was read."""
         self._set("home", DEFAULT_HOME, "default")
         if env.get("BATON_HOME"):
             self._set("home", env["BATON_HOME"], "BATON_HOME")
@@ -167,8 +171,10 @@ class Settings:
         if env.get("BATON_CONFIG"):
             return [env["BATON_CONFIG"]]
         folder = env.get("XDG_CONFIG_HOME") or os.path.join(user, ".config")
-        paths = (os.path.join(folder, "baton", "baton.toml"), os.path.join(self.home, "baton.toml"))
-        return [path for path in paths if os.path.isfile(path)]
+        own, home = os.path.join(folder, "baton", "baton.toml"), os.path.join(self.home, "baton.toml")
+        if os.path.isfile(home) and home != own:
+            self.home_file = home
+        return [path for path in (own, self.home_file) if path and os.path.isfile(path)]
 
     def _read_file(self, path: str) -> None:
         import tomllib
@@ -188,6 +194,12 @@ class Settings:
             if name not in KNOWN or name in _NOT_IN_FILES:
                 allowed = ", ".join(key for key in KNOWN if key not in _NOT_IN_FILES)
                 raise InvalidValue("config file", f"{path} sets {name!r}, which is not one of {allowed}")
+            if name in _NOT_IN_HOME and path == self.home_file:
+                own = f"{KNOWN[name][0]}=1 or in your own baton.toml"
+                raise InvalidValue(
+                    "config file",
+                    f"{path} sets {name}, which only you can, with {own}",
+                )
             kind = KNOWN[name][1]
             if type(value) is not kind:
                 raise InvalidValue("config file", f"{path}: {name} must be {_NAMES[kind]}")

@@ -277,7 +277,7 @@ class Delegation:
         job = self._jobs.get_job(payload["job_id"])
         here = self._hosts.get(job.job_id) == self._settings.host
         if payload["event"] == EventName.COMPLETED and here and job.workdir is not None and os.path.isdir(job.workdir):
-            problems = missing_results(job.replace(validate=None))
+            problems = missing_results(job.replace(validate=None), redact=str)
             if problems:
                 self._unverified[job.job_id] = problems
 

@@ -11,6 +11,7 @@ import sys
 
 from baton import lifecycle
 from baton.clock import SECOND_NS, SystemClock, parse_time
+from baton.errors import InvalidValue
 from baton.fsio import make_home
 from baton.model import (
     DEFAULT_AGENT,
@@ -33,7 +34,8 @@ if TYPE_CHECKING:
     from baton import audit
     from baton.clock import Clock
     from baton.config import Settings
-    from baton.model import StoredEvent
+    from baton.model import Broker, StoredEvent
+    from baton.redact import Redactor
     from baton.registry.base import Registry
     from baton.registry.listing import JobFilter
     from baton.registry.results import Change, Page
@@ -61,12 +63,14 @@ class Jobs:
         *,
         clock: Clock | None = None,
         home: str | None = None,
+        secrets: Iterable[str | None] = (),
         warn: Callable[[str], None] = _warn,
     ) -> None:
         self.registry = registry
         self._home = home and os.path.abspath(home)
         self.logs_dir = os.path.abspath(logs_dir)
         self._clock: Clock = clock or SystemClock()
+        self._secrets = tuple(secrets)
         self._warn = warn
         self._received: dict[str, audit.Received] = {}
 
@@ -158,10 +162,22 @@ class Jobs:
         data: Mapping[str, Any] | None = None,
         attempt: int | None = None,
     ) -> StoredEvent:
-        """Writes an event into the job's story, signed and not yet sent, with the status it brings."""
+        """Writes an event into the job's story, signed and not yet sent, with the status it brings. Paths and secrets
+        are taken out of `detail` and `data`, and a long `detail` is cut."""
+        from baton.redact import shorten
+        from baton.wire.payload import MAX_DETAIL_BYTES
+
+        name = check_event_name(event)
+        redactor = self.redactor(self.registry.get_job(job_id))
+        if isinstance(detail, str):
+            detail = shorten(redactor.text(detail, 2 * MAX_DETAIL_BYTES), MAX_DETAIL_BYTES)
+        try:
+            data = redactor.value(data or {})
+        except RecursionError:
+            raise InvalidValue("data", "cannot be sent: nested too deeply") from None
         recorded = self.registry.record_event(
             job_id,
-            check_event_name(event),
+            name,
             detail=detail,
             data=data,
             attempt=attempt,
@@ -171,11 +187,19 @@ class Jobs:
         self._log_event(recorded.event)
         return recorded.event
 
+    def redactor(self, job: Job) -> Redactor:
+        """Takes out of a text what must not be said about this job."""
+        from baton.redact import process_redactor
+
+        return process_redactor(secrets=(job.auth_token, job.broker.password, *self._secrets), workdir=job.workdir)
+
     def events_after(self, job_id: str, seq: int = 0, *, limit: int = 1000) -> list[StoredEvent]:
         return self.registry.events_after(job_id, seq, limit=limit)
 
-    def unsent_events(self, *, job_id: str | None = None, limit: int = 1000) -> list[StoredEvent]:
-        return self.registry.unsent_events(job_id=job_id, limit=limit)
+    def unsent_events(
+        self, *, job_id: str | None = None, broker: Broker | None = None, limit: int = 1000
+    ) -> list[StoredEvent]:
+        return self.registry.unsent_events(job_id=job_id, broker=broker, limit=limit)
 
     def mark_sent(self, job_id: str, seqs: Iterable[int]) -> None:
         self.registry.mark_sent(job_id, seqs)
@@ -317,4 +341,9 @@ def open_jobs(settings: Settings) -> Jobs:
     """The registry and the audit log that the settings name; the first registration makes the home folder."""
     from baton.registry import open_registry
 
-    return Jobs(open_registry(settings), settings.logs_dir, home=settings.home)
+    secrets = [settings.mqtt_password]
+    if settings.registry and "@" in settings.registry:
+        from baton.redact import url_password
+
+        secrets.append(url_password(settings.registry))
+    return Jobs(open_registry(settings), settings.logs_dir, home=settings.home, secrets=secrets)

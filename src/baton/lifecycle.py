@@ -48,6 +48,12 @@ def claim(job: Job, *, holder: str, now_ns: int, token: str) -> Job:
     )
 
 
+def adopt(job: Job, *, token: str) -> Job:
+    """A running job of an old record, which knows neither keys nor attempts: with both, so that its events are ones a
+    receiver accepts."""
+    return job.replace(attempt=max(job.attempt, 1), auth_token=job.auth_token or token)
+
+
 def requeue(job: Job, *, attempt: int | None, now_ns: int) -> Job:
     """running → pending: the job goes back to whoever picks next; what its holder still writes is refused."""
     if job.status is Status.PENDING and attempt is None:

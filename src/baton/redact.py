@@ -16,12 +16,16 @@ if TYPE_CHECKING:
 
 PATH: Final = "<path>"
 SECRET: Final = "<secret>"  # noqa: S105  what stands in its place
+LONGEST: Final = 64 * 1024
 _CUT: Final = " … (cut)"
 
 
 class _Pattern:
     """A regular expression that is compiled when it is first needed: most of what is said needs none of them, and
-    compiling all takes longer than the rest of a publish."""
+    compiling all takes longer than the rest of a publish.
+
+    Each runs in time that grows with the text and no faster, whatever the text is: what may repeat without a limit is
+    the last thing of a pattern, so that whatever was read for it is also replaced, or cannot be read twice."""
 
     __slots__ = ("_compiled", "_flags", "_text")
 
@@ -38,73 +42,118 @@ class _Pattern:
 
 _ESCAPES: Final = _Pattern(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|$)"  # OSC and its kin: titles, links, clipboard
+    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\Z)"  # OSC and its kin: titles, links, clipboard
     r"|\x1b[ -/]*[0-~]?"
     r"|\x9b[0-?]*[ -/]*[@-~]",
     re.DOTALL,
 )
 _UNSEEN: Final = _Pattern(
-    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
     r"|[\ud800-\udfff\U000e0000-\U000e007f]"
 )
 _KEYS: Final = _Pattern(
-    r"-----BEGIN [A-Z ]*PRIVATE KEY-----.*?(?:-----END [A-Z ]*PRIVATE KEY-----|$)"
-    r"|\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"
-    r"|\b(?:sk|pk|rk)_(?:live|test)_[A-Za-z0-9]{10,}"
-    r"|\bgh[opsur]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}|\bglpat-[A-Za-z0-9_-]{16,}"
-    r"|\b(?:AKIA|ASIA)[0-9A-Z]{16}\b|\bAIza[0-9A-Za-z_-]{30,}|\bya29\.[0-9A-Za-z_-]{20,}"
-    r"|\bxox[abeoprs]-[0-9A-Za-z-]{10,}|\bnpm_[A-Za-z0-9]{30,}|\bhf_[A-Za-z0-9]{30,}|\bpypi-[A-Za-z0-9_-]{30,}"
-    r"|\beyJ[A-Za-z0-9_-]{8,}\.eyJ[A-Za-z0-9_-]{8,}\.[A-Za-z0-9_-]*",
+    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+    r".*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"
+    r"|(?<![A-Za-z0-9])(?:"
+    r"(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}|(?:sk|pk|rk)_(?:live|test)_[A-Za-z0-9]{10,}"
+    r"|gh[opsur]_[A-Za-z0-9]{20,}|github_pat_[A-Za-z0-9_]{20,}|glpat-[A-Za-z0-9_-]{16,}"
+    r"|(?:AKIA|ASIA)[0-9A-Z]{16}(?![0-9A-Za-z])|AIza[0-9A-Za-z_-]{30,}|ya29\.[0-9A-Za-z_-]{20,}"
+    r"|GOCSPX-[A-Za-z0-9_-]{16,}|xox[a-z]-[0-9A-Za-z%/+=-]{10,}|xapp-[0-9A-Za-z-]{10,}"
+    r"|npm_[A-Za-z0-9]{30,}|hf_[A-Za-z0-9]{30,}|pypi-[A-Za-z0-9_-]{30,}|do[opr]_v1_[a-f0-9]{32,}"
+    r"|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}|whsec_[A-Za-z0-9+/=_-]{16,}|AGE-SECRET-KEY-1[0-9A-Z]{40,}"
+    r"|[0-9]{6,12}:AA[A-Za-z0-9_-]{25,}"  # a Telegram bot
+    r"|eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,4}"  # a JWT, or its first part: JSON as base64
+    r")",
     re.DOTALL,
 )
-# What stands behind a telling name: keep the name, hide the value.
-_NAMED: Final = _Pattern(
-    r"(?i)(\b[\w-]*(?:passw(?:or)?d|passphrase|secret|token|api[_-]?key|private[_-]?key|access[_-]?key|credentials?)"
-    r"[\"']?\s*[=:]\s*[\"']?)(?!<secret>)([^\s\"',;&]{4,})"
+_WEBHOOKS: Final = _Pattern(r"(hooks\.slack\.com/services/|/api/webhooks/)[A-Za-z0-9/_-]{8,}")
+# Words that stand in the same places as a secret have neither a digit nor capitals in the middle.
+_UNLIKE_A_WORD: Final = r"(?=[^\s\"']{0,80}?(?:[0-9]|[a-z][A-Z]|[!@#$%^*+=~|]))"
+_NAMES: Final = (
+    r"(?i:passw(?:or)?d|passphrase|secret(?:[_-]?key)?|token|(?:api|private|access|account)[_-]?key|credentials?"
+    r"|authorization|_pass|_pwd|_pat)"
 )
-_BEARER: Final = _Pattern(r"(?i)\b((?:authorization:\s*)?(?:bearer|basic)\s+)([A-Za-z0-9+/_.~=-]{8,})")
-_URL_LOGIN: Final = _Pattern(r"(\b[a-z][a-z0-9+.-]*://)[^\s/@:]*:[^\s/@]+(?=@)", re.IGNORECASE)
+_HIDDEN: Final = r"(?!<secret>|<path>)"
+# What stands behind a telling name: keep the name, hide the value. In quotes all of it, after "=" to the next space,
+# after ":" only what looks like a secret, because people write that, too.
+_QUOTED: Final = _Pattern(
+    rf"({_NAMES}\\?[\"']?\s{{0,8}}[=:]\s{{0,8}}\\?([\"']))(?!<secret>\\?\2)(?:(?!\\?\2).)+(?=\\?\2)", re.DOTALL
+)
+_ASSIGNED: Final = _Pattern(rf"({_NAMES}\\?[\"']?\s{{0,8}}=\s{{0,8}}\\?[\"']?){_HIDDEN}[^\s\"']{{3,}}")
+_TOLD: Final = _Pattern(rf"({_NAMES}\\?[\"']?\s{{0,8}}:\s{{0,8}}\\?[\"']?){_HIDDEN}{_UNLIKE_A_WORD}[^\s\"']{{4,}}")
+_OPTION: Final = _Pattern(
+    rf"((?<![\w-])--(?:[a-z0-9]{{1,20}}-){{0,3}}{_NAMES}[ \t]{{1,8}}){_HIDDEN}"
+    r"(?:\"[^\"]*\"|'[^']*'|[^\s-]\S*)"
+)
+_NAMED: Final = (_QUOTED, _ASSIGNED, _TOLD, _OPTION)
+_NAMED_WORDS: Final = (
+    "passw", "passphrase", "secret", "token", "key", "credential", "authorization", "_pass", "_pwd", "_pat",
+)  # fmt: skip
+_BEARER: Final = _Pattern(rf"\b((?i:bearer|basic|digest|negotiate)\s{{1,8}}){_UNLIKE_A_WORD}[A-Za-z0-9+/_.~=-]{{8,}}")
+_COOKIE: Final = _Pattern(r"((?i:cookie):\s{0,4})[^\s=<>]{1,64}=[^\r\n]+")
+_URL_LOGIN: Final = _Pattern(
+    # A password may hold "/" and "@"; a number and a "/" behind the first ":" are a port.
+    r"(?<=://)(?:[^\s/@:\"'<>]{0,200}:(?![0-9]{1,5}/)[^\s\"'<>]{1,200}"
+    rf"|{_UNLIKE_A_WORD}[^\s/@:\"'<>]{{16,200}})(?=@)"
+)
+_PART: Final = r"[\w.@+,=%~-]"
+_ROOTS: Final = (
+    r"(?:bin|boot|dev|etc|home|lib|media|mnt|opt|proc|root|run|sbin|srv|sys|tmp|usr|var|Users|Volumes|private|workspace"
+    r"|work)\b"
+)
+_BEFORE: Final = r"(?<![\w/.<~*)\]-])(?<!<path>)(?<!<secret>)"
 _PATHS: Final = _Pattern(
-    # Two parts at least, or one of the system's own roots: "/help" and "and/or" are words.
-    r"(?<![\w:/.<>~*)\]-])(?:~[\w.-]*|\$HOME|\$\{HOME\})?/(?:[\w.@+,=%~-]+/)+[\w.@+,=%~-]*"
-    r"|(?<![\w:/.<>*)\]-])~[\w.-]*/[\w.@+,=%~-]+"
-    r"|(?<![\w:/.<>~*)\]-])/(?:bin|boot|dev|etc|home|lib|media|mnt|opt|proc|root|run|sbin|srv|sys|tmp|usr|var|Users|"
-    r"Volumes|private|workspace|work)\b/?"
-    r"|(?<=file://)/[^\s\"']+"
-    r"|(?<![\w])[A-Za-z]:\\(?:[^\s\\\"'<>|]+\\?)+"
-    r"|\\\\[\w.-]+\\[\w.$-]+(?:\\[^\s\\\"'<>|]+)*"
+    r"(?<=file://)/[^\s\"']+"
+    # One of the system's own roots, wherever it stands, also behind an option such as -I.
+    rf"|(?:(?<![\w/.~-])(?<!<path>)(?<!<secret>)|(?<=^-[A-Za-z])|(?<=[\s=]-[A-Za-z]))/{_ROOTS}(?:/+{_PART}*)*"
+    rf"|(?<![\w/.~:-])(?<!<path>)(?<!<secret>)//+{_ROOTS}(?:/+{_PART}*)*"
+    # Any other has two parts at least: "/help" and "and/or" are words.
+    rf"|(?:{_BEFORE}(?:~[\w.-]{{0,64}}|\$HOME|\$\{{HOME\}})?|(?<=^-[A-Za-z])|(?<=[\s=]-[A-Za-z]))"
+    rf"/(?:{_PART}+/+)+{_PART}*"
+    rf"|{_BEFORE}~[\w.-]{{0,64}}/{_PART}+"
+    r"|(?<!\w)[A-Za-z]:\\[^\s\"'<>|]*"
+    r"|\\\\[\w.-]+\\[^\s\"'<>|]+"
 )
-_TELLING: Final = ("passw", "secret", "token", "api_key", "apikey", "credential", "private")
+_TELLING: Final = ("passw", "passphrase", "secret", "token", "api_key", "apikey", "access_key", "credential", "private")
+_TELLING_ENDS: Final = ("_auth", "_key", "_pass", "_pwd", "_pat")
 _SHORTEST_SECRET: Final = 6
 _SHORTEST_KEY: Final = 15
 
 
 class Redactor:
-    """Cleans what goes on the wire. Built once per process: it remembers the secrets of the environment."""
+    """Cleans what goes on the wire. It remembers the secrets of the environment it was built with."""
 
     def __init__(self, env: Mapping[str, str], *, secrets: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
         found = [value for name, value in env.items() if _is_telling(name.lower())]
         found += secrets
+        found += [password for value in env.values() if (password := url_password(value))]
         # The longest first: one may be part of another.
         self._secrets = sorted({each for each in found if len(each) >= _SHORTEST_SECRET}, key=len, reverse=True)
-        known = [env.get("HOME", ""), *folders]
-        self._folders = sorted({each.rstrip("/") for each in known if len(each) > 1}, key=len, reverse=True)
+        known = [each.rstrip("/") for each in (env.get("HOME", ""), *folders)]
+        self._folders = sorted({each for each in known if len(each) > 1}, key=len, reverse=True)
 
-    def text(self, text: str) -> str:
+    def text(self, text: str, longest: int = LONGEST) -> str:  # noqa: C901  one step a pattern
+        """The text as it may be said; what goes on for longer than that is cut before it is looked at."""
         # Each pattern stands behind a test that costs nothing and that whatever it matches must pass.
         if not text.isprintable():
             text = _UNSEEN.sub("", _ESCAPES.sub("", text))
         for secret in self._secrets:
             text = text.replace(secret, SECRET)
+        if len(text) > longest:
+            # Not in the middle of a word: half of a key has no shape any more.
+            text = (text[:longest].rsplit(maxsplit=1) or [""])[0] + _CUT
         if "-----BEGIN" in text or any(len(word) >= _SHORTEST_KEY for word in text.split()):
-            text = _KEYS.sub(SECRET, text)
+            text = _WEBHOOKS.sub(rf"\1{SECRET}", _KEYS.sub(SECRET, text))
         if "://" in text and "@" in text:
-            text = _URL_LOGIN.sub(rf"\1{SECRET}", text)
+            text = _URL_LOGIN.sub(SECRET, text)
         lower = text.lower()
-        if "bearer" in lower or "basic" in lower:
+        if any(word in lower for word in ("bearer", "basic", "digest", "negotiate")):
             text = _BEARER.sub(rf"\1{SECRET}", text)
-        if "=" in text or ":" in text:
-            text = _NAMED.sub(rf"\1{SECRET}", text)
+        if "cookie:" in lower:
+            text = _COOKIE.sub(rf"\1{SECRET}", text)
+        if any(word in lower for word in _NAMED_WORDS):
+            for pattern in _NAMED:
+                text = pattern.sub(rf"\1{SECRET}", text)
         for folder in self._folders:
             if folder in text:
                 # A folder with spaces in its name is no path to the pattern below; it is one to us.
@@ -116,15 +165,37 @@ class Redactor:
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
-            return {self.text(key) if isinstance(key, str) else key: self.value(each) for key, each in value.items()}
+            cleaned: dict[Any, Any] = {}
+            for key, each in value.items():
+                cleaned[_unused(self.text(key), cleaned) if isinstance(key, str) else key] = self.value(each)
+            return cleaned
         if isinstance(value, list | tuple):
             return [self.value(each) for each in value]
         return value
 
 
+def _unused(key: str, taken: Mapping[Any, Any]) -> str:
+    """Two names may look alike once they are cleaned; the value of neither is to be lost."""
+    name, number = key, 1
+    while name in taken:
+        number += 1
+        name = f"{key} ({number})"
+    return name
+
+
 def _is_telling(name: str) -> bool:
     """Whether an environment variable of that name is likely to hold a secret."""
-    return any(part in name for part in _TELLING) or name.startswith("auth") or name.endswith(("_auth", "_key"))
+    return (
+        any(part in name for part in _TELLING)
+        or name.startswith("auth")
+        or name.endswith(_TELLING_ENDS)
+        or name in ("key", "pass", "pat")
+    )
+
+
+def url_password(url: str) -> str:
+    """The password in `scheme://user:password@host`; empty when there is none."""
+    return url.partition("://")[2].rpartition("@")[0].partition(":")[2]
 
 
 def process_redactor(*, secrets: Iterable[str | None] = (), workdir: str | None = None) -> Redactor:
@@ -132,8 +203,8 @@ def process_redactor(*, secrets: Iterable[str | None] = (), workdir: str | None 
     folders = [workdir] if workdir else []
     try:
         folders.append(os.getcwd())
-    except FileNotFoundError:
-        pass  # it was removed under us
+    except OSError:
+        pass  # the folder we stand in is gone
     return Redactor(os.environ, secrets=[each for each in secrets if each], folders=folders)
 
 

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from baton.api import verify_event
 from baton.clock import format_time, parse_time
 from baton.errors import EventRefused, IllegalTransition, InvalidValue, JobNotFound, StaleAttempt
 from baton.model import EventName, Job, Status, new_job
@@ -250,8 +251,10 @@ class TestAttempts:
     def test_a_running_job_without_a_key_gets_one_with_its_first_event(self, registry, add):
         record = add().record() | {"job_id": "abc12345", "auth_token": None, "status": "running"}
         registry.import_entries([Entry(job=Job.parse(record), events=())])
-        registry.record_event("abc12345", EventName.PROGRESS)
-        assert registry.get_job("abc12345").auth_token
+        event = registry.record_event("abc12345", EventName.PROGRESS).event
+        job = registry.get_job("abc12345")
+        assert (job.attempt, event.attempt) == (1, 1)
+        assert verify_event(event.payload, job.auth_token).seq == 1
 
 
 class TestRequeue:
@@ -459,6 +462,15 @@ class TestEvents:
         registry.mark_sent(jobs[0].job_id, [2])
         assert {event.job_id for event in registry.unsent_events()} == {jobs[1].job_id}
 
+    def test_unsent_events_of_one_broker(self, registry, add):
+        here = [add(broker={"host": "here", "port": 1}) for _ in range(2)]
+        there = [add(broker={"host": "there", "port": 1}) for _ in range(3)]
+        for job in (*there, *here):
+            registry.record_event(job.job_id, EventName.STARTED)
+        found = registry.unsent_events(broker=here[0].broker, limit=2)
+        assert {event.job_id for event in found} == {job.job_id for job in here}
+        assert registry.unsent_events(broker=add().broker) == []
+
     def test_a_registry_without_events_has_none(self, registry, add):
         assert registry.unsent_events() == []
         assert registry.events_after(add().job_id) == []
@@ -481,6 +493,21 @@ class TestListing:
             add("registered meanwhile")
         assert after is None
         assert seen == jobs[::-1]
+
+    def test_what_was_updated_since(self, registry, add, clock):
+        old, new = add(), add()
+        clock.advance(1)
+        since_ns = clock.wall_ns()
+
+        def ids(**conditions):
+            return [job.job_id for job in registry.list_jobs(JobFilter(updated_from_ns=since_ns, **conditions)).jobs]
+
+        assert ids() == []
+        registry.record_event(old.job_id, EventName.STARTED)
+        assert ids() == [old.job_id]
+        registry.update_status(new.job_id, Status.CANCELLED)
+        assert ids() == [new.job_id, old.job_id]
+        assert ids(statuses=[Status.RUNNING]) == [old.job_id]
 
     def test_filters(self, registry, add, clock):
         old = add(agent="codex", agent_session="tmux:codex")

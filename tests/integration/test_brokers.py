@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pwd
+import shlex
 import signal
 import socket
 import ssl
@@ -13,6 +15,7 @@ import time
 
 import pytest
 
+from baton.broker import local
 from baton.broker.address import broker_address
 from baton.broker.local import known_broker, running_broker, stop_broker
 from baton.broker.production import write_set
@@ -24,9 +27,23 @@ from baton.mqtt.check import check_broker, check_role
 from baton.mqtt.client import Publisher
 from baton.mqtt.subscriber import Subscription
 from support.brokers import Broker, free_port
-from support.command import BATON, Baton
+from support.command import BATON, Baton, interruptible
 
 TOPIC = "python/mqtt/jobs/abc12345/events"
+
+
+def servers(config):
+    """The processes of nats-server that run with that configuration."""
+    found = []
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                words = file.read().split(b"\0")
+        except OSError:
+            continue
+        if words[0].endswith(b"nats-server") and os.fsencode(config) in words:
+            found.append(int(pid))
+    return found
 
 
 class TestLocalBroker:
@@ -73,16 +90,92 @@ class TestLocalBroker:
         assert all(step.ok for step in check_broker(second.address(reading=False), second.address(reading=True)))
 
     def test_a_pid_that_is_somebody_elses_now_is_not_taken_for_it(self, state):
-        broker = running_broker(state)
+        running_broker(state)
         stop_broker(state)
-        path = os.path.join(state, "broker", "broker.json")
-        with open(path) as file:
-            content = file.read()
-        with open(path, "w") as file:
-            file.write(content.replace(str(broker.pid), str(os.getpid())))
+        mark = os.path.join(state, "broker", "run", f"nats-server_{os.getpid()}.ports")
+        open(mark, "w").close()
+        assert known_broker(state).pid == os.getpid()
         assert not known_broker(state).alive()
         assert stop_broker(state) is None
         assert running_broker(state).pid != os.getpid()
+
+    def test_one_that_runs_where_we_cannot_see_it_is_neither_doubled_nor_mistaken(self, state):
+        """In another container, say: its lock is held, and the process of that number is another one here."""
+        running_broker(state)
+        stop_broker(state)
+        folder = os.path.join(state, "broker")
+        with open(os.path.join(folder, "data", ".lock")) as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            mark = os.path.join(folder, "run", f"nats-server_{os.getpid()}.ports")
+            open(mark, "w").close()
+            assert running_broker(state).pid == os.getpid()
+            with pytest.raises(BrokerUnavailable, match=r"not a process of ours.*fuser"):
+                stop_broker(state)
+            os.unlink(os.path.join(folder, "broker.json"))
+            with pytest.raises(BrokerUnavailable, match=r"knows nothing about.*fuser"):
+                running_broker(state)
+            os.unlink(mark)
+
+    @pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+    def test_a_start_that_is_interrupted_leaves_no_second_server(self, tmp_path, how):
+        baton = Baton(tmp_path)
+        state = os.path.join(tmp_path, ".local", "state", "baton")
+        config = os.path.join(state, "broker", "nats.conf")
+        try:
+            for _ in range(2):
+                starting = subprocess.Popen(
+                    [BATON, "broker", "up"], cwd=tmp_path, env=baton.env, stderr=subprocess.PIPE,
+                    stdout=subprocess.DEVNULL, preexec_fn=interruptible,
+                )  # fmt: skip
+                while not servers(config) and starting.poll() is None:
+                    pass
+                starting.send_signal(how)
+                _, err = starting.communicate(timeout=20)
+                assert b"Traceback" not in err
+            pid = baton("broker", "up", "--json").json["pid"]
+            assert servers(config) == [pid]
+        finally:
+            baton("broker", "down")
+        assert servers(config) == []
+
+    def test_a_start_that_takes_too_long_leaves_nothing(self, state, monkeypatch):
+        monkeypatch.setattr(local, "_START_TIMEOUT_SEC", 0)
+        with pytest.raises(BrokerUnavailable, match=r"did not start; .*/log says why"):
+            running_broker(state)
+        assert servers(os.path.join(state, "broker", "nats.conf")) == []
+        monkeypatch.undo()
+        assert running_broker(state).alive()
+
+    def test_somebody_who_is_quicker_to_take_its_port_is_not_taken_for_it(self, state, monkeypatch):
+        before = running_broker(state)
+        stop_broker(state)
+        with socket.create_server(("127.0.0.1", before.port)):
+            monkeypatch.setattr(local, "_port_is_free", lambda port: True)
+            with pytest.raises(BrokerUnavailable, match="did not start"):
+                running_broker(state)
+
+    def test_any_letter_in_the_name_of_its_folder(self, tmp_path):
+        state = str(tmp_path / 'sätze "1" \\ 정렬 $HOME # x')
+        try:
+            assert running_broker(state).alive()
+        finally:
+            stop_broker(state)
+        for name in ("a\nb", "a\udcffb"):
+            with pytest.raises(InvalidValue, match="state_dir"):
+                running_broker(str(tmp_path / name))
+
+    @pytest.mark.parametrize(
+        "content",
+        ["", "[]", "{}", '{"port": null, "writer_password": "x", "reader_password": "y"}',
+         '{"port": 99999999999, "writer_password": "x", "reader_password": "y"}',
+         '{"port": 1883, "writer_password": null, "reader_password": "y"}'],
+    )  # fmt: skip
+    def test_a_file_that_makes_no_sense_is_written_anew(self, state, content):
+        os.makedirs(os.path.join(state, "broker"))
+        with open(os.path.join(state, "broker", "broker.json"), "w") as file:
+            file.write(content)
+        assert known_broker(state) is None
+        assert running_broker(state).alive()
 
     def test_readers_do_not_write_and_writers_do_not_read(self, state):
         broker = running_broker(state)
@@ -97,8 +190,10 @@ class TestLocalBroker:
 
     def test_its_files_are_private_and_it_listens_on_loopback_only(self, state):
         broker = running_broker(state)
-        for name in ("broker.json", "nats.conf", "log"):
-            assert os.stat(os.path.join(state, "broker", name)).st_mode & 0o777 == 0o600
+        for folder, _, names in os.walk(state):
+            assert os.stat(folder).st_mode & 0o077 == 0, folder
+            for name in names:
+                assert os.stat(os.path.join(folder, name)).st_mode & 0o077 == 0, name
         listening = subprocess.run(["ss", "-ltnpH"], capture_output=True, text=True, check=True).stdout
         mine = [line.split()[3] for line in listening.splitlines() if f"pid={broker.pid}," in line]
         assert len(mine) == 2
@@ -133,11 +228,8 @@ def production(kind, request, tmp_path):
 
 
 def environment(folder, role):
-    env = {"HOME": "/nowhere"}
-    for line in (folder / f"{role}.env").read_text().splitlines():
-        name, _, value = line.removeprefix("export ").partition("=")
-        env[name] = value.strip("'")
-    return env
+    words = shlex.split((folder / f"{role}.env").read_text())
+    return {"HOME": "/nowhere"} | dict(word.split("=", 1) for word in words if word != "export")
 
 
 def address(folder, role):
@@ -258,11 +350,11 @@ def test_renewing_keeps_the_names_unless_others_are_given(tmp_path):
     write_set("nats", str(folder), hosts=[], port=8883, mtls=False, renew=True)
     assert names_in(folder / "server.crt") == before
     env = (folder / "worker.env").read_text()
-    assert "MQTT_BROKER='b.example'" in env
+    assert "export MQTT_BROKER=b.example\n" in env
     write_set("nats", str(folder), hosts=["c.example"], port=8883, mtls=False, renew=True)
     assert names_in(folder / "server.crt") == ["c.example", "localhost", "127.0.0.1"]
     for role in ("worker", "orchestrator"):
-        assert "export MQTT_BROKER='c.example'\n" in (folder / f"{role}.env").read_text()
+        assert "export MQTT_BROKER=c.example\n" in (folder / f"{role}.env").read_text()
     assert (folder / "worker.env").read_text() == env.replace("b.example", "c.example")
 
 
@@ -297,6 +389,32 @@ def test_a_set_that_cannot_be_renewed_or_named(tmp_path):
     write_set("nats", str(tmp_path / "x"), hosts=[], port=1, mtls=False)
     with pytest.raises(InvalidValue, match=r"another broker.*--nats"):
         write_set("mosquitto", str(tmp_path / "x"), hosts=[], port=1, mtls=False, renew=True)
+
+
+@pytest.mark.parametrize("name", ["höme", "it's $(touch pwned) `touch pwned`", 'a "b" \\n #c', "MQTT_BROKER=x"])
+def test_the_folder_of_a_set_may_have_any_name(kind, name, tmp_path):
+    folder, port = tmp_path / name, free_port()
+    if kind == "mosquitto":
+        make_for_mosquitto(folder)
+    write_set(kind, str(folder), hosts=["localhost"], port=port, mtls=False)
+    write_set(kind, str(folder), hosts=["127.0.0.1"], port=port, mtls=False, renew=True)
+    broker = Broker(kind, config=str(folder / f"{kind}.conf"), port=port)
+    try:
+        assert Baton(tmp_path)("broker", "check", "--set", str(folder)).out.count("ok  ") == 6
+        shown = subprocess.run(
+            ["sh", "-c", '. "$1"; printf %s "$MQTT_BROKER $MQTT_CA_CERTS"', "sh", folder / "worker.env"],
+            capture_output=True, text=True, check=True, cwd=tmp_path,
+        )  # fmt: skip
+    finally:
+        broker.remove()
+    assert shown.stdout == f"127.0.0.1 {folder}/ca.crt"
+    assert not (tmp_path / "pwned").exists()
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1bb", "a\udcffb"])
+def test_a_folder_whose_name_no_configuration_can_hold_is_refused(kind, name, tmp_path):
+    with pytest.raises(InvalidValue, match="folder"):
+        write_set(kind, str(tmp_path / name), hosts=[], port=1, mtls=False)
 
 
 class TestWhichBroker:
@@ -336,6 +454,31 @@ class TestWhichBroker:
         record = baton("register", "x", "--json").json
         assert record["broker"] == {"host": "b.example", "port": 9, "tls": True, "username": None, "password": None}
         assert Baton(tmp_path)("register", "x", "--json").json["broker"]["host"] is None
+
+    def test_the_file_of_a_folder_does_not_get_the_login_of_the_user(self, tmp_path):
+        home, own = tmp_path / "home" / "baton.toml", tmp_path / ".config" / "baton" / "baton.toml"
+        for path in (home, own):
+            path.parent.mkdir(parents=True)
+        env = {"HOME": str(tmp_path), "BATON_HOME": str(home.parent)}
+        login = {"MQTT_USERNAME": "me", "MQTT_PASSWORD": "pw"}
+        host = 'mqtt_host = "evil.example"\nmqtt_tls = true\n'
+        home.write_text(host)
+        assert broker_address(Settings(env=env), None).username is None
+        recorded = self.job(host="evil.example", tls=True)
+        for job in (None, self.job(), recorded):
+            with pytest.raises(BrokerUnavailable, match=r"MQTT_USERNAME; .* set MQTT_BROKER=evil\.example"):
+                broker_address(Settings(env=env | login), job)
+        assert broker_address(Settings(env=env | login | {"MQTT_BROKER": "evil.example"}), None).username == "me"
+        assert broker_address(Settings(env=env | login), self.job(host="good.example", tls=True)).username == "me"
+        home.write_text(host + 'mqtt_username = "me"\n')
+        with pytest.raises(BrokerUnavailable, match="the login is from MQTT_PASSWORD"):
+            broker_address(Settings(env=env | {"MQTT_PASSWORD": "pw"}), None)
+        own.write_text('mqtt_username = "me"\nmqtt_password = "pw"\n')
+        home.write_text(host)
+        with pytest.raises(BrokerUnavailable, match=r"the login is from .*/\.config/"):
+            broker_address(Settings(env=env), None)
+        home.write_text(host + 'mqtt_username = "its"\nmqtt_password = "own"\n')
+        assert broker_address(Settings(env=env), None).password == "own"
 
     def test_config_show_names_the_source_and_hides_the_password(self, tmp_path):
         shown = Baton(tmp_path, MQTT_BROKER="b.example", MQTT_PASSWORD="hunter2")("config", "show").out

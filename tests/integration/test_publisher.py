@@ -4,19 +4,33 @@ from __future__ import annotations
 
 import json
 import os
+import resource
+import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 
 import pytest
 
+from baton.audit import iter_logged_events
+from baton.broker.address import is_loopback
 from baton.config import Settings
-from baton.errors import EventRefused, InvalidValue, JobNotFound, NotVerified
+from baton.errors import (
+    EventRefused,
+    InvalidRecord,
+    InvalidValue,
+    JobNotFound,
+    NotVerified,
+    StaleAttempt,
+)
 from baton.jobs import open_jobs
-from baton.model import EventName
+from baton.model import EventName, new_job
 from baton.mqtt import client as mqtt_client
 from baton.mqtt.publisher import publish_event
+from baton.redact import Redactor
+from baton.verification import missing_results
 from support.brokers import free_port
 
 
@@ -123,6 +137,73 @@ def test_what_another_job_left_behind_is_sent_along(session, broker):
     assert jobs.unsent_events() == []
 
 
+def later(seconds=60):
+    """Lets unsent events of others look as old as they must be to go along."""
+    now_ns = time.time_ns() + seconds * 10**9
+    patch = pytest.MonkeyPatch()
+    patch.setattr(time, "time_ns", lambda: now_ns)
+    return patch
+
+
+def test_what_is_wrong_with_other_jobs_is_no_trouble_of_ours(session, broker, monkeypatch):
+    jobs, settings = session
+    bad, gone, good, own = (jobs.register_job("x", agent="a") for _ in range(4))
+    for job in (bad, gone, good):
+        jobs.record_event(job.job_id, "started")
+
+    def get_job(job_id, read=jobs.get_job):
+        if job_id == bad.job_id:
+            raise InvalidRecord(bad.job_id, "prompt", "is missing")
+        if job_id == gone.job_id:
+            raise JobNotFound(gone.job_id, "here")
+        return read(job_id)
+
+    monkeypatch.setattr(jobs, "get_job", get_job)
+    patch = later()
+    try:
+        assert publish_event(jobs, settings, own.job_id, "started").sent
+    finally:
+        patch.undo()
+    assert {event.job_id for event in jobs.unsent_events()} == {bad.job_id, gone.job_id}
+
+
+def test_a_broker_that_hangs_up_on_another_jobs_event_has_still_got_ours(settings_for):
+    def behaviour(connection):
+        connection.recv(4096)
+        connection.sendall(bytes([0x20, 2, 0, 0]))
+        connection.recv(65536)
+        connection.sendall(bytes([0x40, 2, 0, 1]))
+        connection.recv(65536)  # the second message: hangs up
+
+    pretender = Pretender(behaviour)
+    settings = settings_for({"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(pretender.port)})
+    with open_jobs(settings) as jobs:
+        other, own = jobs.register_job("x", agent="a"), jobs.register_job("x", agent="a")
+        jobs.record_event(other.job_id, "started")
+        patch = later()
+        try:
+            assert publish_event(jobs, settings, own.job_id, "started", tries=1).sent
+        finally:
+            patch.undo()
+        assert [event.job_id for event in jobs.unsent_events()] == [other.job_id]
+    pretender.close()
+
+
+def test_events_for_a_broker_that_is_gone_do_not_stand_in_the_way_of_others(session):
+    jobs, settings = session
+    dead = jobs.register_job("x", agent="a", broker={"host": "127.0.0.1", "port": 1})
+    for _ in range(120):
+        jobs.registry.record_event(dead.job_id, EventName.PROGRESS)
+    left, own = jobs.register_job("x", agent="a"), jobs.register_job("x", agent="a")
+    jobs.record_event(left.job_id, "started")
+    patch = later()
+    try:
+        assert publish_event(jobs, settings, own.job_id, "started").sent
+    finally:
+        patch.undo()
+    assert {event.job_id for event in jobs.unsent_events()} == {dead.job_id}
+
+
 def test_it_tries_again_after_growing_pauses(settings_for):
     settings = settings_for({"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(free_port())})
     pauses = []
@@ -186,6 +267,135 @@ class TestRefusals:
             (tmp_path / "a.md").write_text("good")
             assert complete().event.event == "completed"
 
+    def test_the_validation_of_a_job_that_is_over_or_lost_does_not_run(self, settings_for, tmp_path):
+        settings = settings_for({"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(free_port())})
+        with open_jobs(settings) as jobs:
+            over = jobs.register_job("x", agent="a", validate="touch ran", workdir=str(tmp_path))
+            jobs.update_status(over.job_id, "cancelled")
+            lost = jobs.register_job("x", agent="a", validate="touch ran", workdir=str(tmp_path), max_attempts=2)
+            jobs.pick_pending(lost.agent_session)
+            jobs.release(lost.job_id)
+            jobs.pick_pending(lost.agent_session)
+            with pytest.raises(EventRefused, match="cancelled"):
+                publish_event(jobs, settings, over.job_id, "completed", tries=1)
+            with pytest.raises(StaleAttempt):
+                publish_event(jobs, settings, lost.job_id, "completed", attempt=1, tries=1)
+            assert not (tmp_path / "ran").exists()
+            for job in (over, lost):
+                lines = iter_logged_events(job.job_id, jobs.logs_dir)
+                assert "validated" not in [line["event"] for line in lines]
+
+
+def is_gone(pid):
+    try:
+        with open(f"/proc/{pid}/status") as file:
+            return "zombie" in file.read()
+    except OSError:
+        return True
+
+
+class TestValidation:
+    """The user's own command: it may print, hang or leave something behind."""
+
+    def missing(self, tmp_path, command, timeout_sec=20.0):
+        job = new_job("x", now_ns=1, agent="a", validate=command, workdir=str(tmp_path))
+        redactor = Redactor({}, secrets=["hunter2hunter2"])
+        return missing_results(job, redact=redactor.text, timeout_sec=timeout_sec)
+
+    def test_only_the_end_of_what_it_prints_is_kept(self, tmp_path):
+        assert self.missing(tmp_path, "head -c 300000000 /dev/zero | tr '\\0' x; echo; echo last") == []
+        assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 1_000_000
+        (problem,) = self.missing(tmp_path, "echo no; echo the reason; exit 3")
+        assert problem == "the validation failed with exit code 3: the reason"
+
+    def test_the_reason_is_redacted(self, tmp_path):
+        (problem,) = self.missing(tmp_path, "echo it is hunter2hunter2 in /home/kim/x/y; false")
+        assert problem == "the validation failed with exit code 1: it is <secret> in <path>"
+
+    @pytest.mark.parametrize(
+        "command", ["sleep 30 & echo $! >pid", "(sleep 30; echo x) & echo $! >pid", "exec >&- 2>&-"]
+    )
+    def test_what_it_leaves_in_the_background_is_not_waited_for(self, tmp_path, command):
+        began = time.monotonic()
+        assert self.missing(tmp_path, command) == []
+        assert time.monotonic() - began < 5
+        if (tmp_path / "pid").exists():
+            os.kill(int((tmp_path / "pid").read_text()), signal.SIGKILL)
+
+    @pytest.mark.parametrize(
+        "command",
+        ["sleep 30 & echo $! >pid; wait", "echo $$ >pid; exec >&- 2>&-; sleep 30", "yes & echo $! >pid; wait"],
+    )
+    def test_what_does_not_end_is_killed_with_all_it_started(self, tmp_path, command):
+        began = time.monotonic()
+        assert self.missing(tmp_path, command, timeout_sec=0.5) == ["the validation did not end within 0.5 s"]
+        assert time.monotonic() - began < 5
+        pid = (tmp_path / "pid").read_text().strip()
+        deadline = time.monotonic() + 5
+        while not is_gone(pid):
+            assert time.monotonic() < deadline
+
+    def test_a_folder_that_is_gone(self, tmp_path, monkeypatch):
+        (tmp_path / "gone").mkdir()
+        monkeypatch.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        job = new_job("x", now_ns=1, agent="a", validate="true")
+        assert missing_results(job, redact=str) == ["the work folder is gone"]
+
+
+class TestSafeButNotSent:
+    """Once an event is recorded, whatever keeps it from being sent is a warning."""
+
+    def trouble(self, settings_for, env, **broker):
+        settings = settings_for(env)
+        with open_jobs(settings) as jobs:
+            job = jobs.register_job("x", agent="a", broker=broker)
+            published = publish_event(jobs, settings, job.job_id, "started", tries=1)
+            assert not published.sent
+            assert len(jobs.unsent_events()) == 1
+            assert "\n" not in published.trouble
+            return published.trouble
+
+    def test_a_state_folder_that_cannot_be(self, settings_for):
+        assert "not a folder" in self.trouble(settings_for, {"BATON_STATE_DIR": "/dev/null/x"})
+
+    def test_a_name_that_is_none(self, settings_for):
+        host = "ä" + "a" * 70 + ".example"
+        assert "looked up" in self.trouble(settings_for, {"MQTT_BROKER": host, "MQTT_TLS": "1"})
+
+    def test_a_ca_file_that_is_none(self, settings_for, tmp_path):
+        pretender = Pretender(read_all)
+        env = {"MQTT_TLS": "1", "MQTT_CA_CERTS": str(tmp_path / "none")}
+        assert "MQTT_CA_CERTS" in self.trouble(settings_for, env, host="127.0.0.1", port=pretender.port)
+        pretender.close()
+
+    def test_a_working_folder_that_is_gone(self, settings_for, tmp_path, monkeypatch):
+        (tmp_path / "gone").mkdir()
+        monkeypatch.chdir(tmp_path / "gone")
+        (tmp_path / "gone").rmdir()
+        port = str(free_port())
+        env = {"BATON_HOME": str(tmp_path / "home"), "MQTT_BROKER": "127.0.0.1", "MQTT_PORT": port}
+        assert "cannot be reached" in self.trouble(settings_for, env)
+
+
+def test_whichever_way_an_event_is_recorded_it_is_redacted(settings_for, tmp_path):
+    (tmp_path / ".hermes").mkdir()
+    (tmp_path / ".hermes" / "baton.toml").write_text('mqtt_password = "from the file"\n')
+    with open_jobs(settings_for({})) as jobs:
+        job = jobs.register_job("x", agent="a", workdir=str(tmp_path))
+        said = f"\x1b[31m{job.auth_token} in {tmp_path}/x, {{from the file}} /home/kim/y"
+        event = jobs.record_event(job.job_id, "started", detail=said, data={"a": [said], said: 1})
+        for secret in (job.auth_token, str(tmp_path), "from the file", "/home/kim", "\\u001b"):
+            assert secret not in event.payload.decode()
+        assert json.loads(event.payload)["detail"].startswith("<secret> in <path>")
+        assert jobs.record_event(job.job_id, "progress", detail="a-" * 100_000 + ":").seq == 2
+        deep = current = []
+        for _ in range(5000):
+            current.append([])
+            current = current[0]
+        with pytest.raises(InvalidValue, match="nested"):
+            jobs.record_event(job.job_id, "progress", data={"x": deep})
+
 
 class Pretender:
     """A server that is no broker: it does one thing to whoever connects."""
@@ -228,6 +438,21 @@ def connack(code):
     return behaviour
 
 
+def talking(words):
+    """Accepts us, and then never stops sending the same."""
+
+    def behaviour(connection):
+        connection.recv(4096)
+        connection.sendall(bytes([0x20, 2, 0, 0]))
+        try:
+            while True:
+                connection.sendall(words)
+        except OSError:
+            pass
+
+    return behaviour
+
+
 @pytest.mark.parametrize(
     ("behaviour", "words"),
     [
@@ -243,6 +468,7 @@ def connack(code):
         (connack(1), "does not speak MQTT 3.1.1"),
         (connack(99), "refuses us (code 99)"),
         (connack(0), "does not send its acknowledgement in time"),
+        (talking(b"\x40\x02\xff\xff" * 500), "does not send its acknowledgement in time"),
     ],
 )
 def test_something_that_is_no_broker_is_named_for_what_it_does(behaviour, words, settings_for, monkeypatch):
@@ -274,6 +500,10 @@ def test_the_deadlines_are_those_of_the_contract():
         ({"MQTT_BROKER": "no-such-host.invalid", "MQTT_TLS": "1"}, "cannot be looked up"),
         ({"MQTT_BROKER": "no-such-host.invalid", "BATON_ALLOW_PLAINTEXT": "1"}, "cannot be looked up"),
         ({"MQTT_BROKER": "192.0.2.1"}, "--allow-plaintext"),
+        ({"MQTT_BROKER": "localhost.evil.invalid"}, "--allow-plaintext"),
+        ({"MQTT_BROKER": "127.evil.invalid"}, "--allow-plaintext"),
+        ({"MQTT_BROKER": "::1234:5678"}, "--allow-plaintext"),
+        ({"MQTT_BROKER": "::ffff:192.0.2.1"}, "--allow-plaintext"),
     ],
 )
 def test_a_broker_elsewhere_is_not_talked_to_in_the_open(settings_for, env, words):
@@ -314,6 +544,41 @@ def test_a_setting_of_a_file_is_named_as_in_the_file(settings_for, broker, tmp_p
         job = jobs.register_job("x", agent="a")
         trouble = publish_event(jobs, settings, job.job_id, "started").trouble
         assert f"mqtt_ca_certs in {tmp_path / 'baton.toml'} cannot be used: /nonexistent" in trouble
+
+
+def test_a_key_with_a_pass_phrase_is_refused_and_nobody_is_asked(tmp_path):
+    """On a terminal OpenSSL would ask for it, and wait."""
+    import pty
+
+    for command in (
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-subj", "/CN=x",
+         "-passout", "pass:1234", "-keyout", tmp_path / "x.key", "-out", tmp_path / "x.crt"],
+    ):  # fmt: skip
+        subprocess.run(command, check=True, capture_output=True)
+    code = """
+import sys
+from baton.broker.address import broker_address
+from baton.config import Settings
+from baton.mqtt.tls import tls_context
+env = {"HOME": "/x", "MQTT_BROKER": "localhost", "MQTT_TLS": "1", "MQTT_CERTFILE": sys.argv[1], "MQTT_KEYFILE": sys.argv[2]}
+try:
+    tls_context(broker_address(Settings(env=env), None))
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path / "x.crt", tmp_path / "x.key"],
+        stdin=theirs, capture_output=True, text=True, timeout=20, check=True, start_new_session=True,
+    )  # fmt: skip
+    os.close(ours)
+    os.close(theirs)
+    assert done.stdout.startswith("BrokerUnavailable MQTT_KEYFILE is encrypted")
+
+
+@pytest.mark.parametrize("host", ["localhost", "LOCALHOST", "127.0.0.1", "127.1.2.3", "::1", "0:0:0:0:0:0:0:1"])
+def test_what_is_this_machine(host):
+    assert is_loopback(host)
 
 
 def test_however_many_are_unsent_all_are_sent(session):

@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import json
 import random
+import sqlite3
 import threading
 import time
 
 import pytest
 
 from baton import audit
+from baton.broker.address import broker_address
 from baton.config import Settings
 from baton.jobs import open_jobs
+from baton.model import EventName
+from baton.mqtt import subscriber
 from baton.mqtt.client import Publisher
 from baton.mqtt.publisher import publish_event
 from baton.mqtt.subscriber import Subscription
-from baton.wire.payload import signature
+from baton.wire.payload import signature, signed_event
 
 
 @pytest.fixture
@@ -158,6 +162,25 @@ def test_a_new_attempt_goes_on_in_the_same_story(jobs, settings):
 
 
 class TestClocks:
+    @pytest.mark.parametrize("limit", ["timeout_sec", "idle_timeout_sec"])
+    def test_a_limit_is_held_to_the_tenth_of_a_second(self, jobs, settings, limit):
+        job = jobs.register_job("x", agent="a")
+        began = time.monotonic()
+        listener = Listener(settings, [job.job_id], **{limit: 0.3})
+        listener.finish()
+        assert listener.subscription.exit_code == 2
+        assert time.monotonic() - began < 1.5
+
+    def test_of_several_jobs_the_most_patient_decides(self, jobs, settings):
+        ids = [jobs.register_job("x", agent="a", timeout_sec=1, idle_timeout_sec=1).job_id]
+        ids.append(jobs.register_job("x", agent="a", timeout_sec=60, idle_timeout_sec=60).job_id)
+        listener = Listener(settings, ids, timeout_sec=None, idle_timeout_sec=None)
+        time.sleep(1.5)
+        for job_id in ids:
+            publish_event(jobs, settings, job_id, "completed")
+        listener.finish()
+        assert listener.subscription.exit_code == 0
+
     def test_silence(self, jobs, settings):
         job = jobs.register_job("x", agent="a")
         listener = Listener(settings, [job.job_id], idle_timeout_sec=0.5)
@@ -181,27 +204,30 @@ class TestClocks:
         for event in ("started", "progress", "progress", "permission_required"):
             publish_event(jobs, settings, job.job_id, event)
             publish_event(jobs, settings, other.job_id, event)
-        listener = Listener(settings, [job.job_id], idle_timeout_sec=3 if not full else 30)
-        listener.wait_for(4)
         recorded = [event.payload for each in (job, other) for event in jobs.events_after(each.job_id)]
         rounds = 100_000 if full else 2_000
-        from baton.broker.address import broker_address
-
         began = time.monotonic()
-        sent = 0
+        sent = effects = listeners = 0
+        ended_by_silence = True
+        # A listener is there all the time; each ends by its idle clock, whatever is sent, and another takes its place.
         with Publisher(broker_address(settings, job)) as hostile:
-            while sent < rounds and not listener.subscription.timed_out:
-                topic = draw.choice([job.events_topic, job.events_topic, other.events_topic])
-                hostile.publish(topic, draw.choice(recorded))
-                sent += 1
-        listener.finish()
-        text = f"{sent:,} replays in {time.monotonic() - began:.0f} s, {len(listener.seen) - 4} effects"
-        held = len(listener.seen) == 4 and listener.subscription.exit_code == 2
+            while sent < rounds:
+                listener = Listener(settings, [job.job_id], idle_timeout_sec=3 if not full else 30)
+                listeners += 1
+                listener.wait_for(4)
+                while sent < rounds and not listener.subscription.timed_out:
+                    topic = draw.choice([job.events_topic, job.events_topic, other.events_topic])
+                    hostile.publish(topic, draw.choice(recorded))
+                    sent += 1
+                listener.finish()
+                effects += len(listener.seen) - 4
+                ended_by_silence &= listener.subscription.exit_code == 2
+        text = f"{sent:,} replays to {listeners} listeners in {time.monotonic() - began:.0f} s, {effects} effects"
+        held = effects == 0 and ended_by_silence
         figure(f"S2 replays ({kind})", text, held=held, seed=seed)
 
 
 def test_what_is_hostile_on_the_topic_is_counted_and_ignored(jobs, settings):
-    from baton.broker.address import broker_address
 
     job = jobs.register_job("x", agent="a")
     listener = Listener(settings, [job.job_id])
@@ -241,6 +267,71 @@ def test_following_every_job(jobs, settings):
     assert sorted(seen) == sorted([(early.job_id, 1), (early.job_id, 2), (late.job_id, 1), (late.job_id, 2)])
 
 
+def test_following_without_a_broker_misses_no_job(jobs, settings, broker):
+    broker.kill()
+    waiting = jobs.register_job("x", agent="a")
+    listener = Listener(settings, [], follow_all=True, timeout_sec=12)
+    short = [jobs.register_job("y", agent="a").job_id for _ in range(3)]
+    for job_id in (waiting.job_id, *short):
+        jobs.record_event(job_id, "completed")
+    listener.wait_for(4)
+    many = [jobs.register_job("y", agent="a").job_id for _ in range(3)]
+    for job_id in many:
+        jobs.record_event(job_id, "started")
+        jobs.record_event(job_id, "error")
+    listener.wait_for(10)
+    listener.subscription.stop()
+    listener.finish()
+    told = [(payload["job_id"], payload["seq"]) for payload in listener.seen]
+    assert len(told) == len(set(told)) == 10
+
+
+def test_following_begins_with_more_than_a_page(jobs, settings, monkeypatch):
+    monkeypatch.setattr(subscriber, "_PAGE", 3)
+    ids = [jobs.register_job("x", agent="a").job_id for _ in range(8)]
+    for job_id in ids:
+        jobs.record_event(job_id, "started")
+    listener = Listener(settings, [], follow_all=True, timeout_sec=20)
+    listener.wait_for(8)
+    listener.subscription.stop()
+    listener.finish()
+    assert {payload["job_id"] for payload in listener.seen} == set(ids)
+
+
+def test_a_job_that_was_told_is_not_told_again_when_it_was_forgotten(jobs, settings, monkeypatch):
+    monkeypatch.setattr(subscriber, "_MOST_WATCHES", 1)
+    monkeypatch.setattr(subscriber, "_LATE_NS", 0)
+    listener = Listener(settings, [], follow_all=True, timeout_sec=30)
+    over = jobs.register_job("x", agent="a")
+    publish_event(jobs, settings, over.job_id, "completed")
+    listener.wait_for(1)
+    wait_until(lambda: listener.subscription._since_ns > time.time_ns() - 10**9)
+    others = [jobs.register_job("x", agent="a").job_id for _ in range(3)]
+    for job_id in others:
+        publish_event(jobs, settings, job_id, "started")
+    listener.wait_for(4)
+    wait_until(lambda: over.job_id not in listener.subscription._watches)
+    with Publisher(broker_address(settings, over)) as hostile:
+        hostile.publish(over.events_topic, jobs.events_after(over.job_id)[0].payload)
+    wait_until(lambda: listener.subscription.rejected["over"] == 1)
+    listener.subscription.stop()
+    assert len(listener.finish()) == 4
+
+
+def test_an_unsigned_word_about_a_job_makes_nobody_follow_it(jobs, settings):
+    job = jobs.register_job("x", agent="a")
+    jobs.record_event(job.job_id, "started")
+    jobs.release(job.job_id)
+    with open_jobs(settings) as own:
+        subscription = Subscription(own, settings, [], follow_all=True, timeout_sec=5)
+        payload = json.loads(jobs.events_after(job.job_id)[0].payload)
+        payload["data"]["hmac_sig"] = "0" * 64
+        told = subscription._from_wire([(job.events_topic, json.dumps(payload).encode())])
+        assert list(told) == []
+        assert subscription.rejected == {"signature": 1}
+        assert subscription.outcomes() == {}
+
+
 def test_following_begins_with_the_past_of_what_is_not_over_in_order_of_time(jobs, settings):
     over, *going = (jobs.register_job("x", agent="a") for _ in range(4))
     publish_event(jobs, settings, over.job_id, "started")
@@ -258,7 +349,6 @@ def test_following_begins_with_the_past_of_what_is_not_over_in_order_of_time(job
 
 
 def test_other_registries_on_the_same_broker_are_no_news(jobs, settings, tmp_path):
-    from baton.broker.address import broker_address
 
     mine = jobs.register_job("x", agent="a")
     listener = Listener(settings, [], follow_all=True, timeout_sec=3)
@@ -276,6 +366,121 @@ def test_other_registries_on_the_same_broker_are_no_news(jobs, settings, tmp_pat
     assert len(listener.lines) == 1
 
 
+def unreadable(jobs, job_id, seq):
+    """Makes of a recorded event what an older version might have written and this one refuses."""
+    raw = sqlite3.connect(jobs.registry.path)
+    changed = raw.execute(
+        """UPDATE events SET payload = CAST(replace(payload, '"data":{', '"data":{"x":100000000000000000000,') AS BLOB)"""
+        " WHERE job_id = ? AND seq = ?",
+        (job_id, seq),
+    ).rowcount
+    assert changed == 1
+    raw.commit()
+    raw.close()
+
+
+@pytest.mark.parametrize("which", [1, 2, 3])
+def test_a_recorded_event_that_cannot_be_read_is_passed_over(jobs, settings, which):
+    job = jobs.register_job("x", agent="a")
+    for event in ("started", "progress", "completed"):
+        jobs.record_event(job.job_id, event)
+    unreadable(jobs, job.job_id, which)
+    listener = Listener(settings, [job.job_id])
+    assert listener.finish() == [seq for seq in (1, 2, 3) if seq != which]
+    assert listener.subscription.exit_code == 0
+    assert [line for line in listener.lines if f"#{which}" in line] == listener.lines[:1]
+    assert "100000000000000000000" not in listener.lines[0]
+
+
+def test_a_worker_of_an_older_attempt_puts_nothing_into_the_story(jobs, settings):
+    """It still has its key, and a listener may not know yet that this key is an old one."""
+    job = jobs.register_job("x", agent="a", max_attempts=2)
+    publish_event(jobs, settings, job.job_id, "started")
+    listener = Listener(settings, [job.job_id])
+    listener.wait_for(1)
+    old = jobs.get_job(job.job_id)
+    jobs.release(job.job_id)
+    jobs.pick_pending("tmux:a")
+    forged = signed_event(old, EventName.PROGRESS, "forged", {}, time.time_ns())
+    with Publisher(broker_address(settings, job)) as hostile:
+        hostile.publish(job.events_topic, forged.payload)
+        time.sleep(0.3)
+    publish_event(jobs, settings, job.job_id, "permission_required", detail="the truth")
+    publish_event(jobs, settings, job.job_id, "completed")
+    assert listener.finish() == [1, 2, 3]
+    assert [payload["detail"] for payload in listener.seen] == ["", "the truth", ""]
+
+
+def test_what_the_broker_kept_of_an_older_attempt_is_no_forgery(jobs, settings):
+    job = jobs.register_job("x", agent="a", max_attempts=2)
+    listener = Listener(settings, [job.job_id])
+    listener.subscription.stop()
+    listener.finish()
+    for event in ("started", "progress"):
+        publish_event(jobs, settings, job.job_id, event)
+    jobs.release(job.job_id)
+    jobs.pick_pending("tmux:a")
+    publish_event(jobs, settings, job.job_id, "started", attempt=2)
+    listener = Listener(settings, [job.job_id])
+    listener.wait_for(3)
+    wait_until(lambda: listener.subscription.rejected.total() == 3)
+    publish_event(jobs, settings, job.job_id, "completed", attempt=2)
+    assert listener.finish() == [1, 2, 3, 4]
+    assert set(listener.subscription.rejected) == {"seq"}
+    assert listener.lines == []
+    assert not any(line["event"] == "rejected" for line in audit.iter_logged_events(job.job_id, jobs.logs_dir))
+
+
+def wait_until(condition):
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@pytest.mark.parametrize(("end", "code"), [("completed", 0), ("error", 1)])
+def test_of_a_job_that_was_pruned_the_audit_log_knows_the_end(jobs, settings, end, code):
+    job = jobs.register_job("x", agent="a")
+    listener = Listener(settings, [job.job_id])
+    with open_jobs(settings) as others:
+        end_and_prune(others, job.job_id, end)
+    listener.finish()
+    assert listener.subscription.exit_code == code
+    assert listener.subscription.outcomes() == {job.job_id: end}
+
+
+def end_and_prune(jobs, job_id, end):
+    """In one step, as far as a listener can see."""
+    raw = sqlite3.connect(jobs.registry.path)
+    audit.update_logged_status(job_id, "running", end, now_ns=time.time_ns(), logs_dir=jobs.logs_dir)
+    raw.execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
+    raw.commit()
+    raw.close()
+
+
+def test_a_job_that_vanished_without_an_end_is_named(jobs, settings):
+    job = jobs.register_job("x", agent="a")
+    listener = Listener(settings, [job.job_id])
+    end_and_prune(jobs, job.job_id, "running")
+    listener.finish()
+    assert listener.subscription.exit_code == 1
+    assert listener.subscription.outcomes() == {job.job_id: None}
+    assert f"job {job.job_id} is gone" in listener.lines[-1]
+
+
+def test_two_users_of_one_host_do_not_throw_each_other_out(jobs, settings, tmp_path, broker):
+    job = jobs.register_job("x", agent="a")
+    homes = {"home": settings.home}
+    listeners = [
+        Listener(Settings(homes, env={"HOME": str(tmp_path / name)} | broker.env), [job.job_id]) for name in "ab"
+    ]
+    for event in ("started", "progress", "completed"):
+        publish_event(jobs, settings, job.job_id, event)
+    for listener in listeners:
+        assert listener.finish() == [1, 2, 3]
+        assert listener.lines == []
+
+
 def test_two_listeners_to_one_job_do_not_throw_each_other_out(jobs, settings):
     job = jobs.register_job("x", agent="a")
     listeners = [Listener(settings, [job.job_id]) for _ in range(3)]
@@ -288,7 +493,6 @@ def test_two_listeners_to_one_job_do_not_throw_each_other_out(jobs, settings):
 
 def test_a_word_about_a_job_that_is_gone_ends_no_listening(jobs, settings):
     """Somebody without a key claims news of a job that was pruned meanwhile."""
-    from baton.broker.address import broker_address
 
     gone = jobs.register_job("x", agent="a")
     jobs.record_event(gone.job_id, "started")

@@ -7,10 +7,13 @@ import os
 import pty
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
 
+from baton.config import Settings
+from baton.jobs import open_jobs
 from support.brokers import free_port
 from support.command import BATON, Baton, interruptible
 
@@ -114,6 +117,16 @@ def test_on_a_terminal_the_data_is_shown_briefly(baton):
     assert line[8:].split() == [job, "completed", "done", "n=1", "s=x", "y"]
 
 
+def test_what_a_terminal_would_act_on_is_an_escape_in_json(baton):
+    """An older version may have recorded what is taken out today."""
+    with open_jobs(Settings({"home": os.path.join(baton.folder, ".hermes")}, env=baton.env)) as jobs:
+        job = jobs.register_job("x", agent="a").job_id
+        jobs.record_event(job, "completed", detail="a\x9b31m\u202eb", data={"ü": "\u2066"})
+    out = baton("subscribe", job, "--json").out
+    assert r'"a\u009b31m\u202eb"' in out
+    assert json.loads(out)["data"] == {"ü": "\u2066", "attempt": 1}
+
+
 def test_without_a_broker_nothing_is_lost(baton):
     env = {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(free_port())}
     job = baton("register", "x").text
@@ -204,3 +217,33 @@ def test_broker_commands(baton, tmp_path):
     baton("broker", "init", "--nats", "mtls", "--mtls")
     assert "give the clients their new cert" in baton("broker", "init", "--nats", "mtls", "--renew").err
     assert "cannot be read" in baton.refused("broker", "check", "--set", "nowhere")
+
+
+def test_values_nested_too_deeply_are_refused_in_one_line(tmp_path):
+    baton = Baton(tmp_path, MQTT_BROKER="127.0.0.1", MQTT_PORT="1")
+    job = baton("register", "x").text
+    for value in ("[" * 20000, "[" * 20000 + "]" * 20000, "[" * 900 + "]" * 900, "[" * 17 + "]" * 17, "1e20"):
+        assert "data " in baton.refused("publish", job, "--event", "progress", "--data", f"x={value}")
+    assert baton("status", job).text == "pending"
+
+
+@pytest.mark.parametrize("module", ["argparse", "baton.cli.main", "baton.cli.publish", "baton.mqtt.client"])
+def test_interrupted_while_it_loads_it_exits_as_interrupted(tmp_path, module):
+    code = """
+import os, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Interrupts:
+    @staticmethod
+    def find_spec(name, path=None, target=None):
+        if name == sys.argv[0]:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.argv = sys.argv[1:]
+sys.meta_path.insert(0, Interrupts)
+from baton.__main__ import run
+run()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, module, "publish", "abc12345", "--event", "started"],
+        cwd=tmp_path, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

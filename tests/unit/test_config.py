@@ -69,6 +69,16 @@ def test_a_wrong_file_is_named_with_what_is_wrong(env, tmp_path, text, words):
     assert "baton.toml" in str(error.value)
 
 
+def test_plaintext_is_for_the_user_to_allow_not_for_a_folder(env, tmp_path):
+    write(tmp_path / "user" / ".config" / "baton" / "baton.toml", "allow_plaintext = true")
+    assert Settings(env=env).allow_plaintext
+    write(tmp_path / "named.toml", "allow_plaintext = true")
+    assert Settings(env=env | {"BATON_CONFIG": str(tmp_path / "named.toml")}).allow_plaintext
+    write(tmp_path / "home" / "baton.toml", "allow_plaintext = true")
+    with pytest.raises(InvalidValue, match=r"home/baton\.toml sets allow_plaintext, which only you can"):
+        Settings(env=env)
+
+
 @pytest.mark.parametrize(("name", "value"), [("BATON_TIMEOUT_SEC", "soon"), ("BATON_ALLOW_NETWORK_FS", "maybe")])
 def test_a_wrong_environment_variable_is_named(env, name, value):
     with pytest.raises(InvalidValue, match=name):

@@ -93,7 +93,7 @@ def heard_in(order: tuple[int, ...], story: Story, known, settings: Settings):
     for position, seq in enumerate(order, start=1):
         registry.visible = known(order[:position])
         old, refused = seq in passed, subscription.rejected.total()
-        new = [payload["seq"] for payload in subscription._from_wire(story.topic, story.events[seq - 1].payload)]
+        new = [payload["seq"] for payload in subscription._from_wire([(story.topic, story.events[seq - 1].payload)])]
         if old and subscription.rejected.total() != refused + 1:
             odd.append(f"{seq} came again and was not refused")
         if 6 in new and registry.visible < 6:

@@ -7,7 +7,7 @@ import random
 
 import pytest
 
-from baton.errors import Rejected
+from baton.errors import InvalidValue, Rejected
 from baton.model import EventName, new_job
 from baton.wire.canonical import canonical
 from baton.wire.parse import check_signature, parse_event
@@ -53,6 +53,28 @@ def test_what_the_registry_signs_is_accepted():
     assert accepts(event.payload, job.auth_token).seq == 1
     with pytest.raises(Rejected, match="HMAC verify failed"):
         accepts(event.payload, "another key")
+
+
+@pytest.mark.parametrize(
+    "data",
+    [{"x": 1e20}, {"x": -1e20}, {"x": float(2**53)}, {"x": json.loads("[" * 15 + "]" * 15)}, {"x": "\ud800"}],
+    ids=["large float", "negative", "2^53 as a float", "nested", "surrogate"],
+)
+def test_what_a_receiver_would_refuse_is_not_signed(data):
+    job = new_job("x", now_ns=1, agent="a").replace(attempt=1)
+    with pytest.raises(InvalidValue, match="data cannot be sent"):
+        signed_event(job, EventName.PROGRESS, "", data, 10**18)
+
+
+def test_the_key_never_goes_on_the_wire():
+    job = new_job("x", now_ns=1, agent="a").replace(attempt=1)
+    odd = job.replace(auth_token='a "quoted" key é \\ of old')
+    for each in (job, odd):
+        for detail, data in ((f"it is {each.auth_token}.", {}), ("", {"deep": [{each.auth_token: 1}]})):
+            with pytest.raises(InvalidValue, match="the key of the job"):
+                signed_event(each, EventName.PROGRESS, detail, data, 10**18)
+    short = job.replace(auth_token="data")
+    assert signed_event(short, EventName.PROGRESS, "", {}, 10**18).seq == 1
 
 
 BAD_FIELDS = [

@@ -7,6 +7,8 @@ record is the one for publishing; a subscriber uses its own, if it has one.
 
 from __future__ import annotations
 
+import _socket
+
 from baton.errors import BrokerUnavailable
 from baton.model import Value
 
@@ -14,8 +16,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from baton.config import Settings
     from baton.model import Job
-
-_LOOPBACK = ("localhost", "127.", "::1")
 
 
 class Address(Value):
@@ -35,6 +35,19 @@ class Address(Value):
 
     def __repr__(self) -> str:
         return f"<Address {self.host}:{self.port} tls={self.tls} user={self.username}>"
+
+
+def is_loopback(host: str) -> bool:
+    """`localhost`, or an address of this machine alone; a name that merely begins like one is somebody else's."""
+    if host.lower() == "localhost":
+        return True
+    for family, own in ((_socket.AF_INET, b"\x7f"), (_socket.AF_INET6, bytes(15) + b"\x01")):
+        try:
+            if _socket.inet_pton(family, host).startswith(own):
+                return True
+        except (OSError, ValueError):
+            continue
+    return False
 
 
 def broker_record(settings: Settings) -> dict[str, object] | None:
@@ -59,7 +72,9 @@ def broker_address(settings: Settings, job: Job | None, *, reading: bool = False
     own = (settings.mqtt_username, settings.mqtt_password)
     recorded = (record.username, record.password) if record is not None else (None, None)
     first, second = (own, recorded) if reading else (recorded, own)
-    username, password = first if first[0] is not None else second
+    username, password = login = first if first[0] is not None else second
+    if login is own and username is not None and host == settings.mqtt_host:
+        _refuse_foreign_login(settings)
     port = (record.port if record is not None and record.host else None) or settings.mqtt_port
     address = Address(
         host=host,
@@ -73,10 +88,23 @@ def broker_address(settings: Settings, job: Job | None, *, reading: bool = False
         password=password,
         sources={name: settings.named(f"mqtt_{name}") for name in ("ca_certs", "certfile")},
     )
-    if not address.tls and not address.host.startswith(_LOOPBACK) and not settings.allow_plaintext:
+    if not address.tls and not is_loopback(address.host) and not settings.allow_plaintext:
         raise BrokerUnavailable(
             f"the broker at {address.host}:{address.port} is not on this machine and would be talked to without TLS; "
             "set MQTT_TLS=1, or insist with --allow-plaintext",
             transient=False,
         )
     return address
+
+
+def _refuse_foreign_login(settings: Settings) -> None:
+    """A config file that came with a clone must not get the user's login sent to where it likes."""
+    file = settings.home_file
+    sources = [settings.sources[name] for name in ("mqtt_username", "mqtt_password")]
+    if file is not None and settings.sources["mqtt_host"] == file and sources != [file, file]:
+        source = sources[0] if sources[0] != file else sources[1]
+        raise BrokerUnavailable(
+            f"{file} names the broker {settings.mqtt_host}, but the login is from {source}; if it is meant for that "
+            f"broker, set MQTT_BROKER={settings.mqtt_host}",
+            transient=False,
+        )

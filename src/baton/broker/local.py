@@ -2,9 +2,11 @@
 every later command finds again.
 
     <state>/broker/
-      broker.json     port, process, logins; 0600
+      broker.json     port and logins, written before the server starts; 0600
       nats.conf       0600
+      run/            one file of the server's own, named after its process, while it accepts connections
       data/           every acknowledged message, on disk before the acknowledgement
+      data/.lock      held by the server for as long as it lives, however it was started and however it ends
       log
       .lock           so that two commands that start it at the same moment end with one
 """
@@ -12,16 +14,18 @@ every later command finds again.
 from __future__ import annotations
 
 import _socket
+import fcntl
 import json
 import os
 import time
 
-from baton.errors import BrokerUnavailable
+from baton.errors import BrokerUnavailable, InvalidValue
 from baton.fsio import FileLock, make_private_dir, open_private, read_file, remove_file, replace_file
 from baton.model import Value, new_token
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, Final
 
     from baton.broker.address import Address
@@ -29,12 +33,14 @@ if TYPE_CHECKING:
 HOST: Final = "127.0.0.1"
 _START_TIMEOUT_SEC: Final = 10.0
 _STOP_TIMEOUT_SEC: Final = 10.0
+_TAKE_TIMEOUT_SEC: Final = 1.0
 _CONFIG: Final = """\
 # Written by baton; changed here, it is written again when the broker starts.
 server_name: baton
 listen: "{host}:{nats_port}"
 max_payload: 1MB
 logfile_size_limit: 10MB
+ports_file_dir: {run}
 jetstream {{ store_dir: {data}, sync_interval: always }}
 mqtt {{ listen: "{host}:{port}", ack_wait: "2s", max_ack_pending: 1024 }}
 authorization {{ users: [
@@ -47,14 +53,13 @@ authorization {{ users: [
 
 
 class LocalBroker(Value):
-    """A broker as its file describes it."""
+    """A broker as its files describe it. `pid` is 0 while it does not accept connections."""
 
-    __slots__ = ("pid", "port", "reader_password", "started", "writer_password")
+    __slots__ = ("folder", "pid", "port", "reader_password", "writer_password")
 
+    folder: str
     port: int
     pid: int
-    started: str
-    """When the process began, by the kernel: a pid alone may be somebody else's by now."""
     writer_password: str
     reader_password: str
 
@@ -75,7 +80,8 @@ class LocalBroker(Value):
         )
 
     def alive(self) -> bool:
-        return _process_start(self.pid) == self.started
+        """Whether it accepts connections."""
+        return self.pid != 0 and _is_running(self.folder)
 
 
 def broker_dir(state_dir: str) -> str:
@@ -83,12 +89,18 @@ def broker_dir(state_dir: str) -> str:
 
 
 def known_broker(state_dir: str) -> LocalBroker | None:
-    """What the file says; the process may be gone."""
+    """What the files say; the process may be gone."""
+    folder = broker_dir(state_dir)
     try:
-        found: Any = json.loads(read_file(os.path.join(broker_dir(state_dir), "broker.json")))
-        return LocalBroker(**found)
+        found: Any = json.loads(read_file(os.path.join(folder, "broker.json")))
+        port, writer, reader = found["port"], found["writer_password"], found["reader_password"]
     except (OSError, ValueError, TypeError, KeyError):
         return None
+    if type(port) is not int or not 0 < port < 65536 or not isinstance(writer, str) or not isinstance(reader, str):
+        return None
+    return LocalBroker(
+        folder=folder, port=port, pid=_server_pid(folder), writer_password=writer, reader_password=reader
+    )
 
 
 def running_broker(state_dir: str) -> LocalBroker:
@@ -100,8 +112,9 @@ def running_broker(state_dir: str) -> LocalBroker:
     make_private_dir(folder)
     with FileLock(os.path.join(folder, ".lock")):
         broker = known_broker(state_dir)
-        if broker is not None and broker.alive():
-            return broker  # somebody else was quicker
+        # Somebody else was quicker, and perhaps ended before the server was ready.
+        if broker is not None and (pid := _ready_pid(folder, lambda: not _is_running(folder))):
+            return broker.replace(pid=pid)
         return _start(folder, broker)
 
 
@@ -113,14 +126,17 @@ def stop_broker(state_dir: str) -> LocalBroker | None:
     if not os.path.isdir(folder):
         return None
     with FileLock(os.path.join(folder, ".lock")):
-        broker = known_broker(state_dir)
-        if broker is None or not broker.alive():
+        pid = _ready_pid(folder, lambda: not _is_running(folder))
+        if pid == 0:
             return None
-        os.kill(broker.pid, signal.SIGTERM)
+        broker = known_broker(state_dir)
+        if broker is None or not _is_nats(pid, folder):
+            raise BrokerUnavailable(f"the local broker is not a process of ours here; {_find_it(folder)}")
+        os.kill(pid, signal.SIGTERM)
         deadline = time.monotonic() + _STOP_TIMEOUT_SEC
-        while broker.alive():
+        while _is_running(folder):
             if time.monotonic() > deadline:
-                raise BrokerUnavailable(f"the local broker (process {broker.pid}) does not stop; kill it by hand")
+                raise BrokerUnavailable(f"the local broker (process {pid}) does not stop; kill it by hand")
             time.sleep(0.01)
         return broker
 
@@ -132,33 +148,121 @@ def log_path(state_dir: str) -> str:
 def _start(folder: str, before: LocalBroker | None) -> LocalBroker:
     """Starts the server on the port and with the logins it had before: clients that are still there come back."""
     program = _program()
-    writer = before.writer_password if before else new_token()
-    reader = before.reader_password if before else new_token()
-    port = before.port if before and _port_is_free(before.port) else _free_port()
-    for name in ("broker.json", "nats.conf"):
-        remove_file(os.path.join(folder, name))
-    config = _CONFIG.format(
-        host=HOST,
-        port=port,
-        nats_port=_free_port(),
-        data=json.dumps(os.path.join(os.path.abspath(folder), "data")),
-        writer=json.dumps(writer),
-        reader=json.dumps(reader),
-    )
-    path = os.path.join(folder, "nats.conf")
-    replace_file(path, config.encode(), durable=False)
-    pid = _spawn([program, "-c", path], os.path.join(folder, "log"))
-    _wait_until_it_accepts(pid, port, folder)
-    broker = LocalBroker(
-        port=port,
-        pid=pid,
-        started=_process_start(pid) or "",
-        writer_password=writer,
-        reader_password=reader,
-    )
-    content = {name: getattr(broker, name) for name in LocalBroker.__slots__}
-    replace_file(os.path.join(folder, "broker.json"), json.dumps(content).encode() + b"\n")
-    return broker
+    folder = os.path.abspath(folder)
+    data, run = os.path.join(folder, "data"), os.path.join(folder, "run")
+    for each in (data, run):
+        make_private_dir(each)
+    held = _take_lock(folder)
+    try:
+        for name in os.listdir(run):
+            remove_file(os.path.join(run, name))
+        broker = LocalBroker(
+            folder=folder,
+            port=before.port if before and _port_is_free(before.port) else _free_port(),
+            pid=0,
+            writer_password=before.writer_password if before else new_token(),
+            reader_password=before.reader_password if before else new_token(),
+        )
+        config = _CONFIG.format(
+            host=HOST,
+            port=broker.port,
+            nats_port=_free_port(),
+            data=_quoted(data),
+            run=_quoted(run),
+            writer=_quoted(broker.writer_password),
+            reader=_quoted(broker.reader_password),
+        )
+        path = os.path.join(folder, "nats.conf")
+        replace_file(path, config.encode(), durable=False)
+        # Before the server: if we end now, whoever comes next finds it.
+        content = {name: getattr(broker, name) for name in ("port", "writer_password", "reader_password")}
+        replace_file(os.path.join(folder, "broker.json"), json.dumps(content).encode() + b"\n")
+        child = _spawn([program, "-c", path], os.path.join(folder, "log"), held)
+        try:
+            if pid := _ready_pid(folder, lambda: _has_ended(child)):
+                return broker.replace(pid=pid)
+            raise _not_started(folder)
+        except BaseException:
+            _kill(child)
+            raise
+    finally:
+        os.close(held)
+
+
+def _quoted(text: str) -> str:
+    """For the server's configuration, which knows no escapes for characters that are not ASCII."""
+    if not all(each >= " " and not "\ud800" <= each <= "\udfff" for each in text):
+        raise InvalidValue("state_dir", "has a character in its name that no configuration can hold; name another")
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _is_running(folder: str) -> bool:
+    """Whether a server lives, by the lock that it holds: true in every container, and no other process can be
+    mistaken for it."""
+    try:
+        fd = os.open(_lock_path(folder), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def _take_lock(folder: str) -> int:
+    fd = open_private(_lock_path(folder), os.O_RDWR | os.O_CREAT)
+    deadline = time.monotonic() + _TAKE_TIMEOUT_SEC
+    while True:
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return fd
+        except BlockingIOError:
+            # Perhaps only somebody who looks whether it is held.
+            if time.monotonic() > deadline:
+                os.close(fd)
+                why = f"a server that baton knows nothing about runs in {folder}; {_find_it(folder)}"
+                raise BrokerUnavailable(why) from None
+            time.sleep(0.005)
+
+
+def _lock_path(folder: str) -> str:
+    return os.path.join(folder, "data", ".lock")
+
+
+def _find_it(folder: str) -> str:
+    return f"find it with `fuser {_lock_path(folder)}` and end it"
+
+
+def _server_pid(folder: str) -> int:
+    """The process of the server that accepts connections, as it says itself: `run/nats-server_<pid>.ports`."""
+    try:
+        names = os.listdir(os.path.join(folder, "run"))
+    except OSError:
+        return 0
+    for name in names:
+        number = name.removesuffix(".ports").rpartition("_")[2]
+        if number.isdecimal():
+            return int(number)
+    return 0
+
+
+def _is_nats(pid: int, folder: str) -> bool:
+    """Whether that process, among those that we can see, is the server of this folder."""
+    if pid == 0:
+        return False
+    path = os.path.abspath(os.path.join(folder, "nats.conf")).encode(errors="surrogateescape")
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return path in file.read().split(b"\0")
+    except OSError:
+        if os.path.isdir("/proc/self"):
+            return False
+    from subprocess import run  # for systems without /proc
+
+    return path in run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, check=False).stdout
 
 
 def _program() -> str:
@@ -176,60 +280,62 @@ def _program() -> str:
     )
 
 
-def _spawn(command: list[str], log: str) -> int:
-    """A process of its own session that outlives us and holds none of our files."""
+def _spawn(command: list[str], log: str, held: int) -> int:
+    """A process of its own session that outlives us and holds none of our files but the lock."""
     from subprocess import DEVNULL, Popen
 
+    # Neither the secrets of whoever happened to start it, nor the mark of the session that happened in: `stop` ends
+    # whatever carries that.
+    environment = {name: os.environ[name] for name in ("HOME", "PATH", "TZ") if name in os.environ}
     fd = open_private(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        process = Popen(command, stdin=DEVNULL, stdout=fd, stderr=fd, start_new_session=True, cwd="/")
+        process = Popen(
+            command,
+            stdin=DEVNULL,
+            stdout=fd,
+            stderr=fd,
+            start_new_session=True,
+            cwd="/",
+            env=environment,
+            umask=0o077,
+            pass_fds=(held,),
+        )
     finally:
         os.close(fd)
     process.returncode = 0  # it is meant to live on: no warning when this object goes
     return process.pid
 
 
-def _wait_until_it_accepts(pid: int, port: int, folder: str) -> None:
+def _ready_pid(folder: str, is_gone: Callable[[], bool]) -> int:
+    """The pid of the server, once it says itself that it accepts connections; 0 when it is gone. That its port answers
+    would be no proof: somebody else may have been quicker to take it."""
     deadline = time.monotonic() + _START_TIMEOUT_SEC
-    while True:
-        probe = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-        try:
-            probe.connect((HOST, port))
-            return
-        except OSError:
-            pass
-        finally:
-            probe.close()
-        if time.monotonic() > deadline or _is_gone(pid):
-            raise BrokerUnavailable(f"the local broker did not start; {os.path.join(folder, 'log')} says why")
+    while not is_gone():
+        if pid := _server_pid(folder):
+            return pid
+        if time.monotonic() > deadline:
+            raise _not_started(folder)
         time.sleep(0.005)
+    return 0
 
 
-def _is_gone(pid: int) -> bool:
+def _not_started(folder: str) -> BrokerUnavailable:
+    return BrokerUnavailable(f"the local broker did not start; {os.path.join(folder, 'log')} says why")
+
+
+def _has_ended(child: int) -> bool:
     try:
-        return os.waitpid(pid, os.WNOHANG)[0] == pid
+        return os.waitpid(child, os.WNOHANG)[0] == child
     except ChildProcessError:
-        return _process_start(pid) is None
+        return True
 
 
-def _process_start(pid: int) -> str | None:
-    """When that process started, in the kernel's words; None when there is none, or only its remains."""
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return None if fields[0] in (b"Z", b"X") else fields[19].decode()
-    except FileNotFoundError:
-        if os.path.isdir("/proc/self"):
-            return None
-        return _process_start_by_ps(pid)
+def _kill(child: int) -> None:
+    import signal
 
-
-def _process_start_by_ps(pid: int) -> str | None:
-    """For systems without /proc."""
-    from subprocess import run
-
-    answer = run(["ps", "-o", "lstart=", "-p", str(pid)], capture_output=True, text=True, check=False)
-    return answer.stdout.strip() or None
+    if not _has_ended(child):
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def _free_port() -> int:

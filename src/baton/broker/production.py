@@ -12,6 +12,7 @@ import ipaddress
 import json
 import os
 import re
+import shlex
 from datetime import UTC, datetime, timedelta
 
 from baton.errors import InvalidValue, MissingExtra
@@ -37,7 +38,7 @@ _LEAF_DAYS: Final = 397
 _PASSWORD_ROUNDS: Final = 101  # what mosquitto_passwd uses; the passwords are 256 random bits
 
 _MOSQUITTO: Final = """\
-# Written by `baton broker init --mosquitto`. Start with: mosquitto -c {folder}/mosquitto.conf
+# Written by `baton broker init --mosquitto`. Start with: mosquitto -c {itself}
 listener {port}
 allow_anonymous false
 acl_file {folder}/acl
@@ -62,7 +63,7 @@ user worker
 topic write python/mqtt/jobs/+/events
 """
 _NATS: Final = """\
-# Written by `baton broker init --nats`. Start with: nats-server -c {folder}/nats.conf
+# Written by `baton broker init --nats`. Start with: nats-server -c {itself}
 server_name: baton
 listen: "127.0.0.1:-1"  # nobody uses this one: any free port
 max_payload: 1MB
@@ -93,8 +94,8 @@ def write_set(kind: str, folder: str, *, hosts: Sequence[str], port: int, mtls: 
     if renew and not os.path.exists(os.path.join(folder, f"{kind}.conf")):
         other = "nats" if kind == "mosquitto" else "mosquitto"
         raise InvalidValue("folder", f"{folder} holds a set for another broker; renew it with --{other}")
-    if any(character in folder for character in '\n"\\'):
-        raise InvalidValue("folder", "must not have a quote, a backslash or a line break in its name")
+    if not folder.isprintable():
+        raise InvalidValue("folder", "must not have line breaks or other unprintable characters in its name")
     for host in hosts:
         _host_name(host)
     make_private_dir(folder)
@@ -124,14 +125,16 @@ def _mosquitto(folder: str, port: int, passwords: dict[str, str], *, mtls: bool)
         login = "require_certificate true\nuse_identity_as_username true"
     else:
         files["passwords"] = "".join(f"{role}:{_hashed(passwords[role])}\n" for role in ROLES).encode()
-    files["mosquitto.conf"] = _MOSQUITTO.format(folder=folder, port=port, login=login).encode()
+    itself = shlex.quote(f"{folder}/mosquitto.conf")
+    files["mosquitto.conf"] = _MOSQUITTO.format(folder=folder, itself=itself, port=port, login=login).encode()
     return files
 
 
 def _nats(folder: str, port: int, passwords: dict[str, str], *, mtls: bool) -> dict[str, bytes]:
     users = {role: f'"CN={role}"' if mtls else f"{role}, password: {json.dumps(passwords[role])}" for role in ROLES}
-    paths = {name: json.dumps(os.path.join(folder, file)) for name, file in _NATS_PATHS.items()}
-    config = _NATS.format(folder=folder, port=port, map=str(mtls).lower(), **users, **paths)
+    # NATS knows the escapes of JSON for quotes and backslashes, but not \u.
+    paths = {name: json.dumps(f"{folder}/{file}", ensure_ascii=False) for name, file in _NATS_PATHS.items()}
+    config = _NATS.format(itself=shlex.quote(f"{folder}/nats.conf"), port=port, map=str(mtls).lower(), **users, **paths)
     return {"nats.conf": config.encode()}
 
 
@@ -157,13 +160,14 @@ def _moved_environments(folder: str, host: str) -> dict[str, bytes]:
             # No link is followed: root may be at work in the folder of another user.
             with open(open_private(path, os.O_RDONLY), encoding="utf-8") as file:
                 lines = file.read().splitlines()
-            lines = [_exported("MQTT_BROKER", host) if "MQTT_BROKER=" in line else line for line in lines]
+            moved = _exported("MQTT_BROKER", host)
+            lines = [moved if line.startswith("export MQTT_BROKER=") else line for line in lines]
             files[f"{role}.env"] = "".join(f"{line}\n" for line in lines).encode()
     return files
 
 
 def _exported(name: str, value: str) -> str:
-    return f"export {name}='{value}'"
+    return f"export {name}={shlex.quote(value)}"
 
 
 def _hashed(password: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import sys
 import time
 
@@ -124,12 +125,18 @@ def _init(options: argparse.Namespace, _settings: Settings) -> int:
             print(f"now restart the broker{for_clients and f'; give the clients {for_clients}'}", file=sys.stderr)
         else:
             program = "mosquitto" if kind == "mosquitto" else "nats-server"
-            print(f"start it: {program} -c {os.path.join(folder, kind)}.conf", file=sys.stderr)
-            print(f"who listens: . {os.path.join(folder, 'orchestrator.env')}", file=sys.stderr)
-            print(f"who works:   . {os.path.join(folder, 'worker.env')}", file=sys.stderr)
+            print(f"start it: {program} -c {_typed(folder, f'{kind}.conf')}", file=sys.stderr)
+            print(f"who listens: . {_typed(folder, 'orchestrator.env')}", file=sys.stderr)
+            print(f"who works:   . {_typed(folder, 'worker.env')}", file=sys.stderr)
     if kind == "mosquitto" and os.stat(folder).st_uid == 0:
-        print(f"mosquitto gives up root and could not read root's files: chown -R mosquitto {folder}", file=sys.stderr)
+        command = f"chown -R mosquitto {shlex.quote(folder)}"
+        print(f"mosquitto gives up root and could not read root's files: {command}", file=sys.stderr)
     return 0
+
+
+def _typed(folder: str, name: str) -> str:
+    """A path as one types it into a shell."""
+    return shlex.quote(os.path.join(folder, name))
 
 
 def _for_clients(folder: str, *, moved: bool) -> str:
@@ -171,11 +178,11 @@ def _environment_of(folder: str, role: str) -> dict[str, str]:
     """The variables in `<role>.env` of a production set."""
     path = os.path.join(folder, f"{role}.env")
     try:
-        lines = read_file(path).decode().splitlines()
-    except OSError as error:
-        raise InvalidValue("--set", f"{path} cannot be read: {error.strerror}") from None
-    pairs = (line.removeprefix("export ").partition("=") for line in lines)
-    return {name: value.strip("'") for name, _, value in pairs}
+        words = shlex.split(read_file(path).decode(), comments=True)
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) else error
+        raise InvalidValue("--set", f"{path} cannot be read: {why}") from None
+    return {name: value for name, equals, value in (word.partition("=") for word in words) if equals}
 
 
 _ACTIONS = {"up": _up, "down": _down, "status": _status, "logs": _logs, "init": _init, "check": _check}

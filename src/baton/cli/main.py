@@ -43,6 +43,7 @@ VERBS: Final = {
     "broker": ("broker", "the local broker, and others: up, down, status, logs, init, check"),
     "config": ("settings", "show every setting and where it comes from"),
     "doctor": ("doctor", "check what baton needs and what is wrong"),
+    "skills": ("skills", "give agents the skills to use baton: install, list"),
     "completion": ("completion", "print what makes bash, zsh or fish complete baton's commands"),
     "demo": ("demo", "three agents at work, in half a minute, leaving nothing behind"),
     "version": ("settings", "print the version"),

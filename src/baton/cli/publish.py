@@ -8,8 +8,9 @@ import sys
 
 from baton.cli.jobs import add_job, job_of
 from baton.cli.main import verb_parser
+from baton.cli.output import one_line
 from baton.config import Settings
-from baton.errors import BrokerUnavailable, UsageError
+from baton.errors import BrokerUnavailable, InvalidValue, UsageError
 from baton.jobs import open_jobs
 from baton.mqtt.publisher import ATTEMPTS, publish_event
 
@@ -54,7 +55,8 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     if published.trouble is not None:
         if options.require_broker:
             raise BrokerUnavailable(f"{published.trouble}; the event is safe in the registry and will be sent later")
-        print(f"baton: warning: not sent yet: {published.trouble}; the event is safe", file=sys.stderr)
+        # One line, whatever the name of a broker holds.
+        print(f"baton: warning: not sent yet: {one_line(published.trouble, 1000)}; the event is safe", file=sys.stderr)
     return 0
 
 
@@ -78,4 +80,6 @@ def _data(pairs: Sequence[str]) -> dict[str, Any]:
             data[name] = json.loads(text)
         except ValueError:
             data[name] = text
+        except RecursionError:
+            raise InvalidValue("data", f"is nested too deeply in {name[:40]}") from None
     return data

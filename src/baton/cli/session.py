@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import time
 
@@ -83,8 +84,6 @@ def _create(options: argparse.Namespace, settings: Settings, inventory: Inventor
         workdir = job.workdir or workdir
     elif options.headless and prompt is None:
         raise UsageError("--headless needs something to do: --prompt or --job")
-    if prompt == "-":
-        prompt = sys.stdin.read()
     session = create_session(
         settings,
         inventory,
@@ -92,7 +91,7 @@ def _create(options: argparse.Namespace, settings: Settings, inventory: Inventor
         agent=agent or settings.agent,
         workdir=workdir,
         mode=Mode.HEADLESS if options.headless else Mode.INTERACTIVE,
-        prompt=prompt,
+        prompt=_prompt(prompt),
         job_id=options.job,
         yolo=options.yolo,
         replace=options.replace,
@@ -119,6 +118,8 @@ def _stop(options: argparse.Namespace, settings: Settings, inventory: Inventory)
 
     if not 0 <= options.grace <= 3600:
         raise InvalidValue("--grace", "must be from 0 to 3600 seconds")
+    # From inside the session itself: its terminal goes before everything is written down.
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
     with open_jobs(settings) as jobs:
         stopped = stop_session(
             settings,
@@ -149,8 +150,7 @@ def _resume_options(action: argparse.ArgumentParser) -> None:
 def _resume(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
     from baton.sessions.launch import resume_session
 
-    prompt = sys.stdin.read() if options.prompt == "-" else options.prompt
-    session = resume_session(settings, inventory, options.name, prompt=prompt)
+    session = resume_session(settings, inventory, options.name, prompt=_prompt(options.prompt))
     if not find_agent(settings, session.agent).keeps_conversation:
         say(f"baton: note: {session.agent} keeps no conversation: it begins anew in {session.workdir}")
     _tell(options, session, f"look at it: baton session attach {session.name}")
@@ -237,13 +237,21 @@ def attach_to(name: str, inventory: Inventory, *, read_only: bool) -> NoReturn:
 
 
 def _send_options(action: argparse.ArgumentParser) -> None:
-    action.add_argument("text", metavar="TEXT", help="what to type; - reads standard input")
+    action.add_argument("text", metavar="TEXT", nargs="?", help="what to type; - reads standard input")
     action.add_argument("--no-enter", action="store_true", help="do not press Enter after it")
+    action.add_argument("--key", metavar="K", action="append", default=[],
+                        help="press this key instead, as tmux names it (1, Enter, Escape); may repeat")  # fmt: skip
 
 
 def _send(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+    if (options.text is None) == (not options.key):
+        raise UsageError("send takes a TEXT to type, or --key")
+    text = None if options.key else _given("text", options.text)
     session, tmux = _live(options.name, inventory)
-    text = sys.stdin.read() if options.text == "-" else options.text
+    if text is None:
+        assert session.pane_id is not None
+        tmux.press(session.pane_id, options.key)
+        return 0
     if "\0" in text:
         raise InvalidValue("text", "must not contain a NUL character")
     assert session.pane_id is not None
@@ -262,13 +270,28 @@ def _capture(options: argparse.Namespace, settings: Settings, inventory: Invento
     if options.lines is not None and not 0 < options.lines <= 1_000_000:
         raise InvalidValue("--lines", "must be from 1 to 1000000")
     assert session.pane_id is not None
-    lines = [_clean(line) for line in tmux.capture(session.pane_id, options.lines).rstrip("\n").splitlines()]
+    lines = [_clean(line) for line in tmux.capture(session.pane_id, options.lines).rstrip("\n").split("\n")]
     print(json_text({"session": session.name, "lines": lines}) if options.json else "\n".join(lines))
     return 0
 
 
 def _clean(line: str) -> str:
     return "".join(each if each.isprintable() else "\ufffd" for each in line.expandtabs())
+
+
+def _prompt(argument: str | None) -> str | None:
+    return None if argument is None else _given("prompt", argument)
+
+
+def _given(field: str, argument: str) -> str:
+    """What was typed, or what standard input holds for a dash; InvalidValue when it is no text."""
+    if argument == "-" and sys.stdin is None:
+        raise InvalidValue(field, "cannot be read: standard input is closed")
+    content = sys.stdin.buffer.read() if argument == "-" else os.fsencode(argument)
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise InvalidValue(field, "is not valid UTF-8") from None
 
 
 def _live(name: str, inventory: Inventory) -> tuple[Session, Tmux]:

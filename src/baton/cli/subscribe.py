@@ -9,7 +9,7 @@ import stat
 import threading
 
 from baton.cli.main import verb_parser
-from baton.cli.output import STATUS_COLOURS, on_terminal, one_line, say
+from baton.cli.output import STATUS_COLOURS, json_text, on_terminal, one_line, say
 from baton.config import Settings
 from baton.errors import UsageError
 from baton.jobs import open_jobs
@@ -26,13 +26,15 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     parser.add_argument("ids", nargs="*", metavar="ID", help="the jobs")
     parser.add_argument("--job", action="append", default=[], metavar="ID", help="a job, as an option; may repeat")
     parser.add_argument("--follow-all", action="store_true", help="every job of this registry, until interrupted")
-    parser.add_argument("--timeout", type=float, metavar="S", help="give up after S seconds (default: the first job's)")
+    parser.add_argument(
+        "--timeout", type=float, metavar="S", help="give up after S seconds (default: the largest limit of the jobs)"
+    )
     parser.add_argument(
         "--idle-timeout",
         type=float,
         metavar="S",
         help="give up after S seconds without an event of any of the jobs, also while they are pending "
-        "(default: the first job's)",
+        "(default: the largest limit of the jobs)",
     )
     parser.add_argument("--allow-plaintext", action="store_true", default=None, help="no TLS to another machine")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, also on a terminal")
@@ -55,7 +57,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         )
         _stop_without_readers(subscription)
         for payload in subscription:
-            print(_readable(payload) if readable else json.dumps(payload, ensure_ascii=False), flush=True)
+            print(_readable(payload) if readable else json_text(payload), flush=True)
     if subscription.stopped:
         raise BrokenPipeError
     if suspicious := subscription.suspicious():

@@ -36,7 +36,7 @@ class Publisher:
         self._socket: Any = self._connected_socket(deadline)
         try:
             if address.tls:
-                self._socket = self._wrapped(self._socket)
+                self._socket = self._wrapped(self._socket, deadline)
             # Random, so that no two publishers ever take over each other's connection.
             name = client_id or f"baton-pub-{os.urandom(8).hex()}"
             self._send(packets.connect(name, address.username, address.password, _KEEP_ALIVE_SEC), deadline)
@@ -80,7 +80,7 @@ class Publisher:
             # As bytes: for text, the lookup loads the tables of international names first.
             host = address.host.encode() if address.host.isascii() else address.host
             found = _socket.getaddrinfo(host, address.port, 0, _socket.SOCK_STREAM)
-        except OSError:
+        except (OSError, UnicodeError):
             raise self._failure("has a name that cannot be looked up; check MQTT_BROKER") from None
         failure: OSError | None = None
         for family, kind, protocol, _, place in found:
@@ -99,7 +99,7 @@ class Publisher:
         why = failure.strerror if failure and failure.strerror else "cannot be reached"
         raise self._failure(f"cannot be reached ({why}); is it running? check MQTT_BROKER and MQTT_PORT")
 
-    def _wrapped(self, raw: Any) -> Any:
+    def _wrapped(self, raw: Any, deadline: float) -> Any:
         import socket
 
         from baton.mqtt.tls import tls_context, tls_failure
@@ -107,7 +107,7 @@ class Publisher:
         context = tls_context(self._address)
         wrapped = socket.socket(fileno=raw.detach())
         try:
-            wrapped.settimeout(CONNACK_TIMEOUT_SEC)
+            wrapped.settimeout(max(deadline - time.monotonic(), 0.001))
             return context.wrap_socket(wrapped, server_hostname=self._address.host)
         except OSError as error:
             wrapped.close()
@@ -125,6 +125,9 @@ class Publisher:
     def _expect(self, kind: int, deadline: float, what: str) -> bytes:
         """The body of the next packet of that kind."""
         while True:
+            # Here, and not with `recv` alone: somebody who never stops talking must not hold us either.
+            if time.monotonic() > deadline:
+                raise self._failure(f"does not send {what} in time")
             try:
                 packet = packets.split_packet(self._received, kind)
             except ValueError:

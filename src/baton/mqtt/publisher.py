@@ -4,16 +4,16 @@ until a broker has acknowledged it."""
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Mapping
 
+from baton import lifecycle
 from baton.broker.address import broker_address
 from baton.clock import SECOND_NS, parse_time
-from baton.errors import BrokerUnavailable, InvalidValue, NotVerified
+from baton.errors import BatonError, BrokerUnavailable, InvalidRecord, InvalidValue, JobNotFound, NotVerified
 from baton.model import EventName, Value, check_event_name
 from baton.mqtt.client import Publisher
-from baton.redact import process_redactor, shorten
-from baton.wire.payload import MAX_DETAIL_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ ATTEMPTS: Final = 3
 _TERMINAL: Final = frozenset({EventName.COMPLETED, EventName.ERROR})
 _LEFT_BEHIND_NS: Final = 15 * SECOND_NS
 _OTHERS_AT_ONCE: Final = 100
+# What may keep an event from being sent: no broker, a state folder that cannot be used, settings that make no sense.
+TROUBLE: Final = (BatonError, OSError, ValueError, TypeError, OverflowError)
 
 
 class Published(Value):
@@ -65,8 +67,8 @@ def publish_event(
     job, stored = record(jobs, job_id, event, detail=detail, data=data, attempt=attempt, verify=verify)
     try:
         send_unsent(jobs, settings, job, tries=tries, sleep=sleep)
-    except BrokerUnavailable as error:
-        return Published(event=stored, trouble=str(error))
+    except TROUBLE as error:
+        return Published(event=stored, trouble=_words(error))
     return Published(event=stored, trouble=None)
 
 
@@ -88,16 +90,10 @@ def record(
         raise InvalidValue("data", f"must be values by name, not {type(data).__name__}")
     job = jobs.get_job(job_id)
     if name is EventName.COMPLETED and (job.expected_artifacts or job.validate):
+        # Nothing is run, and nothing is said to be valid, for a job that is over or for somebody who lost it.
+        lifecycle.before_event(job, name, attempt=attempt, has_events=False)
         _verify(jobs, job, insist=not verify)
-    redactor = process_redactor(secrets=(job.auth_token, job.broker.password), workdir=job.workdir)
-    stored = jobs.record_event(
-        job_id,
-        name,
-        detail=shorten(redactor.text(detail), MAX_DETAIL_BYTES),
-        data=redactor.value(dict(data or {})),
-        attempt=attempt,
-    )
-    return job, stored
+    return job, jobs.record_event(job_id, name, detail=detail, data=data, attempt=attempt)
 
 
 def send_unsent(
@@ -110,8 +106,7 @@ def send_unsent(
             with Publisher(address) as connection:
                 while events := jobs.unsent_events(job_id=job.job_id):
                     _send(jobs, connection, job, events)
-                for other, left in _left_behind(jobs, job):
-                    _send(jobs, connection, other, left)
+                _send_left_behind(jobs, connection, job)
         except BrokerUnavailable as error:
             if number == tries or not error.transient:
                 raise
@@ -144,22 +139,39 @@ def _send(jobs: Jobs, connection: Publisher, job: Job, events: Sequence[StoredEv
             jobs.mark_sent(job.job_id, acknowledged)
 
 
-def _left_behind(jobs: Jobs, job: Job) -> list[tuple[Job, list[StoredEvent]]]:
-    """Unsent events of other jobs that nobody is sending just now, where they go to the same broker."""
+def _send_left_behind(jobs: Jobs, connection: Publisher, job: Job) -> None:
+    """Unsent events of other jobs that nobody is sending just now. They go along if they can; whatever is wrong with
+    them is no trouble of ours."""
     now_ns = time.time_ns()
     found: dict[str, list[StoredEvent]] = {}
-    for event in jobs.unsent_events(limit=_OTHERS_AT_ONCE):
-        said_ns = parse_time(json.loads(event.payload)["timestamp"])
-        if event.job_id != job.job_id and not now_ns - _LEFT_BEHIND_NS < said_ns <= now_ns:
-            found.setdefault(event.job_id, []).append(event)
-    others = ((jobs.get_job(job_id), events) for job_id, events in found.items())
-    return [(other, events) for other, events in others if other.broker == job.broker]
+    try:
+        for event in jobs.unsent_events(broker=job.broker, limit=_OTHERS_AT_ONCE):
+            said_ns = parse_time(json.loads(event.payload)["timestamp"])
+            if event.job_id != job.job_id and not now_ns - _LEFT_BEHIND_NS < said_ns <= now_ns:
+                found.setdefault(event.job_id, []).append(event)
+        # In any order: one that breaks the connection each time must not stand in front of the same ones for ever.
+        for job_id in sorted(found, key=lambda _: os.urandom(4)):
+            try:
+                other = jobs.get_job(job_id)
+            except (InvalidRecord, JobNotFound):
+                continue
+            _send(jobs, connection, other, found[job_id])
+    except (*TROUBLE, KeyError):
+        return
+
+
+def _words(error: Exception) -> str:
+    if isinstance(error, BatonError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error}; check the settings of the broker (baton config show)"
 
 
 def _verify(jobs: Jobs, job: Job, *, insist: bool) -> None:
     from baton.verification import missing_results
 
-    problems = [] if insist else missing_results(job)
+    problems = [] if insist else missing_results(job, redact=jobs.redactor(job).text)
     jobs.log_validation(job.job_id, problems, skipped=insist)
     if problems:
         raise NotVerified(f"job {job.job_id} is not completed: {'; '.join(problems)}; mend that and publish again")

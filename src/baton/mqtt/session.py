@@ -11,9 +11,9 @@ import threading
 import time
 
 import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
+from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
-from baton.fsio import make_private_dir, open_private
+from baton.fsio import make_private_dir, open_private, write_all
 from baton.mqtt.tls import tls_context, tls_failure
 from baton.wire.payload import MAX_PAYLOAD_BYTES
 
@@ -27,8 +27,41 @@ if TYPE_CHECKING:
 _MOST_LISTENERS: Final = 1000
 _KEEP_ALIVE_SEC: Final = 20
 _PATIENCE_SEC: Final = 5.0
+_CLOSING_SEC: Final = 0.5
+_FORGETTING_SEC: Final = 3.0
+_MOST_BYTES: Final = 2 * 1024 * 1024  # of a packet; more than our own brokers let through
 _SILENT: Final = "does not answer; check MQTT_BROKER, MQTT_PORT and MQTT_TLS"
 _CLOSED: Final = "closed the connection; check MQTT_TLS, MQTT_PORT and the login"
+
+
+class _Client(paho.Client):
+    """A client that outlives a hostile broker. paho knows no limits of its own, so these are set inside it; a test with
+    such a broker tells when another version of paho looks different there."""
+
+    def __init__(self, client_id: str, refused: Callable[[str], None]) -> None:
+        super().__init__(CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=False, protocol=paho.MQTTv311)
+        self._refused = refused
+
+    def _sock_recv(self, bufsize: int) -> bytes:
+        """paho asks for the whole rest of a packet at once: here its length is known, and nothing is read of it yet."""
+        if bufsize > _MOST_BYTES:
+            self._refused(f"sent a packet of {bufsize} bytes")
+            raise ConnectionError
+        return super()._sock_recv(bufsize)
+
+    def _packet_read(self) -> MQTTErrorCode:
+        try:
+            return super()._packet_read()
+        except Exception as error:  # noqa: BLE001  whatever it stumbles over, its thread must go on
+            self._refused(f"sent something that cannot be read ({type(error).__name__})")
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+
+    def _handle_publish(self) -> MQTTErrorCode:
+        """Nobody asked for QoS 2, whose messages paho would keep until they are released."""
+        if self._in_packet["command"] & 0x06 == 0x04:
+            self._refused("sent a message of QoS 2")
+            return MQTTErrorCode.MQTT_ERR_PROTOCOL
+        return super()._handle_publish()
 
 
 class BrokerSession:
@@ -71,21 +104,23 @@ class BrokerSession:
             self._complain(f"{self._broker} {_SILENT}")
 
     def close(self, *, forget: bool) -> None:
-        """Ends the connection. `forget`: nobody will come back for it, so the broker need not keep messages."""
+        """Ends the connection. `forget`: nobody will come back for it, so the broker need not keep messages. A broker
+        that does not answer is not waited for: what is left to do is done behind our back, or not at all."""
         self._closing = True
+        forget = forget and self.subscribed.is_set()
         self._client.disconnect()
+        ending = threading.Thread(target=self._end, args=(forget,), daemon=True)
+        ending.start()
+        ending.join(_FORGETTING_SEC if forget else _CLOSING_SEC)
+
+    def _end(self, forget: bool) -> None:
         self._client.loop_stop()
-        if forget and self.subscribed.is_set():
+        if forget:
             self._erase()
-        os.close(self._lock_fd)
+        os.close(self._lock_fd)  # not before the client has ended that goes by this name
 
     def _new_client(self, context: ssl.SSLContext | None) -> paho.Client:
-        client = paho.Client(
-            CallbackAPIVersion.VERSION2,
-            client_id=self._client_id,
-            clean_session=False,
-            protocol=paho.MQTTv311,
-        )
+        client = _Client(self._client_id, lambda what: self._complain(f"{self._broker} {what}"))
         if self._address.username is not None:
             client.username_pw_set(self._address.username, self._address.password)
         if context is not None:
@@ -141,7 +176,11 @@ class BrokerSession:
             self._complain(f"{self._broker} cannot be reached ({why}); check MQTT_BROKER and MQTT_PORT")
 
     def _on_message(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
-        received = (message.topic, bytes(message.payload[: MAX_PAYLOAD_BYTES + 1]))
+        try:
+            topic = message.topic
+        except UnicodeDecodeError:
+            topic = ""  # of no job, so it is counted and refused
+        received = (topic, bytes(message.payload[: MAX_PAYLOAD_BYTES + 1]))
         while not self._closing and not self._deliver(received):
             pass  # `close` waits for this thread: it must not wait for a reader who has left
 
@@ -170,10 +209,10 @@ class BrokerSession:
 def _own_client_id(state_dir: str, address: Address, topics: list[str]) -> tuple[int, str]:
     """A client id that a restarted listener gets again, and that two listeners at once never share: a broker
     closes the older of two connections with one id, and they would throw each other out for ever."""
-    about = f"{os.uname().nodename} {address!r} {' '.join(topics)}"
-    name = hashlib.sha256(about.encode()).hexdigest()[:16]
     folder = os.path.join(state_dir, "listeners")
     make_private_dir(folder)
+    about = f"{os.uname().nodename} {_own_id(folder)} {address!r} {' '.join(topics)}"
+    name = hashlib.sha256(about.encode()).hexdigest()[:16]
     for number in range(_MOST_LISTENERS):
         fd = open_private(os.path.join(folder, f"{name}-{number}"), os.O_RDWR | os.O_CREAT)
         try:
@@ -183,3 +222,15 @@ def _own_client_id(state_dir: str, address: Address, topics: list[str]) -> tuple
             continue
         return fd, f"baton-sub-{name}-{number}"
     raise RuntimeError("a thousand listeners to the same jobs on one machine")
+
+
+def _own_id(folder: str) -> str:
+    """Random, and the same for all listeners with this state folder: other users of the host have another one."""
+    fd = open_private(os.path.join(folder, "id"), os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        if not os.fstat(fd).st_size:
+            write_all(fd, os.urandom(16).hex().encode())
+        return os.pread(fd, 64, 0).decode(errors="replace")
+    finally:
+        os.close(fd)

@@ -1,19 +1,20 @@
-"""Listening to jobs: the broker brings the news at once, the registry brings it for certain.
+"""Listening to jobs: the broker says at once that there is news, the registry says what it is.
 
-paho's thread ──► bounded queue ──► one loop: verify, decide, pass on
+paho's thread ──► bounded queue ──► one loop: verify, then pass on what the registry has
                                       ▲
-registry: at the start, after each reconnect, when a number is missing, and every few seconds
+also at the start, after each reconnect, and every few seconds
 """
 
 from __future__ import annotations
 
 import heapq
+import math
 import queue
 import time
 from collections import Counter
 
 from baton.broker.address import broker_address
-from baton.clock import parse_time
+from baton.clock import SECOND_NS, parse_time
 from baton.errors import BrokerUnavailable, InvalidValue, JobNotFound, Rejected
 from baton.model import TERMINAL, Status
 from baton.mqtt.watch import Watch
@@ -26,16 +27,20 @@ if TYPE_CHECKING:
 
     from baton.config import Settings
     from baton.jobs import Jobs
-    from baton.model import Job
+    from baton.model import Job, StoredEvent
     from baton.mqtt.session import BrokerSession
+    from baton.registry.listing import JobFilter
+    from baton.wire.parse import Event
 
 QUEUE_SIZE: Final = 1_000  # of at most 64 KiB each
 _ROOM_SEC: Final = 0.2
 _BATCH: Final = 500
+_PAGE: Final = 1_000
 _POLL_SEC: Final = 2.0
 _POLL_WITHOUT_BROKER_SEC: Final = 0.25
 _REFRESH_SEC: Final = 0.1
 _MOST_WATCHES: Final = 10_000
+_LATE_NS: Final = 60 * SECOND_NS  # how much later than it says a change may appear: slow commits, clocks of other hosts
 _NOTHING: Final = ("", b"")  # wakes whoever waits for a message
 
 TIMED_OUT: Final = 2
@@ -71,14 +76,14 @@ class Subscription:
         self._watches = {job_id: Watch(jobs.get_job(job_id)) for job_id in dict.fromkeys(job_ids)}
         if not self._watches and not follow_all:
             raise InvalidValue("job", "must be named, or all jobs followed")
-        first = next(iter(self._watches.values())).job if self._watches else None
-        self._wall_sec = _limit("timeout", timeout_sec, first.timeout_sec if first else None)
-        self._idle_sec = _limit("idle timeout", idle_timeout_sec, first.idle_timeout_sec if first else None)
+        all_jobs = [watch.job for watch in self._watches.values()]
+        self._wall_sec = _limit("timeout", timeout_sec, [job.timeout_sec for job in all_jobs])
+        self._idle_sec = _limit("idle timeout", idle_timeout_sec, [job.idle_timeout_sec for job in all_jobs])
         self._queue: queue.Queue[tuple[str, bytes]] = queue.Queue(QUEUE_SIZE)
         self._refreshed: dict[str, float] = {}
         self._sessions: list[BrokerSession] = []
         self._stopping = False
-        self._began_ns = time.time_ns()
+        self._began_ns = self._looked_ns = self._since_ns = time.time_ns()
         self._no_news = frozenset({"seq", "over", "job"} if follow_all else {"seq"})
         self.rejected: Counter[str] = Counter()
         self.timed_out: str | None = None
@@ -90,7 +95,7 @@ class Subscription:
     def exit_code(self) -> int:
         """0 all completed, 1 some error, 2 timed out, 4 some cancelled: the worst of all jobs."""
         codes = {_CODES[watch.outcome] for watch in self._watches.values() if watch.outcome is not None}
-        if 1 in codes:
+        if 1 in codes or any(watch.gone for watch in self._watches.values()):
             return 1
         if self.timed_out is not None:
             return TIMED_OUT
@@ -129,8 +134,8 @@ class Subscription:
             pass  # then nobody is waiting for it
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        self.connect()
         next_poll = began = last_news = self._monotonic()
+        self.connect()
         try:
             while not self._stopping:
                 now = self._monotonic()
@@ -141,23 +146,13 @@ class Subscription:
                     next_poll = now + (_POLL_SEC if self._connected() else _POLL_WITHOUT_BROKER_SEC)
                 if self._all_ended() or self._out_of_time(self._monotonic(), began, last_news):
                     return
-                for payload in self._next(next_poll):
+                ends = (began + (self._wall_sec or math.inf), last_news + (self._idle_sec or math.inf))
+                for payload in self._from_wire(self._take_messages(min(next_poll, *ends) - self._monotonic())):
                     last_news = self._monotonic()
                     yield payload
             self.stopped = True
         finally:
             self.close()
-
-    def _next(self, next_poll: float) -> Iterator[dict[str, Any]]:
-        """What the broker brought: waits for it until the registry is to be asked again."""
-        messages = self._take_messages(max(next_poll - self._monotonic(), 0))
-        received: dict[str, list[dict[str, Any]]] = {}
-        for topic, raw in messages:
-            for payload in self._from_wire(topic, raw):
-                received.setdefault(payload["job_id"], []).append(payload)
-                yield payload
-        for job_id, payloads in received.items():
-            self._jobs.log_received(job_id, payloads)
 
     def _deliver(self, message: tuple[str, bytes]) -> bool:
         try:
@@ -169,36 +164,57 @@ class Subscription:
     def _take_messages(self, wait_sec: float) -> list[tuple[str, bytes]]:
         messages = []
         try:
-            messages.append(self._queue.get(timeout=min(wait_sec, _POLL_SEC)) if wait_sec else self._queue.get_nowait())
+            messages.append(self._queue.get(timeout=max(wait_sec, 0.001)))
             while len(messages) < _BATCH:
                 messages.append(self._queue.get_nowait())
         except queue.Empty:
             pass
         return [message for message in messages if message is not _NOTHING]
 
-    def _from_wire(self, topic: str, raw: bytes) -> Iterator[dict[str, Any]]:
+    def _from_wire(self, messages: list[tuple[str, bytes]]) -> Iterator[dict[str, Any]]:
+        """What these messages announce, as the registry has it: a message is a doorbell, and never passed on itself."""
+        rung: dict[str, Watch] = {}
+        for topic, raw in messages:
+            try:
+                watch = self._verify(topic, raw)
+                rung[watch.job.job_id] = watch
+            except Rejected as why:
+                self._reject(topic, raw, why)
+        return self._in_order_of_time(rung.values())
+
+    def _verify(self, topic: str, raw: bytes) -> Watch:
+        event = parse_event(raw)
+        if topic != f"python/mqtt/jobs/{event.job_id}/events" and not self._is_topic_of(topic, event.job_id):
+            raise Rejected("topic", "about another job than its topic")
+        watch = self._watch(event.job_id)
+        if event.attempt > watch.job.attempt:
+            self._refresh(watch)
         try:
-            event = parse_event(raw)
-            if topic != f"python/mqtt/jobs/{event.job_id}/events" and not self._is_topic_of(topic, event.job_id):
-                raise Rejected("topic", "about another job than its topic")
-            watch = self._watch(event.job_id)
-            if event.attempt > watch.job.attempt:
-                self._refresh(watch)
-            in_order = watch.judge(event)
+            watch.judge(event)
         except Rejected as why:
-            self._reject(topic, raw, why)
-            return
-        if in_order:
-            watch.passed_on(event)
-            yield event.public()
-        else:
-            yield from self._catch_up(watch, logged=False)
+            # What the broker kept of an attempt that is over was signed with a key that is no longer there.
+            outdated = why.reason == "signature" and event.attempt < watch.job.attempt
+            if not outdated or not self._is_recorded(event, raw):
+                raise
+            if event.seq <= watch.last_seq:
+                raise Rejected("seq", "seen before") from None
+        return self._watches.setdefault(event.job_id, watch)
+
+    def _is_recorded(self, event: Event, raw: bytes) -> bool:
+        """Whether these very bytes are in the registry."""
+        try:
+            found = self._jobs.events_after(event.job_id, event.seq - 1, limit=1)
+        except JobNotFound:
+            return False
+        return bool(found) and found[0].payload == raw
 
     def _is_topic_of(self, topic: str, job_id: str) -> bool:
         watch = self._watches.get(job_id)
         return watch is not None and topic == watch.job.events_topic
 
     def _watch(self, job_id: str) -> Watch:
+        """The watch of a job that somebody claims to have news of: one of ours, or one that becomes ours when the claim
+        turns out to be true."""
         watch = self._watches.get(job_id)
         if watch is not None:
             return watch
@@ -208,16 +224,15 @@ class Subscription:
             job = self._jobs.get_job(job_id)
         except JobNotFound:
             raise Rejected("job", "about a job that is not in the registry") from None
-        if job.status in TERMINAL and parse_time(job.finished_at or job.updated_at) < self._began_ns:
+        except InvalidValue as error:
+            raise Rejected("job", f"about a job whose record cannot be read: {error}") from None
+        if self._was_over(job):
             raise Rejected("over", "about a job that was over before")  # kept by the broker for who comes late
-        if len(self._watches) >= _MOST_WATCHES:
-            self._forget_ended()
-        watch = self._watches[job_id] = Watch(job)
-        return watch
+        return Watch(job)
 
-    def _forget_ended(self) -> None:
-        for job_id in [job_id for job_id, watch in self._watches.items() if watch.outcome is not None]:
-            del self._watches[job_id]
+    def _was_over(self, job: Job) -> bool:
+        """Whether it ended before we began to listen, or so long ago that it was told already."""
+        return job.status in TERMINAL and parse_time(job.finished_at or job.updated_at) < self._since_ns
 
     def _refresh(self, watch: Watch) -> None:
         """Reads the job again, but not at every word of somebody who only claims that there is news."""
@@ -251,46 +266,94 @@ class Subscription:
     # -- the registry ------------------------------------------------------------------------------------------
 
     def _catch_up_all(self) -> Iterator[dict[str, Any]]:
-        if self._follow_all:
-            self._follow_running()
-        open_ones = [self._catch_up(watch) for watch in self._watches.values() if watch.outcome is None]
-        yield from heapq.merge(*open_ones, key=lambda payload: parse_time(payload["timestamp"]))
+        watches = self._look() if self._follow_all else self._watches.values()
+        return self._in_order_of_time(watch for watch in watches if not watch.over)
 
-    def _follow_running(self) -> None:
+    def _in_order_of_time(self, watches: Iterable[Watch]) -> Iterator[dict[str, Any]]:
+        stories = [self._catch_up(watch) for watch in watches]
+        return heapq.merge(*stories, key=lambda payload: parse_time(payload["timestamp"]))
+
+    def _look(self) -> list[Watch]:
+        """Following all jobs: those that may have news. A job may begin and end between two looks."""
         from baton.registry.listing import JobFilter
 
-        running = self._jobs.list_jobs(JobFilter(statuses=[Status.RUNNING]), limit=500)
-        for job in running.jobs:
-            self._watches.setdefault(job.job_id, Watch(job))
+        now_ns = time.time_ns()
+        self._began_ns = min(self._began_ns, now_ns)  # the clock may have been set back
+        self._since_ns = max(self._began_ns, min(self._looked_ns, now_ns) - _LATE_NS)
+        self._looked_ns = now_ns
+        if len(self._watches) >= _MOST_WATCHES:
+            self._watches = {name: each for name, each in self._watches.items() if not self._was_over(each.job)}
+        found: dict[str, Job] = {}
+        for where in (JobFilter(statuses=[Status.RUNNING]), JobFilter(updated_from_ns=self._since_ns)):
+            for job in self._all_jobs(where):
+                found[job.job_id] = job
+                if job.job_id not in self._watches and job.last_seq and not self._was_over(job):
+                    self._watches[job.job_id] = Watch(job)
+        return [watch for job_id, watch in self._watches.items() if watch.may_have_news(found.get(job_id))]
 
-    def _catch_up(self, watch: Watch, *, logged: bool = True) -> Iterator[dict[str, Any]]:
+    def _all_jobs(self, where: JobFilter) -> Iterator[Job]:
+        after = None
+        while True:
+            page = self._jobs.list_jobs(where, limit=_PAGE, after=after)
+            yield from page.jobs
+            after = page.next
+            if after is None:
+                return
+
+    def _catch_up(self, watch: Watch) -> Iterator[dict[str, Any]]:
         """Passes on what the registry has beyond the last event; the job's state is read first, so that a
         finished job's events are all there when it is found finished."""
         try:
             watch.refresh(self._jobs.get_job(watch.job.job_id))
-            passed = []
-            while events := self._jobs.events_after(watch.job.job_id, watch.last_seq):
-                for event in events:
-                    skipped = watch.passed_on(event)
-                    if skipped:
-                        self._log(f"job {watch.job.job_id}: {skipped} numbers before #{event.seq} were never used")
-                    payload = parse_event(event.payload).public()
-                    passed.append(payload)
-                    yield payload
-            if passed and logged:
-                self._jobs.log_received(watch.job.job_id, passed)
+            page = _PAGE
+            while page == _PAGE:
+                events = self._jobs.events_after(watch.job.job_id, watch.last_seq, limit=_PAGE)
+                page = len(events)
+                yield from self._pass_on(watch, events)
         except JobNotFound:
-            watch.outcome = watch.outcome or Status.CANCELLED
-            self._log(f"job {watch.job.job_id} was removed from the registry")
+            self._was_removed(watch)
             return
         if watch.ended() and watch.ended_by_hand():
             cancelled = watch.outcome is Status.CANCELLED
             self._log(f"job {watch.job.job_id} was {'cancelled' if cancelled else f'set to {watch.outcome}'}")
 
+    def _pass_on(self, watch: Watch, events: list[StoredEvent]) -> Iterator[dict[str, Any]]:
+        job_id = watch.job.job_id
+        passed = []
+        for event in events:
+            skipped = watch.passed_on(event)
+            if skipped:
+                self._log(f"job {job_id}: {skipped} numbers before #{event.seq} were never used")
+            try:
+                payload = parse_event(event.payload).public()
+            except Rejected as why:  # recorded by another version, or changed by hand
+                self._log(f"job {job_id}: event #{event.seq} cannot be read ({why}) and is left out")
+                continue
+            passed.append(payload)
+            yield payload
+        if passed:
+            self._jobs.log_received(job_id, passed)
+
+    def _was_removed(self, watch: Watch) -> None:
+        """A job may end and be pruned while nobody looks: then its history, which outlives it, knows the end."""
+        from baton.audit import read_logged_status
+
+        job_id = watch.job.job_id
+        try:
+            status = read_logged_status(job_id, self._jobs.logs_dir)
+        except OSError:
+            status = None
+        if status in TERMINAL:
+            watch.outcome = Status(status)
+            self._log(f"job {job_id} was removed from the registry; its audit log says {status}")
+        else:
+            watch.gone = True
+            self._log(f"job {job_id} is gone from the registry, and its audit log does not know how it ended")
+
     # -- clocks and connections ----------------------------------------------------------------------------------
 
     def _all_ended(self) -> bool:
-        return not self._follow_all and all(watch.outcome is not None for watch in self._watches.values())
+        return not self._follow_all and all(watch.over for watch in self._watches.values())
 
     def _out_of_time(self, now: float, began: float, last_news: float) -> bool:
         if self._wall_sec is not None and now - began >= self._wall_sec:
@@ -336,9 +399,9 @@ class Subscription:
         self._log(f"{error}; listening to the registry alone")
 
 
-def _limit(name: str, given: float | None, default: float | None) -> float | None:
+def _limit(name: str, given: float | None, of_jobs: list[int]) -> float | None:
     if given is None:
-        return default
+        return max(of_jobs, default=None)
     if not 0 < given <= 366 * 86400:
         raise InvalidValue(name, "must be more than 0 seconds and at most a year")
     return given

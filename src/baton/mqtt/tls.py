@@ -24,7 +24,7 @@ def tls_context(address: Address) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2 if address.tls_1_2 else ssl.TLSVersion.TLSv1_3
     if address.certfile:
         try:
-            context.load_cert_chain(address.certfile, address.keyfile)
+            context.load_cert_chain(address.certfile, address.keyfile, _no_pass_phrase)
         except (OSError, ssl.SSLError) as error:
             files = f"{address.certfile} with the key {address.keyfile or 'inside'}"
             raise _unusable(address, "certfile", files, error) from None
@@ -54,3 +54,10 @@ def _unusable(address: Address, name: str, path: str | None, error: OSError) -> 
     why = getattr(error, "reason", None) or error.strerror or error
     setting = address.sources.get(name, f"mqtt_{name}")
     return BrokerUnavailable(f"{setting} cannot be used: {path}: {why}", transient=False)
+
+
+def _no_pass_phrase() -> str:
+    """OpenSSL would ask the terminal, and wait for ever where nobody sits."""
+    raise BrokerUnavailable(
+        "MQTT_KEYFILE is encrypted; write it without a pass phrase (openssl pkey) and name that one", transient=False
+    )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from baton.errors import InvalidRecord
-    from baton.model import EventName, Job, Status, StoredEvent
+    from baton.model import Broker, EventName, Job, Status, StoredEvent
     from baton.registry.listing import JobFilter
     from baton.registry.results import Change, Entry, Page, Recorded
 
@@ -113,8 +113,11 @@ class Registry(Protocol):
     def events_after(self, job_id: str, seq: int = 0, *, limit: int = 1000) -> list[StoredEvent]:
         """Events with a higher number, in order. Empty when there are none."""
 
-    def unsent_events(self, *, job_id: str | None = None, limit: int = 1000) -> list[StoredEvent]:
-        """Events not yet marked as sent, per job in order of their number."""
+    def unsent_events(
+        self, *, job_id: str | None = None, broker: Broker | None = None, limit: int = 1000
+    ) -> list[StoredEvent]:
+        """Events not yet marked as sent, per job in order of their number; of one job, or of all jobs whose events go
+        to that broker."""
 
     def mark_sent(self, job_id: str, seqs: Iterable[int]) -> None:
         """The broker has them. Marking twice, or what is not there, changes nothing."""

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
     from baton.clock import Clock
+    from baton.model import Broker
     from baton.registry.base import Registry
 
 _RECORD: Final = re.compile(r"([0-9a-f]{8,32})\.json", re.ASCII)
@@ -298,7 +299,9 @@ class FileRegistry:
             events = self._events(self._load(job_id))
         return [event for event in events if event.seq > seq][:limit]
 
-    def unsent_events(self, *, job_id: str | None = None, limit: int = 1000) -> list[StoredEvent]:
+    def unsent_events(
+        self, *, job_id: str | None = None, broker: Broker | None = None, limit: int = 1000
+    ) -> list[StoredEvent]:
         if job_id is not None:
             check_job_id(job_id)
         found: list[StoredEvent] = []
@@ -310,6 +313,8 @@ class FileRegistry:
                 try:
                     job = self._load(each)
                 except (JobNotFound, InvalidRecord):
+                    continue
+                if broker is not None and job.broker != broker:
                     continue
                 found += [event for event in self._events(job) if not event.sent]
                 if len(found) >= limit:
@@ -425,8 +430,8 @@ class FileRegistry:
         job = before
         if job.status is Status.PENDING:
             job = lifecycle.claim(job, holder=holder, now_ns=now_ns, token=new_token())
-        elif job.auth_token is None:
-            job = job.replace(auth_token=new_token())
+        elif job.auth_token is None or job.attempt == 0:
+            job = lifecycle.adopt(job, token=new_token())
         stored = signed_event(job, event, detail, data, now_ns)
         after = lifecycle.after_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns)
         self._index.add_unsent(job.job_id)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 class JobFilter:
     """Conditions that must all hold; None asks nothing. Times are nanoseconds since 1970."""
 
-    __slots__ = ("agent", "agent_session", "created_from_ns", "created_until_ns", "statuses")
+    __slots__ = ("agent", "agent_session", "created_from_ns", "created_until_ns", "statuses", "updated_from_ns")
 
     def __init__(
         self,
@@ -26,12 +26,14 @@ class JobFilter:
         agent_session: str | None = None,
         created_from_ns: int | None = None,
         created_until_ns: int | None = None,
+        updated_from_ns: int | None = None,
     ) -> None:
         self.statuses = frozenset(statuses) if statuses else None
         self.agent = agent
         self.agent_session = agent_session
         self.created_from_ns = created_from_ns
         self.created_until_ns = created_until_ns
+        self.updated_from_ns = updated_from_ns
 
     def matches(self, job: Job) -> bool:
         created = parse_time(job.created_at)
@@ -41,6 +43,7 @@ class JobFilter:
             and (self.agent_session is None or job.agent_session == self.agent_session)
             and (self.created_from_ns is None or created >= self.created_from_ns)
             and (self.created_until_ns is None or created <= self.created_until_ns)
+            and (self.updated_from_ns is None or parse_time(job.updated_at) >= self.updated_from_ns)
         )
 
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from typing import Any, Final, Protocol
 
     from baton.clock import Clock
+    from baton.model import Broker
     from baton.registry.listing import JobFilter
 
     Row = tuple[Any, ...]
@@ -120,9 +121,11 @@ class SqlRegistry:
             conditions.append("(created_at, job_id) < (:after_ns, :after_id)")
             values["after_ns"], values["after_id"] = parse_cursor(after)
         restriction = f" WHERE {' AND '.join(conditions)}" if conditions else ""
+        # What was just updated are few: without the plus SQLite would rather walk all jobs in the order wanted.
+        created = "created_at" if where is None or where.updated_from_ns is None else "+created_at"
         with self._reading() as tx:
             rows = tx.rows(
-                f"{_SELECT}{restriction} ORDER BY created_at DESC, job_id DESC LIMIT :limit",
+                f"{_SELECT}{restriction} ORDER BY {created} DESC, job_id DESC LIMIT :limit",
                 {**values, "limit": limit + 1},
             )
         following = None
@@ -301,13 +304,16 @@ class SqlRegistry:
                 self._get(tx, job_id)
         return [_to_event(row) for row in rows]
 
-    def unsent_events(self, *, job_id: str | None = None, limit: int = 1000) -> list[StoredEvent]:
+    def unsent_events(
+        self, *, job_id: str | None = None, broker: Broker | None = None, limit: int = 1000
+    ) -> list[StoredEvent]:
         only = "" if job_id is None else " AND job_id = :job_id"
+        values: dict[str, Any] = {"job_id": job_id and check_job_id(job_id), "limit": limit}
+        if broker is not None:
+            only += " AND EXISTS (SELECT 1 FROM jobs WHERE jobs.job_id = events.job_id AND broker = :broker)"
+            values["broker"] = _broker_text(broker)
         with self._reading() as tx:
-            rows = tx.rows(
-                f"SELECT {_EVENT_COLUMNS} FROM events WHERE sent = 0{only} ORDER BY id LIMIT :limit",
-                {"job_id": job_id and check_job_id(job_id), "limit": limit},
-            )
+            rows = tx.rows(f"SELECT {_EVENT_COLUMNS} FROM events WHERE sent = 0{only} ORDER BY id LIMIT :limit", values)
         return [_to_event(row) for row in rows]
 
     def mark_sent(self, job_id: str, seqs: Iterable[int]) -> None:
@@ -379,8 +385,8 @@ class SqlRegistry:
         job = before
         if job.status is Status.PENDING:
             job = lifecycle.claim(job, holder=holder, now_ns=now_ns, token=new_token())
-        elif job.auth_token is None:
-            job = job.replace(auth_token=new_token())
+        elif job.auth_token is None or job.attempt == 0:
+            job = lifecycle.adopt(job, token=new_token())
         stored = signed_event(job, event, detail, data, now_ns)
         after = lifecycle.after_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns)
         self._save(tx, before, after)
@@ -416,7 +422,7 @@ def _to_row(job: Job) -> dict[str, Any]:
         if name in TIME_FIELDS and value is not None:
             value = parse_time(value)
         elif name == "broker":
-            value = json.dumps(value.record())
+            value = _broker_text(value)
         elif name in _JSON:
             value = json.dumps(value)
         elif name == "status":
@@ -424,6 +430,10 @@ def _to_row(job: Job) -> dict[str, Any]:
         row[name] = value
     row["extra"] = json.dumps(job.extra) if job.extra else None
     return row
+
+
+def _broker_text(broker: Broker) -> str:
+    return json.dumps(broker.record())
 
 
 def job_from_row(row: Row) -> Job:
@@ -500,6 +510,7 @@ def _conditions(where: JobFilter | None) -> tuple[list[str], dict[str, Any]]:
         ("agent_session", "agent_session =", where.agent_session),
         ("created_from_ns", "created_at >=", where.created_from_ns),
         ("created_until_ns", "created_at <=", where.created_until_ns),
+        ("updated_from_ns", "updated_at >=", where.updated_from_ns),
     ):
         if value is not None:
             conditions.append(f"{comparison} :{name}")

@@ -49,6 +49,7 @@ CREATE INDEX jobs_created ON jobs (created_at, job_id);
 CREATE INDEX jobs_status ON jobs (status, created_at, job_id);
 CREATE INDEX jobs_session ON jobs (agent_session, created_at, job_id);
 CREATE INDEX jobs_agent ON jobs (agent, created_at, job_id);
+CREATE INDEX jobs_updated ON jobs (updated_at);
 CREATE TABLE events (
     id INTEGER PRIMARY KEY, job_id TEXT NOT NULL, seq INTEGER NOT NULL, attempt INTEGER NOT NULL,
     event TEXT NOT NULL, payload BLOB NOT NULL, sent INTEGER NOT NULL, UNIQUE (job_id, seq)

@@ -51,15 +51,28 @@ class Archive:
                 before = self.entries()
             except (ValueError, yaml.YAMLError):
                 # Somebody edited it into something else: it is theirs to mend, not ours to overwrite.
-                os.replace(self._path, f"{self._path}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
+                now = f"{time.strftime('%Y%m%dT%H%M%S')}.{time.time_ns() % 10**9:09d}"
+                os.replace(self._path, f"{self._path}.damaged-{now}")
                 before = []
             after = change(before)
             if after == before:
                 return
             if os.path.exists(self._path):
                 replace_file(self._path + ".bak", read_file(self._path))
-            text = yaml.safe_dump({"sessions": after}, sort_keys=False, allow_unicode=True)
-            replace_file(self._path, _HEADER + text.encode())
+            replace_file(self._path, _HEADER + _yaml({"sessions": after}).encode())
+
+
+def _yaml(content: dict[str, Any]) -> str:
+    import yaml
+
+    class Dumper(yaml.SafeDumper):
+        """Left to itself, it writes unusual line breaks in a way that it reads as spaces."""
+
+    def represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=None if text.isprintable() else '"')
+
+    Dumper.add_representer(str, represent_text)
+    return yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True)
 
 
 def _without(entries: list[dict[str, Any]], session_id: str) -> list[dict[str, Any]]:

@@ -8,7 +8,7 @@ import time
 from baton.clock import format_time
 from baton.directory import open_directory, ownership
 from baton.errors import BatonError, EventRefused, SessionNotFound, StaleAttempt
-from baton.model import TERMINAL
+from baton.model import TERMINAL, EventName
 from baton.mqtt.publisher import record
 from baton.sessions.model import State
 
@@ -64,7 +64,7 @@ def end_job(jobs: Jobs, job_id: str, attempt: int | None, detail: str) -> bool:
     if job.status in TERMINAL:
         return False
     try:
-        record(jobs, job_id, "error", detail=detail, attempt=attempt)
+        record(jobs, job_id, EventName.ERROR, detail=detail, attempt=attempt)
     except (EventRefused, StaleAttempt):
         return False
     return True

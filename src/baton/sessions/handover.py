@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from baton.config import Settings
 
 WAIT_SEC: Final = 20.0
+_LOOK_SEC: Final = 0.1
 _PIPE: Final = "go"
 # About the terminal and the session that the maker itself was in.
 _NOT_PASSED_ON: Final = frozenset(
@@ -83,14 +84,24 @@ def send(folder: str, environment: dict[str, str], runner_pid: int) -> None:
     remove_file(path)
 
 
+def withdraw(folder: str) -> None:
+    """The session is not to begin: a runner that waits for the word ends."""
+    remove_file(os.path.join(folder, _PIPE))
+
+
 def receive(folder: str) -> dict[str, str] | None:
     """In the runner: the environment, or None when whoever made the session gave up."""
-    fd = os.open(os.path.join(folder, _PIPE), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    path = os.path.join(folder, _PIPE)
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
     try:
         content = b""
+        withdrawn = False
         deadline = time.monotonic() + WAIT_SEC
         while time.monotonic() < deadline:
-            select.select([fd], [], [], deadline - time.monotonic())
+            select.select([fd], [], [], _LOOK_SEC)
             try:
                 piece = os.read(fd, 65536)
             except BlockingIOError:
@@ -99,8 +110,13 @@ def receive(folder: str) -> dict[str, str] | None:
                 content += piece
             elif content:
                 return _decoded(content)
+            elif withdrawn:
+                return None
             else:
-                time.sleep(0.002)  # nobody has opened the other end yet
+                # Nobody has opened the other end yet. Once the name is gone nobody will; but what was written before
+                # that is read first.
+                withdrawn = not os.path.exists(path)
+                time.sleep(0.002)
         return None
     finally:
         os.close(fd)

@@ -50,13 +50,15 @@ class Inventory:
         marks = ", ".join("?" * len(states))
         return self._select(f"WHERE state IN ({marks}) ORDER BY name" if states else "ORDER BY name", *states)
 
-    def add(self, session: Session, *, replace: bool = False) -> None:
-        """Claims the name. NameInUse when a session that is there, or could be resumed, has it."""
+    def add(self, session: Session, *, replace: bool = False) -> Session | None:
+        """Claims the name. NameInUse when a session that is there, or could be resumed, has it. Returns the one that
+        had it before."""
         with self._writing() as tx:
             before = _row(tx, session.name)
             if before is not None:
                 _refuse_replacing(before, stopped_too=not replace)
             _write(tx, session)
+        return before
 
     def change(self, session: Session, change: Callable[[Session], Session]) -> Session:
         """Writes what `change` makes of the session as it is now; SessionNotFound when another has its name by now. One
@@ -76,10 +78,16 @@ class Inventory:
     def remember_conversation(self, session: Session, conversation_id: str) -> Session:
         return self.change(session, lambda current: current.replace(conversation_id=conversation_id))
 
-    def remove(self, session: Session) -> None:
-        """As if it had never been: for a creation that failed."""
+    def remove(self, session: Session, *, restore: Session | None) -> None:
+        """As if it had never been: for a creation that failed. `restore` is the one that had the name before it."""
         with self._writing() as tx:
-            tx.execute("DELETE FROM sessions WHERE session_id = ?", (session.session_id,))
+            current = _row(tx, session.name)
+            if current is None or current.session_id != session.session_id:
+                return
+            tx.execute("DELETE FROM sessions WHERE name = ?", (session.name,))
+            if restore is not None:
+                _write(tx, restore)
+            self._archive.remove(session.session_id)
 
     # -- SQLite ----------------------------------------------------------------------------------------------
 
@@ -87,6 +95,8 @@ class Inventory:
         if not os.path.exists(self.path):
             return []
         with self._translated_errors(), closing(self._connect()) as connection:
+            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'sessions'").fetchone():
+                return []  # whoever was about to make it died, or had no room
             rows = connection.execute(f"SELECT record FROM sessions {condition}", values).fetchall()
         return [Session.parse(json.loads(row[0])) for row in rows]
 

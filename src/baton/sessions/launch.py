@@ -15,11 +15,13 @@ from baton.directory.names import Names, derived_id
 from baton.directory.record import new_generation_id, new_record
 from baton.errors import AgentUnusable, InvalidValue, TmuxUnavailable
 from baton.fsio import make_private_dir, read_file, remove_file, replace_file
+from baton.jobs import open_jobs
 from baton.manifest import Manifest
 from baton.model import Value
 from baton.processes import started_at
 from baton.sessions import handover
 from baton.sessions.ending import forget_name
+from baton.sessions.instructions import job_prompt
 from baton.sessions.model import Session, State
 from baton.tmux import Tmux, check_session_name
 
@@ -35,6 +37,8 @@ if TYPE_CHECKING:
 
 LAUNCH: Final = "launch.json"
 BEGUN: Final = "begun.json"
+RUNNER_LOG: Final = "runner.log"
+_UNDO_SEC: Final = 10.0
 
 
 class Plan(Value):
@@ -66,6 +70,7 @@ def create_session(
     """Starts an agent in a tmux session of its own. NameInUse when the name is taken: of two that try at once, one gets
     it. Whatever fails on the way is undone."""
     check_session_name(name)
+    _check_prompt(prompt)
     program = usable_agent(settings, agent)
     workdir = os.path.abspath(workdir)
     if not os.path.isdir(workdir):
@@ -101,24 +106,30 @@ def create_session(
     )
     folder = inventory.folder_of(session)
     # What the agent cannot do is found out before anything is made.
-    program.launch(task_for(session, folder, prompt="x" if job_id else prompt, resume=False))
+    given = prompt if job_id is None else _given(settings, program, job_id)
+    task = task_for(session, folder, prompt=given, resume=False)
+    argv = program.launch(task).argv
+    if yolo and argv == program.launch(task.replace(yolo=False)).argv:
+        raise program.unusable("has no flag that skips permissions, so --yolo means nothing for it")
     Tmux(session.socket).check_version()
-    inventory.add(session, replace=replace)
+    before = inventory.add(session, replace=replace)
     try:
         return _begin(settings, inventory, session, Plan(prompt=prompt, resume=False, job_id=job_id, attempt=attempt))
     except BaseException:
-        inventory.remove(session)
+        inventory.remove(session, restore=before)
+        _remove_folder(folder)
         raise
 
 
 def resume_session(settings: Settings, inventory: Inventory, name: str, *, prompt: str | None = None) -> Session:
     """Starts the agent of a session that has ended again, with the conversation it had, in the same folder and under
     the same generation."""
+    _check_prompt(prompt)
     before = inventory.get(name)
     if before.state is State.RUNNING:
         raise InvalidValue("session", f"{name!r} is running; `baton session attach {name}` shows it")
     program = usable_agent(settings, before.agent)
-    if program.keeps_conversation and before.conversation_id is None:
+    if program.keeps_conversation and program.resumes_by_id and before.conversation_id is None:
         raise AgentUnusable(
             f"the conversation of session {name!r} is not known, so {before.agent} cannot go on with it; create another"
         )
@@ -145,6 +156,11 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
         raise
 
 
+def _given(settings: Settings, program: Agent, job_id: str) -> str:
+    with open_jobs(settings) as jobs:
+        return job_prompt(program, jobs.get_job(job_id))
+
+
 def usable_agent(settings: Settings, name: str) -> Agent:
     """The agent, whose program is there; AgentUnusable says how to get it."""
     from shutil import which
@@ -165,11 +181,12 @@ def _begin(settings: Settings, inventory: Inventory, session: Session, plan: Pla
     replace_file(os.path.join(folder, LAUNCH), json.dumps(plan._fields()).encode())
     handover.prepare(folder)
     tmux = Tmux(session.socket)
-    # -P: a folder named baton where the agent works must not be taken for us.
-    pane = tmux.new_session(
-        session.name, [sys.executable, "-P", "-m", "baton.sessions.runner", folder], workdir=session.workdir
-    )
+    pane = None
     try:
+        # -P: a folder named baton where the agent works must not be taken for us.
+        pane = tmux.new_session(
+            session.name, [sys.executable, "-P", "-m", "baton.sessions.runner", folder], workdir=session.workdir
+        )
         session = session.replace(
             socket=tmux.socket_path(), pane_id=pane.pane_id, pane_pid=pane.pid, pane_started=started_at(pane.pid)
         )
@@ -178,9 +195,35 @@ def _begin(settings: Settings, inventory: Inventory, session: Session, plan: Pla
         handover.send(folder, handover.agent_environment(settings, session.session_id, folder), pane.pid)
         return _begun(inventory, session, pane, folder)
     except BaseException:
-        tmux.kill_session(session.name)
+        handover.withdraw(folder)
+        if pane is not None:
+            _end_pane(tmux, pane)
         forget_name(settings, session)
         raise
+
+
+def _end_pane(tmux: Tmux, pane: Pane) -> None:
+    """Ends the session just made, and waits until its runner has seen to what it had begun."""
+    try:
+        tmux.kill_session(pane.session_name)
+    except TmuxUnavailable:
+        pass  # the pipe that it waits for is gone: it ends by itself
+    deadline = time.monotonic() + _UNDO_SEC
+    while started_at(pane.pid) is not None and time.monotonic() < deadline:
+        time.sleep(0.005)
+
+
+def _remove_folder(folder: str) -> None:
+    """Nothing is left of a session that never was, except what explains that."""
+    if not os.path.exists(os.path.join(folder, RUNNER_LOG)):
+        from shutil import rmtree
+
+        rmtree(folder, ignore_errors=True)
+
+
+def _check_prompt(prompt: str | None) -> None:
+    if prompt is not None and "\0" in prompt:
+        raise InvalidValue("prompt", "must not contain a NUL character")
 
 
 def _begun(inventory: Inventory, session: Session, pane: Pane, folder: str) -> Session:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import queue
 import threading
 
-from baton.errors import BatonError
 from baton.jobs import open_jobs
-from baton.mqtt.publisher import send_unsent
+from baton.mqtt.publisher import TROUBLE, send_unsent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,5 +43,5 @@ class Outbox:
             while (job := self._queue.get()) is not None:
                 try:
                     send_unsent(jobs, self._settings, job, tries=1)
-                except (BatonError, OSError):
+                except TROUBLE:
                     continue

@@ -27,9 +27,9 @@ from baton.processes import MARKER, end_processes, marked_processes
 from baton.registry.listing import JobFilter
 from baton.sessions.ending import end_job, end_session
 from baton.sessions.handover import receive
-from baton.sessions.instructions import instructions
+from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import BEGUN, LAUNCH, Plan, job_label, task_for
+from baton.sessions.launch import BEGUN, LAUNCH, RUNNER_LOG, Plan, job_label, task_for
 from baton.sessions.model import State
 from baton.sessions.outbox import Outbox
 from baton.sessions.story import Story
@@ -74,6 +74,7 @@ class Runner:
         self._outbox = Outbox(settings)
         self._stop_asked: str | None = None  # why we are to end, once somebody wants that
         self._on_purpose = False  # and whether that was meant to keep the conversation
+        self._ended_by_stop = False  # and whether `stop` sees to the agent, with its own patience
         self._names_are_ours = True
         self._last_shown = ""
         self._child: subprocess.Popen[bytes] | None = None
@@ -126,7 +127,7 @@ class Runner:
     def _unexpected(self, error: Exception) -> str:
         import traceback
 
-        path = os.path.join(self._folder, "runner.log")  # the pane closes with us, and what it showed
+        path = os.path.join(self._folder, RUNNER_LOG)  # the pane closes with us, and what it showed
         replace_file(path, traceback.format_exc().encode())
         return f"the runner failed: {type(error).__name__}: {error}; see {path}"
 
@@ -144,13 +145,13 @@ class Runner:
         """Starts the agent, again where it has to mend something, and returns why it ended and how it exited."""
         prompt, resume = self._plan.prompt, self._plan.resume
         if story.job is not None:
-            prompt = story.job.prompt if self._agent.exit_is_verdict else instructions(story.job)
+            prompt = job_prompt(self._agent, story.job)
         for refusals in range(_REFUSALS + 1):
             launch = self._agent.launch(task_for(self._session, self._folder, prompt=prompt, resume=resume))
             told = _Told()
             exit_text, code = self._run_once(launch, story, told)
             if self._stop_asked is not None:
-                story.failed(f"the session was stopped: {self._stop_asked}")
+                story.failed(told.with_trouble(f"the session was stopped: {self._stop_asked}"))
                 return self._stop_asked, exit_text
             try:
                 self._judge(story, told, code, exit_text)
@@ -168,14 +169,15 @@ class Runner:
         """What the agent's end means for its job. NotVerified when it claims success and the results are not there."""
         if story.over():
             return
+        ended = "the command ended" if self._agent.exit_is_verdict else f"{self._agent.name} ended"
         if told.failed is not None:
             story.failed(told.failed)
         elif code == 0 and (self._agent.exit_is_verdict or told.finished is not None):
-            story.completed(told.finished or "")
+            story.completed(told.finished or f"{ended} with {exit_text}")
         elif self._agent.exit_is_verdict:
-            story.failed(f"the command ended with {exit_text}")
+            story.failed(f"{ended} with {exit_text}")
         else:
-            story.failed(f"{self._agent.name} ended with {exit_text} before it said that the job was done")
+            story.failed(told.with_trouble(f"{ended} with {exit_text} before it said that the job was done"))
 
     def _run_once(self, launch: Launch, story: Story, told: _Told) -> tuple[str, int]:
         for name, content in launch.files.items():
@@ -208,9 +210,7 @@ class Runner:
                 if pipe is not None:
                     pipe.close()
             self._child = None
-        if code < 0:
-            return f"signal {signal.Signals(-code).name}", code
-        return f"exit code {code}", code
+        return (f"signal {_signal_name(-code)}" if code < 0 else f"exit code {code}"), code
 
     def _feed(self, child: subprocess.Popen[bytes], text: str | None) -> None:
         """The prompt, from a thread: an agent that does not read it must not hold us up."""
@@ -259,7 +259,7 @@ class Runner:
             for timer, chore in chores:
                 if timer.due():
                     chore(story)
-            if self._stop_asked is not None:
+            if self._stop_asked is not None and not self._ended_by_stop:
                 self._end_agent()
 
     def _read_lines(self, fd: int, rest: bytes, story: Story, told: _Told) -> tuple[bytes, bool]:
@@ -271,7 +271,7 @@ class Runner:
             closed = True
         except BlockingIOError:
             closed = False
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, rest = (rest + piece + (b"\n" if closed else b"")).split(b"\n")
         for line in lines:
             self._heard(self._agent.output(line.decode(errors="replace")), story, told)
         return rest, closed
@@ -285,7 +285,11 @@ class Runner:
             told.failed = said.failed
         elif said.finished is not None:
             told.finished = said.finished
+        elif said.trouble is not None:
+            self._say(said.trouble)
+            told.trouble = said.trouble
         elif said.progress is not None:
+            told.trouble = None
             self._say(said.progress)
             story.progress(said.progress)
         elif said.permission is not None:
@@ -298,7 +302,7 @@ class Runner:
         try:
             session = self._inventory.find(self._session.session_id)
             if session is not None and session.ending is not None and self._stop_asked is None:
-                self._stop_asked, self._on_purpose = session.ending, True
+                self._stop_asked, self._on_purpose, self._ended_by_stop = session.ending, True, True
             status = story.status()
         except BatonError as error:
             self._say(f"baton: {error}")
@@ -335,8 +339,7 @@ class Runner:
             return
         file = os.path.join(self._folder, f"job-{job.job_id}")
         publish = [sys.executable, "-P", "-m", "baton", "publish", "--job", job.job_id, "--attempt", str(job.attempt)]
-        prompt = job.prompt if self._agent.exit_is_verdict else instructions(job)
-        text, content = self._agent.typed(prompt, file, [*publish, "--event"])
+        text, content = self._agent.typed(job_prompt(self._agent, job), file, [*publish, "--event"])
         if content is not None:
             replace_file(file, content.encode())
         story.started(self._session, self._child.pid if self._child else 0)
@@ -344,8 +347,9 @@ class Runner:
         Tmux(self._session.socket).paste(self._session.pane_id, text, enter=True)
 
     def _feel_pulse(self, story: Story) -> None:
-        """A command has no hooks to tell what it is doing; that it still prints is a sign of life."""
-        if not self._agent.exit_is_verdict or story.job is None or self._session.pane_id is None:
+        """A command has no hooks to tell what it is doing, and an agent in a long turn may use none: that its screen
+        moves is a sign of life. One that waits for somebody stands still."""
+        if self._session.pane_id is None or not story.silent(_PULSE_SEC / 2):
             return
         try:
             shown = Tmux(self._session.socket).capture(self._session.pane_id)
@@ -354,7 +358,7 @@ class Runner:
         if shown != self._last_shown:
             self._last_shown = shown
             lines = [line.strip() for line in shown.splitlines() if line.strip()]
-            story.progress(lines[-1][:300] if lines else "it runs")
+            story.progress(lines[-1][:300] if lines and self._agent.exit_is_verdict else "it is working")
 
     def _renew(self, story: Story) -> None:
         try:
@@ -388,6 +392,7 @@ class Runner:
             directory.close()
 
     def _asked_by_signal(self, number: int, _frame: object) -> None:
+        self._ended_by_stop = False
         if self._stop_asked is None:
             self._stop_asked = f"the session was ended from outside ({signal.Signals(number).name})"
 
@@ -452,6 +457,17 @@ class _Told:
 
     finished: str | None = None
     failed: str | None = None
+    trouble: str | None = None
+
+    def with_trouble(self, why: str) -> str:
+        return f"{why}; before that: {self.trouble}" if self.trouble else why
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return str(number)  # a real-time signal, which has none
 
 
 def _take_terminal() -> None:

@@ -9,6 +9,7 @@ from baton.agents import find_agent
 from baton.errors import AgentUnusable, BatonError, InvalidValue
 from baton.model import Status, Value
 from baton.processes import Process, end_processes, marked_processes, started_at
+from baton.sessions import handover
 from baton.sessions.ending import end_job, end_session
 from baton.sessions.launch import session_name
 from baton.sessions.model import State
@@ -64,6 +65,8 @@ def stop_session(
     reason = reason or f"stopped by `baton session stop --mode {mode}`"
     if mode is StopMode.SOFT:
         return Stopped(session=end_session(settings, inventory, session, State.ARCHIVED, reason=reason), ended=[])
+    # For one that whoever made it did not live to begin: its runner still waits for the word, and nobody knows its pid.
+    handover.withdraw(inventory.folder_of(session))
     if mode is StopMode.HARD:
         ended = end_processes(lambda: all_processes(session), grace_sec=0)
         state = State.TERMINATED
@@ -97,11 +100,11 @@ def fail_job(settings: Settings, jobs: Jobs, session: Session, detail: str) -> N
 
 
 def all_processes(session: Session) -> list[Process]:
-    """The agent, everything it started, and the runner."""
+    """The runner comes first: it would tell a story of its own about an agent that was killed under its hands."""
     found = marked_processes(session.session_id)
     runner = session.pane_pid
     if runner is not None and session.pane_started is not None and started_at(runner) == session.pane_started:
-        found.append(Process(pid=runner, started=session.pane_started, command="baton runner"))
+        found.insert(0, Process(pid=runner, started=session.pane_started, command="baton runner"))
     return found
 
 

@@ -10,7 +10,7 @@ import json
 import math
 
 MAX_INTEGER = 2**53 - 1
-_string = json.encoder.encode_basestring  # RFC 8785 escapes exactly what this one escapes
+json_string = json.encoder.encode_basestring  # RFC 8785 escapes exactly what this one escapes
 
 
 def canonical(value: object) -> bytes:
@@ -22,7 +22,7 @@ def canonical(value: object) -> bytes:
 
 def _write(value: object, parts: list[str]) -> None:  # noqa: C901, PLR0912  one branch for each type of JSON
     if isinstance(value, str):
-        parts.append(_string(value))
+        parts.append(json_string(value))
     elif value is None:
         parts.append("null")
     elif value is True:
@@ -49,7 +49,7 @@ def _write(value: object, parts: list[str]) -> None:  # noqa: C901, PLR0912  one
         for index, key in enumerate(sorted(value, key=_utf16)):
             if index:
                 parts.append(",")
-            parts.append(_string(key))
+            parts.append(json_string(key))
             parts.append(":")
             _write(value[key], parts)
         parts.append("}")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from baton.clock import format_time
 from baton.digest import hmac_sha256
-from baton.errors import InvalidValue
+from baton.errors import InvalidValue, Rejected
 from baton.model import SCHEMA_VERSION, StoredEvent
-from baton.wire.canonical import canonical
+from baton.wire.canonical import canonical, json_string
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_DETAIL_BYTES = 4 * 1024
+_SHORTEST_TOKEN = 16  # a shorter one, of an old record, may be a word of the payload itself
 _RESERVED = ("attempt", "hmac_sig", "auth_token")
 
 
@@ -28,6 +29,8 @@ def signature(payload: Mapping[str, Any], token: str) -> str:
 
 def signed_event(job: Job, event: EventName, detail: str, data: Mapping[str, Any], now_ns: int) -> StoredEvent:
     """The next event of a running job, signed and not yet sent. InvalidValue when it cannot go on the wire."""
+    from baton.wire.parse import parse_event
+
     assert job.auth_token is not None
     for name in _RESERVED:
         if name in data:
@@ -49,6 +52,12 @@ def signed_event(job: Job, event: EventName, detail: str, data: Mapping[str, Any
         raise InvalidValue("data", f"cannot be sent: {error}") from None
     if len(message) > MAX_PAYLOAD_BYTES:
         raise InvalidValue("event", f"is {len(message)} bytes long, at most {MAX_PAYLOAD_BYTES} are allowed")
+    if len(job.auth_token) >= _SHORTEST_TOKEN and json_string(job.auth_token)[1:-1].encode() in message:
+        raise InvalidValue("event", "contains the key of the job, which never goes on the wire; leave it out")
+    try:
+        parse_event(message)  # what a receiver would refuse is not said
+    except Rejected as error:
+        raise InvalidValue("data", f"cannot be sent: {error}") from None
     return StoredEvent(job_id=job.job_id, seq=seq, attempt=job.attempt, event=event, payload=message, sent=False)
 
 

@@ -1,0 +1,244 @@
+"""G1: takes one guard at a time out of a copy of the sources, and insists that a test notices.
+
+    python tests/guards/remove_guards.py              all of them, in about five minutes
+    python tests/guards/remove_guards.py signature    those whose name holds this word; --list names all
+
+A guard that no test notices is a missing test. The sources themselves are never touched: the copy lies in a temporary
+folder, with an interpreter of its own that finds `baton` there and everything else where this one does.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import time
+import venv
+from typing import NamedTuple
+
+ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+TIMEOUT_SEC = 240
+
+
+class Guard(NamedTuple):
+    name: str
+    file: str  # below src/baton
+    there: str  # must stand there exactly once
+    instead: str
+    tests: str  # what must fail without it
+
+
+GUARDS = (
+    Guard(
+        "signature check", "wire/parse.py",
+        '    if not same(expected.encode(), event.signature.encode(errors="replace")):\n', "    if False:\n",
+        "tests/unit/test_wire.py",
+    ),
+    Guard(
+        "size limit", "wire/parse.py", "    if len(raw) > MAX_PAYLOAD_BYTES:\n", "    if False:\n",
+        "tests/unit/test_wire.py",
+    ),
+    Guard(
+        "duplicate keys", "wire/parse.py", "    if len(found) != len(pairs):\n", "    if False:\n",
+        "tests/unit/test_wire.py",
+    ),
+    Guard("depth limit", "wire/parse.py", "        if left == 0:\n", "        if False:\n", "tests/unit/test_wire.py"),
+    Guard(
+        "key on the wire", "wire/parse.py", '    if not isinstance(data, dict) or "auth_token" in data:\n',
+        "    if not isinstance(data, dict):\n", "tests/unit/test_wire.py",
+    ),
+    Guard(
+        "attempt of an event", "mqtt/watch.py",
+        "        if event.attempt != self.job.attempt and not (event.attempt == 1 and self.job.attempt == 0):\n",
+        "        if False:\n", "tests/unit/test_watch.py",
+    ),
+    Guard(
+        "number seen before", "mqtt/watch.py", "        if event.seq <= self.last_seq:\n", "        if False:\n",
+        "tests/unit/test_watch.py",
+    ),
+    Guard(
+        "attempt guard of a write", "lifecycle.py",
+        "    if attempt is not None and (attempt != job.attempt or job.status is Status.PENDING):\n", "    if False:\n",
+        "tests/contract/test_registry.py",
+    ),
+    Guard(
+        "terminal rule for events", "lifecycle.py",
+        "    if job.status in TERMINAL:\n        raise EventRefused(job.job_id, event,",
+        "    if False:\n        raise EventRefused(job.job_id, event,", "tests/contract/test_registry.py",
+    ),
+    Guard(
+        "transitions", "lifecycle.py", "    if wanted not in _FOLLOWS.get(job.status, ()):\n", "    if False:\n",
+        "tests/contract/test_registry.py",
+    ),
+    Guard(
+        "claim of what is not pending", "lifecycle.py",
+        "    if job.status is not Status.PENDING:\n        raise IllegalTransition(job.job_id, job.status, Status.RUNNING)\n",
+        "", "tests/contract/test_registry.py",
+    ),
+    Guard(
+        "new key for a new attempt", "lifecycle.py",
+        "auth_token=job.auth_token if job.attempt == 0 and job.auth_token else token,",
+        "auth_token=job.auth_token or token,", "tests/contract/test_registry.py",
+    ),
+    Guard(
+        "file lock", "fsio.py", "                lock_within(fd, self.path, self._timeout_sec)\n", "                pass\n",
+        "tests/unit/test_fsio.py tests/contract/test_registry.py",
+    ),
+    Guard(
+        "fsync of a replaced file", "fsio.py", "            if durable:\n                os.fsync(fd)\n", "",
+        "tests/crash/test_every_write.py -k file",
+    ),
+    Guard(
+        "private files", "fsio.py",
+        "    if flags & os.O_CREAT and os.fstat(fd).st_mode & 0o777 != 0o600:\n        os.fchmod(fd, 0o600)\n", "",
+        "tests/unit/test_fsio.py tests/contract/test_directory.py",
+    ),
+    Guard(
+        "SQLite waits for the disk", "registry/sqlite.py", "synchronous = FULL", "synchronous = OFF",
+        "tests/crash/test_every_write.py -k sqlite",
+    ),
+    Guard(
+        "hash chain of the audit log", "audit.py", '        elif line.get("prev") != previous:\n', "        elif False:\n",
+        "tests/system/test_audit_log.py",
+    ),
+    Guard(
+        "artifact that is missing", "verification.py", "    if not os.path.exists(path):\n", "    if False:\n",
+        "tests/integration/test_publisher.py -k 'completed or verif or artifact or empty or missing'",
+    ),
+    Guard(
+        "artifact outside the work folder", "verification.py", "    if outside(name, folder):\n", "    if False:\n",
+        "tests/integration/test_publisher.py tests/system/test_publish_and_subscribe.py",
+    ),
+    Guard(
+        "redaction of what is said", "jobs.py", "            detail = shorten(redactor.text(detail, 2 * MAX_DETAIL_BYTES), MAX_DETAIL_BYTES)\n",
+        "            detail = shorten(detail, MAX_DETAIL_BYTES)\n", "tests/integration/test_publisher.py tests/integration/test_python_interface.py",
+    ),
+    Guard(
+        "owner of a name", "directory/ownership.py", "    if entry.state is State.FRESH and entry.record is not None:\n",
+        "    if False:\n", "tests/contract/test_directory.py",
+    ),
+    Guard(
+        "lock of a name", "directory/files.py", "            with FileLock(lock):\n", "            if True:\n",
+        "tests/security/test_name_race.py tests/contract/test_directory.py",
+    ),
+    Guard(
+        "generation of a removal", "directory/ownership.py",
+        '        if stored.generation_id != generation_id:\n            raise OwnershipLost(\n                f"{_described(stored)} owns {stored.agent_name}, not generation',
+        '        if False:\n            raise OwnershipLost(\n                f"{_described(stored)} owns {stored.agent_name}, not generation',
+        "tests/contract/test_directory.py",
+    ),
+    Guard(
+        "exact tmux target", "tmux.py", '            self.run("kill-session", "-t", f"={name}")\n',
+        '            self.run("kill-session", "-t", name)\n', "tests/integration/test_tmux.py tests/system/test_sessions.py",
+    ),
+    Guard(
+        "format characters in a folder's name", "tmux.py", 'workdir.replace("#", "##")', "workdir",
+        "tests/integration/test_tmux.py tests/system/test_sessions.py",
+    ),
+    Guard(
+        "start time of a process", "processes.py", "        return started_at(self.pid) == self.started\n",
+        "        return started_at(self.pid) is not None\n", "tests/unit/test_processes.py",
+    ),
+)  # fmt: skip
+
+
+class Copy:
+    """The sources without one guard, and an interpreter that uses them."""
+
+    def __init__(self, folder: str) -> None:
+        self._source = os.path.join(ROOT, "src", "baton")
+        self._package = os.path.join(folder, "src", "baton")
+        shutil.copytree(self._source, self._package, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(os.path.join(ROOT, "tests"), os.path.join(folder, "tests"))
+        shutil.copytree(os.path.join(ROOT, "docs"), os.path.join(folder, "docs"))
+        for name in ("pyproject.toml", "README.md", "skills"):
+            path = os.path.join(ROOT, name)
+            if os.path.isdir(path):
+                shutil.copytree(path, os.path.join(folder, name))
+            elif os.path.exists(path):
+                shutil.copy(path, folder)
+        self.folder = folder
+        home = os.path.join(folder, "venv")
+        venv.create(home, with_pip=False, symlinks=True)
+        self.python = os.path.join(home, "bin", "python")
+        version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+        site = os.path.join(home, "lib", version, "site-packages")
+        with open(os.path.join(site, "baton.pth"), "w", encoding="utf-8") as file:
+            # A .pth inside an added folder is not followed, so the installed baton stays out of it.
+            file.write(f"{os.path.join(folder, 'src')}\n{sysconfig.get_path('purelib')}\n")
+        script = os.path.join(home, "bin", "baton")
+        with open(script, "w", encoding="utf-8") as file:
+            file.write(f"#!{self.python}\nimport sys\nfrom baton.__main__ import run\nsys.exit(run())\n")
+        os.chmod(script, 0o755)
+        for name in os.listdir(sysconfig.get_path("scripts")):
+            place = os.path.join(home, "bin", name)
+            if not os.path.exists(place):
+                os.symlink(os.path.join(sysconfig.get_path("scripts"), name), place)
+
+    def without(self, guard: Guard) -> None:
+        path = os.path.join(self._package, guard.file)
+        with open(path, encoding="utf-8") as file:
+            text = file.read()
+        count = text.count(guard.there)
+        if count == 0:
+            raise SystemExit(
+                f"G1: {guard.name}: what it takes out of {guard.file} is not there any more; mend this list"
+            )
+        with open(path, "w", encoding="utf-8") as file:
+            file.write(text.replace(guard.there, guard.instead))
+
+    def restore(self, guard: Guard) -> None:
+        shutil.copy(os.path.join(self._source, guard.file), os.path.join(self._package, guard.file))
+
+    def tests_pass(self, tests: str) -> bool:
+        import shlex
+
+        done = subprocess.run(
+            [self.python, "-m", "pytest", "-x", "--timeout", "120", *shlex.split(tests)],
+            cwd=self.folder, capture_output=True, text=True, check=False, timeout=TIMEOUT_SEC,
+        )  # fmt: skip
+        if done.returncode not in (0, 1):
+            raise SystemExit(f"G1: pytest could not run {tests}:\n{done.stdout[-2000:]}{done.stderr[-2000:]}")
+        return done.returncode == 0
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("word", nargs="?", default="", help="only guards whose name holds this")
+    parser.add_argument("--list", action="store_true", help="name the guards")
+    options = parser.parse_args()
+    chosen = [guard for guard in GUARDS if guard.there and options.word in guard.name]
+    if options.list:
+        print(*(guard.name for guard in chosen), sep="\n")
+        return 0
+    began = time.monotonic()
+    unnoticed = []
+    with tempfile.TemporaryDirectory(prefix="baton-guards-") as folder:
+        copy = Copy(folder)
+        for guard in chosen:
+            start = time.monotonic()
+            copy.without(guard)
+            try:
+                noticed = not copy.tests_pass(guard.tests)
+            except subprocess.TimeoutExpired:
+                noticed = True  # a lock that is gone may well hang a test
+            finally:
+                copy.restore(guard)
+            if not noticed:
+                unnoticed.append(guard.name)
+            print(
+                f"{'noticed  ' if noticed else 'UNNOTICED'}  {guard.name} ({time.monotonic() - start:.0f} s)",
+                flush=True,
+            )
+    held = "held" if not unnoticed else "broken"
+    took = time.monotonic() - began
+    print(f"G1: {len(chosen)} guards removed one at a time, {len(unnoticed)} unnoticed, in {took:.0f} s ({held})")
+    return 1 if unnoticed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,66 @@
+"""Thousands of histories of the whole, each from one seed; and proof that they would find a bug."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from baton import lifecycle
+from baton.model import Status
+from simulation.world import history, play, shortest, told
+
+
+def run(seed, count):
+    """The first seed whose history breaks something, or None."""
+    for each in range(seed, seed + count):
+        if play(each, history(each)) is not None:
+            return each
+    return None
+
+
+def test_no_history_breaks_a_promise(full, seed, figure):
+    count = 10_000 if full else 500
+    began = time.monotonic()
+    broken = run(seed, count)
+    story = "" if broken is None else "\n" + told(broken, shortest(broken, history(broken)))
+    figure(
+        "simulation",
+        f"{count:,} histories of 61 steps in {time.monotonic() - began:.0f} s, {'0' if broken is None else 'one'} broken{story}",
+        held=broken is None,
+        seed=seed,
+    )
+
+
+def plant_leaving_the_end(monkeypatch):
+    """A completed job may still be cancelled."""
+    monkeypatch.setitem(lifecycle._FOLLOWS, Status.COMPLETED, frozenset({Status.CANCELLED}))
+
+
+def plant_stale_writes(monkeypatch):
+    monkeypatch.setattr(lifecycle, "check_attempt", lambda job, attempt: None)
+
+
+def plant_no_numbers_remembered(monkeypatch):
+    from baton.mqtt.watch import Watch
+
+    real = Watch.passed_on
+
+    def forgetful(self, event):
+        skipped = real(self, event)
+        self.last_seq = max(0, self.last_seq - 1) if event.seq % 3 == 0 else self.last_seq
+        return skipped
+
+    monkeypatch.setattr(Watch, "passed_on", forgetful)
+
+
+@pytest.mark.parametrize("plant", [plant_leaving_the_end, plant_stale_writes, plant_no_numbers_remembered])
+def test_a_planted_bug_is_found_within_a_thousand_histories(monkeypatch, figure, plant):
+    plant(monkeypatch)
+    found = run(1, 1000)
+    steps = [] if found is None else shortest(found, history(found))
+    figure(
+        f"simulation, {plant.__name__.replace('_', ' ')}",
+        f"found in history {found}, cut down from 61 steps to {len(steps)}",
+        held=found is not None and len(steps) < 20,
+    )

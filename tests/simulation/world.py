@@ -1,0 +1,303 @@
+"""The whole of baton in one process, from one seed: workers, a wire that loses and repeats and reorders, a broker that
+goes away, listeners that crash, a monitor, an operator, clocks that jump. What decides is baton's own code.
+
+A history is a list of steps, each a name and a number from which everything random in it is drawn: any part of a history
+can be played again, so that a failing one can be cut down to what it needs.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections import Counter
+
+from baton.config import Settings
+from baton.errors import BatonError
+from baton.jobs import Jobs
+from baton.model import TERMINAL, Status, new_job
+from baton.mqtt.subscriber import Subscription
+from simulation.memory import MemoryRegistry
+from support.clock import FakeClock
+
+LABEL = "tmux:sim"
+LEASE_SEC = 30
+
+
+class Broken(Exception):
+    """An invariant that does not hold."""
+
+
+class Quiet(Jobs):
+    """Jobs without files: the audit log is proved elsewhere."""
+
+    def _audited(self, job_id, write):
+        pass
+
+    def _has_log(self, job):
+        return False
+
+
+class Worker:
+    """Holds a claim, or believes it does."""
+
+    def __init__(self, job_id, attempt):
+        self.job_id = job_id
+        self.attempt = attempt
+
+
+class World:
+    def __init__(self, seed):
+        self.random = random.Random(seed)
+        self.clock = FakeClock()
+        self.registry = MemoryRegistry(self.clock, random.Random(seed + 1))
+        self.jobs = Quiet(self.registry, "/nowhere", clock=self.clock)
+        self.settings = Settings(env={"HOME": "/nowhere", "MQTT_BROKER": "localhost"})
+        self.workers = []
+        self.wire = []  # (topic, payload) on their way to the listener
+        self.retained = {}
+        self.broker_up = True
+        self.heard = []  # what the present listener has printed
+        self.ever_heard = set()
+        self.listener = None
+        self.seen = {}  # job: (status, attempt, events) when last looked at
+        self.counts = Counter()
+        self.recorded_by = {}  # (job, seq): attempt of the worker that was told "accepted"
+
+    # -- steps -------------------------------------------------------------------------------------------------
+
+    def step(self, name, number):
+        draw = random.Random(number)
+        getattr(self, f"do_{name}")(draw)
+        self.counts[name] += 1
+        self.check()
+
+    def do_register(self, draw):
+        job = new_job(
+            "x", now_ns=self.clock.wall_ns(), agent="sim", agent_session=LABEL, max_attempts=draw.randint(1, 3)
+        )
+        job_id = f"{draw.getrandbits(64):016x}"
+        token = f"{draw.getrandbits(128):032x}"
+        self.registry.register_many(
+            [job.replace(job_id=job_id, topic_prefix=f"python/mqtt/jobs/{job_id}", auth_token=token)]
+        )
+
+    def do_pick(self, draw):
+        job = self.jobs.pick_pending(LABEL, holder=f"w{len(self.workers)}", lease_sec=LEASE_SEC)
+        if job is not None:
+            self.workers.append(Worker(job.job_id, job.attempt))
+
+    def do_say(self, draw):
+        """A worker says something; perhaps one that lost its job long ago."""
+        if not self.workers:
+            return
+        worker = draw.choice(self.workers)
+        event = draw.choice(["started", "progress", "progress", "permission_required", "completed", "error"])
+        job = self.registry.jobs[worker.job_id]
+        current = job.status is Status.RUNNING and job.attempt == worker.attempt
+        try:
+            stored = self.jobs.record_event(
+                worker.job_id, event, detail=f"{draw.getrandbits(16)}", attempt=worker.attempt
+            )
+        except BatonError:
+            return
+        if not current:
+            raise Broken(f"a stale write was accepted: {event} of attempt {worker.attempt} for {job!r}")
+        self.recorded_by[worker.job_id, stored.seq] = worker.attempt
+        self._send(worker.job_id, draw)
+
+    def do_renew(self, draw):
+        if self.workers:
+            worker = draw.choice(self.workers)
+            job = self.registry.jobs[worker.job_id]
+            current = job.status is Status.RUNNING and job.attempt == worker.attempt
+            try:
+                self.jobs.renew_lease(worker.job_id, attempt=worker.attempt, lease_sec=LEASE_SEC)
+            except BatonError:
+                return
+            if not current:
+                raise Broken("a lease was renewed by somebody who does not hold it")
+
+    def do_crash_worker(self, draw):
+        if self.workers:
+            self.workers.remove(draw.choice(self.workers))
+
+    def do_operator(self, draw):
+        if not self.registry.jobs:
+            return
+        job_id = draw.choice(sorted(self.registry.jobs))
+        try:
+            if draw.random() < 0.5:
+                self.jobs.update_status(job_id, draw.choice([status.value for status in Status]))
+            else:
+                self.jobs.release(job_id)
+        except BatonError:
+            pass
+
+    def do_monitor(self, draw):
+        self.jobs.expire_leases()
+        for job_id in {event.job_id for event in self.registry.unsent_events()}:
+            self._send(job_id, draw)
+
+    def do_time(self, draw):
+        self.clock.advance(draw.choice([0.1, 1, 10, 40, 400]))
+
+    def do_jump(self, draw):
+        self.clock.wall += draw.choice([-86400, -3600, 3600, 86400]) * 10**9
+
+    def do_broker(self, draw):
+        self.broker_up = not self.broker_up
+        if not self.broker_up:
+            self.wire.clear()  # what it had not delivered is gone
+            if draw.random() < 0.3:
+                self.retained.clear()  # a broker that kept nothing on disk
+
+    def do_deliver(self, draw):
+        """Some of what is on its way arrives: in any order, some twice, some never."""
+        draw.shuffle(self.wire)
+        arrived, self.wire = self.wire[:8], self.wire[8:]
+        arrived = [message for message in arrived if draw.random() > 0.15]
+        arrived += [message for message in arrived if draw.random() < 0.2]
+        if self.listener is not None and arrived:
+            self._print(self.listener._from_wire(arrived))
+
+    def do_forge(self, draw):
+        """Somebody else writes to the topics: repeats, alters, invents."""
+        events = [event for each in self.registry.events.values() for event in each]
+        if self.listener is None or not events:
+            return
+        event = draw.choice(events)
+        job = self.registry.jobs[event.job_id]
+        raw = bytearray(event.payload)
+        if draw.random() < 0.5:
+            raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(7)
+        topic = draw.choice(list(self.registry.jobs.values())).events_topic if draw.random() < 0.3 else job.events_topic
+        self._print(self.listener._from_wire([(topic, bytes(raw))]))
+
+    def do_listen(self, draw):
+        """A listener, new or after a crash: what the last one printed is forgotten."""
+        if self.registry.jobs:
+            self.listener = Subscription(
+                self.jobs, self.settings, sorted(self.registry.jobs), monotonic=lambda: self.clock.monotonic_ns() / 1e9
+            )
+            self.heard = []
+            arrived = list(self.retained.items()) if self.broker_up else []
+            self._print(self.listener._from_wire(arrived))
+
+    def do_poll(self, draw):
+        if self.listener is not None:
+            self._print(self.listener._catch_up_all())
+
+    # -- the wire ------------------------------------------------------------------------------------------------
+
+    def _send(self, job_id, draw):
+        """As the publisher does: in order, and noted as sent when the broker said so, if its word arrives."""
+        job = self.registry.jobs[job_id]
+        for event in self.registry.unsent_events(job_id=job_id):
+            if not self.broker_up or draw.random() < 0.1:
+                return
+            self.wire.append((job.events_topic, event.payload))
+            if event.event.value in ("completed", "error"):
+                self.retained[job.events_topic] = event.payload
+            if draw.random() < 0.1:
+                return  # the acknowledgement was lost: it will be sent again
+            self.jobs.mark_sent(job_id, [event.seq])
+
+    def _print(self, payloads):
+        for payload in payloads:
+            self.heard.append(payload)
+
+    # -- what must hold ------------------------------------------------------------------------------------------
+
+    def check(self):
+        for job_id, job in self.registry.jobs.items():
+            events = self.registry.events[job_id]
+            before = self.seen.get(job_id)
+            if before is not None:
+                status, attempt, count = before
+                if status in TERMINAL and (job.status is not status or len(events) != count):
+                    raise Broken(f"{job!r} was {status} and went on")
+                if job.attempt < attempt or len(events) < count:
+                    raise Broken(f"{job!r} went back")
+            self.seen[job_id] = (job.status, job.attempt, len(events))
+            if [event.seq for event in events] != list(range(1, len(events) + 1)):
+                raise Broken(f"{job!r}: the numbers of its events are not 1, 2, 3, ...")
+            if job.attempt > job.max_attempts and job.status is not Status.RUNNING:
+                pass  # an operator may hand a job back more often than it may fail
+            ends = [event for event in events if event.event.value in ("completed", "error")]
+            if len(ends) > 1 or (ends and ends[0] is not events[-1]):
+                raise Broken(f"{job!r} has more than one end, or something after it")
+            attempts = [event.attempt for event in events]
+            if attempts != sorted(attempts):
+                raise Broken(f"{job!r}: an older attempt spoke after a newer one")
+        self._check_heard()
+
+    def _check_heard(self):
+        last = {}
+        for payload in self.heard:
+            job_id, seq = payload["job_id"], payload["seq"]
+            if seq <= last.get(job_id, 0):
+                raise Broken(f"the listener printed #{seq} of {job_id} again, or out of order")
+            last[job_id] = seq
+            stored = self.registry.events[job_id]
+            if seq > len(stored) or stored[seq - 1].event.value != payload["event"]:
+                raise Broken(f"the listener printed #{seq} of {job_id}, which nobody recorded so")
+        self.last_heard = last
+
+    def settle(self):
+        """The faults end; then everything that was recorded must arrive."""
+        self.broker_up = True
+        if self.listener is None:
+            return
+        self._print(self.listener._catch_up_all())
+        self.check()
+        watched = self.listener.outcomes()
+        for job_id, outcome in watched.items():
+            job, count = self.registry.jobs[job_id], len(self.registry.events[job_id])
+            if self.last_heard.get(job_id, 0) != count:
+                raise Broken(f"{job!r}: {count} events, the listener knows {self.last_heard.get(job_id, 0)}")
+            if (outcome or job.status) is not job.status or (outcome is None) != (job.status not in TERMINAL):
+                raise Broken(f"{job!r}: the listener says {outcome}")
+
+
+STEPS = {
+    "register": 6, "pick": 10, "say": 30, "renew": 4, "crash_worker": 2, "operator": 3, "monitor": 5, "time": 8,
+    "jump": 1, "broker": 2, "deliver": 12, "forge": 6, "listen": 3, "poll": 6,
+}  # fmt: skip
+
+
+def history(seed, length=60):
+    draw = random.Random(seed)
+    names = draw.choices(list(STEPS), list(STEPS.values()), k=length)
+    return [("register", draw.getrandbits(48)), *((name, draw.getrandbits(48)) for name in names)]
+
+
+def play(seed, steps):
+    """What is wrong with this history, or None."""
+    world = World(seed)
+    try:
+        for name, number in steps:
+            world.step(name, number)
+        world.settle()
+    except Broken as broken:
+        return str(broken)
+    return None
+
+
+def shortest(seed, steps):
+    """The same failure with as few steps as can be: whatever can be left out is."""
+    size = len(steps) // 2
+    while size:
+        start = 0
+        while start < len(steps):
+            without = steps[:start] + steps[start + size :]
+            if play(seed, without) is not None:
+                steps = without
+            else:
+                start += size
+        size //= 2
+    return steps
+
+
+def told(seed, steps):
+    lines = [f"  {number:2d}  {name} {draw}" for number, (name, draw) in enumerate(steps, 1)]
+    return os.linesep.join([f"seed {seed}: {play(seed, steps)}", *lines])

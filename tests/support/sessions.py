@@ -1,0 +1,141 @@
+"""The `baton` command with a tmux server and a folder of its own, and nothing left of either afterwards."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from typing import TYPE_CHECKING
+
+import yaml
+
+from baton.processes import Process, started_at
+from support.brokers import free_port
+from support.command import Baton
+from support.tmux import TmuxServer
+from support.waiting import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+_IMPATIENT = "import sys; from baton.sessions import runner; runner._RENEW_SEC = 0.1; runner.main(sys.argv[1])"
+_CREATE_IMPATIENT = """
+import sys, types
+from baton.cli.main import run
+from baton.sessions import launch
+launch.sys = types.SimpleNamespace(executable=sys.argv.pop(1))
+run()
+"""
+
+
+class SessionDesk(Baton):
+    """Jobs' events go nowhere (their broker's port is closed) unless the test names a broker."""
+
+    def __init__(self, folder, **env: str) -> None:
+        self.tmux = TmuxServer()
+        nowhere = {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(free_port())}
+        own = {"BATON_TMUX_SOCKET": self.tmux.socket, "BATON_HOST": "here", "SHELL": "/bin/sh", "PS1": "$ ", "ENV": ""}
+        super().__init__(folder, **nowhere | own | env)
+        self.home = os.path.join(folder, ".hermes")
+
+    def close(self) -> None:
+        """Ends the tmux server; everything that was in it must end by itself then."""
+        self.tmux.remove()
+        deadline = time.monotonic() + 15
+        while (left := self.processes()) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        for process in left:
+            os.kill(process.pid, signal.SIGKILL)
+        assert not left, f"left behind: {[process.command for process in left]}"
+
+    def processes(self) -> list[Process]:
+        """Every process that was started from our commands, wherever it has put itself: they share our HOME."""
+        return list(_with_variable("HOME", str(self.folder)))
+
+    def runners(self) -> list[Process]:
+        return [
+            each
+            for each in self.processes()
+            if re.search(r"-m baton.sessions.runner \S+ $", each.command) and "new-session" not in each.command
+        ]
+
+    def create(self, name: str, *more: str, agent: str = "shell", **settings) -> dict:
+        return self("session", "create", name, "--agent", agent, "--json", *more, **settings).json
+
+    def create_impatient(self, name: str, *more: str) -> None:
+        """The same, with a runner that renews its lease ten times a second."""
+        program = os.path.join(self.folder, "impatient")
+        with open(program, "w", encoding="utf-8") as file:
+            file.write(f'#!/bin/sh\nfor last; do :; done\nexec {sys.executable} -P -c "{_IMPATIENT}" "$last"\n')
+        os.chmod(program, 0o755)
+        subprocess.run(
+            [sys.executable, "-c", _CREATE_IMPATIENT, program, "session", "create", name, *more],
+            cwd=self.folder, env=self.env, check=True, timeout=60, capture_output=True,
+        )  # fmt: skip
+
+    def show(self, name: str) -> dict:
+        return self("session", "show", name).json
+
+    def state(self, name: str) -> str:
+        return self.show(name)["state"]
+
+    def until_state(self, name: str, state: str) -> dict:
+        until(lambda: self.row(name)["state"] == state, what=f"session {name} {state}")
+        return self.show(name)
+
+    def row(self, name: str) -> dict:
+        """The inventory's row, without the cost of a command."""
+        with sqlite3.connect(os.path.join(self.home, "agent-sessions.db")) as connection:
+            found = connection.execute("SELECT record FROM sessions WHERE name = ?", (name,)).fetchone()
+        connection.close()
+        return json.loads(found[0])
+
+    def archived(self) -> dict[str, dict]:
+        """The YAML archive, by name."""
+        try:
+            with open(os.path.join(self.home, "agent-sessions.yaml"), encoding="utf-8") as file:
+                return {entry["name"]: entry for entry in yaml.safe_load(file)["sessions"]}
+        except FileNotFoundError:
+            return {}
+
+    def screen(self, name: str) -> str:
+        return self("session", "capture", name, "--lines", "2000").out
+
+    def until_shown(self, name: str, text: str) -> str:
+        pane = self.row(name)["pane_id"]
+        until(lambda: text in self.tmux("capture-pane", "-p", "-J", "-t", pane), what=f"{text!r} on screen")
+        return self.screen(name)
+
+    def register(self, prompt: str, *more: str, agent: str = "shell") -> str:
+        return self("register", "-", "--agent", agent, *more, stdin=prompt).text
+
+    def job(self, job_id: str) -> dict:
+        return self("get", job_id).json
+
+    def until_over(self, job_id: str) -> dict:
+        return until(lambda: job if (job := self.job(job_id))["status"] not in ("pending", "running") else None)
+
+    def story(self, job_id: str) -> list[tuple[str, str]]:
+        """What was said about a job: event and detail."""
+        lines = [json.loads(line) for line in self("logs", job_id, "--json").out.splitlines()]
+        return [(line["payload"]["event"], line["payload"]["detail"]) for line in lines if line["event"] == "published"]
+
+
+def _with_variable(name: str, value: str) -> Iterator[Process]:
+    wanted = f"{name}={value}".encode()
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{pid}/environ", "rb") as file:
+                found = wanted in file.read().split(b"\0")
+            with open(f"/proc/{pid}/cmdline", "rb") as file:
+                command = file.read().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if found and int(pid) != os.getpid() and (started := started_at(int(pid))) is not None:
+            yield Process(pid=int(pid), started=started, command=command)

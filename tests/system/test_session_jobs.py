@@ -1,0 +1,312 @@
+"""A session with a job in it: whatever happens to the agent, the job's story has one end, and the right one."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+
+import pytest
+
+from baton.processes import started_at
+from support.waiting import until
+
+WAITS = "echo $$ > pid.txt; exec sleep 600"
+
+
+def in_session(desk, prompt, *more, name="gpu", options=()):
+    job = desk.register(prompt, *more)
+    desk("session", "create", name, "--job", job, *options)
+    return job
+
+
+def pid_of_agent(desk):
+    path = os.path.join(desk.folder, "pid.txt")
+
+    def read():
+        try:
+            with open(path) as file:
+                return file.read().strip()
+        except FileNotFoundError:
+            return ""
+
+    return int(until(read))
+
+
+def ended_once(desk, job, status, detail):
+    """The job ended that way, and was said to have ended that way, exactly once."""
+    record = desk.until_over(job)
+    assert (record["status"], record["detail"]) == (status, detail)
+    story = desk.story(job)
+    assert [event for event, _ in story] == ["started", status], story
+    assert story[-1] == (status, detail)
+    desk.until_state("gpu", desk.row("gpu")["state"])
+    return story
+
+
+def test_the_exit_code_of_a_command_is_its_verdict(desk):
+    job = in_session(desk, "exit 0")
+    story = ended_once(desk, job, "completed", "the command ended with exit code 0")
+    assert story[0] == ("started", "shell in session gpu")
+    desk.until_state("gpu", "terminated")
+    job = in_session(desk, "exit 3")
+    ended_once(desk, job, "error", "the command ended with exit code 3")
+    session = desk.until_state("gpu", "terminated")
+    assert (session["exit"], session["reason"]) == ("exit code 3", "the agent ended (exit code 3)")
+    assert session["job_id"] is None
+    assert session["made_for"] == job
+
+
+@pytest.mark.parametrize(("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGSEGV, "SIGSEGV"), (40, "40")])
+def test_an_agent_that_is_killed(desk, number, name):
+    job = in_session(desk, WAITS)
+    os.kill(pid_of_agent(desk), number)
+    ended_once(desk, job, "error", f"the command ended with signal {name}")
+    assert desk.until_state("gpu", "terminated")["exit"] == f"signal {name}"
+
+
+def test_a_session_killed_in_tmux(desk):
+    job = in_session(desk, WAITS)
+    pid_of_agent(desk)
+    desk.tmux.end("gpu")
+    ended_once(desk, job, "error", "the session was stopped: the session was ended from outside (SIGHUP)")
+    desk.until_state("gpu", "terminated")
+    until(lambda: not desk.processes(), what="agent and runner have ended")
+
+
+def test_a_runner_that_is_asked_to_end(desk):
+    job = in_session(desk, WAITS)
+    agent = pid_of_agent(desk)
+    os.kill(desk.row("gpu")["pane_pid"], signal.SIGTERM)
+    ended_once(desk, job, "error", "the session was stopped: the session was ended from outside (SIGTERM)")
+    assert started_at(agent) is None
+
+
+@pytest.mark.parametrize(("mode", "state"), [("graceful", "stopped"), ("hard", "terminated")])
+def test_a_session_that_is_stopped(desk, mode, state):
+    job = in_session(desk, WAITS)
+    pid_of_agent(desk)
+    assert desk("session", "stop", "gpu", "--mode", mode, "--reason", "no need").text == f"gpu\t{state}"
+    assert desk.job(job)["status"] == "error", "before `stop` returns"
+    ended_once(desk, job, "error", "the session was stopped: no need")
+    assert desk.row("gpu")["state"] == state
+
+
+def test_a_session_that_stops_itself(desk):
+    for mode, state in (("graceful", "stopped"), ("hard", "terminated")):
+        job = in_session(desk, f"baton session stop gpu --mode {mode} --reason enough", name="gpu")
+        assert desk.until_over(job)["detail"] == "the session was stopped: enough"
+        desk.until_state("gpu", state)
+
+
+def test_a_stopped_runner_is_ended_all_the_same(desk):
+    """`stop` waits for the runner to tell the end; one that cannot is killed, and the end is told for it."""
+    job = in_session(desk, WAITS)
+    agent = pid_of_agent(desk)
+    runner = desk.row("gpu")["pane_pid"]
+    os.kill(runner, signal.SIGSTOP)
+    desk("session", "stop", "gpu", "--mode", "hard")
+    assert started_at(runner) is None
+    assert started_at(agent) is None
+    ended_once(desk, job, "error", "the session was stopped: stopped by `baton session stop --mode hard`")
+
+
+def test_a_soft_stop_leaves_the_job_to_its_agent(desk):
+    job = in_session(desk, "echo $$ > pid.txt; until [ -e go ]; do sleep 0.05; done")
+    agent = pid_of_agent(desk)
+    desk("session", "stop", "gpu", "--mode", "soft")
+    assert started_at(agent)
+    assert desk.job(job)["status"] == "running"
+    open(os.path.join(desk.folder, "go"), "w").close()
+    ended_once(desk, job, "completed", "the command ended with exit code 0")
+    until(lambda: not desk.processes())
+    assert desk.state("gpu") == "archived"
+
+
+def test_a_job_that_is_cancelled_elsewhere_ends_its_session(desk):
+    for options in ((), ("--headless",)):
+        job = in_session(desk, WAITS, options=options)
+        agent = pid_of_agent(desk)
+        desk("cancel", job)
+        until(lambda agent=agent: started_at(agent) is None)
+        until(lambda: desk.row("gpu")["state"] != "running")
+        assert "cancelled" in desk.row("gpu")["reason"]
+        assert [event for event, _ in desk.story(job)] == ["started"]
+        os.unlink(os.path.join(desk.folder, "pid.txt"))
+
+
+def test_a_job_that_takes_too_long(desk):
+    job = in_session(desk, WAITS, "--timeout", "1")
+    agent = pid_of_agent(desk)
+    ended_once(desk, job, "error", "the session was stopped: the job took longer than 1 s")
+    assert started_at(agent) is None
+
+
+def test_a_job_is_not_taken_up_twice(desk):
+    for act, status in ((["pick", "--agent", "shell"], "running"), (["cancel"], "cancelled")):
+        job = desk.register(":")
+        desk(*act, *([job] if act == ["cancel"] else []))
+        refusal = desk.refused("session", "create", "gpu", "--job", job)
+        assert f"job {job} is {status} already" in refusal
+        assert desk.job(job)["status"] == status, "it is not ours to end"
+        assert desk.job(job)["last_seq"] == 0
+    assert desk("session", "list", "--all").out == ""
+
+
+def test_two_sessions_for_one_job_are_one_session(desk):
+    import subprocess
+
+    from support.command import BATON
+
+    for number in range(4):
+        job = desk.register("sleep 600")
+        crew = [
+            subprocess.Popen(
+                [BATON, "session", "create", f"{side}{number}", "--job", job],
+                cwd=desk.folder, env=desk.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+            )
+            for side in "ab"
+        ]  # fmt: skip
+        told = sorted((each.returncode, err) for each in crew for _, err in [each.communicate(timeout=60)])
+        assert [code for code, _ in told] == [0, 1], told
+        assert f"job {job} is running already" in told[1][1]
+        assert desk.job(job)["status"] == "running"
+        assert [event for event, _ in desk.story(job)] == ["started"]
+    assert desk("session", "list").out.count("running") == 4
+
+
+def test_a_workdir_that_is_gone(desk, tmp_path):
+    work = tmp_path / "work"
+    work.mkdir()
+    job = desk.register(":", "--workdir", str(work))
+    work.rmdir()
+    assert f"workdir {work} is not a folder" in desk.refused("session", "create", "gpu", "--job", job)
+    assert desk.job(job)["status"] == "pending", "somebody else may still do it"
+
+
+def test_an_agent_that_says_itself_how_it_went(desk):
+    job = in_session(
+        desk,
+        'baton publish --event progress --detail half; baton publish --event completed --detail "all of it"; exit 3',
+    )
+    assert desk.until_over(job)["detail"] == "all of it"
+    desk.until_state("gpu", desk.row("gpu")["state"])
+    assert [event for event, _ in desk.story(job)] == ["started", "progress", "completed"]
+
+
+def test_results_that_are_not_there(desk):
+    job = in_session(desk, "exit 0", "--expect", "report.txt")
+    record = desk.until_over(job)
+    assert record["status"] == "error"
+    assert "report.txt" in record["detail"]
+    assert [event for event, _ in desk.story(job)] == ["started", "error"]
+    job = in_session(desk, "echo done > report.txt", "--expect", "report.txt", "--validate", "grep done report.txt")
+    ended_once(desk, job, "completed", "the command ended with exit code 0")
+
+
+def test_the_lease_is_renewed_while_the_agent_works(desk):
+    job = desk.register(WAITS)
+    desk.create_impatient("gpu", "--job", job)
+    pid_of_agent(desk)
+    first = desk.job(job)["lease_expires_at"]
+    until(lambda: desk.job(job)["lease_expires_at"] > first, what="a later end of the lease")
+
+
+def test_a_job_that_another_has_by_now_ends_the_session(desk):
+    job = desk.register(WAITS, "--max-attempts", "2")
+    desk.create_impatient("gpu", "--job", job)
+    agent = pid_of_agent(desk)
+    desk("release", job)
+    desk("pick", "--agent", "shell")
+    until(lambda: started_at(agent) is None, what="the agent was ended when the lease could not be renewed")
+    until(lambda: desk.row("gpu")["state"] == "terminated")
+    assert "stale attempt" in desk.row("gpu")["reason"]
+    record = desk.job(job)
+    assert (record["status"], record["attempt"]) == ("running", 2), "the other one's job is left alone"
+    assert [event for event, _ in desk.story(job)] == ["started"]
+
+
+# -- what an agent leaves running ----------------------------------------------------------------------------
+
+HIDERS = {
+    "setsid": "setsid sleep 600 & ",
+    "nohup": "nohup sleep 600 >/dev/null 2>&1 & ",
+    "double fork": "(setsid sh -c 'sleep 600 & exec sleep 600' &) ; ",
+    "deaf": "setsid sh -c 'trap \"\" TERM HUP INT; while :; do sleep 1; done' & ",
+}
+
+
+@pytest.mark.parametrize("hider", HIDERS)
+def test_stop_ends_what_the_agent_left_running(desk, hider):
+    desk.create("gpu", "--prompt", f"{HIDERS[hider]} echo $$ > pid.txt; wait; exec sleep 600")
+    pid_of_agent(desk)
+    session = desk.row("gpu")["session_id"]
+    mine = until(lambda: found if len(found := marked(desk, session)) >= 2 else None)
+    began = time.monotonic()
+    ended = desk("session", "stop", "gpu", "--grace", "1", "--json").json["ended"]
+    assert time.monotonic() - began < 15
+    assert {each.pid for each in mine} <= {each["pid"] for each in ended}
+    assert marked(desk, session) == []
+
+
+@pytest.mark.parametrize("hider", HIDERS)
+def test_what_the_agent_left_running_ends_with_it(desk, hider):
+    desk.create("gpu", "--prompt", HIDERS[hider] + "exit 0")
+    session = desk.until_state("gpu", "terminated")["session_id"]
+    assert marked(desk, session) == []
+
+
+SLOW = """
+import os, signal, time
+told = open("told.txt", "w", buffering=1)
+def hear(number, _):
+    print(signal.Signals(number).name, file=told)
+for each in (signal.SIGTERM, signal.SIGHUP):
+    signal.signal(each, hear)
+print(os.getpid(), file=open("pid.txt", "w"), flush=True)
+while not os.path.getsize("told.txt"):
+    time.sleep(0.02)
+end = time.monotonic() + 2.5
+while time.monotonic() < end:
+    time.sleep(0.02)
+"""
+
+
+def test_an_agent_that_takes_its_time_is_asked_once(desk, tmp_path):
+    """By `stop`, not by the runner as well: to many programs, being asked twice means to drop everything."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    job = in_session(desk, f"exec {sys.executable} -I slow.py")
+    pid_of_agent(desk)
+    desk("session", "stop", "gpu", "--grace", "20", "--reason", "enough")
+    assert (tmp_path / "told.txt").read_text().split() == ["SIGTERM", "SIGHUP"]
+    ended_once(desk, job, "error", "the session was stopped: enough")
+    assert desk.row("gpu")["exit"] == "exit code 0"
+
+
+def marked(desk, session_id):
+    from baton.processes import marked_processes
+
+    return marked_processes(session_id)
+
+
+def test_a_session_made_inside_a_session_outlives_it(desk):
+    desk.create("outer", "--prompt", "baton session create inner --agent shell; echo made > pid.txt; sleep 600")
+    until(lambda: os.path.exists(os.path.join(desk.folder, "pid.txt")))
+    assert desk.state("inner") == "running"
+    desk("session", "stop", "outer", "--mode", "hard")
+    assert desk.show("inner")["alive"]
+    desk("session", "send", "inner", "echo $((40 + 2))-lives")
+    desk.until_shown("inner", "42-lives")
+
+
+def test_the_local_broker_outlives_the_session_that_started_it(desk):
+    del desk.env["MQTT_BROKER"], desk.env["MQTT_PORT"]
+    try:
+        desk.create("gpu", "--prompt", "baton broker up; echo up > pid.txt; exec sleep 600")
+        until(lambda: os.path.exists(os.path.join(desk.folder, "pid.txt")))
+        before = desk("broker", "status", "--json").json
+        desk("session", "stop", "gpu")
+        assert desk("broker", "status", "--json").json == before
+    finally:
+        desk("broker", "down", code=None)

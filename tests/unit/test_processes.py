@@ -1,0 +1,132 @@
+"""Processes by more than their number."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from baton.processes import MARKER, Process, end_processes, marked_processes, started_at
+from support.waiting import until
+
+
+@pytest.fixture
+def children():
+    """Starts processes of this test; none outlives it."""
+    started = []
+
+    def start(*argv, **env):
+        process = subprocess.Popen(argv, env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait(20)
+        process.stdout.close()
+
+
+def seen(process):
+    return Process(pid=process.pid, started=started_at(process.pid), command="x")
+
+
+def test_a_process_is_its_number_and_its_start(children):
+    process = children("sleep", "600")
+    found = seen(process)
+    assert found.alive
+    assert not found.replace(started=found.started - 1).alive, "another one of that number"
+    process.kill()
+    until(lambda: not found.alive, what="what is left of a process is no process")
+    assert process.returncode is None, "nobody has waited for it yet"
+    assert started_at(process.pid) is None
+    process.wait()
+    assert started_at(process.pid) is None
+
+
+def test_a_name_with_brackets_and_spaces_is_read_past(children, tmp_path):
+    program = tmp_path / "a) R 1 (b"
+    program.symlink_to("/bin/sleep")
+    process = children(str(program), "600")
+    assert started_at(process.pid) == started_at(process.pid) > started_at(1)
+
+
+def test_those_of_a_session_are_found_wherever_they_hide(children):
+    session = os.urandom(8).hex()
+    assert marked_processes(session) == []
+    children("setsid", "sleep", "600", **{MARKER: session})
+    children("sh", "-c", "nohup sleep 600 & wait", **{MARKER: session})
+    children("sleep", "600", **{MARKER: session + "0"})
+    children("sleep", "600", **{f"NOT_{MARKER}": session})
+    children("sleep", "600", OTHER=f"{MARKER}={session}")
+    found = until(lambda: found if len(found := marked_processes(session)) == 3 else None)
+    assert sorted(each.command for each in found) == ["sh", "sleep", "sleep"]
+    spared = found[0].pid
+    assert spared not in [each.pid for each in marked_processes(session, spare=[spared])]
+    ended = end_processes(lambda: marked_processes(session), grace_sec=5)
+    assert {each.pid for each in ended} == {each.pid for each in found}
+    assert marked_processes(session) == []
+
+
+def test_we_are_never_among_them(monkeypatch, tmp_path):
+    session = os.urandom(8).hex()
+    code = f"from baton.processes import marked_processes; print(len(marked_processes({session!r})))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=os.environ | {MARKER: session}, capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "0\n"
+
+
+DEAF = "import signal, time\nfor each in {deaf}: signal.signal(each, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(600)"
+
+
+@pytest.mark.parametrize(
+    ("deaf", "ends_by"),
+    [([], signal.SIGTERM), ([signal.SIGTERM], signal.SIGHUP), ([signal.SIGTERM, signal.SIGHUP], signal.SIGKILL)],
+)
+def test_it_is_asked_then_told_then_killed(children, deaf, ends_by):
+    process = children(sys.executable, "-c", DEAF.format(deaf=[int(each) for each in deaf]))
+    process.stdout.readline()
+    found = seen(process)
+    began = time.monotonic()
+    assert end_processes(lambda: [found] if found.alive else [], grace_sec=1) == [found]
+    assert process.wait(20) == -ends_by
+    assert time.monotonic() - began < 4
+
+
+def test_without_grace_it_is_killed_at_once(children):
+    process = children("sleep", "600")
+    found = seen(process)
+    end_processes(lambda: [found] if found.alive else [], grace_sec=0)
+    assert process.wait(20) == -signal.SIGKILL
+
+
+def test_one_that_is_stopped_hears_it(children):
+    process = children("sleep", "600")
+    found = seen(process)
+    os.kill(process.pid, signal.SIGSTOP)
+    end_processes(lambda: [found] if found.alive else [], grace_sec=5)
+    assert process.wait(20) == -signal.SIGTERM
+
+
+def test_another_one_of_that_number_is_left_alone(children, monkeypatch):
+    monkeypatch.setattr("baton.processes._GIVE_UP_SEC", 0.3)
+    process = children("sleep", "600")
+    other = seen(process).replace(started=1)
+    assert end_processes(lambda: [other], grace_sec=0) == [other], "it gives up in the end"
+    assert process.poll() is None
+
+
+def test_what_comes_meanwhile_is_ended_too(children):
+    """A process that starts another one when it is asked to end."""
+    session = os.urandom(8).hex()
+    script = "trap 'setsid sleep 600 & exit' TERM; echo ready; while :; do sleep 0.05; done"
+    process = children("sh", "-c", script, **{MARKER: session})
+    process.stdout.readline()
+    ended = end_processes(lambda: marked_processes(session), grace_sec=5)
+    assert len(ended) >= 2
+    assert marked_processes(session) == []
