@@ -45,6 +45,7 @@ bench: $(VENV)/.dev-installed system-packages
 	$(BIN)/python bench/registry.py
 	$(BIN)/python bench/events.py
 	$(BIN)/python bench/directory.py
+	$(BIN)/python bench/delegate.py
 	$(BIN)/python bench/sessions.py
 
 .PHONY: system-packages

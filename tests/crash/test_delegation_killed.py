@@ -69,17 +69,21 @@ def the_monitor(_office, monitor, *_):
     monitor.kill()
 
 
+def published(office, job_id):
+    return [line["payload"]["event"] for line in office.audit(job_id) if line["event"] == "published"]
+
+
 def check(office, job_id, status):
     """One end, and only one; in the audit log too; nothing at work any more."""
     job = office.wait_for_status(job_id, "completed", "error", "cancelled")
     assert job["status"] == status, job
+    wait_until(lambda: not office.sessions() and not office.agents(), "for an empty house")
+    said = wait_until(lambda: (said := published(office, job_id))[-1] == status and said, "for the log to follow")
     log = office.audit(job_id)
     ends = [line["to"] for line in log if line["event"] == "status_changed" and line["to"] in ("completed", "error")]
-    said = [line["payload"]["event"] for line in log if line["event"] == "published"]
     assert ends == [status]
     assert said.count("completed") + said.count("error") == 1
     assert office("logs", job_id, "--verify").code == 0
-    wait_until(lambda: not office.sessions() and not office.agents(), "for an empty house")
     validated = office.folder / "validated"
     assert (validated.read_text().count("x") if validated.exists() else 0) == (status == "completed")
 
@@ -109,7 +113,7 @@ def test_one_is_killed_in_the_middle_of_a_job(office, figure, victim, status, co
         assert submit.end().code == code
     if victim is the_monitor:
         office.start("monitor", "--interval", "0.3")
-    wait_until(lambda: office("registry", "stats", "--json").json["unsent"] == 0, "until all is sent")
+    wait_until(lambda: office.unsent() == 0, "until all is sent")
     figure(f"SIGKILL of {victim.__name__.replace('_', ' ')}", f"{status}, {took:.1f} s later", held=took < 30)
 
 
@@ -198,7 +202,7 @@ def test_jobs_whose_submitter_was_killed_before_they_began_do_not_wait_for_ever(
     submit = office.start("submit", "--batch", "batch", "--parallel", "1")
     submit.says("started")
     submit.kill()
-    first, second = (office.jobs("--status", status)[0]["job_id"] for status in ("running", "pending"))
+    first, second = (office.jobs(status)[0]["job_id"] for status in ("running", "pending"))
     said = office("monitor", "--once", BATON_LEASE_SEC="60").out
     assert second not in said  # it may be about to begin it
     (library,) = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
@@ -256,7 +260,7 @@ def test_killed_monitors_lose_nothing_and_validate_nothing_twice(office, figure,
         if job["status"] != status or validated != (status == "completed") or len(ends) != 1:
             wrong.append(f"{job_id}: {job['status']} instead of {status}, validated {validated} times, {ends}")
     wait_until(lambda: not office.sessions() and not office.agents(), "for an empty house")
-    wait_until(lambda: office("registry", "stats", "--json").json["unsent"] == 0, "until all is sent")
+    wait_until(lambda: office.unsent() == 0, "until all is sent")
     last.kill()
     text = f"{kills} kills, {len(jobs)} jobs, {len(wrong)} wrong in {time.monotonic() - began:.0f} s {wrong[:3] or ''}"
     figure("R6 killed monitors", text.strip(), held=not wrong, seed=seed)

@@ -3,7 +3,6 @@ them, and at the end the proof that nothing of it is left."""
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import re
@@ -15,6 +14,13 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Self
 
+from baton.audit import iter_logged_events
+from baton.config import Settings
+from baton.jobs import open_jobs
+from baton.model import Status
+from baton.registry.listing import JobFilter
+from baton.sessions.inventory import Inventory
+from baton.sessions.model import State
 from support.command import BATON, Baton, Result, interruptible
 
 if TYPE_CHECKING:
@@ -31,6 +37,16 @@ def wait_until(true: Callable[[], object], what: str = "", patience_sec: float =
         assert time.monotonic() < deadline, f"waited in vain {what or 'for it'}"
         time.sleep(0.02)
     return found
+
+
+def together(number: int, wanted: int) -> str:
+    """Work that waits until so many are at it at once, and writes down how many it saw."""
+    count = "ls -d run.* | wc -l"
+    return (
+        f"mkdir run.{number}; echo {number} >> order; {count} >> counts; "
+        f"while ! test -e met && test $({count}) -lt {wanted}; do sleep 0.05; done; touch met; {count} >> counts; "
+        f"rmdir run.{number}"
+    )
 
 
 class Office(Baton):
@@ -64,11 +80,23 @@ class Office(Baton):
         """The id of a job that is at work now."""
         return self("submit", "--detach", *arguments, **env).text
 
-    def job(self, job_id: str) -> dict:
-        return self("get", job_id).json
+    @property
+    def settings(self) -> Settings:
+        return Settings({"home": os.path.join(self.folder, ".hermes")}, env=self.env)
 
-    def jobs(self, *arguments: str) -> list[dict]:
-        return self("list", "--json", *arguments).json
+    # What is asked for again and again is read here; only from another network it takes the command.
+
+    def job(self, job_id: str) -> dict:
+        if self.prefix:
+            return self("get", job_id).json
+        with open_jobs(self.settings) as jobs:
+            return jobs.get_job(job_id).public()
+
+    def jobs(self, *statuses: str) -> list[dict]:
+        """Newest first."""
+        with open_jobs(self.settings) as jobs:
+            found = jobs.list_jobs(JobFilter(statuses=[Status(each) for each in statuses] or None), limit=100)
+            return [job.public() for job in found.jobs]
 
     def the_job(self) -> dict:
         found = self.jobs()
@@ -78,14 +106,20 @@ class Office(Baton):
     def wait_for_status(self, job_id: str, *statuses: str) -> dict:
         return wait_until(lambda: (job := self.job(job_id))["status"] in statuses and job, f"for {statuses}")
 
-    def sessions(self, *arguments: str) -> list[dict]:
-        return self("session", "list", "--json", *arguments).json
+    def sessions(self) -> list[dict]:
+        """Those that run."""
+        return [session.record() for session in Inventory(self.settings).all(State.RUNNING)]
 
     def session_of(self, job_id: str) -> dict:
-        return next(each for each in self.sessions("--all") if job_id in (each["job_id"], each["made_for"]))
+        found = Inventory(self.settings).all()
+        return next(each for each in found if job_id in (each.job_id, each.made_for)).record()
 
     def audit(self, job_id: str) -> list[dict]:
-        return [json.loads(line) for line in self("logs", job_id, "--json").out.splitlines()]
+        return list(iter_logged_events(job_id, os.path.join(self.folder, ".hermes", "delegate_job_logs")))
+
+    def unsent(self) -> int:
+        with open_jobs(self.settings) as jobs:
+            return jobs.stats()["unsent"]
 
     def tmux(self, *arguments: str) -> str:
         done = subprocess.run(

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from support.office import Office, wait_until
+from support.office import Office, together, wait_until
 
 
 @pytest.fixture
@@ -41,8 +41,7 @@ def test_it_takes_the_jobs_of_its_own_queue_until_that_is_empty(office, tmp_path
 
 
 def test_so_many_at_a_time_and_never_more(office, tmp_path):
-    work = "mkdir run.{0}; ls -d run.* | wc -l >> counts; sleep 0.5; rmdir run.{0}"
-    job_ids = register(office, *(work.format(number) for number in range(6)))
+    job_ids = register(office, *(together(number, 3) for number in range(6)))
     office("worker", "--concurrency", "3", "--until-empty")
     assert set(statuses(office, job_ids)) == {"completed"}
     assert max(int(count) for count in (tmp_path / "counts").read_text().split()) == 3
@@ -117,26 +116,19 @@ def test_a_cancelled_job_makes_room_for_the_next(office, tmp_path):
     assert statuses(office, [first, second]) == ["cancelled", "completed"]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
+def test_what_cannot_work_is_refused_at_once(office, tmp_path):
+    register(office, "true")
+    for arguments, words in (
         (("--agent", "hal"), "hal"),
         (("--concurrency", "0"), "--concurrency must be at least 1"),
         (("--max-jobs", "0"), "--max-jobs must be at least 1"),
         (("--drain", "nan"), "--drain must be"),
         (("--workdir", "/gone"), "/gone is not a folder"),
-    ],
-)
-def test_what_cannot_work_is_refused_at_once(office, arguments, words):
-    register(office, "true")
-    assert words in office.refused("worker", *arguments)
-    assert office.the_job()["status"] == "pending"
-
-
-def test_an_agent_that_is_not_installed_is_refused_at_once(office, tmp_path):
+    ):
+        assert words in office.refused("worker", *arguments)
     (tmp_path / "bin").mkdir()
-    said = office.refused("worker", "--agent", "codex", PATH=str(tmp_path / "bin"))
-    assert "codex" in said
+    assert "codex" in office.refused("worker", "--agent", "codex", PATH=str(tmp_path / "bin"))  # it is not installed
+    assert office.the_job()["status"] == "pending"
 
 
 def test_it_survives_a_registry_that_is_away_for_a_moment(office, tmp_path, postgres):
