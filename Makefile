@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test lint docs reference bench crash security guards soak clean
+.PHONY: demo test test-agents lint docs reference bench crash security guards soak clean
 
 demo: $(VENV)/.installed
 	@scripts/system-packages tmux=tmux
@@ -11,6 +11,10 @@ demo: $(VENV)/.installed
 
 test: $(VENV)/.dev-installed system-packages lint
 	$(BIN)/python -m pytest
+
+# With the real agent programs from npm (hundreds of megabytes), against a stand-in for their models on this machine.
+test-agents: $(VENV)/.dev-installed system-packages .agents/.installed
+	PATH="$(CURDIR)/.agents/node_modules/.bin:$$PATH" $(BIN)/python -m pytest tests/agents
 
 lint: $(VENV)/.dev-installed
 	$(BIN)/ruff check src tests bench scripts skills
@@ -59,5 +63,12 @@ $(VENV)/.dev-installed: pyproject.toml | $(VENV)/bin/python
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]' --group dev
 	@touch $@ $(VENV)/.installed
 
+.agents/.installed: tests/agents/package.json
+	@scripts/system-packages npm=npm
+	@mkdir -p .agents
+	cp tests/agents/package.json .agents/
+	npm install --prefix .agents --no-audit --no-fund --no-package-lock --loglevel error
+	@touch $@
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .hypothesis dist build
+	rm -rf $(VENV) .agents .mypy_cache .ruff_cache .hypothesis dist build

@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     )
     from baton.directory.api import (
         cleanup_registry,
+        new_live_agent_record,
         publish_live_agent_record,
         refresh_live_agent_record,
         remove_live_agent_record,
@@ -98,8 +99,8 @@ _HOME_OF = {
         "read_logged_status update_logged_status verify_log"
     ),
     "baton.directory.api": (
-        "cleanup_registry publish_live_agent_record refresh_live_agent_record remove_live_agent_record "
-        "resolve_for_control resolve_live_agent_record"
+        "cleanup_registry new_live_agent_record publish_live_agent_record refresh_live_agent_record "
+        "remove_live_agent_record resolve_for_control resolve_live_agent_record"
     ),
     "baton.directory.record": "AgentRecord",
     "baton.errors": (
@@ -158,6 +159,7 @@ __all__ = [
     "list_jobs",
     "list_logged_jobs",
     "mark_sent",
+    "new_live_agent_record",
     "next_seq",
     "open_jobs",
     "pick_pending",

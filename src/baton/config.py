@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_HOME = ".hermes"
 DEFAULT_AGENT_NAME_PREFIX = "HOUMAO-"
+DEFAULT_LEASE_SEC = 60
 
 # name: (environment variable, type, what it is)
 KNOWN: Final[dict[str, tuple[str | None, type, str]]] = {
@@ -36,6 +37,7 @@ KNOWN: Final[dict[str, tuple[str | None, type, str]]] = {
     "agent": ("BATON_AGENT", str, "agent of a job that names none"),
     "timeout_sec": ("BATON_TIMEOUT_SEC", int, "time a job may take"),
     "idle_timeout_sec": ("BATON_IDLE_TIMEOUT_SEC", int, "time a job may say nothing"),
+    "lease_sec": ("BATON_LEASE_SEC", int, "time after which a job is taken from a runner that died or hangs"),
     "mqtt_host": ("MQTT_BROKER", str, "the MQTT broker; none: a local one of your own"),
     "mqtt_port": ("MQTT_PORT", int, "its port (default: 1883, 8883 with TLS)"),
     "mqtt_tls": ("MQTT_TLS", bool, "encrypt the connection to it"),
@@ -70,6 +72,7 @@ class Settings:
     agent: str
     timeout_sec: int
     idle_timeout_sec: int
+    lease_sec: int
     mqtt_host: str | None
     mqtt_port: int | None
     mqtt_tls: bool | None
@@ -109,6 +112,7 @@ class Settings:
         self._set("agent", DEFAULT_AGENT, "default")
         self._set("timeout_sec", DEFAULT_TIMEOUT_SEC, "default")
         self._set("idle_timeout_sec", DEFAULT_IDLE_TIMEOUT_SEC, "default")
+        self._set("lease_sec", DEFAULT_LEASE_SEC, "default")
         self._set("allow_plaintext", False, "default")
         for name in KNOWN:
             if name.startswith("mqtt_"):
@@ -122,12 +126,17 @@ class Settings:
             self._set("registry", None, "default")  # a folder named on the command line is the one to use
         for name, value in given.items():
             self._set(name, value, "--" + name.removesuffix("_sec").replace("_", "-"))
+        self._check_lease()
         self._check_broker()
 
     def named(self, name: str) -> str:
         """A setting by the name it was set under: the variable, the option, or its name in a file."""
         source = self.sources[name]
         return f"{name} in {source}" if source in self.files else name if source == "default" else source
+
+    def _check_lease(self) -> None:
+        if self.lease_sec < 1:
+            raise InvalidValue(self.named("lease_sec"), f"must be at least 1, not {self.lease_sec}")
 
     def _check_broker(self) -> None:
         if self.mqtt_port is not None and not 1 <= self.mqtt_port <= 65535:

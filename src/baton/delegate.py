@@ -9,18 +9,18 @@ import time
 
 from baton.agents.base import Mode
 from baton.broker.address import broker_record
-from baton.errors import BatonError, InvalidValue
-from baton.fsio import open_private, try_lock, write_all
-from baton.jobs import open_jobs
+from baton.errors import BatonError, IllegalTransition, InvalidValue, JobNotFound
+from baton.fsio import open_private, write_all
 from baton.model import DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, TERMINAL, EventName, Status, Value, new_job
-from baton.monitor import Monitor, monitor_lock
 from baton.mqtt.publisher import send_unsent
 from baton.mqtt.subscriber import Subscription
+from baton.own_queue import own_queue
+from baton.reconciler import Reconciler
 from baton.sessions.ending import end_job
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import create_session, usable_agent
+from baton.sessions.launch import create_session, session_name, usable_agent
 from baton.sessions.model import State
-from baton.sessions.stop import stop_session
+from baton.sessions.stop import StopMode, stop_session
 from baton.verification import missing_results, outside
 
 TYPE_CHECKING = False
@@ -35,12 +35,11 @@ if TYPE_CHECKING:
 
 _SUBSCRIBE_SEC: Final = 5.0
 _NO_LIMIT_SEC: Final = 366 * 86400.0
-_RECONCILE_SEC: Final = 2.0
 
 
 class Order(Value):
     """A piece of work, and how it is to be done. `label` is the queue of a session or worker that is there already;
-    without one a session is made for it."""
+    without one a session is made for it. `workdir` is None only where whoever takes it decides."""
 
     __slots__ = (
         "agent", "allow_existing", "expect", "headless", "idle_timeout_sec", "label", "max_attempts", "priority",
@@ -49,7 +48,7 @@ class Order(Value):
 
     prompt: str
     agent: str
-    workdir: str
+    workdir: str | None
     expect: list[str]
     validate: str | None
     timeout_sec: int
@@ -67,7 +66,7 @@ def order(settings: Settings, prompt: str, **given: Any) -> Order:
     values: dict[str, Any] = {
         "prompt": prompt,
         "agent": settings.agent,
-        "workdir": ".",
+        "workdir": None,
         "expect": [],
         "validate": None,
         "timeout_sec": settings.timeout_sec or DEFAULT_TIMEOUT_SEC,
@@ -83,18 +82,18 @@ def order(settings: Settings, prompt: str, **given: Any) -> Order:
     if unknown:
         raise InvalidValue(unknown[0][:40], f"is no part of an order; there are {', '.join(values)}")
     made = Order(**values | {name: value for name, value in given.items() if value is not None})
-    if not isinstance(made.workdir, str) or not isinstance(made.expect, list):
-        raise InvalidValue("workdir and expect", "must be text and a list of texts")
+    if not isinstance(made.workdir, str | None):
+        raise InvalidValue("workdir", "must be text")
+    if made.label is None or made.workdir is not None:
+        made = made.replace(workdir=os.path.abspath(made.workdir or "."))
+    drafted(settings, made)  # which checks every field
     if made.label is None:
-        if not isinstance(made.agent, str):
-            raise InvalidValue("agent", "must be text")
         usable_agent(settings, made.agent)
-    made = made.replace(workdir=os.path.abspath(made.workdir))
-    if made.label is None and not os.path.isdir(made.workdir):
-        raise InvalidValue("workdir", f"{made.workdir} is not a folder")
+        if not os.path.isdir(made.workdir or "."):
+            raise InvalidValue("workdir", f"{made.workdir} is not a folder")
     for name in made.expect:
-        if isinstance(name, str) and outside(name, made.workdir):
-            raise InvalidValue("expect", f"{name!r} lies outside the work folder {made.workdir}")
+        if outside(name, made.workdir or "."):
+            raise InvalidValue("expect", f"{name!r} lies outside the work folder {made.workdir or ''}".rstrip())
     return made
 
 
@@ -104,8 +103,7 @@ def drafted(settings: Settings, made: Order) -> Job:
         made.prompt,
         now_ns=time.time_ns(),
         agent=made.agent,
-        # A label that nobody else picks from.
-        agent_session=made.label or f"submit:{os.urandom(8).hex()}",
+        agent_session=made.label or own_queue(settings.host),
         broker=broker_record(settings),
         timeout_sec=made.timeout_sec,
         idle_timeout_sec=made.idle_timeout_sec,
@@ -118,8 +116,19 @@ def drafted(settings: Settings, made: Order) -> Job:
     return job if made.allow_existing else job.replace(extra={"fresh_artifacts": True})
 
 
-def session_name(job: Job) -> str:
-    return f"job-{job.job_id}"
+def start_session(settings: Settings, inventory: Inventory, job: Job, made: Order) -> None:
+    """A session for this job alone; its runner claims it."""
+    assert made.workdir is not None
+    create_session(
+        settings,
+        inventory,
+        session_name(job.replace(attempt=job.attempt + 1)),
+        agent=made.agent,
+        workdir=made.workdir,
+        mode=Mode.HEADLESS if made.headless else Mode.INTERACTIVE,
+        job_id=job.job_id,
+        yolo=made.yolo,
+    )
 
 
 class Delegation:
@@ -154,26 +163,29 @@ class Delegation:
             log=log,
         )
         self._unverified: dict[str, list[str]] = {}
+        self._turn = threading.Lock()
 
-    def launch(self) -> None:
+    def launch(self, jobs: Jobs) -> None:
         """Starts as many sessions as may be at work at once."""
-        while self._waiting and len(self._at_work) < self._parallel:
-            job = self._waiting.pop(0)
-            self._at_work.add(job.job_id)
-            self._start(job)
+        with self._turn:
+            while self._waiting and len(self._at_work) < self._parallel:
+                job = self._waiting[0]
+                self._start(jobs, job)
+                self._at_work.add(job.job_id)
+                self._waiting.remove(job)
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         # Nothing may be said before we listen. Where the broker is away, the registry tells.
         self.subscription.connect(wait_sec=_SUBSCRIBE_SEC)
-        self.launch()
-        with _Reconciler(self._settings):
+        self.launch(self._jobs)
+        with Reconciler(self._settings, self._look):
             for payload in self.subscription:
                 self._keep(payload)
                 if payload["event"] in (EventName.COMPLETED, EventName.ERROR):
                     self._at_work.discard(payload["job_id"])
                     self._verify(payload)
                 yield payload
-                self.launch()
+                self.launch(self._jobs)
         if self.subscription.timed_out is not None:
             self._out_of_time()
 
@@ -185,37 +197,60 @@ class Delegation:
         """Of jobs that say they are completed, what is not there all the same."""
         return self._unverified
 
+    def statuses(self) -> dict[str, Status]:
+        return {job.job_id: self._jobs.get_job(job.job_id).status for job in self.jobs}
+
     def cancel(self) -> None:
         """Everything that has not ended is cancelled, and its sessions with it."""
         for job in self.jobs:
-            if self._jobs.get_job(job.job_id).status not in TERMINAL:
-                self._jobs.update_status(job.job_id, "cancelled")
-            self._stop_session(job, "its job was cancelled")
+            self._cancel(job)
+            self._stop_session(self._jobs, job, "its job was cancelled")
+
+    def withdraw(self) -> list[str]:
+        """Cancels what has not begun and never will without us; returns which jobs these are."""
+        with self._turn:
+            waiting, self._waiting = self._waiting, []
+        return [job.job_id for job in waiting if self._cancel(job)]
+
+    def _cancel(self, job: Job) -> bool:
+        try:
+            self._jobs.update_status(job.job_id, "cancelled")
+        except IllegalTransition:
+            return False  # it has just ended
+        return True
+
+    def _look(self, jobs: Jobs) -> None:
+        """What ended without a word of its own, such as a job that was cancelled, makes room for the next; one that was
+        taken from a runner that hung, and may be tried again, begins again."""
+        for job_id in list(self._at_work):
+            try:
+                job = jobs.get_job(job_id)
+            except JobNotFound:
+                self._at_work.discard(job_id)
+                continue
+            if job.status in TERMINAL:
+                self._at_work.discard(job_id)
+            elif job.status is Status.PENDING and job.attempt:
+                self._stop_session(jobs, job, "its lease ran out", StopMode.HARD)
+                self._start(jobs, job)
+        self.launch(jobs)
 
     # -- sessions --------------------------------------------------------------------------------------------------
 
-    def _start(self, job: Job) -> None:
-        made = self._orders[job.job_id]
+    def _start(self, jobs: Jobs, job: Job) -> None:
         try:
-            create_session(
-                self._settings,
-                self._inventory,
-                session_name(job),
-                agent=made.agent,
-                workdir=made.workdir,
-                mode=Mode.HEADLESS if made.headless else Mode.INTERACTIVE,
-                job_id=job.job_id,
-                yolo=made.yolo,
-            )
+            start_session(self._settings, self._inventory, job, self._orders[job.job_id])
         except BatonError as error:
             # The job's story says it, and the listener hears it from there.
-            self._fail(job, str(error))
+            self._fail(jobs, job, str(error))
 
-    def _stop_session(self, job: Job, reason: str) -> None:
+    def _stop_session(self, jobs: Jobs, job: Job, reason: str, mode: StopMode = StopMode.GRACEFUL) -> None:
         session = self._session_of(job)
         if session is not None:
             try:
-                stop_session(self._settings, self._inventory, self._jobs, session.name, reason=reason, grace_sec=3.0)
+                stop_session(
+                    self._settings, self._inventory, jobs, session.name, mode=mode, reason=reason, grace_sec=3.0
+                )
             except BatonError as error:
                 self._log(str(error))
 
@@ -225,10 +260,10 @@ class Delegation:
                 return session
         return None
 
-    def _fail(self, job: Job, detail: str) -> None:
-        if end_job(self._jobs, job.job_id, None, detail):
+    def _fail(self, jobs: Jobs, job: Job, detail: str) -> None:
+        if end_job(jobs, job.job_id, None, detail):
             try:
-                send_unsent(self._jobs, self._settings, job, tries=1)
+                send_unsent(jobs, self._settings, job, tries=1)
             except BatonError:
                 pass  # the registry has it
 
@@ -254,8 +289,8 @@ class Delegation:
             if current.status is Status.PENDING and self._orders[job.job_id].label is not None:
                 self._log(f"job {job.job_id} is still waiting to be taken up; `baton cancel {job.job_id}` withdraws it")
                 continue
-            self._fail(current, self.subscription.timed_out or "timed out")
-            self._stop_session(job, self.subscription.timed_out or "timed out")
+            self._fail(self._jobs, current, self.subscription.timed_out or "timed out")
+            self._stop_session(self._jobs, job, self.subscription.timed_out or "timed out")
 
     def _keep(self, payload: dict[str, Any]) -> None:
         """The output of a delegation also goes to a file, for whoever was not there."""
@@ -266,34 +301,3 @@ class Delegation:
             return  # the registry is elsewhere, or its folder is not ours to write in
         with open(fd, "wb") as file:
             write_all(file.fileno(), (json.dumps(payload) + "\n").encode())
-
-
-class _Reconciler:
-    """While a delegation runs and no monitor does: notices sessions that died without a word."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
-        self._over = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def __enter__(self) -> None:
-        self._thread.start()
-
-    def __exit__(self, *_: object) -> None:
-        self._over.set()
-
-    def _run(self) -> None:
-        with open_jobs(self._settings) as jobs:
-            inventory = Inventory(self._settings)
-            monitor = Monitor(self._settings, jobs, inventory)
-            while not self._over.wait(_RECONCILE_SEC):
-                lock = try_lock(monitor_lock(inventory))
-                if lock is None:
-                    continue  # a monitor is running, and sees to it
-                try:
-                    for _finding in monitor.reconcile():
-                        pass
-                except (BatonError, OSError):
-                    continue  # the next time may do
-                finally:
-                    os.close(lock)

@@ -125,13 +125,14 @@ def remove_file(path: str) -> None:
         pass
 
 
-def read_file(path: str) -> bytes:
-    """The content of a regular file: whoever put a pipe or a device in its place gets an error, not our patience."""
+def read_file(path: str, at_most: int = -1) -> bytes:
+    """The content of a regular file, or so many bytes of it: whoever put a pipe or a device in its place gets an error,
+    not our patience."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise OSError(errno.EINVAL, "Not a regular file", path)
-        return file.read()
+        return file.read(at_most)
 
 
 def exists(path: str) -> bool:

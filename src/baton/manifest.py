@@ -7,12 +7,14 @@ import json
 from baton.errors import ManifestGone, ManifestInvalid
 from baton.fsio import read_file, replace_file
 from baton.model import Value
+from baton.processes import started_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final
 
 SCHEMA_VERSION = 1
+_MAX_BYTES: Final = 64 * 1024
 _TEXTS: Final = ("agent_name", "agent_id", "generation_id", "backend", "tool", "session_name")
 _OPTIONAL_TEXTS: Final = ("socket", "host", "workdir")
 
@@ -35,6 +37,13 @@ class Manifest(Value):
     pane_pid: int | None
     pane_started: int | None
 
+    def process_lives(self) -> bool | None:
+        """Whether the very process that the session was made with still runs here; None when it is not named."""
+        if self.pane_pid is None:
+            return None
+        started = started_at(self.pane_pid)
+        return started is not None and self.pane_started in (None, started)
+
     def write(self, path: str) -> None:
         record = {"schema_version": SCHEMA_VERSION} | self._fields()
         replace_file(path, json.dumps(record, indent=2).encode() + b"\n")
@@ -43,7 +52,10 @@ class Manifest(Value):
 def read_manifest(path: str) -> Manifest:
     """ManifestGone when there is no such file, ManifestInvalid when it is not a manifest."""
     try:
-        record = json.loads(read_file(path))
+        content = read_file(path, _MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise ManifestInvalid(f"manifest {path} is longer than {_MAX_BYTES} bytes")
+        record = json.loads(content)
     except FileNotFoundError:
         raise ManifestGone(f"manifest {path} no longer exists") from None
     except OSError as error:

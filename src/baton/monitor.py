@@ -13,15 +13,18 @@ import time
 from baton.clock import SECOND_NS, parse_time
 from baton.directory import open_directory, ownership
 from baton.directory.cleanup import Action, Observer, cleanup
-from baton.errors import BatonError, OwnershipLost, SessionNotFound, TmuxUnavailable
+from baton.errors import BatonError, BrokerUnavailable, OwnershipLost, TmuxUnavailable
 from baton.fsio import read_file, replace_file
+from baton.lifecycle import attempts_left
 from baton.model import TERMINAL, EventName, Status, Value
 from baton.mqtt.publisher import clear_retained, send_unsent
+from baton.own_queue import submitter_is_gone
 from baton.processes import end_processes, marked_processes, started_at
 from baton.registry.listing import JobFilter
 from baton.sessions.ending import end_job, end_session
+from baton.sessions.launch import session_name
 from baton.sessions.model import State
-from baton.sessions.stop import fail_job, stop_session
+from baton.sessions.stop import StopMode, fail_job, stop_session
 from baton.tmux import NoServer, Tmux
 
 TYPE_CHECKING = False
@@ -41,6 +44,7 @@ _SLACK_NS: Final = 15 * SECOND_NS
 _LOOK_AGAIN_SEC: Final = 0.3
 _STARTING_SEC: Final = 30.0
 _LET_IT_END_SEC: Final = 30.0
+_ORPHANS_SEC: Final = 30.0
 _PAGE: Final = 500
 _KEEP_RETAINED_NS: Final = 7 * 86400 * SECOND_NS
 _CLEAN_EVERY_NS: Final = 3600 * SECOND_NS
@@ -76,6 +80,9 @@ class Monitor:
         self._confirm_sec = confirm_sec
         self._sleep = sleep
         self._over: dict[tuple[str, int, int], float] = {}  # job, attempt, last event: when it was first seen late
+        self._watched: set[str] = set()  # jobs in sessions that live here
+        self._orphans_at: float | None = None
+        self._retained_again_at = 0.0
 
     def sweep(self) -> Iterator[Finding]:
         """Every step once. A step that fails is told, and the others go on."""
@@ -83,13 +90,14 @@ class Monitor:
             self._expired_leases,
             self._sessions,
             self._limits,
+            self._orphans,
             self._live_agents,
             self._unsent,
             self._retained,
         ):
             try:
                 yield from step()
-            except BatonError as error:
+            except (BatonError, OSError) as error:
                 yield Finding(what=step.__name__.strip("_").replace("_", " "), why=str(error), done=None)
 
     def reconcile(self) -> Iterator[Finding]:
@@ -100,18 +108,28 @@ class Monitor:
 
     def _expired_leases(self) -> Iterator[Finding]:
         if self._dry_run:
-            return  # which these are is decided where they are taken
+            yield from self._seemingly_expired()
+            return
         for change in self._jobs.expire_leases():
             why = f"the lease of {change.before.claimed_by} ran out"
             yield Finding(what=f"job {change.after.job_id}", why=why, done=f"{change.after.status}")
 
+    def _seemingly_expired(self) -> Iterator[Finding]:
+        """By the date, for a dry run: the registry itself trusts only clocks that nobody can set."""
+        now_ns = time.time_ns()
+        for job in self._with(Status.RUNNING):
+            if job.lease_expires_at is not None and parse_time(job.lease_expires_at) < now_ns:
+                done = "handed to the next" if attempts_left(job) else "ended as error"
+                yield self._did(f"job {job.job_id}", f"the lease of {job.claimed_by} ran out", done)
+
     def _limits(self) -> Iterator[Finding]:
-        """Jobs that take too long, or say nothing for too long."""
+        """Jobs that take too long, or say nothing for too long, where no runner watches: a runner keeps these limits
+        itself, by clocks that do not jump, and when it hangs, its lease ends."""
         now_ns = time.time_ns()
         before, self._over = self._over, {}
-        for job in self._running():
+        for job in self._with(Status.RUNNING):
             why = self._over_its_limit(job, now_ns)
-            if why is None:
+            if why is None or job.job_id in self._watched or self._is_held_elsewhere(job):
                 continue
             key = (job.job_id, job.attempt, job.last_seq)
             self._over[key] = before.get(key, time.monotonic())
@@ -131,15 +149,36 @@ class Monitor:
             return None
         return f"nothing was heard from it for more than {job.idle_timeout_sec} s"
 
+    def _is_held_elsewhere(self, job: Job) -> bool:
+        """By somebody on another machine, whose clock may be another: its own monitor sees to it, and the lease."""
+        return job.lease_expires_at is not None and not (job.claimed_by or "").startswith(f"{self._settings.host}:")
+
     def _waits_for_somebody(self, job: Job) -> bool:
         """An agent that asked for permission is not silent: whoever was asked is."""
         last = self._jobs.events_after(job.job_id, job.last_seq - 1)
         return bool(last) and last[-1].event is EventName.PERMISSION_REQUIRED
 
-    def _running(self) -> Iterator[Job]:
+    def _orphans(self) -> Iterator[Finding]:
+        """Jobs that were never begun, or handed back, and whose submitter is no longer there to begin them."""
+        until_ns = time.time_ns() - int(_STARTING_SEC * SECOND_NS)
+        if self._orphans_at is not None and time.monotonic() - self._orphans_at < _ORPHANS_SEC:
+            return
+        self._orphans_at = time.monotonic()
+        for job in self._with(Status.PENDING, created_until_ns=until_ns):
+            if not submitter_is_gone(job.agent_session, self._settings.host) or self._is_being_begun(job):
+                continue
+            why = "whoever submitted it ended before it began"
+            if self._dry_run or end_job(self._jobs, job.job_id, None, f"ended by the monitor: {why}; `baton retry` it"):
+                yield self._did(f"job {job.job_id}", why, "ended as error")
+
+    def _is_being_begun(self, job: Job) -> bool:
+        return any(session.made_for == job.job_id for session in self._inventory.all(State.RUNNING))
+
+    def _with(self, status: Status, created_until_ns: int | None = None) -> Iterator[Job]:
+        where = JobFilter(statuses=[status], created_until_ns=created_until_ns)
         after = None
         while True:
-            page = self._jobs.list_jobs(JobFilter(statuses=[Status.RUNNING]), limit=_PAGE, after=after)
+            page = self._jobs.list_jobs(where, limit=_PAGE, after=after)
             yield from page.jobs
             after = page.next
             if after is None:
@@ -153,7 +192,7 @@ class Monitor:
             what = f"job {job_id}"
             why = f"{count} event{'s' if count > 1 else ''} not sent yet"
             if self._dry_run:
-                yield self._did(what, why, "send them")
+                yield self._did(what, why, "sent")
                 continue
             try:
                 send_unsent(self._jobs, self._settings, self._jobs.get_job(job_id), tries=1)
@@ -167,24 +206,32 @@ class Monitor:
         path = os.path.join(self._inventory.home, "monitor.json")
         until_ns = time.time_ns() - _KEEP_RETAINED_NS
         since_ns = _noted(path, until_ns - 4 * _KEEP_RETAINED_NS)
-        if until_ns - since_ns < _CLEAN_EVERY_NS or self._dry_run:
+        if until_ns - since_ns < _CLEAN_EVERY_NS or time.monotonic() < self._retained_again_at:
             return
         ended = JobFilter(statuses=TERMINAL, created_from_ns=since_ns, created_until_ns=until_ns)
         count, after = 0, None
         while True:
             page = self._jobs.list_jobs(ended, limit=_PAGE, after=after)
-            count += clear_retained(self._settings, page.jobs)
+            try:
+                count += len(page.jobs) if self._dry_run else clear_retained(self._settings, page.jobs)
+            except BrokerUnavailable:
+                self._retained_again_at = time.monotonic() + _CLEAN_EVERY_NS / SECOND_NS
+                raise
             after = page.next
             if after is None:
                 break
-        replace_file(path, json.dumps({"retained_until_ns": until_ns}).encode())
+        if not self._dry_run:
+            replace_file(path, json.dumps({"retained_until_ns": until_ns}).encode())
         if count:
-            yield Finding(what="broker", why=f"{count} jobs ended long ago", done="their last messages cleared")
+            yield self._did(
+                "broker", f"{count} job{'s' if count > 1 else ''} ended long ago", "cleared of their last messages"
+            )
 
     # -- sessions ------------------------------------------------------------------------------------------------
 
     def _sessions(self) -> Iterator[Finding]:
         ours = [each for each in self._inventory.all(State.RUNNING) if each.host == self._settings.host]
+        self._watched = set()
         if not ours:
             return
         panes = self._panes(ours)
@@ -194,10 +241,19 @@ class Monitor:
             again = self._panes(missing)
             for session in missing:
                 if session.socket in again and not _lives(session, again[session.socket]):
-                    yield from self._bury(session)
+                    yield from self._one_by_one(session, self._bury)
         for session in ours:
             if session not in missing:
-                yield from self._look_at(session)
+                if session.job_id is not None:
+                    self._watched.add(session.job_id)
+                yield from self._one_by_one(session, self._look_at)
+
+    def _one_by_one(self, session: Session, do: Callable[[Session], Iterator[Finding]]) -> Iterator[Finding]:
+        """What is wrong with one session keeps nobody from the others."""
+        try:
+            yield from do(session)
+        except (BatonError, OSError) as error:
+            yield Finding(what=f"session {session.name}", why=str(error), done=None)
 
     def _panes(self, sessions: list[Session]) -> dict[str, dict[str, Pane]]:
         """By socket, what tmux has there: one call each. A server that does not answer tells nothing; one that is not
@@ -221,28 +277,28 @@ class Monitor:
             return  # it ended by itself meanwhile, or was brought back
         why = "its session is gone from tmux"
         if self._dry_run:
-            yield self._did(f"session {session.name}", why, "terminate it and fail its job")
+            yield self._did(f"session {session.name}", why, "terminated, and its job failed")
             return
         ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=2.0)
         fail_job(self._settings, self._jobs, current, "the agent's session died")
         end_session(self._settings, self._inventory, current, State.TERMINATED, reason=why)
-        more = f", {len(ended)} left-over processes ended" if ended else ""
+        more = f", {len(ended)} left-over process{'es' if len(ended) > 1 else ''} ended" if ended else ""
         yield Finding(what=f"session {session.name}", why=why, done=f"terminated{more}")
 
     def _look_at(self, session: Session) -> Iterator[Finding]:
-        """A session that lives, though the job it was made for is over."""
+        """A session that lives, though the job it was made for is over, or in other hands."""
         if session.made_for is None:
             return
         job = self._jobs.get_job(session.made_for)
+        if job.status is Status.RUNNING and session.name in _names_of_earlier_attempts(job):
+            yield from self._stop(session, f"attempt {job.attempt} of its job is at work elsewhere", StopMode.HARD)
         if job.status not in TERMINAL or _age_sec(job.finished_at or job.updated_at) < _LET_IT_END_SEC:
             return
-        why = f"the job it was made for is {job.status}"
+        yield from self._stop(session, f"the job it was made for is {job.status}", StopMode.GRACEFUL)
+
+    def _stop(self, session: Session, why: str, mode: StopMode) -> Iterator[Finding]:
         if not self._dry_run:
-            try:
-                stop_session(self._settings, self._inventory, self._jobs, session.name, reason=why)
-            except (SessionNotFound, BatonError) as error:
-                yield Finding(what=f"session {session.name}", why=f"{why}; {error}", done=None)
-                return
+            stop_session(self._settings, self._inventory, self._jobs, session.name, mode=mode, reason=why)
         yield self._did(f"session {session.name}", why, "stopped")
 
     # -- live agents ---------------------------------------------------------------------------------------------
@@ -293,6 +349,10 @@ def _noted(path: str, default: int) -> int:
 def _lives(session: Session, panes: dict[str, Pane]) -> bool:
     pane = panes.get(session.pane_id or "")
     return pane is not None and pane.pid == session.pane_pid and not pane.dead
+
+
+def _names_of_earlier_attempts(job: Job) -> list[str]:
+    return [session_name(job.replace(attempt=number)) for number in range(1, job.attempt)]
 
 
 def _age_sec(moment: str) -> float:

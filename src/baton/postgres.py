@@ -61,8 +61,13 @@ class Database:
         raw = psycopg.connect(
             self._conninfo, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_SEC, application_name="baton"
         )
-        # Whoever holds a row for longer than this is reported instead of waited for.
-        raw.execute(f"SET search_path TO \"{self.schema}\"; SET lock_timeout TO '{_LOCK_TIMEOUT_SEC}s'".encode())
+        raw.execute(
+            f'SET search_path TO "{self.schema}";'
+            # Whoever holds a row for longer than this is reported instead of waited for.
+            f"SET lock_timeout TO '{_LOCK_TIMEOUT_SEC}s';"
+            # We lock first and look then; with more isolation we would see what was there before we waited.
+            "SET default_transaction_isolation TO 'read committed'".encode()
+        )
         return raw
 
     def _prepare(self, raw: Connection) -> None:
@@ -70,16 +75,33 @@ class Database:
         try:
             row = raw.execute("SELECT schema_version FROM meta").fetchone()
         except pg.UndefinedTable:
-            with raw.transaction():
-                raw.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"baton {self.schema}"])
-                raw.execute(f'CREATE SCHEMA IF NOT EXISTS "{self.schema}"'.encode())
-                there = raw.execute("SELECT to_regclass('meta')").fetchone()
-                if there is None or there[0] is None:
-                    raw.execute(self._tables.encode())
+            self._make(raw)
             row = raw.execute("SELECT schema_version FROM meta").fetchone()
         version = row[0] if row else 0
         if version > self._version:
             raise NewerSchema(self.where, version, self._version)
+
+    def _make(self, raw: Connection) -> None:
+        try:
+            with raw.transaction():
+                raw.execute("SELECT pg_advisory_xact_lock(hashtext(%s))", [f"baton {self.schema}"])
+                # IF NOT EXISTS would ask for the right to make one, also where an administrator has made it.
+                if not self._has_schema(raw):
+                    raw.execute(f'CREATE SCHEMA "{self.schema}"'.encode())
+                there = raw.execute("SELECT to_regclass('meta')").fetchone()
+                if there is None or there[0] is None:
+                    raw.execute(self._tables.encode())
+        except (pg.InsufficientPrivilege, pg.InvalidSchemaName) as error:
+            who = f'"{raw.info.user}"'
+            ask = f'CREATE SCHEMA "{self.schema}" AUTHORIZATION {who}'
+            if self._has_schema(raw):
+                ask = f'GRANT USAGE, CREATE ON SCHEMA "{self.schema}" TO {who}'
+            raise RegistryUnavailable(
+                f"{self.where}: {who} may not make baton's tables there; let an administrator run: {ask}"
+            ) from error
+
+    def _has_schema(self, raw: Connection) -> bool:
+        return raw.execute("SELECT FROM pg_namespace WHERE nspname = %s", [self.schema]).rowcount > 0
 
     @contextmanager
     def translated_errors(self) -> Iterator[None]:
@@ -115,4 +137,6 @@ def _split_schema(url: str) -> tuple[str, str]:
             rest.append(part)
     if not re.fullmatch(r"[a-z_][a-z0-9_]{0,30}", schema, re.ASCII) or schema == "public" or schema.startswith("pg_"):
         raise InvalidValue("schema", "in the registry url must be a plain lower-case name, for baton alone")
+    if schema.endswith("_directory"):  # where the live agents of another schema are
+        raise InvalidValue("schema", "in the registry url must not end in _directory")
     return base + ("?" + "&".join(rest) if rest else ""), schema

@@ -18,16 +18,26 @@ if TYPE_CHECKING:
 _OLDEST: Final = (3, 2)  # new-session -e, and arguments that are not joined for a shell
 _TIMEOUT_SEC: Final = 10
 _TRIES: Final = 5
+_SHOWN_SEC: Final = 1.0
 _WIDTH, _HEIGHT = 200, 50
 _PANE_FIELDS: Final = ("pane_id", "pane_pid", "pane_dead", "window_activity", "session_name")
 _PASTE_END: Final = "\x1b[201~"  # what follows it would be keys, not text
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+_KEY: Final = re.compile(r"[A-Za-z0-9-]{1,16}", re.ASCII)
 # All that a server of ours inherits: what it is given stays in its environment for everybody to read.
 _SERVER_ENVIRONMENT: Final = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMUX_TMPDIR", "USER")
 
 
 class NoServer(TmuxUnavailable):
     """Nothing answers at that socket."""
+
+
+class NoSocket(NoServer):
+    """There is no such socket to be seen from here: nobody has made it, or it was moved, or hidden from us."""
+
+
+class SocketRefused(NoServer):
+    """The socket is there, but not for us: who is behind it cannot be told."""
 
 
 def check_session_name(name: str) -> str:
@@ -82,7 +92,9 @@ class Tmux:
     def _fail(self, verb: str, reason: str) -> NoReturn:
         # In the words of several versions of tmux, and by the state of the socket.
         if reason.startswith(("no server", "error connecting", "server exited", "lost server")):
-            raise NoServer(f"tmux has no server at socket {self.socket}: {reason}")
+            kind = NoServer if not reason.startswith("error connecting") else SocketRefused
+            kind = NoSocket if reason.endswith("(No such file or directory)") else kind
+            raise kind(f"tmux has no server at socket {self.socket}: {reason}")
         if reason.startswith("duplicate session"):
             raise NameInUse(f"tmux at socket {self.socket} has a session of that name already: {reason}")
         if reason.startswith(("can't find", "no such")):
@@ -151,11 +163,29 @@ class Tmux:
         if _PASTE_END in text:
             raise InvalidValue("text", "contains the escape sequence that would end the paste in the middle")
         if text:
+            before = self._times_shown(pane_id, text) if enter else 0
             buffer = f"baton-{os.urandom(4).hex()}"
             self.run("load-buffer", "-b", buffer, "-", stdin=text.encode())
             self.run("paste-buffer", "-p", "-r", "-d", "-b", buffer, "-t", pane_id)
+            # A program that reads both at once may take the Enter for one on a line that is still empty.
+            deadline = time.monotonic() + _SHOWN_SEC
+            while enter and time.monotonic() < deadline and self._times_shown(pane_id, text) <= before:
+                time.sleep(0.02)
         if enter:
             self.run("send-keys", "-t", pane_id, "Enter")
+
+    def _times_shown(self, pane_id: str, text: str) -> int:
+        """How often the end of a text is on the screen, however its lines are broken there."""
+        return "".join(self.capture(pane_id).split()).count("".join(text.split())[-20:])
+
+    def press(self, pane_id: str, keys: Sequence[str]) -> None:
+        """Presses keys by their tmux names. What a dialog waits for is a key: it takes no pasted text."""
+        for key in keys:
+            if not _KEY.fullmatch(key):
+                raise InvalidValue(
+                    "key", f"must be a key as tmux names it, such as 1, y, Enter, Escape or C-c; not {key!r}"
+                )
+        self.run("send-keys", "-t", pane_id, "--", *keys)
 
     def kill_session(self, name: str) -> None:
         """Ends exactly that session; one that is gone already is fine."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import time
 
 from baton.agents.base import Mode
-from baton.errors import BatonError, StaleAttempt
+from baton.errors import BatonError, JobNotFound, RegistryUnavailable
 from baton.model import TERMINAL, Status
 from baton.mqtt.publisher import send_unsent
+from baton.reconciler import Reconciler
 from baton.sessions.ending import end_job
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import create_session
+from baton.sessions.launch import create_session, session_name
 from baton.sessions.model import State
-from baton.sessions.runner import LEASE_SEC
 from baton.sessions.stop import stop_session
 
 TYPE_CHECKING = False
@@ -62,28 +63,40 @@ class Worker:
         self.drain_sec = drain_sec
         self._log = log
         self._at_work: dict[str, int] = {}  # job: attempt
+        self._next_poll = 0.0
+        self._empty = False
         self.stopping = False
         self.done = 0
 
     def run(self) -> None:
         """Until it is told to stop, has done as many as it may, or the queue is empty and that is enough."""
-        empty_until = 0.0
-        while not self.stopping:
-            self._look()
-            room = len(self._at_work) < self._concurrency and self._left != 0
-            if room and time.monotonic() >= empty_until:
-                if self._take():
-                    continue
-                empty_until = time.monotonic() + _POLL_SEC
-                if self._until_empty and not self._at_work:
+        with Reconciler(self._settings):
+            while not self.stopping:
+                try:
+                    if self._go_on():
+                        continue
+                except RegistryUnavailable as error:
+                    self._log(f"{error}; trying again")
+                    self._next_poll = time.monotonic() + _POLL_SEC
+                if not self._at_work and (self._left == 0 or (self._empty and self._until_empty)):
                     return
-            if self._left == 0 and not self._at_work:
-                return
-            time.sleep(_LOOK_SEC)
-        self._drain()
+                time.sleep(_LOOK_SEC)
+            self._drain()
+
+    def _go_on(self) -> bool:
+        """Looks at what is at work, and takes one more where there is room; True when it took one."""
+        self._look()
+        if len(self._at_work) >= self._concurrency or self._left == 0 or time.monotonic() < self._next_poll:
+            return False
+        taken = self._take()
+        self._empty = not taken
+        if not taken:
+            self._next_poll = time.monotonic() + _POLL_SEC
+        return taken
 
     def _take(self) -> bool:
-        job = self._jobs.pick_pending(self._label, holder=f"{self._settings.host}:worker", lease_sec=LEASE_SEC)
+        holder = f"{self._settings.host}:worker:{os.getpid()}"
+        job = self._jobs.pick_pending(self._label, holder=holder, lease_sec=self._settings.lease_sec)
         if job is None:
             return False
         if self._left is not None:
@@ -103,7 +116,7 @@ class Worker:
         create_session(
             self._settings,
             self._inventory,
-            f"job-{job.job_id}-{job.attempt}",
+            session_name(job),
             agent=self._agent or job.agent,
             workdir=job.workdir or self._workdir,
             mode=self._mode,
@@ -123,13 +136,19 @@ class Worker:
     def _look(self) -> None:
         """Jobs that have ended, or are no longer ours, make room."""
         for job_id, attempt in list(self._at_work.items()):
+            # In this order: a runner says what came of the job before its session ends.
+            lives = self._session_of(job_id) is not None
             try:
                 job = self._jobs.get_job(job_id)
-            except BatonError:
-                continue  # the store is away: the next look may do
-            if job.status is Status.RUNNING and job.attempt == attempt:
+            except JobNotFound as error:
+                self._log(str(error))
+                del self._at_work[job_id]
                 continue
-            if job.status in TERMINAL and self._session_of(job_id) is not None:
+            if job.status is Status.RUNNING and job.attempt == attempt:
+                if not lives:
+                    self._fail(job, "the agent's session ended, and nobody said what came of it")
+                continue
+            if job.status in TERMINAL and lives:
                 continue  # its session is about to end
             del self._at_work[job_id]
             self.done += 1
@@ -144,7 +163,10 @@ class Worker:
     def _drain(self) -> None:
         began = time.monotonic()
         while self._at_work and time.monotonic() - began < self.drain_sec:
-            self._look()
+            try:
+                self._look()
+            except RegistryUnavailable as error:
+                self._log(str(error))
             time.sleep(_LOOK_SEC)
         for job_id, attempt in list(self._at_work.items()):
             self._hand_back(job_id, attempt)
@@ -154,7 +176,7 @@ class Worker:
         try:
             self._jobs.release(job_id, attempt=attempt, reason="the worker stopped")
             self._log(f"job {job_id}: handed back")
-        except (StaleAttempt, BatonError) as error:
+        except BatonError as error:
             self._log(str(error))
         name = self._session_of(job_id)
         if name is not None:

@@ -5,19 +5,23 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from concurrent.futures import ThreadPoolExecutor
 
+import psycopg
 import pytest
 
 from baton.directory import ownership
 from baton.directory.base import State
-from baton.directory.cleanup import Action, cleanup
+from baton.directory.cleanup import Action, Observer, cleanup
+from baton.directory.control import control_target
 from baton.directory.files import FileDirectory
 from baton.directory.names import Names, derived_id
 from baton.directory.postgres import PostgresDirectory
 from baton.directory.record import new_record
 from baton.directory.resolve import Reason, resolve
-from baton.errors import AgentNotFound, AgentTaken, InvalidValue, OwnershipLost
+from baton.errors import AgentNotFound, AgentTaken, InvalidValue, OwnershipLost, RegistryUnavailable, RemoteAgent
+from baton.registry.postgres import PostgresRegistry
 
 HOUR = 3600 * 10**9
 DAY = 24 * HOUR
@@ -87,6 +91,13 @@ def record(directory, name="gpu", generation="g1", *, agent_id=None, age_ns=0, l
     )
 
 
+def plant(directory, record):
+    """Puts a record there as it is, whether it may be published or not."""
+    with directory.locked(record.agent_id) as slot:
+        slot.put(record)
+    return record
+
+
 def find(directory, wanted):
     return resolve(directory, Names(), wanted)
 
@@ -107,20 +118,59 @@ def test_a_fresh_name_is_refused_to_another_generation_and_the_refusal_says_who_
         ownership.publish(directory, record(directory, generation="g2"))
     assert refused.value.owner == owner
     for part in ("HOUMAO-gpu", "'s1' on here", "generation g1", owner.published_at, owner.lease_expires_at):
-        assert part in str(refused.value)
+        assert part.partition(".")[0] in str(refused.value)
     assert find(directory, "gpu").record == owner
 
 
 def test_publishing_again_keeps_the_generation_and_the_moment_it_began(directory):
     first = ownership.publish(directory, record(directory))
-    again = ownership.publish(directory, record(directory, session="s2"))
+    again = ownership.publish(directory, record(directory, lease_ns=2 * DAY))
     assert again.published_at == first.published_at
-    assert again.session_name == "s2"
+    assert again.lease_expires_at > first.lease_expires_at
     assert find(directory, "gpu").record == again
 
 
+@pytest.mark.parametrize("change", [{"session_name": "s2"}, {"socket": "/nowhere/else"}, {"host": "there"}])
+def test_a_generation_is_one_session_and_no_other_may_publish_with_it(directory, change):
+    owner = ownership.publish(directory, record(directory))
+    other = record(directory).replace(**change)
+    with pytest.raises(AgentTaken, match=r"generation g1.*is one session, this is another"):
+        ownership.publish(directory, other)
+    assert find(directory, "gpu").record == owner
+    ownership.publish(directory, other, takeover=True)
+    assert find(directory, "gpu").record.replace(published_at=other.published_at) == other
+
+
+def test_what_has_expired_already_is_not_published(directory):
+    with pytest.raises(InvalidValue, match="lease_expires_at is over"):
+        ownership.publish(directory, record(directory, age_ns=2 * HOUR, lease_ns=HOUR))
+    assert list(directory.all()) == []
+
+
+def test_a_clock_that_was_set_back_stops_no_refresh(directory):
+    ahead = plant(directory, record(directory, age_ns=-3 * HOUR))
+    renewed = ownership.refresh(directory, ahead.agent_id, "g1", lease_ns=HOUR)
+    assert find(directory, "gpu").record == renewed
+    assert renewed.published_at < ahead.published_at
+    assert ownership.publish(directory, record(directory, lease_ns=HOUR)).agent_id == ahead.agent_id
+
+
+@pytest.mark.parametrize("lease_ns", [0, -1, 11 * 365 * DAY])
+def test_a_lease_that_makes_no_sense_is_refused(directory, lease_ns):
+    mine = ownership.publish(directory, record(directory))
+    with pytest.raises(InvalidValue, match="lease must be more than 0 and at most 10 years"):
+        ownership.refresh(directory, mine.agent_id, "g1", lease_ns=lease_ns)
+    assert find(directory, "gpu").record == mine
+
+
+@pytest.mark.parametrize("grace_sec", [float("nan"), float("inf"), -1])
+def test_a_grace_period_that_makes_no_sense_is_refused(directory, grace_sec):
+    with pytest.raises(InvalidValue, match="grace_sec must be"):
+        list(cleanup(directory, observer=None, grace_sec=grace_sec))
+
+
 def test_an_expired_name_is_free_for_another_generation(directory):
-    ownership.publish(directory, record(directory, age_ns=2 * HOUR, lease_ns=HOUR))
+    plant(directory, record(directory, age_ns=2 * HOUR, lease_ns=HOUR))
     replacement = ownership.publish(directory, record(directory, generation="g2"))
     assert find(directory, "gpu").record == replacement
 
@@ -138,7 +188,7 @@ def test_a_takeover_is_explicit_and_the_loser_stands_down(directory):
 def test_the_loser_stays_the_loser_when_the_winner_has_expired(directory):
     ownership.publish(directory, record(directory))
     winner = record(directory, generation="g2", age_ns=2 * HOUR, lease_ns=HOUR)
-    ownership.publish(directory, winner, takeover=True)
+    plant(directory, winner)
     with pytest.raises(OwnershipLost):
         ownership.refresh(directory, winner.agent_id, "g1", lease_ns=DAY)
 
@@ -151,7 +201,7 @@ def test_a_refresh_keeps_everything_but_the_end_of_the_lease(directory):
 
 
 def test_the_owner_may_refresh_a_lease_that_has_run_out(directory):
-    stale = ownership.publish(directory, record(directory, age_ns=2 * HOUR, lease_ns=HOUR))
+    stale = plant(directory, record(directory, age_ns=2 * HOUR, lease_ns=HOUR))
     assert find(directory, "gpu").record is None
     renewed = ownership.refresh(directory, stale.agent_id, "g1", lease_ns=HOUR)
     assert find(directory, "gpu").record == renewed
@@ -218,7 +268,7 @@ def test_schema_invalid_under_the_strict_model(store, directory):
 
 
 def test_expired(directory):
-    ownership.publish(directory, record(directory, age_ns=2 * HOUR, lease_ns=HOUR))
+    plant(directory, record(directory, age_ns=2 * HOUR, lease_ns=HOUR))
     found = find(directory, "gpu")
     assert (found.record, found.reason) == (None, Reason.EXPIRED)
     assert "ran out at" in found.text
@@ -242,7 +292,7 @@ def test_ambiguous_because_more_than_one_fresh_agent_id_matches(directory):
 
 def test_a_stale_namesake_makes_nothing_ambiguous(directory):
     owner = ownership.publish(directory, record(directory))
-    ownership.publish(directory, record(directory, agent_id="old", age_ns=2 * HOUR, lease_ns=HOUR))
+    plant(directory, record(directory, agent_id="old", age_ns=2 * HOUR, lease_ns=HOUR))
     assert find(directory, "gpu").record == owner
 
 
@@ -251,6 +301,24 @@ def test_a_word_that_is_the_name_of_one_and_the_id_of_another_is_ambiguous(direc
     ownership.publish(directory, record(directory, "cpu", agent_id="gpu", generation="g2"))
     assert find(directory, "gpu").reason is Reason.AMBIGUOUS
     assert find(directory, "HOUMAO-gpu").record.agent_name == "HOUMAO-gpu"
+
+
+def test_an_id_does_not_answer_for_a_name_that_has_expired(directory):
+    plant(directory, record(directory, "gpu", age_ns=2 * HOUR, lease_ns=HOUR))
+    other = ownership.publish(directory, record(directory, "cpu", agent_id="gpu", generation="g2"))
+    assert find(directory, "gpu").reason is Reason.EXPIRED
+    assert resolve(directory, Names(), "gpu", by_id=True).record == other
+    assert find(directory, "cpu").record == other
+
+
+def test_what_is_given_as_an_id_is_only_an_id(directory):
+    ownership.publish(directory, record(directory, "gpu"))
+    found = resolve(directory, Names(), "gpu", by_id=True)
+    assert (found.record, found.reason) == (None, Reason.MISSING)
+    assert "there is no live agent with id gpu" in found.text
+    assert resolve(directory, Names(), derived_id("HOUMAO-gpu"), by_id=True).record is not None
+    with pytest.raises(InvalidValue, match="agent id"):
+        resolve(directory, Names(), "../x", by_id=True)
 
 
 def test_a_near_miss_is_told(directory):
@@ -295,8 +363,8 @@ def actions(directory, **more):
 
 def test_cleanup_removes_what_expired_before_the_grace_period_and_nothing_else(store, directory):
     ownership.publish(directory, record(directory, "fresh", agent_id="fresh"))
-    ownership.publish(directory, record(directory, "just", agent_id="just", age_ns=HOUR, lease_ns=HOUR - 60 * 10**9))
-    ownership.publish(directory, record(directory, "old", agent_id="old", age_ns=2 * HOUR, lease_ns=HOUR))
+    plant(directory, record(directory, "just", agent_id="just", age_ns=HOUR, lease_ns=HOUR - 60 * 10**9))
+    plant(directory, record(directory, "old", agent_id="old", age_ns=2 * HOUR, lease_ns=HOUR))
     expected = {"fresh": Action.KEEP, "just": Action.KEEP, "old": Action.REMOVE}
     assert actions(directory, dry_run=True) == expected
     assert len(list(directory.all())) == 3
@@ -349,7 +417,7 @@ def test_cleanup_beside_a_thousand_publications_deletes_nothing_fresh(store):
         for number in range(rounds):
             name = f"n{number % 5}"
             stale = record(directory, name, agent_id=name, generation=f"old{number}", age_ns=2 * HOUR, lease_ns=HOUR)
-            ownership.publish(directory, stale, takeover=True)
+            plant(directory, stale)
             fresh = ownership.publish(directory, record(directory, name, agent_id=name, generation=f"new{number}"))
             assert directory.get(name).record == fresh, "a fresh record went"
         done.append(True)
@@ -464,5 +532,223 @@ def test_a_lookup_works_where_one_may_not_write(files):
 def test_removal_leaves_no_lock_behind(files):
     mine = ownership.publish(files, record(files))
     ownership.remove(files, mine.agent_id, "g1")
+    assert ownership.remove(files, mine.agent_id, "g1") is None
     assert os.listdir(os.path.join(files.where, "locks")) == []
-    assert os.listdir(os.path.join(files.where, "names")) == []
+    assert os.listdir(os.path.join(files.where, "names")) == [".whole"]
+
+
+def drop(files, record, content=None):
+    """What somebody else puts there."""
+    folder = files.folder_of(record.agent_id)
+    os.makedirs(folder, exist_ok=True)
+    with open(os.path.join(folder, "record.json"), "wb") as file:
+        file.write(content or record.content())
+
+
+def age(files):
+    """As if nobody had touched the folder for a while."""
+    os.utime(os.path.join(files.where, "live_agents"), (10**9, 10**9))
+
+
+def test_a_record_that_could_not_be_read_is_found_once_it_can(files):
+    later = record(files, "cpu", agent_id="later")
+    drop(files, later, b"half of a rec")
+    age(files)
+    assert find(files, "cpu").record is None
+    drop(files, later)
+    assert find(files, "cpu").record == later
+
+
+def test_a_record_that_comes_while_names_are_noted_is_found(files, monkeypatch):
+    drop(files, record(files, "gpu", agent_id="first"))
+    age(files)
+    late = record(files, "cpu", agent_id="late")
+    real = files.get
+
+    def get(agent_id):
+        if agent_id == "first":
+            drop(files, late)
+        return real(agent_id)
+
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(files, "get", get)
+        assert find(files, "gpu").record is not None
+    assert find(files, "cpu").record == late
+
+
+def test_names_that_were_lost_are_noted_anew(files):
+    first = ownership.publish(files, record(files, agent_id="first"))
+    shutil.rmtree(os.path.join(files.where, "names"))
+    assert find(files, "gpu").record == first
+    shutil.rmtree(os.path.join(files.where, "names"))
+    ownership.publish(files, record(files, "cpu", agent_id="second", generation="g2"))
+    assert find(files, "gpu").record == first
+
+
+def test_the_next_lookup_opens_no_other_record_once_names_are_noted(files, monkeypatch):
+    for number in range(10):
+        drop(files, record(files, f"n{number}", agent_id=f"id{number}"))
+    age(files)
+    assert find(files, "n7").record is not None
+    opened = []
+    real = files.get
+    monkeypatch.setattr(files, "get", lambda agent_id: opened.append(agent_id) or real(agent_id))
+    assert find(files, "n7").record is not None
+    assert len(opened) <= 3
+
+
+def test_a_huge_record_is_not_read(files):
+    mine = ownership.publish(files, record(files))
+    drop(files, record(files, agent_id="huge"))
+    with open(os.path.join(files.folder_of("huge"), "record.json"), "r+b") as file:
+        file.truncate(200 * 10**9)
+    assert files.get("huge").state is State.INVALID
+    assert "longer than" in files.get("huge").why
+    assert find(files, "gpu").record == mine
+
+
+def put_file(path, elsewhere):
+    with open(path, "w") as file:
+        file.write("not a folder")
+
+
+def put_link(path, elsewhere):
+    os.symlink(elsewhere, path)
+
+
+def put_dangling_link(path, elsewhere):
+    os.symlink("/nowhere/at/all", path)
+
+
+@pytest.mark.parametrize("put", [put_file, put_link, put_dangling_link])
+def test_what_is_no_folder_is_set_aside_and_blocks_nothing(files, tmp_path, put):
+    theirs = record(files, agent_id="trap", age_ns=2 * HOUR, lease_ns=HOUR)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "record.json").write_bytes(theirs.content())
+    ownership.publish(files, record(files, "last", agent_id="z"))
+    for name in ("again", "trap"):
+        put(files.folder_of(name), str(elsewhere))
+    assert files.get("trap").state is State.MALFORMED
+    mine = ownership.publish(files, record(files, "again", agent_id="again", generation="g2"))
+    assert files.get("again").record == mine
+    decided = {each.entry.agent_id: each for each in cleanup(files, observer=None, grace_sec=0)}
+    assert decided["trap"].action is Action.QUARANTINE
+    assert not os.path.lexists(files.folder_of("trap"))
+    assert (elsewhere / "record.json").read_bytes() == theirs.content(), "somebody else's file"
+    assert len(os.listdir(os.path.join(files.where, "quarantine"))) == 2
+
+
+def test_a_record_that_is_a_link_is_not_followed(files, tmp_path):
+    theirs = record(files)
+    (tmp_path / "theirs.json").write_bytes(theirs.content())
+    os.makedirs(files.folder_of(theirs.agent_id))
+    os.symlink(tmp_path / "theirs.json", os.path.join(files.folder_of(theirs.agent_id), "record.json"))
+    assert files.get(theirs.agent_id).state is State.MALFORMED
+
+
+def test_one_entry_that_cannot_be_removed_stops_no_other(files, monkeypatch):
+    for name in ("a", "b", "c"):
+        plant(files, record(files, name, agent_id=name, age_ns=2 * HOUR, lease_ns=HOUR))
+    real = files.remove
+
+    def remove(entry):
+        if entry.agent_id == "b":
+            raise PermissionError(13, "Permission denied", "/some/place")
+        real(entry)
+
+    monkeypatch.setattr(files, "remove", remove)
+    decided = {each.entry.agent_id: each for each in cleanup(files, observer=None)}
+    assert [decided[name].action for name in "abc"] == [Action.REMOVE, Action.KEEP, Action.REMOVE]
+    assert [decided[name].failed for name in "abc"] == [False, True, False]
+    assert "could not remove it: /some/place: Permission denied" in decided["b"].why
+    assert "nothing was changed" not in decided["b"].why, "who can say"
+
+
+def test_a_name_that_is_gone_is_not_suggested(files):
+    mine = ownership.publish(files, record(files, "reviewer", agent_id="r"))
+    drop(files, mine, b"rubbish")
+    os.utime(os.path.join(files.folder_of("r"), "record.json"), (1, 1))
+    assert "did you mean" not in find(files, "reviewer").text
+    assert actions(files)["r"] is Action.QUARANTINE
+    assert "did you mean" not in find(files, "reveiwer").text
+
+
+# -- PostgreSQL alone ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def shared(tmp_path, request):
+    store = Store("postgresql", tmp_path, request)
+    yield store
+    store.directory.close()
+
+
+def test_a_shared_record_without_its_host_is_nobodys_neighbour(shared):
+    directory = shared.directory
+    lost = record(directory, age_ns=2 * HOUR, lease_ns=HOUR).replace(host=None)
+    plant(directory, lost)
+    decided = list(cleanup(directory, observer=Observer("here"), grace_sec=0))
+    assert decided[0].action is Action.KEEP
+    assert "it is on a host that is not named" in decided[0].why
+    with pytest.raises(RemoteAgent, match="not named"):
+        control_target(directory.get(lost.agent_id).record, host="here")
+    # Whoever runs it gives it its host back.
+    mine = ownership.publish(directory, record(directory))
+    assert directory.get(mine.agent_id).record == mine
+
+
+def test_a_row_whose_id_is_none_is_passed_over(shared):
+    directory = shared.directory
+    mine = ownership.publish(directory, record(directory))
+    connection = directory._database.connection()
+    for number in range(600):
+        connection.execute("INSERT INTO live_agents VALUES (%s, 'HOUMAO-gpu', 0, '{}')", [f"../{number}"])
+    assert [entry.agent_id for entry in directory.all()] == [mine.agent_id]
+    assert find(directory, "gpu").record == mine
+    assert len(list(cleanup(directory, observer=None, grace_sec=0))) == 1
+
+
+def test_a_server_that_isolates_more_by_default_stops_nobody(shared, postgres):
+    with psycopg.connect(postgres.url, autocommit=True) as admin:
+        admin.execute("ALTER DATABASE postgres SET default_transaction_isolation TO 'serializable'")
+        try:
+
+            def publish(number):
+                directory = shared.another()
+                try:
+                    for turn in range(20):
+                        fresh = record(directory, generation=f"g{number}-{turn}")
+                        ownership.publish(directory, fresh, takeover=True)
+                finally:
+                    directory.close()
+
+            with ThreadPoolExecutor(4) as pool:
+                list(pool.map(publish, range(4)))
+        finally:
+            admin.execute("ALTER DATABASE postgres RESET default_transaction_isolation")
+
+
+def test_the_registrys_schema_may_not_be_a_directorys(postgres):
+    with pytest.raises(InvalidValue, match=r"schema .* must not end in _directory"):
+        PostgresRegistry(f"{postgres.url}&schema=team_directory")
+
+
+@pytest.mark.parametrize("made", [False, True])
+def test_who_may_not_make_a_schema_is_told_what_to_ask_for(postgres, made):
+    with psycopg.connect(postgres.url, autocommit=True) as admin:
+        admin.execute(f"CREATE ROLE guest{made:d} LOGIN")
+        directory = PostgresDirectory(postgres.new_url().replace("baton@", f"guest{made:d}@"))
+        if made:
+            admin.execute(f"CREATE SCHEMA {directory._database.schema}")
+        with pytest.raises(RegistryUnavailable, match="administrator") as refused:
+            ownership.publish(directory, record(FileDirectory("/nowhere")))
+        advice = str(refused.value).rpartition("run: ")[2]
+        admin.execute(advice.encode())
+        assert directory.get("x").absent
+        directory.close()
+
+
+def test_a_huge_row_is_not_fetched(shared):
+    shared.write("huge", "HOUMAO-huge", b" " * 10**6)
+    assert "longer than" in shared.directory.get("huge").why

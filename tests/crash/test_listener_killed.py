@@ -1,7 +1,7 @@
 """R6: listeners are killed in mid-stream and started again: what they print is a whole story in the end, and the
 last event of a job is never lost.
 
-To come with the monitor and with `submit`: the same for the monitor, and that a validation is not run twice.
+The same for the monitor, and that a validation is not run twice, is in test_delegation_killed.py.
 """
 
 from __future__ import annotations

@@ -8,7 +8,6 @@ import time
 
 import pytest
 
-from baton.directory import ownership
 from baton.directory.cleanup import Action, Observer, cleanup
 from baton.directory.control import control_target
 from baton.directory.files import FileDirectory
@@ -26,6 +25,7 @@ from baton.errors import (
     SessionMismatch,
 )
 from baton.manifest import Manifest
+from baton.processes import started_at
 from support.tmux import TmuxServer
 
 NAME = "HOUMAO-gpu"
@@ -38,7 +38,8 @@ class Agent:
         self.path = str(tmp_path / "manifest.json")
         self.manifest = Manifest(
             agent_name=NAME, agent_id=derived_id(NAME), generation_id="g1", backend="tmux", tool="shell",
-            session_name="gpu", socket=tmux.socket, host="here", workdir=None, pane_pid=tmux.start("gpu"), pane_started=None,
+            session_name="gpu", socket=tmux.socket, host="here", workdir=None, pane_pid=(pid := tmux.start("gpu")),
+            pane_started=started_at(pid),
         )  # fmt: skip
         self.record = new_record(
             NAME, derived_id(NAME), "g1", now_ns=time.time_ns(), lease_ns=10**12, tool="shell",
@@ -71,7 +72,9 @@ def test_the_manifest_file_no_longer_exists(agent):
         agent.target(record={"manifest_path": agent.path + ".gone"})
 
 
-@pytest.mark.parametrize("content", [b"", b"{}", b"[]", b"\xff", b'{"schema_version": 1, "agent_name": 5}'])
+@pytest.mark.parametrize(
+    "content", [b"", b"{}", b"[]", b"\xff", b'{"schema_version": 1, "agent_name": 5}', b" " * 70_000]
+)
 def test_the_manifest_is_no_manifest(agent, content):
     agent.target()
     with open(agent.path, "wb") as file:
@@ -115,6 +118,24 @@ def test_another_session_has_taken_the_same_name_in_tmux(agent, tmux):
         agent.target()
 
 
+def test_a_process_that_only_has_the_number_of_the_one_that_was_meant_is_another(agent):
+    """As after a restart of a container: the same names, the same pids, another session."""
+    with pytest.raises(SessionMismatch, match="is another by now"):
+        agent.target(manifest={"pane_started": agent.manifest.pane_started - 1})
+    assert agent.target(manifest={"pane_started": None}).manifest.pane_started is None  # written before it was kept
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_a_pane_that_is_dead_is_no_session_to_control(agent, tmux, known):
+    tmux("set-option", "-t", "gpu", "remain-on-exit", "on")
+    os.kill(agent.manifest.pane_pid, 9)
+    deadline = time.monotonic() + 10
+    while tmux("list-panes", "-t", "=gpu", "-F", "#{pane_dead}") != "1" and time.monotonic() < deadline:
+        time.sleep(0.01)
+    with pytest.raises(SessionGone, match="its pane is dead"):
+        agent.target(manifest={} if known else {"pane_pid": None, "pane_started": None})
+
+
 def test_a_session_on_another_machine_is_refused_with_its_name(agent):
     with pytest.raises(RemoteAgent, match="runs on build-7"):
         agent.target(record={"host": "build-7"})
@@ -145,14 +166,23 @@ def directory(tmp_path):
     return FileDirectory(str(tmp_path / "registry"))
 
 
-def publish(directory, name, session, socket, *, host="here", expired=True):
+def publish(directory, name, session, socket, *, host="here", expired=True, pid=None, manifest="/nowhere/m.json"):
+    """With `pid`, its manifest is there and names that process."""
     canonical = f"HOUMAO-{name}"
     age_ns = 2 * 3600 * 10**9 if expired else 0
+    if pid is not None:
+        manifest = f"{directory.where}-{name}.json"
     record = new_record(
         canonical, derived_id(canonical), "g1", now_ns=directory.now_ns() - age_ns, lease_ns=3600 * 10**9,
-        tool="shell", manifest_path="/nowhere", session_name=session, socket=socket, host=host,
+        tool="shell", manifest_path=manifest, session_name=session, socket=socket, host=host,
     )  # fmt: skip
-    ownership.publish(directory, record)
+    if pid is not None:
+        Manifest(
+            agent_name=canonical, agent_id=record.agent_id, generation_id="g1", backend="tmux", tool="shell",
+            session_name=session, socket=socket, host=host, workdir=None, pane_pid=pid, pane_started=started_at(pid),
+        ).write(manifest)  # fmt: skip
+    with directory.locked(record.agent_id) as slot:
+        slot.put(record)
     return record.agent_id
 
 
@@ -182,9 +212,85 @@ def test_a_live_session_under_another_socket_keeps_its_record(directory, tmux):
         other.start("there")
         agent = publish(directory, "gpu", "there", other.socket)
         assert decisions(directory)[agent][0] is Action.KEEP
+        other("kill-server")
+        assert decisions(directory)[agent][0] is Action.REMOVE
     finally:
         other.remove()
+
+
+def moved(tmux):
+    """As when the socket lies in a /tmp that only others see."""
+    os.rename(tmux.socket, tmux.socket + ".moved")
+
+
+def renamed(tmux):
+    tmux("rename-session", "-t", "=gpu", "another")
+
+
+@pytest.mark.parametrize("hide", [moved, renamed])
+@pytest.mark.parametrize("expired", [True, False])
+def test_a_session_that_tmux_does_not_show_is_kept_while_its_process_lives(directory, tmux, hide, expired):
+    agent = publish(directory, "gpu", "gpu", tmux.socket, pid=tmux.start("gpu"), expired=expired)
+    os.utime(os.path.join(directory.folder_of(agent), "record.json"), (1, 1))
+    hide(tmux)
+    try:
+        action, why = decisions(directory)[agent]
+        assert action is Action.KEEP
+        assert "its process" in why
+    finally:
+        if hide is moved:
+            os.rename(tmux.socket + ".moved", tmux.socket)
+
+
+def test_a_socket_that_is_not_there_proves_nothing_by_itself(directory, tmux):
+    agent = publish(directory, "gpu", "gpu", tmux.socket + ".gone")
+    action, why = decisions(directory)[agent]
+    assert action is Action.KEEP
+    assert "No such file" in why
+
+
+def test_after_a_reboot_the_process_that_is_gone_proves_it(directory, tmux):
+    pid = tmux.start("gpu")
+    agent = publish(directory, "gpu", "gpu", tmux.socket + ".gone", pid=pid)
+    assert decisions(directory)[agent][0] is Action.KEEP
+    tmux("kill-server")
+    deadline = time.monotonic() + 10
+    while started_at(pid) is not None and time.monotonic() < deadline:
+        time.sleep(0.01)
     assert decisions(directory)[agent][0] is Action.REMOVE
+
+
+def test_a_socket_one_may_not_use_proves_nothing(directory, tmux, monkeypatch):
+    agent = publish(directory, "gpu", "gpu", tmux.socket)
+
+    def refused(self):
+        self._fail("list-panes", f"error connecting to {self.socket} (Permission denied)")
+
+    monkeypatch.setattr("baton.tmux.Tmux.panes", refused)  # root, who may run the tests, may use every socket
+    assert decisions(directory)[agent][0] is Action.KEEP
+
+
+def test_a_manifest_that_cannot_be_understood_proves_nothing(directory, tmux, tmp_path):
+    tmux.start("other")
+    path = str(tmp_path / "odd.json")
+    with open(path, "w") as file:
+        file.write("{}")
+    agent = publish(directory, "gpu", "gpu", tmux.socket, manifest=path)
+    assert decisions(directory)[agent][0] is Action.KEEP
+
+
+def test_tmux_is_asked_again_before_anything_goes(directory, tmux, monkeypatch):
+    """Who came after the first look, and before the lock, is seen."""
+    tmux.start("other")
+    agent = publish(directory, "gpu", "gpu", tmux.socket)
+    real = directory.locked
+
+    def late(agent_id):
+        tmux.start("gpu")
+        return real(agent_id)
+
+    monkeypatch.setattr(directory, "locked", late)
+    assert decisions(directory)[agent][0] is Action.KEEP
 
 
 @pytest.mark.parametrize("socket", [None, "a-name-that-nobody-uses"])

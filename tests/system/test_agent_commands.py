@@ -11,6 +11,7 @@ import time
 import pytest
 
 from support.command import BATON, Baton, interruptible
+from support.postgres import PostgresServer
 
 
 @pytest.fixture(params=["files", "postgresql"])
@@ -46,7 +47,8 @@ def test_a_taken_name_says_who_has_it_and_a_takeover_wins(baton, tmux):
     first = publish(baton, tmux, "gpu", "one")
     refusal = baton.refused("agent", "publish", "gpu", "--session", "two", "--tmux-socket", tmux.socket)
     for part in ("'one' on here", first["generation_id"], first["published_at"], first["lease_expires_at"]):
-        assert part in refusal
+        assert part.partition(".")[0] in refusal
+    assert "." not in refusal.partition(" since ")[2].partition(";")[0], "people count in seconds"
     second = publish(baton, tmux, "gpu", "two", "--takeover")
     loser = ("gpu", "--generation", first["generation_id"])
     assert "stand down" in baton.refused("agent", "refresh", *loser)
@@ -69,6 +71,90 @@ def test_resolve_explains(baton, tmux):
     assert "looked at second of HOUMAO-gpu: fresh" in readable.err
     assert "ambiguous: gpu may be any of 2" in readable.err
     assert "did you mean HOUMAO-gpu?" in baton.refused("agent", "resolve", "gpv")
+
+
+def test_an_explanation_says_whether_it_can_be_controlled(tmp_path, tmux):
+    baton = Baton(tmp_path, BATON_HOST="here")
+    tmux.start("other")
+    tmux.start("gpu")
+    publish(baton, tmux)
+    wanted = ("agent", "resolve", "gpu", "--control", "--explain", "--json")
+    assert baton(*wanted).json["control"] == "ok"
+    tmux.end("gpu")
+    told = baton(*wanted, code=1).json
+    assert "has no session 'gpu'" in told["control"]
+    assert told["record"] is not None
+
+
+def test_a_record_with_strange_keys_harms_no_terminal(tmp_path, tmux):
+    baton = Baton(tmp_path, BATON_HOST="here")
+    tmux.start("gpu")
+    record = publish(baton, tmux, "gpu", "gpu", "--agent-id", "odd")
+    path = os.path.join(baton.folder, ".local/state/baton/registry/live_agents/odd/record.json")
+    for key in ("\ud800", "\x1b]0;owned\x07"):
+        with open(path, "w") as file:
+            json.dump(record | {key: 1}, file)
+        told = [
+            baton("agent", "list"),
+            baton("agent", "list", "--json"),
+            baton("agent", "resolve", "--id", "odd", "--explain", code=1),
+            baton("agent", "resolve", "odd", "--explain", "--json", code=1),
+            baton("agent", "show", "odd", code=1),
+            baton("agent", "watch", "--timeout", "0.1", code=2),
+            baton("agent", "cleanup", "--dry-run", "--grace", "0s"),
+        ]
+        for each in told:
+            assert "does not belong there" in each.out + each.err, each
+            assert "\x1b" not in each.out + each.err
+
+
+def test_an_id_can_be_told_from_a_name(tmp_path, tmux):
+    baton = Baton(tmp_path, BATON_HOST="here")
+    tmux.start("gpu")
+    assert "reads like a name" in baton.refused(
+        "agent", "publish", "gpu", "--agent-id", "HOUMAO-cpu", "--tmux-socket", tmux.socket
+    )
+    record = publish(baton, tmux, "gpu", "gpu", "--agent-id", "cpu")
+    assert "no live agent with id gpu" in baton.refused("agent", "resolve", "--id", "gpu")
+    assert baton("agent", "resolve", "--id", "cpu", "--json").json == record
+    assert baton("agent", "show", "--id", "cpu").json["record"] == record
+    generation = ("--generation", record["generation_id"])
+    baton("agent", "refresh", "--id", "cpu", *generation)
+    baton("agent", "remove", "--id", "cpu", *generation)
+
+
+def test_options_may_stand_in_front_of_the_action(tmp_path, tmux):
+    baton = Baton(tmp_path, BATON_HOST="here")
+    tmux.start("gpu")
+    other = f"file:{tmp_path}/elsewhere"
+    publish(baton, tmux, "gpu", "gpu", "--directory", other)
+    assert len(baton("agent", "--directory", other, "--json", "list").json) == 1
+    assert len(baton("agent", "--json", "list", "--directory", other).json) == 1
+    assert baton("agent", "--json", "list").json == []
+
+
+def test_an_ambiguous_name_is_so_in_json_too_and_a_lease_is_shown_as_it_was_given(tmp_path, tmux):
+    baton = Baton(tmp_path, BATON_HOST="here")
+    tmux.start("gpu")
+    publish(baton, tmux)
+    publish(baton, tmux, "gpu", "gpu", "--agent-id", "second", "--lease", "3d")
+    assert [each["verdict"] for each in baton("agent", "list", "--json").json] == ["ambiguous"] * 2
+    rows = [line.split("\t") for line in baton("agent", "list").out.splitlines()]
+    assert {row[2]: row[5] for row in rows}["second"] == "3d"
+    assert "24h" in [row[5] for row in rows]
+
+
+def test_cleanup_goes_on_after_what_it_cannot_remove_and_says_so(tmp_path, tmux):
+    baton = Baton(tmp_path, BATON_HOST="here")
+    tmux.start("other")
+    folder = os.path.join(baton.folder, ".local/state/baton/registry")
+    for name in ("a", "b", "c"):
+        os.makedirs(os.path.join(folder, "live_agents", name))
+        os.utime(os.path.join(folder, "live_agents", name), (1, 1))
+    os.makedirs(os.path.join(folder, "locks", "b"))
+    done = baton("agent", "cleanup", code=1)
+    assert [line.split("\t")[:2] for line in done.out.splitlines()] == [["remove", "a"], ["keep", "b"], ["remove", "c"]]
+    assert "could not remove it" in done.out
 
 
 def test_list_and_show_tell_verdict_and_reason(baton, tmux):
@@ -95,6 +181,17 @@ def test_a_session_that_is_not_there_gets_no_name(baton, tmux):
     assert baton("agent", "list", "--json").json == []
 
 
+def test_the_active_pane_is_the_one_that_counts(tmp_path, tmux):
+    baton = Baton(tmp_path, BATON_HOST="here")
+    tmux.start("gpu")
+    tmux("split-window", "-t", "=gpu:", "sleep", "600")
+    publish(baton, tmux)
+    tmux("kill-pane", "-t", "=gpu:0.0")
+    baton("agent", "resolve", "gpu", "--control")
+    refusal = baton.refused("agent", "publish", "x", "--session", "y", "--tmux-socket", tmux.socket)
+    assert f"see: tmux -S {tmux.socket} ls" in refusal
+
+
 @pytest.mark.parametrize("name", ["../x", "", "a b", "x" * 10_000, "HOUMAO-", "HOUMAO", "-x", "--", "a;b", "\u202egpu"])
 def test_a_wrong_name_is_refused_before_anything_is_built_from_it(baton, tmux, name):
     tmux.start("s")
@@ -116,14 +213,19 @@ def test_a_wrong_name_is_refused_before_anything_is_built_from_it(baton, tmux, n
     ("arguments", "code", "why"),
     [
         (["publish", "gpu", "--lease", "soon"], 1, "--lease must be a duration"),
-        (["publish", "gpu", "--lease", "0s"], 1, "--lease must be longer"),
+        (["publish", "gpu", "--lease", "0s"], 1, "--lease must be more than 0"),
+        (["publish", "gpu", "--lease", "9999w"], 1, "--lease must be more than 0 and at most 10 years"),
         (["publish", "gpu", "--agent-id", "a/b"], 1, "agent id must be"),
         (["publish", "gpu", "--manifest", "none.json"], 1, "no longer exists"),
         (["remove", "gpu"], 64, "--generation"),
-        (["resolve", "gpu", "--directory", "sqlite:x"], 1, "directory must be file:FOLDER"),
-        (["cleanup", "--grace-seconds", "-1"], 1, "--grace-seconds must not be negative"),
-        (["cleanup", "--grace-seconds", "nan"], 1, "--grace-seconds must not be negative"),
+        (["resolve", "gpu", "--directory", "sqlite:x"], 1, "directory must be file:/FOLDER"),
+        (["resolve", "gpu", "--directory", "file:here"], 1, "directory must be file:/FOLDER"),
+        (["cleanup", "--grace-seconds", "-1"], 1, "--grace-seconds must be a number of seconds"),
+        (["cleanup", "--grace-seconds", "nan"], 1, "--grace-seconds must be a number of seconds"),
+        (["cleanup", "--grace-seconds", "inf"], 1, "--grace-seconds must be a number of seconds"),
+        (["cleanup", "--grace", "soon"], 1, "--grace-seconds must be a duration"),
         (["watch", "--interval", "0"], 1, "--interval must be more than 0"),
+        (["watch", "--timeout", "nan"], 1, "--timeout must not be negative"),
         ([], 64, "ACTION"),
     ],
 )
@@ -194,3 +296,27 @@ def test_watch_prints_changes_until_it_is_interrupted(tmp_path, tmux):
         watch.wait()
         watch.stdout.close()
     assert baton("agent", "watch", "--timeout", "0.2", code=2).out == ""
+
+
+def test_watch_outlives_a_restart_of_the_server(tmp_path, tmux):
+    server = PostgresServer()
+    baton = Baton(tmp_path, BATON_HOST="here", BATON_DIRECTORY=server.new_url())
+    tmux.start("gpu")
+    record = publish(baton, tmux)
+    watch = subprocess.Popen(
+        [BATON, "agent", "watch", "--json", "--interval", "0.1"],
+        cwd=tmp_path, env=baton.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert json.loads(watch.stdout.readline())["change"] == "appeared"
+        server.stop()
+        assert "trying again" in watch.stderr.readline()
+        server.start()
+        baton("agent", "remove", "gpu", "--generation", record["generation_id"])
+        assert json.loads(watch.stdout.readline())["change"] == "removed"
+    finally:
+        watch.kill()
+        watch.wait()
+        watch.stdout.close()
+        watch.stderr.close()
+        server.remove()

@@ -49,8 +49,17 @@ def test_the_prefix_can_be_another():
         Names("")
 
 
+@pytest.mark.parametrize("value", ["HOUMAO", "houmao", "HOUMAO-gpu", "Houmao-x", "HOUMAO-"])
+def test_an_id_of_ones_choice_must_not_read_like_a_name(value):
+    with pytest.raises(InvalidValue, match="reads like a name"):
+        Names().explicit_id(value)
+    assert Names().explicit_id("second") == "second"
+    assert Names("fd").explicit_id(derived_id("HOUMAO-gpu")) == "fd3858170c0befd715be727570005359"
+
+
 def test_the_nearest_name_is_the_one_that_was_meant():
     known = ["HOUMAO-gpu", "HOUMAO-reviewer", "HOUMAO-db"]
     assert nearest("HOUMAO-reveiwer", known) == "HOUMAO-reviewer"
     assert nearest("HOUMAO-GPU", known) == "HOUMAO-gpu"
     assert nearest("HOUMAO-frontend", known) is None
+    assert nearest("HOUMAO-gpu", known) is None

@@ -82,6 +82,14 @@ def test_a_field_that_does_not_fit_is_named(path, value, why):
         AgentRecord.parse(changed(path, value))
 
 
+@pytest.mark.parametrize("key", ["\ud800", "\x1b]0;owned\x07", "a\nb", "\u202e"])
+def test_a_strange_key_is_told_in_plain_letters(key):
+    with pytest.raises(Unfit) as refused:
+        AgentRecord.parse(changed(key, 1))
+    assert str(refused.value).isascii()
+    assert str(refused.value).isprintable()
+
+
 def test_what_was_not_given_is_not_written():
     record = AgentRecord.parse(changed("runtime.session_root", None))
     assert "session_root" not in record.record()["runtime"]

@@ -129,3 +129,10 @@ def test_a_password_in_a_url_is_never_shown(url, shown):
     assert hide_password(url) == shown
     settings = Settings({"registry": url}, {"HOME": "/u"})
     assert ("registry", shown) in [(name, value) for name, value, _ in settings.shown()]
+
+
+def test_a_lease_of_no_time_is_refused(env):
+    assert Settings(env=env).lease_sec == 60
+    assert Settings(env=env | {"BATON_LEASE_SEC": "2"}).lease_sec == 2
+    with pytest.raises(InvalidValue, match="BATON_LEASE_SEC must be at least 1"):
+        Settings(env=env | {"BATON_LEASE_SEC": "0"})

@@ -17,9 +17,9 @@ ROOT = os.path.dirname(baton.__file__)
 ORDER = [
     "baton", "baton.errors", "baton.digest", "baton.clock", "baton.model", "baton.lifecycle", "baton.redact",
     "baton.config", "baton.fsio", "baton.seal", "baton.postgres", "baton.wire", "baton.registry", "baton.audit",
-    "baton.jobs", "baton.verification", "baton.broker", "baton.mqtt", "baton.processes", "baton.tmux", "baton.manifest",
-    "baton.directory", "baton.agents", "baton.sessions", "baton.monitor", "baton.delegate",
-    "baton.worker", "baton.api", "baton.cli", "baton.__main__",
+    "baton.jobs", "baton.verification", "baton.broker", "baton.mqtt", "baton.processes", "baton.own_queue", "baton.tmux",
+    "baton.manifest",    "baton.directory", "baton.agents", "baton.sessions", "baton.monitor", "baton.reconciler",
+    "baton.delegate", "baton.worker", "baton.api", "baton.cli", "baton.__main__",
 ]  # fmt: skip
 # `baton` itself only passes on names, when they are asked for.
 LAZY = {"baton"}

@@ -61,27 +61,27 @@ class Launch(Value):
 
 
 class Said(Value):
-    """What an agent's output or hook tells. At most one of the first four is set:
+    """What an agent's output or hook tells. At most one of the first five is set:
 
     `progress`     it is doing something
     `permission`   it waits for somebody to allow what this says
     `finished`     it is done with what it was asked; its last words
     `failed`       it gave up, and why
+    `trouble`      something is in its way, and it tries on: told if nothing comes of that
     """
 
-    __slots__ = ("conversation_id", "failed", "finished", "permission", "progress")
+    __slots__ = ("conversation_id", "failed", "finished", "permission", "progress", "trouble")
 
     progress: str | None
     permission: str | None
     finished: str | None
     failed: str | None
+    trouble: str | None
     conversation_id: str | None
 
 
 def said(**told: str | None) -> Said:
-    return Said(
-        **({"progress": None, "permission": None, "finished": None, "failed": None, "conversation_id": None} | told)
-    )
+    return Said(**(dict.fromkeys(Said.__slots__) | told))
 
 
 class Agent:
@@ -93,6 +93,7 @@ class Agent:
     exit_is_verdict = False  # whether exit code 0 means that the work is done
     chooses_id = False  # whether the conversation's id can be given to it
     keeps_conversation = False
+    resumes_by_id = True  # whether going on with a conversation takes its id
 
     def launch(self, task: Task) -> Launch:
         raise NotImplementedError
@@ -110,6 +111,11 @@ class Agent:
         """What a message from one of its hooks tells."""
         return None
 
+    def was_asked(self, message: Mapping[str, Any], mark: str) -> bool:
+        """Whether the conversation that a hook tells of contains the words: what was typed while the agent was busy may
+        still wait for its turn."""
+        return True
+
     def refusal(self, message: Mapping[str, Any], why: str) -> str | None:
         """What the hook that says "finished" answers, so that the agent goes on and mends `why`; None when it cannot be
         told that way."""
@@ -123,13 +129,13 @@ class Agent:
         return AgentUnusable(f"{self.name} {why}")
 
 
-def one_argument(agent: Agent, prompt: str) -> str:
-    """A prompt that goes in as an argument, where it fits."""
-    if len(prompt.encode()) > MAX_ARGUMENT_BYTES:
+def one_argument(agent: Agent, argument: str) -> str:
+    """A prompt that goes in as an argument, with what may stand before it, where that fits."""
+    if len(argument.encode()) > MAX_ARGUMENT_BYTES:
         raise agent.unusable(
             f"takes no prompt of more than {MAX_ARGUMENT_BYTES} bytes this way; use --headless, or a file"
         )
-    return prompt
+    return argument
 
 
 def short(value: object, longest: int = 300) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import time
 
 from baton.agents.base import Agent, Launch, Mode, json_object, one_argument, said, short
 
@@ -15,7 +16,9 @@ if TYPE_CHECKING:
 
     from baton.agents.base import Said, Task
 
+_SETTINGS: Final = "claude-settings.json"
 _HOOKS: Final = ("SessionStart", "PermissionRequest", "PostToolUse", "Stop", "StopFailure")
+_TRANSCRIPT_SEC: Final = 2.0  # it is written a moment after it was said
 _HOOK_TIMEOUT_SEC: Final = 900  # Stop runs the job's own validation
 
 
@@ -29,25 +32,26 @@ class ClaudeCode(Agent):
     def launch(self, task: Task) -> Launch:
         if task.yolo and os.geteuid() == 0 and "IS_SANDBOX" not in os.environ:
             raise self.unusable("refuses to skip its permissions as root; run baton as another user, or without --yolo")
-        settings = os.path.join(task.folder, "claude-settings.json")
-        argv = [self.program, "--settings", settings]
+        argv = [self.program]
         if task.conversation_id is not None:
             argv += ["--resume" if task.resume else "--session-id", task.conversation_id]
         if task.yolo:
             argv.append("--dangerously-skip-permissions")
-        files = {"claude-settings.json": _settings(task.hook)}
         if task.mode is Mode.HEADLESS:
             argv += ["-p", "--output-format", "stream-json", "--verbose"]
-            return Launch.of(*argv, stdin=task.prompt or "", reads_lines=True, files=files)
+            return Launch.of(*argv, stdin=task.prompt or "", reads_lines=True)
+        argv += ["--settings", os.path.join(task.folder, _SETTINGS)]
         if task.prompt is not None:
             argv += ["--", one_argument(self, task.prompt)]
-        return Launch.of(*argv, files=files)
+        return Launch.of(*argv, files={_SETTINGS: _settings(task.hook)})
 
     def output(self, line: str) -> Said | None:
         message = json_object(line)
         kind = message.get("type")
         if kind == "system" and message.get("subtype") == "init":
-            return said(conversation_id=message.get("session_id"), progress="the session has begun")
+            return said(conversation_id=message.get("session_id"))
+        if kind == "system" and message.get("subtype") == "api_retry":
+            return said(trouble=short(f"the model service: {message.get('error')} ({message.get('error_status')})"))
         if kind == "assistant":
             return _doing(message)
         if kind == "result":
@@ -73,14 +77,30 @@ class ClaudeCode(Agent):
         if event == "Stop":
             return said(conversation_id=conversation, finished=short(message.get("last_assistant_message") or ""))
         if event == "StopFailure":
-            return said(conversation_id=conversation, failed=short(message.get("error") or "the model service failed"))
+            # `error` is a kind, such as "unknown"; the last message is what a person would read.
+            why = message.get("last_assistant_message") or message.get("error") or "the model service failed"
+            return said(conversation_id=conversation, failed=short(why))
         return None
+
+    def was_asked(self, message: Mapping[str, Any], mark: str) -> bool:
+        path = str(message.get("transcript_path") or "")
+        deadline = time.monotonic() + _TRANSCRIPT_SEC
+        while os.path.exists(path):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                # Other lines that have it tell what waits in a queue.
+                if any(mark in line and json_object(line).get("type") in ("user", "attachment") for line in file):
+                    return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True  # it keeps none
 
     def refusal(self, message: Mapping[str, Any], why: str) -> str | None:
         return json.dumps({"decision": "block", "reason": why})
 
     def in_the_way(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
-        path = os.path.join(environment.get("HOME", os.path.expanduser("~")), ".claude.json")
+        folder = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or os.path.expanduser("~")
+        path = os.path.join(folder, ".claude.json")
         try:
             with open(path, encoding="utf-8") as file:
                 known = json.load(file)

@@ -10,14 +10,20 @@
     exit_is_verdict = true          # exit code 0 means done
     install     = "pip install aider-chat"
 
+    [agents.aider.output]           # optional: what lines of its headless output tell, as patterns
+    progress = '^step: (.*)'
+
 `{prompt}`, `{prompt_file}`, `{conversation_id}` and `{workdir}` stand for an argument of their own, or a part of one.
+`output` knows progress, permission, finished, failed, trouble and conversation_id; the first group of a pattern is what
+is told, or all that it matches.
 """
 
 from __future__ import annotations
 
 import os
+import re
 
-from baton.agents.base import Agent, Launch, Mode, one_argument
+from baton.agents.base import Agent, Launch, Mode, Said, one_argument, said, short
 from baton.errors import InvalidValue
 
 TYPE_CHECKING = False
@@ -29,6 +35,7 @@ if TYPE_CHECKING:
 
 _LISTS: Final = ("interactive", "headless", "resume", "yolo")
 _FLAGS: Final = ("stdin", "chooses_id", "exit_is_verdict")
+_KEYS: Final = (*_LISTS, *_FLAGS, "install", "output")
 
 
 class Custom(Agent):
@@ -40,22 +47,24 @@ class Custom(Agent):
                 wanted = "a list of arguments"
             elif key in _FLAGS:
                 fits, wanted = isinstance(value, bool), "true or false"
+            elif key == "output":
+                fits, wanted = isinstance(value, dict), "a table of patterns"
             elif key == "install":
                 fits, wanted = isinstance(value, str), "text"
             else:
-                raise InvalidValue(
-                    f"[agents.{name}]", f"has {key!r}, which is none of {', '.join((*_LISTS, *_FLAGS, 'install'))}"
-                )
+                raise InvalidValue(f"[agents.{name}]", f"has {key!r}, which is none of {', '.join(_KEYS)}")
             if not fits:
                 raise InvalidValue(f"[agents.{name}]", f"{key} must be {wanted}")
         if "interactive" not in table and "headless" not in table:
             raise InvalidValue(f"[agents.{name}]", "needs `interactive` or `headless`: the command to run")
         self._table = table
+        self._patterns = _patterns(name, table.get("output", {}))
         self.program = (table.get("interactive") or table["headless"])[0]
         self.install = table.get("install", f"install {self.program}")
         self.exit_is_verdict = table.get("exit_is_verdict", True)
         self.chooses_id = table.get("chooses_id", False)
         self.keeps_conversation = "resume" in table
+        self.resumes_by_id = any("{conversation_id}" in part for part in table.get("resume", ()))
 
     def launch(self, task: Task) -> Launch:
         wanted = "resume" if task.resume else task.mode.value
@@ -68,17 +77,39 @@ class Custom(Agent):
             raise self.unusable("has no `yolo` in the config file, so --yolo means nothing for it")
         prompt = task.prompt or ""
         values = {
+            "{prompt}": prompt,
             "{prompt_file}": os.path.join(task.folder, "prompt.txt"),
             "{conversation_id}": task.conversation_id or "",
             "{workdir}": task.workdir,
         }
-        argv = []
-        for part in template:
-            argument = part
-            for placeholder, value in values.items():
-                argument = argument.replace(placeholder, value)
-            # Last, so that nothing in a prompt is taken for a placeholder.
-            argv.append(argument.replace("{prompt}", one_argument(self, prompt)))
+        # In one go, so that nothing in a prompt is taken for a placeholder.
+        argv = [one_argument(self, _PLACEHOLDER.sub(lambda found: values[found[0]], part)) for part in template]
         argv += self._table["yolo"] if task.yolo else []
-        stdin = prompt if self._table.get("stdin") else None
-        return Launch.of(*argv, stdin=stdin, files={"prompt.txt": prompt})
+        return Launch.of(
+            *argv,
+            stdin=prompt if self._table.get("stdin") else None,
+            reads_lines=bool(self._patterns) and task.mode is Mode.HEADLESS,
+            files={"prompt.txt": prompt},
+        )
+
+    def output(self, line: str) -> Said | None:
+        for told, pattern in self._patterns.items():
+            if found := pattern.search(line):
+                return said(**{told: short(found[1] if pattern.groups else found[0])})
+        return None
+
+
+_PLACEHOLDER: Final = re.compile(r"\{(?:prompt|prompt_file|conversation_id|workdir)\}")
+
+
+def _patterns(name: str, table: Mapping[str, Any]) -> dict[str, re.Pattern[str]]:
+    found = {}
+    for key, value in table.items():
+        if key not in Said.__slots__:
+            known = ", ".join(Said.__slots__)
+            raise InvalidValue(f"[agents.{name}]", f"has 'output.{key}', which is none of {known}")
+        try:
+            found[key] = re.compile(value)
+        except (re.error, TypeError) as error:
+            raise InvalidValue(f"[agents.{name}]", f"output.{key} is no pattern: {error}") from None
+    return found

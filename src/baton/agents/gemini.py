@@ -21,6 +21,9 @@ class Gemini(Agent):
     chooses_id = True
     keeps_conversation = True
 
+    def __init__(self) -> None:
+        self._words = ""
+
     def launch(self, task: Task) -> Launch:
         argv = [self.program]
         if task.conversation_id is not None:
@@ -31,19 +34,23 @@ class Gemini(Agent):
             # -p is the instruction, standard input what it is about: together they are the prompt.
             return Launch.of(*argv, "-o", "stream-json", "-p", "", stdin=task.prompt or "", reads_lines=True)
         if task.prompt is not None:
-            argv.append(f"--prompt-interactive={one_argument(self, task.prompt)}")
+            argv.append(one_argument(self, f"--prompt-interactive={task.prompt}"))
         return Launch.of(*argv)
 
     def output(self, line: str) -> Said | None:
         message = json_object(line)
         kind = message.get("type")
         if kind == "init":
-            return said(conversation_id=message.get("session_id"), progress="the session has begun")
+            return said(conversation_id=message.get("session_id"))
+        if kind == "message" and message.get("role") == "assistant":
+            self._words += str(message.get("content") or "")  # it comes in pieces
+            return None
         if kind == "tool_use":
+            self._words = ""
             return said(progress=short(f"{message.get('tool_name')}: {message.get('parameters') or ''}"))
         if kind == "result":
             if message.get("status") == "success":
-                return said(finished="")
+                return said(finished=short(self._words))
             return said(failed=short((message.get("error") or {}).get("message") or "it ended with an error"))
         return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from baton.cli.jobs import add_job, job_of
 from baton.cli.main import verb_parser
 from baton.cli.session import attach_to
 from baton.config import Settings
@@ -17,12 +18,12 @@ if TYPE_CHECKING:
 
 def run(verb: str, arguments: Sequence[str]) -> int:
     parser = verb_parser(verb)
-    parser.add_argument("job", metavar="ID", help="the job")
+    add_job(parser)
     parser.add_argument("--read-only", action="store_true", help="look, and do not type")
     options = parser.parse_args(arguments)
     settings = Settings(vars(options))
     with open_jobs(settings) as jobs:
-        job = jobs.get_job(options.job)
+        job = jobs.get_job(job_of(options))
     inventory = Inventory(settings)
     for session in inventory.all(State.RUNNING):
         if job.job_id in (session.job_id, session.made_for):

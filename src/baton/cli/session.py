@@ -237,13 +237,21 @@ def attach_to(name: str, inventory: Inventory, *, read_only: bool) -> NoReturn:
 
 
 def _send_options(action: argparse.ArgumentParser) -> None:
-    action.add_argument("text", metavar="TEXT", help="what to type; - reads standard input")
+    action.add_argument("text", metavar="TEXT", nargs="?", help="what to type; - reads standard input")
     action.add_argument("--no-enter", action="store_true", help="do not press Enter after it")
+    action.add_argument("--key", metavar="K", action="append", default=[],
+                        help="press this key instead, as tmux names it (1, Enter, Escape); may repeat")  # fmt: skip
 
 
 def _send(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
-    text = _given("text", options.text)
+    if (options.text is None) == (not options.key):
+        raise UsageError("send takes a TEXT to type, or --key")
+    text = None if options.key else _given("text", options.text)
     session, tmux = _live(options.name, inventory)
+    if text is None:
+        assert session.pane_id is not None
+        tmux.press(session.pane_id, options.key)
+        return 0
     if "\0" in text:
         raise InvalidValue("text", "must not contain a NUL character")
     assert session.pane_id is not None

@@ -6,13 +6,15 @@ import json
 import os
 import sys
 
+from baton.cli.jobs import add_job, job_of
 from baton.cli.main import INTERRUPTED, verb_parser
 from baton.cli.output import json_text, on_terminal, say
 from baton.cli.view import Lines, LiveTable
 from baton.config import Settings
-from baton.delegate import Delegation, Order, drafted, order, session_name
+from baton.delegate import Delegation, Order, drafted, order, start_session
 from baton.errors import BatonError, InvalidValue, UsageError
 from baton.jobs import open_jobs
+from baton.own_queue import is_own_queue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -28,7 +30,7 @@ CANCELLED = 4
 def run(verb: str, arguments: Sequence[str]) -> int:
     parser = verb_parser(verb)
     if verb == "retry":
-        parser.add_argument("job", metavar="ID", help="the job to do once more, as a new one")
+        add_job(parser)
     else:
         _work_options(parser)
     parser.add_argument("--detach", action="store_true", help="do not stay; prints the id")
@@ -169,13 +171,13 @@ def _agent_label(options: argparse.Namespace, settings: Settings) -> tuple[Setti
 
 
 def _again(jobs: Jobs, settings: Settings, options: argparse.Namespace) -> Order:
-    job = jobs.get_job(options.job)
-    made_for_it = job.agent_session.startswith("submit:")
+    job = jobs.get_job(job_of(options))
+    made_for_it = is_own_queue(job.agent_session)
     return order(
         settings,
         job.prompt,
         agent=job.agent,
-        workdir=job.workdir or ".",
+        workdir=job.workdir,
         expect=list(job.expected_artifacts),
         validate=job.validate,
         timeout_sec=job.timeout_sec,
@@ -193,9 +195,8 @@ def _again(jobs: Jobs, settings: Settings, options: argparse.Namespace) -> Order
 
 
 def _detach(settings: Settings, orders: list[Order], options: argparse.Namespace) -> int:
-    from baton.agents.base import Mode
+    from baton.sessions.ending import end_job
     from baton.sessions.inventory import Inventory
-    from baton.sessions.launch import create_session
 
     if len(orders) > 1 and any(each.label is None for each in orders):
         raise UsageError("--detach with a batch: let a `baton worker` take the jobs, or stay")
@@ -203,14 +204,10 @@ def _detach(settings: Settings, orders: list[Order], options: argparse.Namespace
         registered = jobs.register_many([drafted(settings, each) for each in orders])
         for job, each in zip(registered, orders, strict=True):
             if each.label is None:
-                mode = Mode.HEADLESS if each.headless else Mode.INTERACTIVE
                 try:
-                    create_session(
-                        settings, Inventory(settings), session_name(job), agent=each.agent, workdir=each.workdir,
-                        mode=mode, job_id=job.job_id, yolo=each.yolo,
-                    )  # fmt: skip
+                    start_session(settings, Inventory(settings), job, each)
                 except BatonError as error:
-                    jobs.record_event(job.job_id, "error", detail=str(error))
+                    end_job(jobs, job.job_id, None, str(error))
                     raise
             print(json_text({"job_id": job.job_id}) if options.json else job.job_id)
     say(f"wait for it: baton wait {' '.join(job.job_id for job in registered)}")
@@ -226,6 +223,7 @@ def _see_through(settings: Settings, orders: list[Order], options: argparse.Name
             with LiveTable(delegation.jobs) if live else Lines(as_json=options.json) as view:
                 for payload in delegation:
                     view.show(payload)
+                view.over(delegation.statuses())
         except KeyboardInterrupt:
             return _interrupted(delegation)
         for job_id, problems in delegation.problems().items():
@@ -250,5 +248,10 @@ def _interrupted(delegation: Delegation) -> int:
         delegation.cancel()
         say(f"cancelled {ids}")
         return CANCELLED
-    say(f"it goes on; wait for it: baton wait {ids}")
+    withdrawn = delegation.withdraw()
+    if withdrawn:
+        say(f"had not begun and {'is' if len(withdrawn) == 1 else 'are'} cancelled: {' '.join(withdrawn)}")
+    going_on = [job.job_id for job in delegation.jobs if job.job_id not in withdrawn]
+    if going_on:
+        say(f"it goes on; wait for it: baton wait {' '.join(going_on)}")
     return INTERRUPTED

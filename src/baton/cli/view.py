@@ -9,7 +9,7 @@ from baton.cli.output import STATUS_COLOURS, json_text, one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from types import TracebackType
     from typing import Any, Final, Self
 
@@ -44,6 +44,9 @@ class Lines:
             f"{payload['timestamp'][11:19]}  {payload['job_id']}  {payload['event']:<19}  {words}".rstrip(), flush=True
         )
 
+    def over(self, statuses: Mapping[str, str]) -> None:
+        """The last lines have told it."""
+
 
 class LiveTable:
     """Every job in a row of its own: how long it has taken, what was last heard, how much of both clocks is left."""
@@ -70,6 +73,11 @@ class LiveTable:
 
     def show(self, payload: dict[str, Any]) -> None:
         self._rows[payload["job_id"]].heard(payload)
+
+    def over(self, statuses: Mapping[str, str]) -> None:
+        """How all ended: not every end is an event."""
+        for job_id, status in statuses.items():
+            self._rows[job_id].end(status)
 
     def _table(self) -> Table:
         from rich.table import Table
@@ -100,6 +108,10 @@ class _Row:
         self.words = payload["detail"] or self.words
         if payload["event"] in ("completed", "error"):
             self._ended = self._last
+
+    def end(self, status: str) -> None:
+        self.state = status
+        self._ended = self._ended or time.monotonic()
 
     def elapsed(self, now: float) -> float:
         return (self._ended or now) - self._began

@@ -24,8 +24,9 @@ def open_directory(settings: Settings) -> Directory:
         from baton.directory.postgres import PostgresDirectory
 
         return PostgresDirectory(url)
-    if url is not None and not (url.startswith("file:") and len(url) > len("file:")):
-        raise InvalidValue("directory", "must be file:FOLDER or postgresql://...")
+    if url is not None and not url.startswith("file:/"):
+        # A folder that depends on where one stands would be another directory in each place.
+        raise InvalidValue("directory", "must be file:/FOLDER, with its whole path, or postgresql://...")
     from baton.directory.files import FileDirectory
 
     folder = os.path.join(settings.state_dir, "registry") if url is None else url.removeprefix("file:")

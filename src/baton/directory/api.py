@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from baton.config import Settings
 from baton.directory import cleanup as _cleanup
 from baton.directory import open_directory, ownership
-from baton.directory.adopt import forget_adopted
+from baton.directory.adopt import forget_adopted, sweep_manifests
 from baton.directory.control import control_target
-from baton.directory.names import Names
+from baton.directory.names import Names, derived_id
+from baton.directory.record import UNNAMED_HOST, new_generation_id, new_record
 from baton.directory.resolve import resolve
 
 TYPE_CHECKING = False
@@ -34,38 +35,87 @@ if TYPE_CHECKING:
         state_dir: str | None
 
 
+def new_live_agent_record(
+    name: str,
+    *,
+    session_name: str,
+    manifest_path: str,
+    tool: str,
+    lease_sec: float = ownership.DEFAULT_LEASE_SEC,
+    agent_id: str | None = None,
+    generation_id: str | None = None,
+    socket: str | None = None,
+    session_root: str | None = None,
+    agent_def_dir: str | None = None,
+    **where: Unpack[Where],
+) -> AgentRecord:
+    """The record of a tmux session on this machine, ready to be published. The id is derived from the name and the
+    generation is a new one, unless you give them."""
+    lease_ns = ownership.checked_lease(lease_sec * 10**9)
+    with _opened(where) as (settings, directory):
+        names = Names(settings.agent_name_prefix)
+        canonical = names.canonical(name)
+        return new_record(
+            canonical,
+            derived_id(canonical) if agent_id is None else names.explicit_id(agent_id),
+            new_generation_id() if generation_id is None else generation_id,
+            now_ns=directory.now_ns(),
+            lease_ns=lease_ns,
+            tool=tool,
+            manifest_path=manifest_path,
+            session_name=session_name,
+            socket=socket,
+            host=settings.host,
+            session_root=session_root,
+            agent_def_dir=agent_def_dir,
+        )
+
+
 def publish_live_agent_record(record: AgentRecord, *, takeover: bool = False, **where: Unpack[Where]) -> AgentRecord:
     """Makes the record's generation the owner of its agent_id, and returns what is stored. AgentTaken when a fresh
-    record of another generation is there, unless `takeover`."""
+    record of another session is there, unless `takeover`."""
     with _opened(where) as (settings, directory):
-        canonical = Names(settings.agent_name_prefix).canonical(record.agent_name)
-        return ownership.publish(directory, record.replace(agent_name=canonical), takeover=takeover)
+        names = Names(settings.agent_name_prefix)
+        names.explicit_id(record.agent_id)
+        record = _with_host(record.replace(agent_name=names.canonical(record.agent_name)), settings, directory)
+        return ownership.publish(directory, record, takeover=takeover)
 
 
 def refresh_live_agent_record(
     record: AgentRecord, *, lease_sec: float = ownership.DEFAULT_LEASE_SEC, **where: Unpack[Where]
 ) -> AgentRecord:
     """The session lives: its lease ends `lease_sec` from now. OwnershipLost when another generation has its id."""
-    with _opened(where) as (_, directory):
-        return ownership.refresh(
-            directory, record.agent_id, record.generation_id, lease_ns=int(lease_sec * 10**9), record=record
-        )
-
-
-def resolve_live_agent_record(name_or_id: str, **where: Unpack[Where]) -> AgentRecord | None:
-    """The one fresh record of that name or id; None when it is missing, malformed, invalid, expired, of another name,
-    or ambiguous."""
+    lease_ns = ownership.checked_lease(lease_sec * 10**9)
     with _opened(where) as (settings, directory):
-        return resolve(directory, Names(settings.agent_name_prefix), name_or_id).record
+        record = _with_host(record, settings, directory)
+        return ownership.refresh(directory, record.agent_id, record.generation_id, lease_ns=lease_ns, record=record)
+
+
+def _with_host(record: AgentRecord, settings: Settings, directory: Directory) -> AgentRecord:
+    """Among the agents of many machines, one that does not say where it is would be found by all and be nobody's."""
+    unnamed = directory.multi_host and record.host in (None, UNNAMED_HOST)
+    return record.replace(host=settings.host) if unnamed else record
+
+
+def resolve_live_agent_record(name_or_id: str, *, by_id: bool = False, **where: Unpack[Where]) -> AgentRecord | None:
+    """The one fresh record of that name or id (`by_id`: of that id alone); None when it is missing, malformed, invalid,
+    expired, of another name, or ambiguous."""
+    with _opened(where) as (settings, directory):
+        return resolve(directory, Names(settings.agent_name_prefix), name_or_id, by_id=by_id).record
 
 
 def resolve_for_control(
-    name_or_id: str, *, needs_agent_def_dir: bool = False, agent_def_dir: str | None = None, **where: Unpack[Where]
+    name_or_id: str,
+    *,
+    by_id: bool = False,
+    needs_agent_def_dir: bool = False,
+    agent_def_dir: str | None = None,
+    **where: Unpack[Where],
 ) -> Target:
     """The session of that name or id, after everything that leads to it was checked. AgentNotFound when there is no
     fresh record, a ControlRefused of its own for each way in which it cannot be trusted."""
     with _opened(where) as (settings, directory):
-        record = resolve(directory, Names(settings.agent_name_prefix), name_or_id).found()
+        record = resolve(directory, Names(settings.agent_name_prefix), name_or_id, by_id=by_id).found()
     return control_target(
         record, host=settings.host, needs_agent_def_dir=needs_agent_def_dir, agent_def_dir=agent_def_dir
     )
@@ -76,7 +126,8 @@ def remove_live_agent_record(agent_id: str, generation_id: str, **where: Unpack[
     generation has the agent_id."""
     with _opened(where) as (settings, directory):
         removed = ownership.remove(directory, agent_id, generation_id)
-        forget_adopted(settings, generation_id)
+        if removed is not None:
+            forget_adopted(settings, directory, removed)
         return removed is not None
 
 
@@ -94,7 +145,8 @@ def cleanup_registry(
         decisions = list(_cleanup.cleanup(directory, observer=observer, grace_sec=grace_sec, dry_run=dry_run))
         for decision in decisions:
             if decision.action is _cleanup.Action.REMOVE and decision.entry.record is not None and not dry_run:
-                forget_adopted(settings, decision.entry.record.generation_id)
+                forget_adopted(settings, directory, decision.entry.record)
+        list(sweep_manifests(settings, directory, grace_sec=grace_sec, dry_run=dry_run))
         return decisions
 
 

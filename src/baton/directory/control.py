@@ -76,7 +76,10 @@ def _check_session(name: str, manifest: Manifest, tmux: Tmux) -> None:
         raise SessionGone(f"{name}: {error}") from None
     if not panes:
         raise SessionGone(f"{name}: tmux at socket {tmux.socket} has no session {manifest.session_name!r}")
-    if manifest.pane_pid is not None and all(pane.pid != manifest.pane_pid for pane in panes):
+    meant = [pane for pane in panes if manifest.pane_pid in (None, pane.pid)]
+    if meant and all(pane.dead for pane in meant):
+        raise SessionGone(f"{name}: tmux still shows session {manifest.session_name!r}, but its pane is dead")
+    if not meant or manifest.process_lives() is False:
         raise SessionMismatch(
             f"{name}: tmux session {manifest.session_name!r} is another by now: process {manifest.pane_pid} is gone"
         )

@@ -3,31 +3,35 @@
     live_agents/<agent_id>/record.json    the record; replacing it is what publishes
     locks/<agent_id>                      flock around every compare-and-write of that id
     names/<canonical name>/<agent_id>     empty files: where to look for a name
+    names/.whole                          there when none of them is missing, as far as the seal holds
     quarantine/                           what could not be read, moved out of the way
     .lock                                 flock around adding and removing an agent's folder
 
 A name's marker is made before the record that needs it, and checked against the record when it is used: there may be
 one too many, never one too few. A folder that came from elsewhere breaks the seal of `live_agents`, and the next lookup
-by name makes the markers anew.
+by name makes the markers anew. While a record cannot be read, every lookup looks at all of them: it may be mended in
+place at any time.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 import time
 from contextlib import contextmanager
 
 from baton.clock import SystemClock
 from baton.directory.base import Entry, State, parsed_entry
 from baton.directory.names import check_agent_id, derived_id, is_agent_id
+from baton.directory.record import MAX_RECORD_BYTES
 from baton.errors import RegistryUnavailable
 from baton.fsio import (
     FileLock,
     fsync_dir,
     make_private_dir,
     open_private,
-    read_file,
     refuse_network_fs,
     remove_file,
     replace_file,
@@ -46,6 +50,7 @@ RECORD: Final = "record.json"
 # What baton itself puts into an agent's folder; anything else there is somebody's and is not deleted.
 _OURS: Final = re.compile(r"record\.json|\.record\.[0-9a-f]{8}\.tmp", re.ASCII)
 _TRIES: Final = 20
+_TICK_NS: Final = 10**8  # coarser than the clock that files are stamped with
 
 
 class FileDirectory:
@@ -60,6 +65,7 @@ class FileDirectory:
         self._names = os.path.join(folder, "names")
         self._locks = os.path.join(folder, "locks")
         self._quarantine = os.path.join(folder, "quarantine")
+        self._whole_path = os.path.join(self._names, ".whole")
         self._lock_path = os.path.join(folder, ".lock")
         self._seal = Seal(self._agents, self._clock)
 
@@ -76,20 +82,23 @@ class FileDirectory:
 
     def get(self, agent_id: str) -> Entry:
         folder = self.folder_of(agent_id)
-        path = os.path.join(folder, RECORD)
+        touched_ns = 0
         try:
-            touched_ns = os.stat(path).st_mtime_ns
-            content = read_file(path)
+            found = os.lstat(folder)
+            touched_ns = found.st_mtime_ns
+            if not stat.S_ISDIR(found.st_mode):
+                return Entry.unfit(agent_id, State.MALFORMED, "is not a folder", touched_ns)
+            content, touched_ns = _read_record(os.path.join(folder, RECORD))
         except (FileNotFoundError, NotADirectoryError):
-            return Entry.unfit(agent_id, State.MISSING, "there is no record", _modified_ns(folder))
+            return Entry.unfit(agent_id, State.MISSING, "there is no record", touched_ns)
         except PermissionError as error:
-            return Entry.unfit(agent_id, State.UNREADABLE, f"cannot be read: {error.strerror}")
-        except OSError as error:  # a folder, a pipe, a loop of links in place of the file
-            return Entry.unfit(agent_id, State.MALFORMED, f"cannot be read: {error.strerror}", _modified_ns(folder))
+            return Entry.unfit(agent_id, State.UNREADABLE, f"cannot be read: {error.strerror}", touched_ns)
+        except OSError as error:  # a folder, a pipe, a link in place of the file
+            return Entry.unfit(agent_id, State.MALFORMED, f"cannot be read: {error.strerror}", touched_ns)
         return parsed_entry(agent_id, content, self.now_ns(), touched_ns)
 
     def named(self, canonical_name: str) -> list[Entry]:
-        if not self._seal.holds():
+        if not self._is_whole():
             try:
                 self._mark_all()
             except RegistryUnavailable:  # we may look, but not write
@@ -103,7 +112,7 @@ class FileDirectory:
                 yield self.get(agent_id)
 
     def names(self) -> list[str]:
-        return _listed(self._names)
+        return [name for name in _listed(self._names) if not name.startswith(".")]
 
     # -- changing --------------------------------------------------------------------------------------------
 
@@ -115,16 +124,20 @@ class FileDirectory:
             lock = os.path.join(self._locks, agent_id)
             with FileLock(lock):
                 slot = _FileSlot(self, self.get(agent_id))
-                yield slot
-                if slot.emptied:
-                    remove_file(lock)  # the last thing we do; whoever waits for it notices, and makes it anew
+                try:
+                    yield slot
+                finally:
+                    if slot.empty:
+                        remove_file(lock)  # the last thing we do; whoever waits for it notices, and makes it anew
 
     def put(self, before: Entry, record: AgentRecord) -> None:
         folder = self.folder_of(record.agent_id)
         self._mark(record.agent_name, record.agent_id)
         if not os.path.isdir(folder):
             with self._changing_folders():
-                make_private_dir(folder)
+                os.mkdir(folder, 0o700)
+            os.chmod(folder, 0o700)
+            fsync_dir(self._agents)
         replace_file(os.path.join(folder, RECORD), record.content())
         if before.record is not None and before.record.agent_name != record.agent_name:
             self._unmark_entry(before)
@@ -136,11 +149,11 @@ class FileDirectory:
         if not all(_OURS.fullmatch(name) and os.path.isfile(os.path.join(folder, name)) for name in names):
             self.set_aside(entry)
             return
+        for name in sorted(names, key=lambda name: name != RECORD):  # the record first: half removed is removed
+            remove_file(os.path.join(folder, name))
         with self._changing_folders():
-            for name in sorted(names, key=lambda name: name != RECORD):  # the record first: half removed is removed
-                remove_file(os.path.join(folder, name))
             os.rmdir(folder)
-            fsync_dir(self._agents)
+        fsync_dir(self._agents)
         self._unmark_entry(entry)
 
     def set_aside(self, entry: Entry) -> str:
@@ -149,21 +162,32 @@ class FileDirectory:
         place = os.path.join(self._quarantine, f"{entry.agent_id}-{stamp}-{os.urandom(4).hex()}")
         with self._changing_folders():
             os.rename(self.folder_of(entry.agent_id), place)
-            fsync_dir(self._agents)
+        fsync_dir(self._agents)
         self._unmark_entry(entry)
         return place
 
     @contextmanager
     def _changing_folders(self) -> Iterator[None]:
-        """Around making and removing folders of agents, so that the seal tells our changes from others'."""
+        """Around making or removing the folder of an agent, and nothing slower: so that the seal tells our changes from
+        others'."""
         make_private_dir(self._agents)
         with FileLock(self._lock_path):
-            whole = self._seal.holds() or not _listed(self._agents)
+            whole = self._is_whole() or not _listed(self._agents)
             yield
             if whole:
-                self._seal.put()
+                self._note_whole()
 
     # -- where to look for a name ----------------------------------------------------------------------------
+
+    def _is_whole(self) -> bool:
+        """Whether every record there is has its marker."""
+        return self._seal.holds() and (os.path.exists(self._whole_path) or not os.path.exists(self._agents))
+
+    def _note_whole(self) -> None:
+        if not os.path.exists(self._whole_path):
+            make_private_dir(self._names)
+            os.close(open_private(self._whole_path, os.O_WRONLY | os.O_CREAT))
+        self._seal.put()
 
     def _mark(self, canonical_name: str, agent_id: str) -> None:
         path = os.path.join(self._names, canonical_name, agent_id)
@@ -179,8 +203,8 @@ class FileDirectory:
         raise RegistryUnavailable(f"{path} cannot be made: its folder is removed again and again")
 
     def _unmark_entry(self, entry: Entry) -> None:
-        if entry.record is not None:
-            self._unmark(entry.record.agent_name, entry.agent_id)
+        for name in self.names() if entry.record is None else [entry.record.agent_name]:
+            self._unmark(name, entry.agent_id)
 
     def _unmark(self, canonical_name: str, agent_id: str) -> None:
         folder = os.path.join(self._names, canonical_name)
@@ -193,20 +217,26 @@ class FileDirectory:
     def _mark_all(self) -> None:
         """Makes the markers of every record there is."""
         with self._translated_errors(), FileLock(self._lock_path):
-            if not self._seal.holds():
-                for entry in self.all():
-                    if entry.record is not None:
-                        self._mark(entry.record.agent_name, entry.agent_id)
-                self._seal.put()
+            if self._is_whole():
+                return
+            before_ns = _modified_ns(self._agents)
+            # A change right after this one could leave the same time there.
+            whole = abs(time.time_ns() - before_ns) > _TICK_NS
+            for entry in self.all():
+                if entry.record is None:
+                    whole = False
+                else:
+                    self._mark(entry.record.agent_name, entry.agent_id)
+            if whole and _modified_ns(self._agents) == before_ns:
+                self._note_whole()
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise RegistryUnavailable(
-                f"{error.filename or self.where}: {error.strerror}; nothing was changed"
-            ) from error
+            place = error.filename or self.where
+            raise RegistryUnavailable(f"{place}: {error.strerror}; mend that and try again") from error
 
 
 class _FileSlot:
@@ -215,19 +245,19 @@ class _FileSlot:
     def __init__(self, directory: FileDirectory, entry: Entry) -> None:
         self._directory = directory
         self.entry = entry
-        self.emptied = False
+        self.empty = entry.absent
 
     def put(self, record: AgentRecord) -> None:
-        self.emptied = False
+        self.empty = False
         self._directory.put(self.entry, record)
 
     def remove(self) -> None:
         self._directory.remove(self.entry)
-        self.emptied = True
+        self.empty = True
 
     def quarantine(self) -> str:
         place = self._directory.set_aside(self.entry)
-        self.emptied = True
+        self.empty = True
         return place
 
 
@@ -242,6 +272,16 @@ def _listed(folder: str) -> list[str]:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def _read_record(path: str) -> tuple[bytes, int]:
+    """What is in the file, no more of it than a record may have, and when it was written. No link is followed."""
+    fd = open_private(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return file.read(MAX_RECORD_BYTES + 1), found.st_mtime_ns
 
 
 def _modified_ns(path: str) -> int:

@@ -52,6 +52,14 @@ class Names:
             )
         return bare
 
+    def explicit_id(self, value: str) -> str:
+        """An id that somebody chose, or InvalidValue: one that reads like a canonical name would be taken for that."""
+        prefix = self.prefix.lower()
+        reads_like_one = value.lower() == prefix.rstrip("-_") or value.lower().startswith(prefix)
+        if reads_like_one and not is_derived(value):
+            raise InvalidValue("agent id", f"must not be {_shown(value)}: it reads like a name under {self.prefix!r}")
+        return check_agent_id(value)
+
 
 _WANTED: Final = "must be 1 to 64 of A-Z a-z 0-9 _ -, and begin with a letter or digit"
 
@@ -85,11 +93,16 @@ def derived_id(canonical_name: str) -> str:
     return digest[:32]
 
 
+def is_derived(value: str) -> bool:
+    """Whether it has the form of a derived id: nobody calls an agent so."""
+    return re.fullmatch(r"[0-9a-f]{32}", value, re.ASCII) is not None
+
+
 def nearest(canonical_name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant."""
+    """The known name that was probably meant: never the very one that was asked for."""
     from difflib import get_close_matches
 
-    lower = {name.lower(): name for name in known}
+    lower = {name.lower(): name for name in known if name != canonical_name}
     found = get_close_matches(canonical_name.lower(), lower, 1, 0.85)
     return lower[found[0]] if found else None
 

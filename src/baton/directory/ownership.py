@@ -9,33 +9,54 @@ from __future__ import annotations
 
 from baton.clock import format_time, parse_time
 from baton.directory.base import State
-from baton.directory.record import checked
-from baton.errors import AgentTaken, OwnershipLost
+from baton.directory.record import UNNAMED_HOST, checked, in_seconds
+from baton.errors import AgentTaken, InvalidValue, OwnershipLost
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Final
 
     from baton.directory.base import Directory, Entry
     from baton.directory.record import AgentRecord
 
 DEFAULT_LEASE_SEC = 24 * 3600
+_MAX_LEASE_NS: Final = 10 * 366 * 24 * 3600 * 10**9
 _RUINS: Final = frozenset({State.MALFORMED, State.INVALID})
 
 
-def publish(directory: Directory, record: AgentRecord, *, takeover: bool = False) -> AgentRecord:
+def checked_lease(lease_ns: float) -> int:
+    if 0 < lease_ns <= _MAX_LEASE_NS:  # which NaN is not, either
+        return int(lease_ns)
+    raise InvalidValue("lease", "must be more than 0 and at most 10 years")
+
+
+def publish(
+    directory: Directory,
+    record: AgentRecord,
+    *,
+    takeover: bool = False,
+    once_ours: Callable[[], None] | None = None,
+) -> AgentRecord:
     """Makes the record's generation the owner of its id, or raises AgentTaken saying who is. Returns what is stored: a
-    generation that publishes again keeps the moment it first did."""
+    generation that publishes again keeps the moment it first did. `once_ours` runs when nobody can object any more and
+    nobody can see the record yet."""
     checked(record)
     with directory.locked(record.agent_id) as slot:
+        now_ns = directory.now_ns()
+        if not record.is_fresh(now_ns):
+            raise InvalidValue("lease_expires_at", f"is over since {in_seconds(record.lease_expires_at)}; renew it")
         owner = slot.entry.record
         same = owner is not None and owner.generation_id == record.generation_id
-        if not takeover and not same:
-            _refuse_if_owned(slot.entry)
-        if owner is not None and same and parse_time(owner.published_at) < record.expires_ns():
-            record = record.replace(published_at=owner.published_at)
+        if not takeover and not (owner is not None and same and _is_one_session(owner, record)):
+            _refuse_if_owned(slot.entry, record.generation_id)
+        if owner is not None and same:
+            # A moment that has yet to come was written before the clock was set back.
+            record = record.replace(published_at=format_time(min(parse_time(owner.published_at), now_ns)))
         if slot.entry.state in _RUINS:
             slot.quarantine()
+        if once_ours is not None:
+            once_ours()
         slot.put(record)
     return record
 
@@ -45,21 +66,29 @@ def refresh(
 ) -> AgentRecord:
     """The owner lives: its lease ends `lease_ns` from now. OwnershipLost when another generation has the id. When the
     record is gone, whoever brings it along as `record` publishes it again."""
+    checked_lease(lease_ns)
     with directory.locked(agent_id) as slot:
         stored = slot.entry.record
         if stored is None:
-            _refuse_if_owned(slot.entry)
+            _refuse_if_owned(slot.entry, generation_id)
             stored = record
         if stored is None:
             raise OwnershipLost(f"nothing is published for {agent_id} ({_state(slot.entry)}); publish it again")
         if stored.generation_id != generation_id:
             raise OwnershipLost(
-                f"{_described(stored)} owns {stored.agent_name} since {stored.published_at}, not generation "
-                f"{generation_id}; stand down"
+                f"{_described(stored)} owns {stored.agent_name} since {in_seconds(stored.published_at)}, not "
+                f"generation {generation_id}; stand down"
             )
         if slot.entry.state in _RUINS:
             slot.quarantine()
-        renewed = checked(stored.replace(lease_expires_at=format_time(directory.now_ns() + lease_ns)))
+        now_ns = directory.now_ns()
+        renewed = checked(
+            stored.replace(
+                # A moment that has yet to come was written before the clock was set back.
+                published_at=format_time(min(parse_time(stored.published_at), now_ns)),
+                lease_expires_at=format_time(now_ns + lease_ns),
+            )
+        )
         slot.put(renewed)
     return renewed
 
@@ -79,12 +108,18 @@ def remove(directory: Directory, agent_id: str, generation_id: str) -> AgentReco
     return stored
 
 
-def _refuse_if_owned(entry: Entry) -> None:
+def _is_one_session(owner: AgentRecord, record: AgentRecord) -> bool:
+    hosts = {owner.host, record.host} - {None, UNNAMED_HOST}
+    return (owner.session_name, owner.socket) == (record.session_name, record.socket) and len(hosts) < 2
+
+
+def _refuse_if_owned(entry: Entry, generation_id: str) -> None:
     if entry.state is State.FRESH and entry.record is not None:
         owner = entry.record
+        another = " a generation is one session, this is another;" if owner.generation_id == generation_id else ""
         raise AgentTaken(
-            f"{owner.agent_name} belongs to {_described(owner)} since {owner.published_at}, until "
-            f"{owner.lease_expires_at}; use another name, or take it over with --takeover",
+            f"{owner.agent_name} belongs to {_described(owner)} since {in_seconds(owner.published_at)}, until "
+            f"{in_seconds(owner.lease_expires_at)};{another} use another name, or take it over with --takeover",
             owner,
         )
     if entry.state is State.NEWER:

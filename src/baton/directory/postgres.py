@@ -7,7 +7,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from baton.directory.base import Entry, State, parsed_entry
-from baton.directory.names import check_agent_id, derived_id
+from baton.directory.names import check_agent_id, derived_id, is_agent_id
+from baton.directory.record import MAX_RECORD_BYTES, UNNAMED_HOST
 from baton.postgres import Database, server_now_ns
 
 if TYPE_CHECKING:
@@ -59,9 +60,9 @@ class PostgresDirectory:
 
     def all(self) -> Iterator[Entry]:
         last = ""
-        while page := self._select(f"agent_id > %s ORDER BY agent_id LIMIT {_PAGE}", last):
-            yield from page
-            last = page[-1].agent_id
+        while page := self._rows(f"agent_id > %s ORDER BY agent_id LIMIT {_PAGE}", last):
+            yield from self._entries(page)
+            last = page[-1][0]
 
     def names(self) -> list[str]:
         with self._database.translated_errors():
@@ -69,11 +70,18 @@ class PostgresDirectory:
         return [row[0] for row in rows]
 
     def _select(self, condition: str, *values: str) -> list[Entry]:
+        return self._entries(self._rows(condition, *values))
+
+    def _rows(self, condition: str, *values: str) -> list[tuple[Any, ...]]:
+        # No more of a record than one may have, and one character to show that there was more.
+        query = f"SELECT agent_id, touched_at, left(record, {MAX_RECORD_BYTES + 1}) FROM live_agents WHERE {condition}"
         with self._database.translated_errors():
-            connection = self._database.connection()
-            now_ns = server_now_ns(connection)
-            query = f"SELECT agent_id, touched_at, record FROM live_agents WHERE {condition}"
-            return [_entry(row, now_ns) for row in connection.execute(query.encode(), values).fetchall()]
+            return self._database.connection().execute(query.encode(), values).fetchall()
+
+    def _entries(self, rows: list[tuple[Any, ...]]) -> list[Entry]:
+        """What somebody else filed under something that is no id is passed over."""
+        now_ns = self.now_ns()
+        return [_entry(row, now_ns) for row in rows if is_agent_id(row[0])]
 
     @contextmanager
     def locked(self, agent_id: str) -> Iterator[_RowSlot]:
@@ -112,4 +120,7 @@ class _RowSlot:
 
 def _entry(row: tuple[Any, ...], now_ns: int) -> Entry:
     agent_id, touched_ns, content = row
-    return parsed_entry(agent_id, content.encode(), now_ns, touched_ns)
+    entry = parsed_entry(agent_id, content.encode(), now_ns, touched_ns)
+    if entry.record is not None and entry.record.host is None:
+        return entry.replace(record=entry.record.replace(host=UNNAMED_HOST))
+    return entry

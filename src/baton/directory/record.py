@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 MAX_RECORD_BYTES = 64 * 1024
+# Where many machines share a directory, a record without its host is on none of them that we could tell.
+UNNAMED_HOST = "a host that is not named"
 
 
 class Unfit(Exception):
@@ -82,7 +84,7 @@ class AgentRecord(Value):
     def parse_bytes(cls, content: bytes) -> AgentRecord:
         """The same from what lies in a file: any bytes at all may come."""
         if len(content) > MAX_RECORD_BYTES:
-            raise Unfit(f"is {len(content)} bytes long, at most {MAX_RECORD_BYTES} are allowed")
+            raise Unfit(f"is longer than {MAX_RECORD_BYTES} bytes")
         try:
             value = json.loads(content.decode(), object_pairs_hook=_without_duplicates)
         except (ValueError, RecursionError):
@@ -95,6 +97,8 @@ class AgentRecord(Value):
         terminal = {"kind": "tmux", "session_name": self.session_name}
         for part, names in ((runtime, ("session_root", "agent_def_dir")), (terminal, ("socket", "host"))):
             part.update({name: getattr(self, name) for name in names if getattr(self, name) is not None})
+        if self.host == UNNAMED_HOST:
+            del terminal["host"]
         return {
             "schema_version": SCHEMA_VERSION,
             "agent_name": self.agent_name,
@@ -152,6 +156,11 @@ def checked(record: AgentRecord) -> AgentRecord:
     except Unfit as error:
         field, _, why = str(error).partition(" ")
         raise InvalidValue(field, why) from None
+
+
+def in_seconds(moment: str) -> str:
+    """A stored time as a person wants to see it."""
+    return format_time(parse_time(moment) // 10**9 * 10**9)
 
 
 def new_generation_id() -> str:
@@ -219,10 +228,10 @@ def _fields(where: str, value: object, checks: Mapping[str, Callable[[object], A
         raise Unfit(f"{where} must be an object, not {_kind(value)}")
     within = "" if checks is _TOP else where + "."
     if checks is _TOP and type(value.get("schema_version")) is int and value["schema_version"] > SCHEMA_VERSION:
-        raise Newer(f"was written by a newer baton (schema {value['schema_version']})")
+        raise Newer(f"was written by a newer baton (schema {str(value['schema_version'])[:20]})")
     unknown = sorted(value.keys() - checks.keys())
     if unknown:
-        raise Unfit(f"{within}{unknown[0][:40]} is a field that does not belong there")
+        raise Unfit(f"{within}{ascii(unknown[0][:40])[1:-1]} is a field that does not belong there")
     found: dict[str, Any] = {}
     for name, check in checks.items():
         if name in _OPTIONAL and value.get(name) is None:

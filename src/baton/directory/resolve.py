@@ -5,7 +5,8 @@ from __future__ import annotations
 from enum import StrEnum
 
 from baton.directory.base import State
-from baton.directory.names import is_agent_id, nearest
+from baton.directory.names import check_agent_id, derived_id, is_agent_id, is_derived, nearest
+from baton.directory.record import in_seconds
 from baton.errors import AgentNotFound
 from baton.model import Value
 
@@ -49,21 +50,28 @@ class Resolution(Value):
         return self.record
 
 
-def resolve(directory: Directory, names: Names, wanted: str) -> Resolution:
-    """Looks for a name, in either spelling, and for an id; what is both, for two agents, is ambiguous. InvalidValue for
-    what can be neither."""
+def resolve(directory: Directory, names: Names, wanted: str, *, by_id: bool = False) -> Resolution:
+    """Looks for a name, in either spelling, and for an id; what is both, for two agents, is ambiguous. An id that
+    somebody chose does not stand in for a name that has no fresh record now. `by_id`: it is an id and nothing else.
+    InvalidValue for what can be neither."""
+    if by_id:
+        return _resolve_id(directory, check_agent_id(wanted))
     canonical = names.canonical(wanted)
     entries = {entry.agent_id: entry for entry in directory.named(canonical)}
     if is_agent_id(wanted) and wanted not in entries:
         entries[wanted] = directory.get(wanted)
     looked_at = [entry for entry in entries.values() if not entry.absent]
+    called = [entry for entry in looked_at if _may_be_called(entry, canonical)]
     meant = [entry for entry in looked_at if entry.agent_id == wanted or _is_called(entry, canonical)]
+    if called and not any(entry.state is State.FRESH for entry in called) and not is_derived(wanted):
+        meant = called
     fresh = [entry for entry in meant if entry.state is State.FRESH]
     if len(fresh) > 1:
         listed = ", ".join(f"{entry.agent_id} ({_where(entry)})" for entry in fresh)
-        return _none(Reason.AMBIGUOUS, f"{wanted} may be any of {len(fresh)}: {listed}; name one by its id", looked_at)
+        text = f"{wanted} may be any of {len(fresh)}: {listed}; name one by its id, with --id"
+        return _none(Reason.AMBIGUOUS, text, looked_at)
     if fresh:
-        return Resolution(record=fresh[0].record, reason=Reason.FOUND, text=_found(fresh[0]), entries=looked_at)
+        return _of(fresh[0], looked_at)
     others = [entry.record for entry in looked_at if entry.record is not None and entry not in meant]
     if others and not meant:
         text = f"the place of {canonical} (id {others[0].agent_id}) is taken by {others[0].agent_name}"
@@ -73,6 +81,20 @@ def resolve(directory: Directory, names: Names, wanted: str) -> Resolution:
     near = nearest(canonical, directory.names())
     hint = f"did you mean {near}?" if near else "`baton agent list` shows who is there"
     return _none(Reason.MISSING, f"there is no live agent {canonical}; {hint}", looked_at)
+
+
+def _resolve_id(directory: Directory, agent_id: str) -> Resolution:
+    entry = directory.get(agent_id)
+    if entry.absent:
+        text = f"there is no live agent with id {agent_id}; `baton agent list` shows who is there"
+        return _none(Reason.MISSING, text, [])
+    return _of(entry, [entry]) if entry.state is State.FRESH else _stale(agent_id, entry, [entry])
+
+
+def _may_be_called(entry: Entry, canonical: str) -> bool:
+    """Also a record in that name's own place which does not tell."""
+    unknown = entry.record is None and entry.state is not State.MISSING
+    return _is_called(entry, canonical) or (unknown and entry.agent_id == derived_id(canonical))
 
 
 def _is_called(entry: Entry, canonical: str) -> bool:
@@ -89,9 +111,8 @@ def _worth(entry: Entry) -> int:
 
 def _stale(wanted: str, entry: Entry, looked_at: list[Entry]) -> Resolution:
     if entry.record is not None:
-        text = (
-            f"the lease of {entry.record.agent_name} (id {entry.agent_id}) ran out at {entry.record.lease_expires_at}"
-        )
+        ended = in_seconds(entry.record.lease_expires_at)
+        text = f"the lease of {entry.record.agent_name} (id {entry.agent_id}) ran out at {ended}"
     else:
         text = f"the record of {wanted} (id {entry.agent_id}) is {entry.state}: {entry.why}"
     return _none(Reason(entry.state.value), text, looked_at)
@@ -101,9 +122,10 @@ def _none(reason: Reason, text: str, entries: list[Entry]) -> Resolution:
     return Resolution(record=None, reason=reason, text=text, entries=entries)
 
 
-def _found(entry: Entry) -> str:
+def _of(entry: Entry, looked_at: list[Entry]) -> Resolution:
     assert entry.record is not None
-    return f"{entry.record.agent_name} is {_where(entry)}, until {entry.record.lease_expires_at}"
+    text = f"{entry.record.agent_name} is {_where(entry)}, until {in_seconds(entry.record.lease_expires_at)}"
+    return Resolution(record=entry.record, reason=Reason.FOUND, text=text, entries=looked_at)
 
 
 def _where(entry: Entry) -> str:

@@ -14,6 +14,7 @@ from baton.jobs import open_jobs
 from baton.model import TERMINAL
 from baton.mqtt.publisher import publish_event
 from baton.processes import MARKER
+from baton.sessions.instructions import mark
 from baton.sessions.inventory import Inventory
 
 TYPE_CHECKING = False
@@ -64,6 +65,9 @@ def _tell(
     job = jobs.get_job(session.job_id)
     if job.status in TERMINAL:
         return None
+    over = told.finished is not None or told.failed is not None
+    if over and session.made_for != job.job_id and not agent.was_asked(message, mark(job)):
+        return None  # a turn about something else, which had begun before
     if told.permission is not None:
         _publish(settings, jobs, job, "permission_required", told.permission)
     elif told.progress is not None:

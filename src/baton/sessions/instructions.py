@@ -6,7 +6,18 @@ import os
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from baton.agents.base import Agent
     from baton.model import Job
+
+
+def job_prompt(agent: Agent, job: Job) -> str:
+    """What the agent gets to read. One whose exit is the verdict needs no more than the prompt."""
+    return job.prompt if agent.exit_is_verdict else instructions(job)
+
+
+def mark(job: Job) -> str:
+    """What tells the words of this job from all others in a conversation."""
+    return f"This is job {job.job_id} of baton"
 
 
 def instructions(job: Job) -> str:
@@ -18,5 +29,5 @@ def instructions(job: Job) -> str:
     if job.validate:
         conditions += f" It is refused while this fails: {job.validate}"
     # The prompt comes last: it may contain anything.
-    told = template.format(prompt="\0", job_id=job.job_id, attempt=job.attempt, conditions=conditions)
+    told = template.format(prompt="\0", mark=mark(job), job_id=job.job_id, attempt=job.attempt, conditions=conditions)
     return told.replace("\0", job.prompt).strip()

@@ -15,11 +15,13 @@ from baton.directory.names import Names, derived_id
 from baton.directory.record import new_generation_id, new_record
 from baton.errors import AgentUnusable, InvalidValue, TmuxUnavailable
 from baton.fsio import make_private_dir, read_file, remove_file, replace_file
+from baton.jobs import open_jobs
 from baton.manifest import Manifest
 from baton.model import Value
 from baton.processes import started_at
 from baton.sessions import handover
 from baton.sessions.ending import forget_name
+from baton.sessions.instructions import job_prompt
 from baton.sessions.model import Session, State
 from baton.tmux import Tmux, check_session_name
 
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
 
     from baton.agents.base import Agent
     from baton.config import Settings
+    from baton.model import Job
     from baton.sessions.inventory import Inventory
     from baton.tmux import Pane
 
@@ -103,7 +106,8 @@ def create_session(
     )
     folder = inventory.folder_of(session)
     # What the agent cannot do is found out before anything is made.
-    task = task_for(session, folder, prompt="x" if job_id else prompt, resume=False)
+    given = prompt if job_id is None else _given(settings, program, job_id)
+    task = task_for(session, folder, prompt=given, resume=False)
     argv = program.launch(task).argv
     if yolo and argv == program.launch(task.replace(yolo=False)).argv:
         raise program.unusable("has no flag that skips permissions, so --yolo means nothing for it")
@@ -125,7 +129,7 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
     if before.state is State.RUNNING:
         raise InvalidValue("session", f"{name!r} is running; `baton session attach {name}` shows it")
     program = usable_agent(settings, before.agent)
-    if program.keeps_conversation and before.conversation_id is None:
+    if program.keeps_conversation and program.resumes_by_id and before.conversation_id is None:
         raise AgentUnusable(
             f"the conversation of session {name!r} is not known, so {before.agent} cannot go on with it; create another"
         )
@@ -150,6 +154,11 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
     except BaseException:
         inventory.change(resumed, lambda _: before)
         raise
+
+
+def _given(settings: Settings, program: Agent, job_id: str) -> str:
+    with open_jobs(settings) as jobs:
+        return job_prompt(program, jobs.get_job(job_id))
 
 
 def usable_agent(settings: Settings, name: str) -> Agent:
@@ -290,6 +299,11 @@ def task_for(session: Session, folder: str, *, prompt: str | None, resume: bool)
         workdir=session.workdir,
         hook=hook_command(session.agent),
     )
+
+
+def session_name(job: Job) -> str:
+    """Of a session that is made for this attempt of a job."""
+    return f"job-{job.job_id}-{job.attempt}"
 
 
 def job_label(session: Session) -> str:

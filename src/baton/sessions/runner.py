@@ -27,7 +27,7 @@ from baton.processes import MARKER, end_processes, marked_processes
 from baton.registry.listing import JobFilter
 from baton.sessions.ending import end_job, end_session
 from baton.sessions.handover import receive
-from baton.sessions.instructions import instructions
+from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import BEGUN, LAUNCH, RUNNER_LOG, Plan, job_label, task_for
 from baton.sessions.model import State
@@ -45,8 +45,6 @@ if TYPE_CHECKING:
     from baton.model import Job
     from baton.sessions.model import Session
 
-LEASE_SEC: Final = 60
-_RENEW_SEC: Final = 15.0
 _LOOK_SEC: Final = 1.0
 _PULSE_SEC: Final = 20.0
 _REFRESH_SEC: Final = 600.0
@@ -116,9 +114,9 @@ class Runner:
         if job_id is None:
             return None
         if attempt is not None:
-            return jobs.renew_lease(job_id, attempt=attempt, lease_sec=LEASE_SEC)
+            return jobs.renew_lease(job_id, attempt=attempt, lease_sec=self._settings.lease_sec)
         try:
-            return jobs.pick_job(job_id, holder=self._holder(), lease_sec=LEASE_SEC)
+            return jobs.pick_job(job_id, holder=self._holder(), lease_sec=self._settings.lease_sec)
         except IllegalTransition as error:
             self._plan = self._plan.replace(job_id=None)  # somebody else's: not ours to end
             raise BatonError(f"job {job_id} is {error.current} already: it is not taken up twice") from None
@@ -147,13 +145,13 @@ class Runner:
         """Starts the agent, again where it has to mend something, and returns why it ended and how it exited."""
         prompt, resume = self._plan.prompt, self._plan.resume
         if story.job is not None:
-            prompt = story.job.prompt if self._agent.exit_is_verdict else instructions(story.job)
+            prompt = job_prompt(self._agent, story.job)
         for refusals in range(_REFUSALS + 1):
             launch = self._agent.launch(task_for(self._session, self._folder, prompt=prompt, resume=resume))
             told = _Told()
             exit_text, code = self._run_once(launch, story, told)
             if self._stop_asked is not None:
-                story.failed(f"the session was stopped: {self._stop_asked}")
+                story.failed(told.with_trouble(f"the session was stopped: {self._stop_asked}"))
                 return self._stop_asked, exit_text
             try:
                 self._judge(story, told, code, exit_text)
@@ -179,7 +177,7 @@ class Runner:
         elif self._agent.exit_is_verdict:
             story.failed(f"{ended} with {exit_text}")
         else:
-            story.failed(f"{ended} with {exit_text} before it said that the job was done")
+            story.failed(told.with_trouble(f"{ended} with {exit_text} before it said that the job was done"))
 
     def _run_once(self, launch: Launch, story: Story, told: _Told) -> tuple[str, int]:
         for name, content in launch.files.items():
@@ -194,6 +192,8 @@ class Runner:
                 stdin=stdin,
                 stdout=subprocess.PIPE if launch.reads_lines else None,
                 process_group=0,
+                # Before it can read from there: what is in the background then may get an error instead of a pause.
+                preexec_fn=_take_terminal,  # noqa: PLW1509  it takes no lock
             )
         except OSError as error:
             raise BatonError(f"{launch.argv[0]} could not be started: {error.strerror}") from None
@@ -233,7 +233,7 @@ class Runner:
     def _watch(self, child: subprocess.Popen[bytes], story: Story, told: _Told) -> int:
         """Until the agent has ended: listens to it, keeps what is ours, and sees what became of the job meanwhile."""
         chores: list[tuple[_Timer, Callable[[Story], None]]] = [
-            (_Timer(_RENEW_SEC), self._renew),
+            (_Timer(self._settings.lease_sec / 4), self._renew),
             (_Timer(_LOOK_SEC), self._look),
             (_Timer(_PULSE_SEC), self._feel_pulse),
             (_Timer(_REFRESH_SEC), self._refresh_name),
@@ -271,7 +271,7 @@ class Runner:
             closed = True
         except BlockingIOError:
             closed = False
-        *lines, rest = (rest + piece).split(b"\n")
+        *lines, rest = (rest + piece + (b"\n" if closed else b"")).split(b"\n")
         for line in lines:
             self._heard(self._agent.output(line.decode(errors="replace")), story, told)
         return rest, closed
@@ -285,7 +285,11 @@ class Runner:
             told.failed = said.failed
         elif said.finished is not None:
             told.finished = said.finished
+        elif said.trouble is not None:
+            self._say(said.trouble)
+            told.trouble = said.trouble
         elif said.progress is not None:
+            told.trouble = None
             self._say(said.progress)
             story.progress(said.progress)
         elif said.permission is not None:
@@ -322,7 +326,11 @@ class Runner:
         waiting = story.jobs.list_jobs(JobFilter(statuses=[Status.PENDING], agent_session=label), limit=1).jobs
         if not waiting and story.job is None:
             return
-        job = story.jobs.pick_pending(label, holder=self._holder(), lease_sec=LEASE_SEC) if waiting else None
+        job = (
+            story.jobs.pick_pending(label, holder=self._holder(), lease_sec=self._settings.lease_sec)
+            if waiting
+            else None
+        )
         story.begin(job)
         self._session = self._inventory.change(
             self._session, lambda current: current.replace(job_id=job.job_id if job else None)
@@ -331,8 +339,7 @@ class Runner:
             return
         file = os.path.join(self._folder, f"job-{job.job_id}")
         publish = [sys.executable, "-P", "-m", "baton", "publish", "--job", job.job_id, "--attempt", str(job.attempt)]
-        prompt = job.prompt if self._agent.exit_is_verdict else instructions(job)
-        text, content = self._agent.typed(prompt, file, [*publish, "--event"])
+        text, content = self._agent.typed(job_prompt(self._agent, job), file, [*publish, "--event"])
         if content is not None:
             replace_file(file, content.encode())
         story.started(self._session, self._child.pid if self._child else 0)
@@ -340,8 +347,9 @@ class Runner:
         Tmux(self._session.socket).paste(self._session.pane_id, text, enter=True)
 
     def _feel_pulse(self, story: Story) -> None:
-        """A command has no hooks to tell what it is doing; that it still prints is a sign of life."""
-        if not self._agent.exit_is_verdict or story.job is None or self._session.pane_id is None:
+        """A command has no hooks to tell what it is doing, and an agent in a long turn may use none: that its screen
+        moves is a sign of life. One that waits for somebody stands still."""
+        if self._session.pane_id is None or not story.silent(_PULSE_SEC / 2):
             return
         try:
             shown = Tmux(self._session.socket).capture(self._session.pane_id)
@@ -350,11 +358,11 @@ class Runner:
         if shown != self._last_shown:
             self._last_shown = shown
             lines = [line.strip() for line in shown.splitlines() if line.strip()]
-            story.progress(lines[-1][:300] if lines else "it runs")
+            story.progress(lines[-1][:300] if lines and self._agent.exit_is_verdict else "it is working")
 
     def _renew(self, story: Story) -> None:
         try:
-            story.renew(LEASE_SEC)
+            story.renew(self._settings.lease_sec)
         except StaleAttempt as error:
             self._stop_asked = str(error)
         except BatonError as error:
@@ -449,6 +457,10 @@ class _Told:
 
     finished: str | None = None
     failed: str | None = None
+    trouble: str | None = None
+
+    def with_trouble(self, why: str) -> str:
+        return f"{why}; before that: {self.trouble}" if self.trouble else why
 
 
 def _signal_name(number: int) -> str:
@@ -456,6 +468,17 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return str(number)  # a real-time signal, which has none
+
+
+def _take_terminal() -> None:
+    """In the agent's own process, before it is the agent."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
+    try:
+        os.tcsetpgrp(0, os.getpgrp())
+    except OSError:
+        pass  # it reads from a pipe
+    finally:
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTTOU})
 
 
 def _continue_if_suspended(pid: int) -> None:

@@ -11,6 +11,7 @@ from baton.model import Status, Value
 from baton.processes import Process, end_processes, marked_processes, started_at
 from baton.sessions import handover
 from baton.sessions.ending import end_job, end_session
+from baton.sessions.launch import session_name
 from baton.sessions.model import State
 from baton.tmux import NoServer, Tmux
 
@@ -89,7 +90,9 @@ def fail_job(settings: Settings, jobs: Jobs, session: Session, detail: str) -> N
 
     try:
         job = jobs.get_job(session.job_id)
-        ours = (job.claimed_by or "").startswith(f"{session.host}:{session.name}:")
+        # A runner claims in the name of its session; for a worker's job, the name tells the attempt.
+        claimed_here = (job.claimed_by or "").startswith(f"{session.host}:{session.name}:")
+        ours = claimed_here or session.name == session_name(job)
         if job.status is Status.RUNNING and ours and end_job(jobs, job.job_id, job.attempt, detail):
             send_unsent(jobs, settings, job, tries=1)
     except BatonError:

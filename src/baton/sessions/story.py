@@ -85,16 +85,27 @@ class Story:
             return f"the job took longer than {self.job.timeout_sec} s"
         if time.monotonic() - self._heard <= self.job.idle_timeout_sec + slack_sec:
             return None
-        last = self.jobs.events_after(self.job.job_id, self._heard_seq - 1)
-        if last and last[-1].event is EventName.PERMISSION_REQUIRED:
+        if self._waits():
             return None
         return f"nothing was heard of the job for {self.job.idle_timeout_sec} s"
+
+    def silent(self, for_sec: float) -> bool:
+        """Whether there is a job that has said nothing for so long, and does not wait for a person's permission."""
+        return self.status() is not None and time.monotonic() - self._heard >= for_sec and not self._waits()
+
+    def _waits(self) -> bool:
+        if self.job is None:
+            return False
+        last = self.jobs.events_after(self.job.job_id, self._heard_seq - 1)
+        return bool(last) and last[-1].event is EventName.PERMISSION_REQUIRED
 
     def _say(self, event: EventName, text: str, data: dict[str, Any] | None = None) -> None:
         if self.job is None:
             return
         try:
             record(self.jobs, self.job.job_id, event, detail=text, data=data, attempt=self.job.attempt)
-        except (EventRefused, StaleAttempt):
-            return  # the job's story is over, or another's
+        except EventRefused:
+            pass  # its story is over; a hook that said so may have been ended before it sent that
+        except StaleAttempt:
+            return  # another's
         self._outbox.send(self.job)

@@ -1,0 +1,199 @@
+"""A job from its registration to its end, done by a real agent program."""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from agents.model_service import Fail, Run, Say
+
+CLAUDE, CODEX, GEMINI = "claude-code", "codex", "gemini"
+HEADLESS = ("--headless",)
+
+
+@pytest.mark.parametrize("mode", [HEADLESS, ()], ids=["headless", "interactive"])
+@pytest.mark.parametrize("agent", [CLAUDE, CODEX])
+def test_a_job_is_done_and_its_result_was_looked_at(world, agent, mode):
+    world.model.will(Run("echo hello > out.txt"), Say("I wrote it."))
+    job = world.job("write out.txt", "--expect", "out.txt", "--validate", "grep -q hello out.txt", agent=agent)
+    world.baton("session", "create", "s", "--job", job, *mode)
+    done = world.ended(job)
+    assert (done["status"], done["detail"]) == ("completed", "I wrote it."), world.events(job)
+    assert (world.work / "out.txt").read_text() == "hello\n"
+    told = [event for event, _ in world.events(job)]
+    assert (told[0], told[-1]) == ("started", "completed")
+    assert told.count("completed") == 1
+    session = world.session_ended("s")
+    assert session["conversation_id"]
+    assert session["state"] == ("terminated" if mode else "stopped")
+
+
+@pytest.mark.parametrize("mode", [HEADLESS, ()], ids=["headless", "interactive"])
+def test_claude_is_sent_back_until_its_result_is_there(world, mode):
+    world.model.will(Say("Done!"), Run("echo hello > out.txt"), Say("Now it is there."))
+    job = world.job("write out.txt", "--expect", "out.txt", agent=CLAUDE)
+    world.baton("session", "create", "s", "--job", job, *mode)
+    done = world.ended(job)
+    assert (done["status"], done["detail"]) == ("completed", "Now it is there."), world.events(job)
+    assert "out.txt is missing" in world.model.asked_last
+    assert [event for event, _ in world.events(job)].count("started") == 1
+
+
+def test_codex_without_a_terminal_is_sent_back_in_the_same_conversation(world):
+    world.model.will(Say("Done!"), Run("echo hello > out.txt"), Say("Now it is there."))
+    job = world.job("write out.txt", "--expect", "out.txt", agent=CODEX)
+    world.baton("session", "create", "s", "--job", job, "--headless")
+    assert world.ended(job)["status"] == "completed", world.events(job)
+    for text in ("write out.txt", "Done!", "out.txt is missing"):
+        assert text in world.model.asked_last
+
+
+def test_codex_on_the_terminal_cannot_be_sent_back_and_says_what_is_missing(world):
+    world.model.will(Say("Done!"))
+    job = world.job("write out.txt", "--expect", "out.txt", agent=CODEX)
+    world.baton("session", "create", "s", "--job", job)
+    done = world.ended(job)
+    assert done["status"] == "error"
+    assert "out.txt is missing" in done["detail"]
+
+
+@pytest.mark.parametrize("mode", [HEADLESS, ()], ids=["headless", "interactive"])
+def test_an_agent_that_never_mends_it_is_given_up_on(world, mode):
+    job = world.job("write out.txt", "--expect", "out.txt", agent=CLAUDE)
+    world.baton("session", "create", "s", "--job", job, *mode)
+    done = world.ended(job)
+    assert done["status"] == "error"
+    assert "out.txt is missing" in done["detail"]
+    assert len(world.model.asked) <= 5
+
+
+AWKWARD = "--version\n-- 'single' \"double\" `touch canary` $(touch canary) #(touch canary) \\ é 日本 ;\nlast line;"
+
+
+@pytest.mark.parametrize("mode", [HEADLESS, ()], ids=["headless", "interactive"])
+@pytest.mark.parametrize("agent", [CLAUDE, CODEX])
+def test_the_prompt_arrives_as_it_is(world, agent, mode):
+    job = world.job(AWKWARD, agent=agent)
+    world.baton("session", "create", "s", "--job", job, *mode)
+    assert world.ended(job)["status"] == "completed", world.events(job)
+    assert any(AWKWARD in text for text in world.model.texts_asked()), world.model.asked_last
+    assert not list(world.folder.rglob("canary"))
+
+
+@pytest.mark.parametrize("agent", [CLAUDE, CODEX])
+def test_a_very_long_prompt_goes_in_without_a_terminal(world, agent):
+    prompt = "A long story. " * 30_000 + "The end."
+    job = world.job("-", agent=agent, stdin=prompt)
+    world.baton("session", "create", "s", "--job", job, "--headless")
+    assert world.ended(job)["status"] == "completed", world.events(job)
+    assert any(prompt in text for text in world.model.texts_asked())
+
+
+@pytest.mark.parametrize("agent", [CLAUDE, CODEX])
+def test_a_very_long_prompt_on_the_terminal_is_refused_before_anything_is_made(world, agent):
+    job = world.job("-", agent=agent, stdin="A long story. " * 30_000)
+    assert "--headless" in world.baton.refused("session", "create", "s", "--job", job)
+    assert world.record(job)["status"] == "pending"
+    assert world.baton("session", "list", "--all", "--json").json == []
+
+
+# -- trouble -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("agent", "mode"), [(CLAUDE, HEADLESS), (CLAUDE, ()), (CODEX, HEADLESS)])
+def test_a_model_service_that_refuses_is_an_error_in_its_words(world, agent, mode):
+    world.model.will(*[Fail(400, "the stars are not right")] * 10)
+    job = world.job("do it", "--timeout", "60", agent=agent)
+    world.baton("session", "create", "s", "--job", job, *mode)
+    done = world.ended(job)
+    assert done["status"] == "error"
+    assert "the stars are not right" in done["detail"]
+
+
+def test_codex_on_the_terminal_waits_for_a_person_until_the_jobs_time_is_up(world):
+    """Of a turn that failed it tells nobody but whoever looks."""
+    world.model.will(*[Fail(400, "the stars are not right")] * 10)
+    job = world.job("do it", "--timeout", "5", agent=CODEX)
+    world.baton("session", "create", "s", "--job", job)
+    done = world.ended(job, within_sec=25)
+    assert (done["status"], done["detail"]) == ("error", "the session was stopped: the job took longer than 5 s")
+
+
+@pytest.mark.parametrize("agent", [CLAUDE, CODEX])
+def test_a_model_service_that_is_away_is_an_error_in_bounded_time(world, agent, dead_url):
+    world.point_at(dead_url)
+    job = world.job("do it", "--timeout", "20", agent=agent)
+    world.baton("session", "create", "s", "--job", job, "--headless")
+    done = world.ended(job, within_sec=40)
+    assert done["status"] == "error"
+    assert "onnect" in done["detail"], done["detail"]
+
+
+def test_claude_that_was_not_allowed_its_tools_says_which(world):
+    world.allow("Read")
+    world.model.will(Run("echo hello > out.txt"), Say("I was not allowed to."))
+    job = world.job("write out.txt", agent=CLAUDE)
+    world.baton("session", "create", "s", "--job", job, "--headless")
+    assert "Bash" in world.ended(job)["detail"]
+
+
+def test_a_long_command_on_the_terminal_is_not_taken_for_silence(world):
+    world.model.will(Run("sleep 45; echo hello > out.txt"), Say("I wrote it."))
+    job = world.job("write out.txt", "--idle-timeout", "30", agent=CLAUDE)
+    world.baton("session", "create", "s", "--job", job)
+    assert world.ended(job, within_sec=80)["status"] == "completed", world.events(job)
+    assert ("progress", "it is working") in world.events(job)
+
+
+# -- permissions ---------------------------------------------------------------------------------------------
+
+
+def test_a_permission_that_claude_asks_for_is_an_event_and_can_be_given(world):
+    world.allow("Read")
+    world.model.will(Run("echo hello > out.txt"), Say("I wrote it."))
+    job = world.job("write out.txt", "--expect", "out.txt", agent=CLAUDE)
+    world.baton("session", "create", "s", "--job", job)
+    asked = ("permission_required", "Bash: echo hello > out.txt")
+    world.until(lambda: asked in world.events(job), "the question to become an event")
+    world.until(lambda: "Do you want to" in world.screen("s"), "the question to be on the screen")
+    assert world.record(job)["status"] == "running"
+    assert not (world.work / "out.txt").exists()
+    world.baton("session", "send", "s", "--key", "1")
+    assert world.ended(job)["status"] == "completed", world.events(job)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root is refused")
+def test_claude_as_root_skips_no_permissions(world):
+    job = world.job("write out.txt", agent=CLAUDE)
+    refused = world.baton.refused("session", "create", "s", "--job", job, "--yolo")
+    assert "as root" in refused
+    assert world.record(job)["status"] == "pending"
+
+
+def test_codex_skips_permissions_only_with_yolo(world):
+    """Its sandbox keeps the work folder's own settings read-only."""
+    touch = "mkdir -p .codex && touch .codex/x"
+    world.model.will(Run(touch), Say("Done."))
+    job = world.job("try it", agent=CODEX)
+    world.baton("session", "create", "tame", "--job", job, "--headless")
+    world.ended(job)
+    assert not (world.work / ".codex" / "x").exists()
+    world.model.will(Run(touch), Say("Done."))
+    job = world.job("try it", agent=CODEX)
+    world.baton("session", "create", "wild", "--job", job, "--headless", "--yolo")
+    world.ended(job)
+    assert (world.work / ".codex" / "x").exists()
+    assert world.session("wild")["yolo"] is True
+
+
+# -- gemini --------------------------------------------------------------------------------------------------
+
+
+def test_gemini_does_a_job_without_a_terminal(world):
+    world.model.will(Say("Done!"), Run("echo hello > out.txt"), Say("I wrote it."))
+    job = world.job("write out.txt", "--expect", "out.txt", agent=GEMINI)
+    world.baton("session", "create", "s", "--job", job, "--headless", "--yolo")
+    done = world.ended(job, within_sec=120)
+    assert (done["status"], done["detail"]) == ("completed", "I wrote it."), world.events(job)
+    assert "out.txt is missing" in world.model.asked_last

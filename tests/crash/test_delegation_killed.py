@@ -1,0 +1,262 @@
+"""Everything that takes part in a delegation is killed in the middle of it, one at a time: the job reaches a true end or
+is taken up again, never both, and is never `running` for ever. And the monitor's half of R6."""
+
+from __future__ import annotations
+
+import glob
+import os
+import signal
+import subprocess
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from support.office import Office, wait_until
+
+LEASE_SEC = 2
+WORK = "echo $$ > agent; while ! test -e enough; do sleep 0.05; done; echo done > out"
+VALIDATE = "echo x >> validated"
+
+
+@pytest.fixture
+def office(tmp_path):
+    with Office(tmp_path, BATON_LEASE_SEC=str(LEASE_SEC)) as office:
+        yield office
+
+
+def begin(office):
+    """A submitted job in the middle of its work, and a monitor."""
+    monitor = office.start("monitor", "--interval", "0.3")
+    monitor.says("watching")
+    submit = office.start("submit", WORK, "--expect", "out", "--validate", VALIDATE)
+    submit.says("started")
+    wait_until((office.folder / "agent").exists)
+    return monitor, submit, office.the_job()["job_id"]
+
+
+def kill(pid):
+    os.kill(pid, signal.SIGKILL)
+
+
+def the_agent(office, *_):
+    kill(int((office.folder / "agent").read_text()))
+
+
+def the_runner(office, _monitor, _submit, job_id):
+    kill(office.session_of(job_id)["pane_pid"])
+
+
+def the_pane(office, _monitor, _submit, job_id):
+    office.tmux("kill-pane", "-t", office.session_of(job_id)["pane_id"])
+
+
+def the_tmux_server(office, *_):
+    kill(int(office.tmux("display-message", "-p", "#{pid}")))
+
+
+def the_subscriber(_office, _monitor, submit, _job_id):
+    submit.kill()
+
+
+def the_broker(office, *_):
+    kill(next(iter(office.processes("nats-server"))))
+
+
+def the_monitor(_office, monitor, *_):
+    monitor.kill()
+
+
+def check(office, job_id, status):
+    """One end, and only one; in the audit log too; nothing at work any more."""
+    job = office.wait_for_status(job_id, "completed", "error", "cancelled")
+    assert job["status"] == status, job
+    log = office.audit(job_id)
+    ends = [line["to"] for line in log if line["event"] == "status_changed" and line["to"] in ("completed", "error")]
+    said = [line["payload"]["event"] for line in log if line["event"] == "published"]
+    assert ends == [status]
+    assert said.count("completed") + said.count("error") == 1
+    assert office("logs", job_id, "--verify").code == 0
+    wait_until(lambda: not office.sessions() and not office.agents(), "for an empty house")
+    validated = office.folder / "validated"
+    assert (validated.read_text().count("x") if validated.exists() else 0) == (status == "completed")
+
+
+@pytest.mark.parametrize(
+    ("victim", "status", "code"),
+    [
+        (the_agent, "error", 1),
+        (the_runner, "error", 1),
+        (the_pane, "error", 1),
+        (the_tmux_server, "error", 1),
+        (the_subscriber, "completed", None),
+        (the_broker, "completed", 0),
+        (the_monitor, "completed", 0),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_one_is_killed_in_the_middle_of_a_job(office, figure, victim, status, code):
+    monitor, submit, job_id = begin(office)
+    began = time.monotonic()
+    victim(office, monitor, submit, job_id)
+    if status == "completed":
+        (office.folder / "enough").write_text("")
+    check(office, job_id, status)
+    took = time.monotonic() - began
+    if code is not None:
+        assert submit.end().code == code
+    if victim is the_monitor:
+        office.start("monitor", "--interval", "0.3")
+    wait_until(lambda: office("registry", "stats", "--json").json["unsent"] == 0, "until all is sent")
+    figure(f"SIGKILL of {victim.__name__.replace('_', ' ')}", f"{status}, {took:.1f} s later", held=took < 30)
+
+
+@pytest.mark.parametrize("victim", [the_agent, the_runner, the_tmux_server], ids=lambda each: each.__name__)
+def test_without_a_monitor_whoever_waits_for_the_job_notices(office, victim):
+    submit = office.start("submit", WORK, "--expect", "out")
+    submit.says("started")
+    wait_until((office.folder / "agent").exists)
+    victim(office, None, submit, job_id := office.the_job()["job_id"])
+    assert submit.end().code == 1
+    check(office, job_id, "error")
+
+
+def test_a_killed_workers_job_is_finished_all_the_same(office, figure):
+    office.start("monitor", "--interval", "0.3")
+    job_id = office("register", WORK, "--expect", "out", "--validate", VALIDATE).text
+    worker = office.start("worker", "--concurrency", "2")
+    wait_until((office.folder / "agent").exists)
+    worker.kill()
+    time.sleep(LEASE_SEC * 1.5)  # the lease is kept up without it
+    assert office.job(job_id)["status"] == "running"
+    (office.folder / "enough").write_text("")
+    check(office, job_id, "completed")
+    figure("SIGKILL of the worker", "completed", held=office.job(job_id)["attempt"] == 1)
+
+
+def test_the_runner_of_a_workers_job_is_killed(office, figure):
+    office.start("monitor", "--interval", "0.3")
+    job_id = office("register", WORK).text
+    worker = office.start("worker", "--max-jobs", "1")
+    wait_until((office.folder / "agent").exists)
+    began = time.monotonic()
+    kill(office.session_of(job_id)["pane_pid"])
+    check(office, job_id, "error")
+    assert worker.end().code == 0
+    figure("SIGKILL of a worker's runner", f"error, {time.monotonic() - began:.1f} s later", held=True)
+
+
+def test_a_holder_that_died_before_it_began_is_followed_by_the_next(office, figure):
+    office.start("monitor", "--interval", "0.3")
+    job_id = office("register", "echo $BATON_ATTEMPT > out", "--expect", "out", "--max-attempts", "2").text
+    assert office("pick", "--lease", "1").text == job_id
+    worker = office.start("worker", "--max-jobs", "1")
+    assert worker.end().code == 0
+    check_attempt(office, job_id)
+    figure("A holder that died before it began", "taken up again, completed on attempt 2", held=True)
+
+
+def check_attempt(office, job_id):
+    job = office.job(job_id)
+    assert (job["status"], job["attempt"]) == ("completed", 2)
+    assert (office.folder / "out").read_text() == "2\n"
+
+
+def test_a_runner_that_hangs_is_followed_by_the_next_and_changes_nothing_when_it_wakes(office, figure):
+    office.start("monitor", "--interval", "0.3").says("watching")
+    work = "test $BATON_ATTEMPT = 1 && { touch first; sleep 1234; }; echo $BATON_ATTEMPT > out"
+    submit = office.start("submit", work, "--expect", "out", "--max-attempts", "2")
+    wait_until((office.folder / "first").exists)
+    job_id = office.the_job()["job_id"]
+    with hung(office.session_of(job_id)["pane_pid"]):
+        assert submit.end().code == 0
+    check_attempt(office, job_id)
+    wait_until(lambda: not office.sessions() and not office.agents())
+    assert [line["to"] for line in office.audit(job_id) if line["event"] == "status_changed"] == [
+        "running", "running", "completed",
+    ]  # fmt: skip
+    figure("A runner that hangs past its lease", "taken up again, completed on attempt 2", held=True)
+
+
+@contextmanager
+def hung(pid):
+    """The process gets no further than its next system call. A mere SIGSTOP would not do: tmux wakes what it started."""
+    tracer = subprocess.Popen(["strace", "-f", "-qq", "-o", "/dev/null", "-p", str(pid)])
+    try:
+        wait_until(lambda: f"TracerPid:\t{tracer.pid}\n" in Path(f"/proc/{pid}/status").read_text())
+        tracer.send_signal(signal.SIGSTOP)
+        yield
+    finally:
+        tracer.kill()
+        tracer.wait()
+
+
+def test_jobs_whose_submitter_was_killed_before_they_began_do_not_wait_for_ever(office, figure):
+    (office.folder / "batch").write_text('{"prompt": "sleep 1234"}\n{"prompt": "true"}\n')
+    submit = office.start("submit", "--batch", "batch", "--parallel", "1")
+    submit.says("started")
+    submit.kill()
+    first, second = (office.jobs("--status", status)[0]["job_id"] for status in ("running", "pending"))
+    said = office("monitor", "--once", BATON_LEASE_SEC="60").out
+    assert second not in said  # it may be about to begin it
+    (library,) = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
+    later = {"LD_PRELOAD": library, "FAKETIME": "+40s", "DONT_FAKE_MONOTONIC": "1"}
+    said = office("monitor", "--once", **later).out
+    assert f"job {second}: whoever submitted it ended before it began: ended as error" in said
+    assert office.job(second)["status"] == "error"
+    assert office.job(first)["status"] == "running"
+    office("cancel", first)
+    wait_until(lambda: not office.sessions())
+    figure("SIGKILL of the submitter of a batch", "what had not begun is an error, what had goes on", held=True)
+
+
+def test_of_two_monitors_one_is_killed_and_the_other_takes_over(office, figure):
+    first = office.start("monitor", "--interval", "0.5")
+    first.says("watching")
+    second = office.start("monitor", "--interval", "0.5")
+    second.says("standing by")
+    job_id = office.detached(WORK)
+    first.kill()
+    began = time.monotonic()
+    second.says("watching")
+    took = time.monotonic() - began
+    kill(office.session_of(job_id)["pane_pid"])
+    check(office, job_id, "error")
+    assert f"session job-{job_id}-1: its session is gone from tmux: terminated" in second.out
+    figure("Two monitors, one killed", f"the other took over after {took:.2f} s (interval 0.5 s)", held=took < 1.5)
+
+
+def test_killed_monitors_lose_nothing_and_validate_nothing_twice(office, figure, full, seed):
+    """Some jobs end by themselves, some lose their runner; monitors that see to them are killed in mid-sweep."""
+    chance, began = Random(seed), time.monotonic()
+    jobs = {}
+    kills = 0
+    while kills < (300 if full else 20):
+        monitor = office.start("monitor", "--interval", "0.05")
+        number = len(jobs)
+        dies = chance.random() < 0.5
+        work = "sleep 0.1; kill -9 $PPID; sleep 1234" if dies else f"sleep 0.1; echo x > out.{number}"
+        job_id = office.detached(
+            work, "--expect", f"out.{number}", "--validate", f"echo x >> validated.{number}",
+            *(("--agent", "shell") if chance.random() < 0.5 else ()),
+        )  # fmt: skip
+        jobs[job_id] = (number, "error" if dies else "completed")
+        time.sleep(chance.uniform(0, 0.6))
+        monitor.kill()
+        kills += 1
+    last = office.start("monitor", "--interval", "0.3")
+    wrong = []
+    for job_id, (number, status) in jobs.items():
+        job = office.wait_for_status(job_id, "completed", "error")
+        path = office.folder / f"validated.{number}"
+        validated = path.read_text().count("x") if path.exists() else 0
+        ends = [line for line in office.audit(job_id) if line["event"] == "status_changed" and line["to"] != "running"]
+        if job["status"] != status or validated != (status == "completed") or len(ends) != 1:
+            wrong.append(f"{job_id}: {job['status']} instead of {status}, validated {validated} times, {ends}")
+    wait_until(lambda: not office.sessions() and not office.agents(), "for an empty house")
+    wait_until(lambda: office("registry", "stats", "--json").json["unsent"] == 0, "until all is sent")
+    last.kill()
+    text = f"{kills} kills, {len(jobs)} jobs, {len(wrong)} wrong in {time.monotonic() - began:.0f} s {wrong[:3] or ''}"
+    figure("R6 killed monitors", text.strip(), held=not wrong, seed=seed)

@@ -1,0 +1,233 @@
+"""The installed command with a tmux server, a broker and everything else of its own: agents at work, as a user sees
+them, and at the end the proof that nothing of it is left."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import select
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from typing import TYPE_CHECKING, Self
+
+from support.command import BATON, Baton, Result, interruptible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PATIENCE_SEC = 40.0
+_ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[=>])")
+
+
+def wait_until(true: Callable[[], object], what: str = "", patience_sec: float = PATIENCE_SEC):
+    """What `true` gives, once it is something."""
+    deadline = time.monotonic() + patience_sec
+    while not (found := true()):
+        assert time.monotonic() < deadline, f"waited in vain {what or 'for it'}"
+        time.sleep(0.02)
+    return found
+
+
+class Office(Baton):
+    """`folder` is home and working directory. Every process that was started from here has it in its environment, and
+    is found by that: at the end there must be none."""
+
+    def __init__(self, folder, **env: str) -> None:
+        # A socket's path must be short; pytest's folders are not.
+        self._sockets = tempfile.mkdtemp(prefix="baton-t-", dir="/tmp")
+        self.socket = os.path.join(self._sockets, "s")
+        super().__init__(folder, BATON_TMUX_SOCKET=self.socket, BATON_AGENT="shell", **env)
+        self._mark = f"HOME={folder}".encode()
+        self._started: list[Running] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def start(self, *arguments: str, terminal: bool = False, **env: str) -> Running:
+        """Runs the command beside the test."""
+        running = (Terminal if terminal else Running)(self, arguments, env)
+        self._started.append(running)
+        return running
+
+    def submit(self, *arguments: str, code: int | None = 0, **more) -> Result:
+        return self("submit", *arguments, code=code, **more)
+
+    def detached(self, *arguments: str, **env: str) -> str:
+        """The id of a job that is at work now."""
+        return self("submit", "--detach", *arguments, **env).text
+
+    def job(self, job_id: str) -> dict:
+        return self("get", job_id).json
+
+    def jobs(self, *arguments: str) -> list[dict]:
+        return self("list", "--json", *arguments).json
+
+    def the_job(self) -> dict:
+        found = self.jobs()
+        assert len(found) == 1, found
+        return found[0]
+
+    def wait_for_status(self, job_id: str, *statuses: str) -> dict:
+        return wait_until(lambda: (job := self.job(job_id))["status"] in statuses and job, f"for {statuses}")
+
+    def sessions(self, *arguments: str) -> list[dict]:
+        return self("session", "list", "--json", *arguments).json
+
+    def session_of(self, job_id: str) -> dict:
+        return next(each for each in self.sessions("--all") if job_id in (each["job_id"], each["made_for"]))
+
+    def audit(self, job_id: str) -> list[dict]:
+        return [json.loads(line) for line in self("logs", job_id, "--json").out.splitlines()]
+
+    def tmux(self, *arguments: str) -> str:
+        done = subprocess.run(
+            ["tmux", "-S", self.socket, *arguments], capture_output=True, text=True, timeout=20, check=False
+        )
+        return done.stdout.strip()
+
+    def processes(self, also: str = "") -> dict[int, str]:
+        """Everything alive that came from here, by the environment it has; `also` must be in its command line."""
+        found = {}
+        for name in filter(str.isdecimal, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{name}/environ", "rb") as file:
+                    if self._mark not in file.read().split(b"\0"):
+                        continue
+                with open(f"/proc/{name}/cmdline", "rb") as file:
+                    command = file.read().replace(b"\0", b" ").decode(errors="replace").strip()
+            except OSError:
+                continue
+            if command and also in command and int(name) != os.getpid():
+                found[int(name)] = command
+        return found
+
+    def agents(self) -> dict[int, str]:
+        """What agents run, and what they have started."""
+        return {pid: command for pid, command in self.processes().items() if _environ(pid, "BATON_SESSION_ID")}
+
+    def close(self) -> None:
+        """Ends what the test itself started, then sees whether anything else is left: that fails the test."""
+        for running in self._started:
+            running.kill()
+        try:
+            # The broker last: a runner that is about to end would start it again.
+            self._gone_within(5, "nats-server")
+            self("broker", "down", code=None)
+            left = self._gone_within(5)
+            for pid in left:
+                os.kill(pid, signal.SIGKILL)
+            assert not left, f"left behind: {left}"
+        finally:
+            shutil.rmtree(self._sockets, ignore_errors=True)
+
+    def _gone_within(self, seconds: float, but: str | None = None) -> dict[int, str]:
+        deadline = time.monotonic() + seconds
+        while True:
+            left = {pid: command for pid, command in self.processes().items() if but is None or but not in command}
+            if not left or time.monotonic() > deadline:
+                return left
+            time.sleep(0.02)
+
+
+def _environ(pid: int, name: str) -> bool:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return any(each.startswith(f"{name}=".encode()) for each in file.read().split(b"\0"))
+    except OSError:
+        return False
+
+
+class Running:
+    """A command beside the test; what it prints goes to files, so that it never waits for us."""
+
+    def __init__(self, office: Office, arguments: tuple[str, ...], env: dict[str, str]) -> None:
+        base = tempfile.mktemp(prefix="running-", dir=office._sockets)
+        self._paths = (f"{base}.out", f"{base}.err")
+        with open(self._paths[0], "wb") as out, open(self._paths[1], "wb") as err:
+            self.process = subprocess.Popen(
+                [BATON, *arguments], cwd=office.folder, env=office.env | env, stdin=subprocess.DEVNULL,
+                stdout=out, stderr=err, preexec_fn=interruptible,
+            )  # fmt: skip
+
+    @property
+    def out(self) -> str:
+        with open(self._paths[0]) as file:
+            return file.read()
+
+    @property
+    def err(self) -> str:
+        with open(self._paths[1]) as file:
+            return file.read()
+
+    def says(self, text: str, patience_sec: float = PATIENCE_SEC) -> str:
+        wait_until(lambda: text in self.out + self.err, f"for {text!r}", patience_sec)
+        return self.out
+
+    def signal(self, number: int) -> None:
+        self.process.send_signal(number)
+
+    def end(self, patience_sec: float = PATIENCE_SEC) -> Result:
+        self.process.wait(patience_sec)
+        return Result(subprocess.CompletedProcess([], self.process.returncode, self.out, self.err))
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+
+
+class Terminal(Running):
+    """The same on a terminal: `screen` is all it ever showed, escape sequences left out."""
+
+    def __init__(self, office: Office, arguments: tuple[str, ...], env: dict[str, str]) -> None:
+        self._master, slave = pty.openpty()
+        self._shown = b""
+
+        def on_this_terminal() -> None:
+            interruptible()
+            os.login_tty(slave)
+
+        self.process = subprocess.Popen(
+            [BATON, *arguments], cwd=office.folder, env=office.env | {"TERM": "xterm-256color", "COLUMNS": "150"} | env,
+            preexec_fn=on_this_terminal, pass_fds=(slave,),
+        )  # fmt: skip
+        os.close(slave)
+
+    @property
+    def raw(self) -> str:
+        while select.select([self._master], [], [], 0)[0]:
+            try:
+                piece = os.read(self._master, 65536)
+            except OSError:
+                break  # its other end is closed
+            if not piece:
+                break
+            self._shown += piece
+        return self._shown.decode(errors="replace")
+
+    @property
+    def screen(self) -> str:
+        return _ESCAPES.sub("", self.raw)
+
+    out = screen
+    err = property(lambda _: "")
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def end(self, patience_sec: float = PATIENCE_SEC) -> Result:
+        wait_until(lambda: self.raw is not None and self.process.poll() is not None, "for its end", patience_sec)
+        return Result(subprocess.CompletedProcess([], self.process.returncode, self.screen, ""))
+
+    def kill(self) -> None:
+        super().kill()
+        if self._master >= 0:
+            os.close(self._master)
+            self._master = -1

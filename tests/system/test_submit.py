@@ -1,0 +1,409 @@
+"""One command hands work to an agent and returns when it is truly done; what is said about it is true in every case."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+
+import pytest
+
+from support.brokers import free_port
+from support.command import Baton
+from support.office import Office, wait_until
+
+
+@pytest.fixture
+def office(tmp_path):
+    with Office(tmp_path) as office:
+        yield office
+
+
+def events_of(result):
+    return [json.loads(line)["event"] for line in result.out.splitlines()]
+
+
+# -- how it ends ---------------------------------------------------------------------------------------------
+
+
+def test_work_that_is_done_is_exit_code_0_and_the_last_line_names_the_log(office, tmp_path):
+    done = office.submit("echo hi > out.txt", "--expect", "out.txt", "--json")
+    assert events_of(done) == ["started", "completed"]
+    job = office.the_job()
+    assert job["status"] == "completed"
+    log = str(tmp_path / ".hermes" / "delegate_job_logs" / job["job_id"])
+    assert done.err.splitlines()[-1] == f"log: {log}"
+    assert office("logs", job["job_id"], "--verify").code == 0
+    with open(tmp_path / ".hermes" / "jobs" / f"{job['job_id']}.subscriber.out") as file:
+        assert file.read() == done.out
+    assert office.sessions() == []
+
+
+def test_the_file_that_is_missing_is_named(office):
+    done = office.submit("true", "--expect", "out.txt", code=1)
+    assert "out.txt is missing" in done.out
+    assert office.the_job()["status"] == "error"
+
+
+def test_a_file_that_was_there_before_is_no_result_unless_that_is_allowed(office, tmp_path):
+    (tmp_path / "out.txt").write_text("old")
+    os.utime(tmp_path / "out.txt", (time.time() - 60,) * 2)
+    done = office.submit("true", "--expect", "out.txt", code=1)
+    assert "out.txt was there before and has not changed" in done.out
+    office.submit("true", "--expect", "out.txt", "--allow-existing")
+
+
+def test_the_validation_decides(office):
+    office.submit("echo 3 > n", "--validate", "grep -q 3 n")
+    done = office.submit("echo 4 > n", "--validate", "grep 3 n || echo it is not 3 && false", code=1)
+    assert "it is not 3" in done.out
+
+
+def test_a_command_that_fails_is_an_error_with_its_exit_code(office):
+    done = office.submit("exit 7", code=1)
+    assert "exit code 7" in done.out
+    assert office.the_job()["status"] == "error"
+
+
+@pytest.mark.parametrize(
+    ("limit", "words"), [("--timeout", "3 s have passed"), ("--idle-timeout", "nothing was heard for 3 s")]
+)
+def test_work_that_takes_too_long_is_ended_with_everything_it_started(office, limit, words):
+    done = office.submit("setsid sleep 1234 & sleep 1235", limit, "3", code=2)
+    assert words in done.err
+    assert office.the_job()["status"] == "error"
+    assert words in office.the_job()["detail"]
+    assert office.agents() == {}
+    assert office.sessions() == []
+
+
+def test_what_is_cancelled_from_another_terminal_is_exit_code_4_and_ended(office):
+    running = office.start("submit", "sleep 1234")
+    job_id = wait_until(lambda: office.jobs("--status", "running"))[0]["job_id"]
+    running.says("started")
+    office("cancel", job_id)
+    assert running.end().code == 4
+    wait_until(lambda: not office.agents())
+    assert office.job(job_id)["status"] == "cancelled"
+    assert office.session_of(job_id)["state"] == "stopped"
+
+
+def test_an_agent_that_says_it_is_done_too_early_is_refused_and_may_mend_it(office):
+    work = "baton publish --event completed || echo x > late.txt; baton publish --event completed --detail mended"
+    done = office.submit(work, "--expect", "late.txt", "--json")
+    assert events_of(done) == ["started", "completed"]
+    assert json.loads(done.out.splitlines()[-1])["detail"] == "mended"
+    validated = [line["ok"] for line in office.audit(office.the_job()["job_id"]) if line["event"] == "validated"]
+    assert validated == [False, True]
+
+
+# -- detached ------------------------------------------------------------------------------------------------
+
+
+def test_detached_work_goes_on_and_wait_gives_its_exit_code(office, tmp_path):
+    good = office.detached("sleep 0.5; echo hi > out.txt", "--expect", "out.txt")
+    bad = office("submit", "--detach", "--json", "exit 1").json["job_id"]
+    assert office("wait", good).out == f"{good}\tcompleted\n"
+    assert office("wait", "--job", bad, code=1).out == f"{bad}\terror\n"
+    assert office("wait", good, bad, "--json", code=1).json == {good: "completed", bad: "error"}
+    wait_until(lambda: not office.sessions())
+
+
+def test_waiting_gives_up_and_the_work_goes_on(office):
+    job_id = office.detached("sleep 1234")
+    assert "1 s have passed" in office("wait", job_id, "--timeout", "1", code=2).err
+    assert office.job(job_id)["status"] == "running"
+    office("cancel", job_id)
+    assert office("wait", job_id, code=4).out == f"{job_id}\tcancelled\n"
+    wait_until(lambda: not office.sessions())
+
+
+def test_once_more_with_retry(office, tmp_path):
+    office.submit("test -e ready && echo x > out", "--expect", "out", "--timeout", "50", code=1)
+    first = office.the_job()
+    (tmp_path / "ready").write_text("")
+    done = office("retry", "--job", first["job_id"], "--json")
+    assert events_of(done)[-1] == "completed"
+    again = next(each for each in office.jobs() if each["job_id"] != first["job_id"])
+    assert {name: again[name] for name in ("prompt", "timeout_sec", "expected_artifacts", "workdir", "agent")} == {
+        name: first[name] for name in ("prompt", "timeout_sec", "expected_artifacts", "workdir", "agent")
+    }
+    assert office.job(first["job_id"])["status"] == "error"
+
+
+# -- somebody who is there already ---------------------------------------------------------------------------
+
+
+def test_a_running_session_does_what_it_is_given(office, tmp_path):
+    office("session", "create", "helper")
+    done = office.submit("pwd > where; echo $$ >> where", "--session", "helper", "--expect", "where", "--json")
+    assert events_of(done) == ["started", "completed"]
+    assert (tmp_path / "where").read_text().startswith(str(tmp_path))
+    assert office.submit("false", "--session", "helper", code=1)
+    assert [each["name"] for each in office.sessions()] == ["helper"]
+    office("session", "stop", "helper")
+    assert "is stopped" in office.refused("submit", "x", "--session", "helper")
+
+
+def test_a_live_agent_of_another_home_gets_it_by_its_name(office, tmp_path):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    there = Baton(folder)
+    there.env = office.env
+    there("session", "create", "gpu")
+    done = office.submit("pwd > where", "--to", "gpu", "--expect", "where", "--json")
+    assert events_of(done) == ["started", "completed"]
+    assert f"belongs to {folder}/.hermes: the job is registered there" in done.err
+    assert (folder / "where").read_text() == f"{folder}\n"
+    assert [job["status"] for job in there("list", "--json").json] == ["completed"]
+    there("session", "stop", "gpu")
+    assert "gpu" in office.refused("submit", "x", "--to", "gpu")
+
+
+def test_a_live_agent_on_another_host_gets_it_through_the_shared_registry(office, tmp_path, postgres):
+    url = postgres.new_url()
+    shared = {"BATON_REGISTRY": url, "BATON_DIRECTORY": url}
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    there = Baton(folder)
+    there.env = office.env | shared | {"BATON_HOST": "build-7"}
+    there("session", "create", "gpu")
+    done = office.submit("pwd > where", "--to", "gpu", "--expect", "where", "--json", **shared)
+    assert events_of(done) == ["started", "completed"]
+    assert json.loads(done.out.splitlines()[0])["data"]["host"] == "build-7"
+    assert (folder / "where").read_text() == f"{folder}\n"
+    assert "needs a registry on PostgreSQL" in office.refused("submit", "x", "--to", "gpu", BATON_DIRECTORY=url)
+    there("session", "stop", "gpu")
+
+
+# -- many at once --------------------------------------------------------------------------------------------
+
+
+def batch(tmp_path, *orders):
+    (tmp_path / "batch").write_text("\n".join(each if isinstance(each, str) else json.dumps(each) for each in orders))
+    return ("submit", "--batch", str(tmp_path / "batch"))
+
+
+def test_a_batch_runs_so_many_at_a_time_and_in_order(office, tmp_path):
+    """Each says how many are at work together with it."""
+    work = "mkdir run.{0}; ls -d run.* | wc -l >> counts; echo {0} >> order; sleep 0.4; rmdir run.{0}"
+    orders = [{"prompt": work.format(number)} for number in range(6)]
+    done = office(*batch(tmp_path, *orders), "--parallel", "2", "--json")
+    assert sorted(events_of(done)) == ["completed"] * 6 + ["started"] * 6
+    assert {job["status"] for job in office.jobs()} == {"completed"}
+    counts = [int(line) for line in (tmp_path / "counts").read_text().split()]
+    assert max(counts) == 2
+    order = (tmp_path / "order").read_text().split()
+    assert sorted(order[:2]) == ["0", "1"]
+    assert sorted(order[-2:]) == ["4", "5"]
+    assert done.err.count("log: ") == 6
+
+
+def test_the_exit_code_of_a_batch_is_the_worst(office, tmp_path):
+    office(*batch(tmp_path, {"prompt": "true"}, {"prompt": "false"}), code=1)
+
+
+def test_one_bad_line_is_refused_before_anything_begins(office, tmp_path):
+    for bad, words in (
+        ("{", "line 2 is not JSON"),
+        ({"promt": "x"}, "line 2: prompt is missing"),
+        ({"prompt": "x", "speed": 9}, "line 2: speed is no part of an order"),
+        ({"prompt": "x", "agent": "hal"}, "line 2:"),
+        ({"prompt": "x", "workdir": "/gone"}, "line 2: workdir /gone is not a folder"),
+        ({"prompt": "x", "timeout_sec": "soon"}, "line 2:"),
+        ({"prompt": "x", "expect": ["../up"]}, "line 2:"),
+        ({"prompt": "x", "expect": [7]}, "line 2:"),
+        ({"prompt": ""}, "line 2:"),
+    ):
+        assert words in office.refused(*batch(tmp_path, {"prompt": "echo x > out"}, bad)), bad
+    assert "holds nothing to do" in office.refused(*batch(tmp_path, ""))
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / ".hermes" / "jobs").exists() or office.jobs() == []
+
+
+def test_cancelling_one_of_a_batch_makes_room_for_the_next(office, tmp_path):
+    running = office.start(*batch(tmp_path, {"prompt": "sleep 1234"}, {"prompt": "true"}), "--parallel", "1")
+    running.says("started")
+    office("cancel", office.jobs("--status", "running")[0]["job_id"])
+    assert running.end().code == 4
+    assert sorted(job["status"] for job in office.jobs()) == ["cancelled", "completed"]
+
+
+# -- on a terminal -------------------------------------------------------------------------------------------
+
+
+def test_on_a_terminal_there_is_a_table_that_ends_clean(office):
+    running = office.start("submit", "sleep 1; echo hi > out", "--expect", "out", terminal=True)
+    running.says("IDLE LEFT")
+    done = running.end()
+    assert done.code == 0, done
+    assert "started" in done.out
+    assert "completed" in done.out
+    raw = running.raw
+    assert raw.count("\x1b[?25l") == raw.count("\x1b[?25h") == 1  # the cursor is back
+    assert "log: " in done.out.splitlines()[-1]
+
+
+def test_on_a_terminal_a_cancelled_job_is_shown_as_that(office):
+    running = office.start("submit", "sleep 1234", terminal=True)
+    running.says("started")
+    office("cancel", office.the_job()["job_id"])
+    done = running.end()
+    assert done.code == 4
+    assert "cancelled" in done.out
+
+
+def test_ctrl_c_and_enter_lets_it_go_on(office, tmp_path):
+    running = office.start("submit", "while ! test -e enough; do sleep 0.1; done", terminal=True)
+    running.says("started")
+    running.type("\x03")
+    running.says("let it go on without you")
+    running.type("\n")
+    done = running.end()
+    job_id = office.the_job()["job_id"]
+    assert done.code == 130
+    assert f"baton wait {job_id}" in done.out
+    assert office.job(job_id)["status"] == "running"
+    (tmp_path / "enough").write_text("")
+    office("wait", job_id)
+    wait_until(lambda: not office.sessions())
+
+
+def test_ctrl_c_and_c_cancels_it(office):
+    running = office.start("submit", "sleep 1234", terminal=True)
+    running.says("started")
+    running.type("\x03")
+    running.says("let it go on without you")
+    running.type("c\n")
+    assert running.end().code == 4
+    assert office.the_job()["status"] == "cancelled"
+    assert office.agents() == {}
+    assert office.sessions() == []
+
+
+def test_ctrl_c_without_a_terminal_lets_it_go_on(office):
+    running = office.start("submit", "sleep 1234")
+    running.says("started")
+    running.signal(signal.SIGINT)
+    done = running.end()
+    job_id = office.the_job()["job_id"]
+    assert done.code == 130
+    assert f"baton wait {job_id}" in done.err
+    office("cancel", job_id)
+    wait_until(lambda: not office.sessions())
+
+
+def test_ctrl_c_in_a_batch_withdraws_what_has_not_begun(office, tmp_path):
+    running = office.start(*batch(tmp_path, {"prompt": "sleep 1"}, {"prompt": "true"}), "--parallel", "1")
+    running.says("started")
+    running.signal(signal.SIGINT)
+    done = running.end()
+    assert done.code == 130
+    first = office.jobs("--status", "running")[0]["job_id"]
+    second = office.jobs("--status", "cancelled")[0]["job_id"]
+    assert f"had not begun and is cancelled: {second}" in done.err
+    assert f"baton wait {first}" in done.err
+    office("wait", first)
+    wait_until(lambda: not office.sessions())
+
+
+def test_attach_shows_the_session_and_lets_one_type(office):
+    job_id = office.detached("echo look here; read answer; echo $answer > out", "--expect", "out")
+    running = office.start("attach", job_id, terminal=True)
+    running.says("look here")
+    running.type("42\r")
+    office("wait", job_id)
+    running.end()
+    assert "42" in (office.folder / "out").read_text()
+    assert "is completed" in office.refused("attach", "--job", job_id)
+
+
+def test_an_agent_that_asks_at_once_has_the_terminal(office):
+    asking = [office.detached("read answer || exit 9") for _ in range(5)]
+    assert {office.job(job_id)["status"] for job_id in asking} == {"running"}
+    for job_id in asking:
+        office("cancel", job_id)
+    wait_until(lambda: not office.sessions())
+
+
+def test_attach_without_a_terminal_says_what_else_there_is(office):
+    job_id = office.detached("sleep 1234")
+    assert "baton session capture" in office.refused("attach", job_id, code=64)
+    office("cancel", job_id)
+    wait_until(lambda: not office.sessions())
+
+
+# -- what cannot work ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("x", "--agent", "hal"), "hal"),
+        (("x", "--session", "nobody"), "nobody"),
+        (("x", "--to", "nobody"), "nobody"),
+        (("x", "--workdir", "/gone"), "/gone is not a folder"),
+        (("x", "--expect", "../up.txt"), "outside the work folder"),
+        (("x", "--expect", "/etc/passwd"), "outside the work folder"),
+        (("",), "prompt"),
+        (("x", "--timeout", "0"), "timeout"),
+        (("x", "--prompt-file", "/gone"), ""),
+        (("x", "--session", "a", "--to", "b"), ""),
+        (("--prompt-file", "/gone"), "/gone"),
+        (("--batch", "/gone"), "/gone"),
+        ((), "what is to be done?"),
+    ],
+)
+def test_what_cannot_work_is_refused_in_one_line_before_anything_is_made(office, arguments, words, tmp_path):
+    said = office("submit", *arguments, code=None)
+    assert said.code in (1, 64)
+    assert words in said.err
+    assert said.err.startswith("baton: ")
+    assert said.err.count("\n") == 1
+    assert office.jobs() == []
+
+
+def test_a_validation_that_is_no_command_is_an_error_that_says_so(office):
+    done = office.submit("true", "--validate", "no-such-command-here", code=1)
+    assert "no-such-command-here" in done.out
+    assert "not found" in done.out
+    assert office.the_job()["status"] == "error"
+
+
+def test_a_very_long_prompt_arrives_whole(office, tmp_path):
+    text = "cat > out <<'END'\n" + "x" * 1_000_000 + "\nEND\n"
+    office.submit("-", "--expect", "out", stdin=text)
+    assert len((tmp_path / "out").read_text()) == 1_000_001
+    (tmp_path / "prompt").write_text(text)
+    office.submit("--prompt-file", "prompt", "--expect", "out")
+
+
+def test_with_the_broker_away_all_the_time_it_is_done_all_the_same(office):
+    away = {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(free_port())}
+    done = office.submit("echo hi > out", "--expect", "out", "--json", **away)
+    assert events_of(done) == ["started", "completed"]
+    assert "127.0.0.1" in done.err
+    assert office.the_job()["status"] == "completed"
+    assert office("registry", "stats", "--json").json["unsent"] == 2
+    wait_until(lambda: not office.processes("runner"))
+
+
+def test_without_tmux_the_job_says_so(office, tmp_path):
+    (tmp_path / "bin").mkdir()
+    for name in ("sh", "env"):
+        os.symlink(f"/bin/{name}", tmp_path / "bin" / name)
+    done = office.submit("true", code=1, PATH=str(tmp_path / "bin"))
+    assert "tmux is not installed" in done.out + done.err
+    assert [job["status"] for job in office.jobs()] in ([], ["error"])
+
+
+def test_a_folder_that_goes_away_meanwhile_is_an_error(office, tmp_path):
+    (tmp_path / "work").mkdir()
+    done = office.submit("rm -rf ../work; true", "--workdir", "work", "--expect", "x", code=1)
+    assert "x is missing" in done.out
+
+
+def test_two_at_the_same_moment_do_not_get_in_each_others_way(office, tmp_path):
+    both = [office.start("submit", f"echo hi > out{n}", "--expect", f"out{n}") for n in (1, 2)]
+    assert [each.end().code for each in both] == [0, 0]

@@ -1,0 +1,222 @@
+"""What a sweep of the monitor decides about jobs. Sessions and brokers are in tests/integration."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from baton import monitor as monitor_module
+from baton.config import Settings
+from baton.errors import RegistryUnavailable
+from baton.jobs import open_jobs
+from baton.model import new_job
+from baton.monitor import Monitor
+from baton.own_queue import is_own_queue, own_queue, submitter_is_gone
+from baton.sessions.inventory import Inventory
+from support.brokers import free_port
+
+
+class Time:
+    """The monitor's clocks: `wall` may jump, `monotonic` only advances."""
+
+    def __init__(self):
+        self.wall = self.passed = 0.0
+
+    def advance(self, seconds):
+        self.wall += seconds
+        self.passed += seconds
+
+    def time_ns(self):
+        return time.time_ns() + int(self.wall * 10**9)
+
+    def monotonic(self):
+        return time.monotonic() + self.passed
+
+    sleep = staticmethod(time.sleep)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    clock = Time()
+    monkeypatch.setattr(monitor_module, "time", clock)
+    return clock
+
+
+@pytest.fixture
+def settings(tmp_path):
+    # A broker that is away: what is unsent stays so.
+    away = {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(free_port()), "BATON_HOST": "here"}
+    return Settings({"home": str(tmp_path / "home")}, env={"HOME": str(tmp_path)} | away)
+
+
+@pytest.fixture
+def jobs(settings):
+    with open_jobs(settings) as jobs:
+        yield jobs
+
+
+@pytest.fixture
+def monitor(settings, jobs, clock):
+    return Monitor(settings, jobs, Inventory(settings))
+
+
+def sweep(monitor):
+    return [(each.what, each.why, each.done) for each in monitor.sweep() if "not sent yet" not in each.why]
+
+
+def running(jobs, *, holder="somebody", lease_sec=None, **fields):
+    job = jobs.register_job("x", agent_session="q", **fields)
+    return jobs.pick_pending("q", holder=holder, lease_sec=lease_sec) and job.job_id
+
+
+def status(jobs, job_id):
+    return str(jobs.get_job(job_id).status)
+
+
+def test_a_job_that_takes_too_long_is_ended_once_that_was_seen_for_a_while(monitor, jobs, clock):
+    job_id = running(jobs, timeout_sec=100)
+    clock.advance(110)
+    assert sweep(monitor) == []  # whoever does it has some seconds to end it
+    clock.advance(10)
+    assert sweep(monitor) == []  # and it is not ended at first sight
+    clock.advance(11)
+    assert sweep(monitor) == [(f"job {job_id}", "it took longer than 100 s", "ended as error")]
+    assert status(jobs, job_id) == "error"
+    assert jobs.get_job(job_id).detail == "ended by the monitor: it took longer than 100 s"
+    assert sweep(monitor) == []
+
+
+def test_a_silent_job_is_ended_and_one_that_speaks_again_is_not(monitor, jobs, clock):
+    silent, speaks = (running(jobs, idle_timeout_sec=50) for _ in range(2))
+    for job_id in (silent, speaks):
+        jobs.record_event(job_id, "started")
+    clock.advance(70)
+    assert sweep(monitor) == []
+    jobs.record_event(speaks, "progress")
+    clock.advance(11)
+    assert sweep(monitor) == [(f"job {silent}", "nothing was heard from it for more than 50 s", "ended as error")]
+    assert status(jobs, speaks) == "running"
+
+
+def test_a_job_that_waits_for_a_permission_is_not_silent_but_may_take_too_long(monitor, jobs, clock):
+    job_id = running(jobs, idle_timeout_sec=50, timeout_sec=1000)
+    jobs.record_event(job_id, "permission_required", detail="rm -rf /")
+    for _ in range(3):
+        clock.advance(100)
+        assert sweep(monitor) == []
+    clock.advance(1000)
+    sweep(monitor)
+    clock.advance(11)
+    assert sweep(monitor) == [(f"job {job_id}", "it took longer than 1000 s", "ended as error")]
+
+
+def test_a_clock_that_jumps_forward_ends_nothing_at_first_sight(monitor, jobs, clock):
+    job_id = running(jobs, timeout_sec=3600)
+    jobs.record_event(job_id, "started")
+    clock.wall += 86400
+    assert sweep(monitor) == []
+    clock.wall -= 86400  # it is set right again
+    clock.advance(60)
+    assert sweep(monitor) == []
+    clock.wall += 86400
+    assert sweep(monitor) == []  # and what was seen before does not count any more
+    assert status(jobs, job_id) == "running"
+
+
+def test_a_job_somebody_holds_on_another_machine_is_left_to_that_machine(monitor, jobs, clock):
+    there = running(jobs, timeout_sec=100, holder="there:job-x:1", lease_sec=10**6)
+    here = running(jobs, timeout_sec=100, holder="here:4711", lease_sec=10**6)
+    clock.advance(1000)
+    sweep(monitor)
+    clock.advance(11)
+    assert [what for what, _, _ in sweep(monitor)] == [f"job {here}"]
+    assert status(jobs, there) == "running"
+
+
+def test_a_lease_that_ran_out_hands_the_job_on_or_ends_it(monitor, jobs):
+    again = running(jobs, lease_sec=0.01, max_attempts=2, holder="dead")
+    enough = running(jobs, lease_sec=0.01, holder="dead")
+    time.sleep(0.05)
+    assert sweep(monitor) == [
+        (f"job {again}", "the lease of dead ran out", "pending"),
+        (f"job {enough}", "the lease of dead ran out", "error"),
+    ]
+    assert (status(jobs, again), status(jobs, enough)) == ("pending", "error")
+
+
+def orphan(settings, jobs, label):
+    draft = new_job("x", now_ns=time.time_ns() - 10**11, agent="shell", agent_session=label)
+    return jobs.register_many([draft])[0].job_id
+
+
+def test_a_job_whose_submitter_is_gone_is_ended(monitor, settings, jobs):
+    alive = own_queue("here")
+    pid, started = alive.split(":")[2:4]
+    dead, reused = alive.replace(f":{pid}:", ":999999999:"), alive.replace(f":{started}:", ":1:")
+    ended = {orphan(settings, jobs, label) for label in (dead, reused)}
+    kept = [orphan(settings, jobs, each) for each in (alive, dead.replace("here", "there"), "tmux:x", "submit:x", "q")]
+    assert {what for what, _, done in sweep(monitor) if done == "ended as error"} == {f"job {each}" for each in ended}
+    assert {status(jobs, job_id) for job_id in ended} == {"error"}
+    assert {status(jobs, job_id) for job_id in kept} == {"pending"}
+
+
+def test_the_queue_of_a_submitter_names_it():
+    label = own_queue("host:with:colons")
+    assert is_own_queue(label)
+    assert not submitter_is_gone(label, "host:with:colons")
+    assert not submitter_is_gone("submit:0123456789abcdef", "here")
+
+
+def test_a_dry_run_says_what_it_would_do_and_why_and_does_nothing(settings, jobs, clock):
+    late = running(jobs, timeout_sec=10)
+    jobs.record_event(late, "started")
+    expired = running(jobs, lease_sec=0.01, max_attempts=3, holder="dead")
+    lost = orphan(settings, jobs, f"submit:{settings.host}:999999999:1:x")
+    time.sleep(0.05)
+    clock.advance(1000)
+    before = [(job.job_id, job.status, job.last_seq, job.attempt) for job in jobs.list_jobs(limit=100).jobs]
+    monitor = Monitor(settings, jobs, Inventory(settings), dry_run=True, confirm_sec=0)
+    found = {(each.what, each.done): each.why for each in monitor.sweep()}
+    assert found == {
+        (f"job {late}", "would be ended as error"): "it took longer than 10 s",
+        (f"job {expired}", "would be handed to the next"): "the lease of dead ran out",
+        (f"job {lost}", "would be ended as error"): "whoever submitted it ended before it began",
+        (f"job {late}", "would be sent"): "1 event not sent yet",
+    }
+    assert before == [(job.job_id, job.status, job.last_seq, job.attempt) for job in jobs.list_jobs(limit=100).jobs]
+    assert len(jobs.unsent_events()) == 1
+
+
+@pytest.mark.parametrize("error", [RegistryUnavailable("it is away"), OSError(28, "No space left on device")])
+def test_a_step_that_fails_is_told_and_the_others_go_on(monitor, jobs, monkeypatch, error):
+    job_id = running(jobs, lease_sec=0.01)
+    time.sleep(0.05)
+
+    def fails():
+        raise error
+        yield
+
+    fails.__name__ = "_sessions"
+    for name in ("_sessions", "_limits", "_live_agents"):
+        monkeypatch.setattr(monitor, name, fails)
+    assert [done for what, _, done in sweep(monitor) if what == "sessions"] == [None] * 3
+    assert status(jobs, job_id) == "error"
+
+
+def test_what_cannot_be_sent_is_told_once_a_sweep(monitor, jobs):
+    for _ in range(3):
+        jobs.record_event(running(jobs), "started")
+    found = [each for each in monitor.sweep() if "not sent yet" in each.why]
+    assert len(found) == 1  # the others go the same way
+    assert found[0].done is None
+    assert len(jobs.unsent_events()) == 3
+
+
+def test_a_broker_that_is_away_is_not_asked_at_every_sweep_to_forget_old_jobs(monitor, settings, jobs, clock):
+    jobs.record_event(running(jobs, broker={"host": "127.0.0.1", "port": free_port(), "tls": False}), "error")
+    clock.advance(8 * 86400)
+    assert [what for what, _, _ in sweep(monitor)] == ["retained"]
+    assert sweep(monitor) == []
+    clock.advance(3601)
+    assert [what for what, _, _ in sweep(monitor)] == ["retained"]
