@@ -293,7 +293,8 @@ def test_hostile_reasons(desk, hostile, settings, tally, tmp_path, full):
         tally("exact")
 
 
-def test_hostile_texts(desk, hostile, settings, tally, tmp_path, full):
+def test_hostile_texts(desk, hostile, settings, tally, tmp_path, full, monkeypatch):
+    monkeypatch.setattr("baton.tmux._SHOWN_SEC", 0.0)  # the one who listens shows nothing: nothing is to be waited for
     inventory = Inventory(settings)
     for name, brackets in (("plain", False), ("bracketed", True)):
         heard = tmp_path / f"heard-{name}"
@@ -317,7 +318,7 @@ def test_hostile_texts(desk, hostile, settings, tally, tmp_path, full):
     heard.unlink()
     heard = tmp_path / "heard-plain"
     begin, expected = heard.stat().st_size, b""
-    for number, text in enumerate(hostile.some(16, full=full)):
+    for number, text in enumerate(hostile.some(60 if full else 10, full=False)):
         typed = number % 2 and "\0" not in text
         result = desk("session", "send", "plain", "--", text if typed else "-", stdin="" if typed else text, code=None)
         if result.code == 0:
