@@ -163,6 +163,7 @@ class Delegation:
             log=log,
         )
         self._unverified: dict[str, list[str]] = {}
+        self._hosts: dict[str, str] = {}  # where jobs are done
         self._turn = threading.Lock()
 
     def launch(self, jobs: Jobs) -> None:
@@ -181,6 +182,8 @@ class Delegation:
         with Reconciler(self._settings, self._look):
             for payload in self.subscription:
                 self._keep(payload)
+                if payload["event"] == EventName.STARTED:
+                    self._hosts[payload["job_id"]] = payload["data"].get("host")
                 if payload["event"] in (EventName.COMPLETED, EventName.ERROR):
                     self._at_work.discard(payload["job_id"])
                     self._verify(payload)
@@ -270,9 +273,10 @@ class Delegation:
     # -- what came of it -------------------------------------------------------------------------------------------
 
     def _verify(self, payload: dict[str, Any]) -> None:
-        """Once more, with our own eyes, where the work folder is here."""
+        """Once more, with our own eyes, where the work was done here: a folder of that name elsewhere is another."""
         job = self._jobs.get_job(payload["job_id"])
-        if payload["event"] == EventName.COMPLETED and job.workdir is not None and os.path.isdir(job.workdir):
+        here = self._hosts.get(job.job_id) == self._settings.host
+        if payload["event"] == EventName.COMPLETED and here and job.workdir is not None and os.path.isdir(job.workdir):
             problems = missing_results(job.replace(validate=None), redact=str)
             if problems:
                 self._unverified[job.job_id] = problems

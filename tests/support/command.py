@@ -39,11 +39,12 @@ class Baton:
 
     def __init__(self, folder, **env: str) -> None:
         self.folder = folder
+        self.prefix: list[str] = []  # what runs the command, for another network for example
         self.env = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8"} | env
 
     def __call__(self, *arguments: str, code: int | None = 0, stdin: str | bytes = "", **env: str) -> Result:
         done = subprocess.run(
-            [BATON, *arguments],
+            [*self.prefix, BATON, *arguments],
             cwd=self.folder,
             env=self.env | env,
             input=stdin.encode() if isinstance(stdin, str) else stdin,

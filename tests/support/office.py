@@ -153,7 +153,7 @@ class Running:
         self._paths = (f"{base}.out", f"{base}.err")
         with open(self._paths[0], "wb") as out, open(self._paths[1], "wb") as err:
             self.process = subprocess.Popen(
-                [BATON, *arguments], cwd=office.folder, env=office.env | env, stdin=subprocess.DEVNULL,
+                [*office.prefix, BATON, *arguments], cwd=office.folder, env=office.env | env, stdin=subprocess.DEVNULL,
                 stdout=out, stderr=err, preexec_fn=interruptible,
             )  # fmt: skip
 

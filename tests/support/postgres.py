@@ -10,8 +10,12 @@ import signal
 import subprocess
 import tempfile
 import time
+from typing import TYPE_CHECKING
 
 import psycopg
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 
 def _bin_dir() -> str:
@@ -27,7 +31,11 @@ def _bin_dir() -> str:
 class PostgresServer:
     """PostgreSQL refuses to run as root, so root runs it as the user `postgres`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, address: str = "", prefix: Sequence[str] = ()) -> None:
+        """`address`: also reachable there, by everybody; `prefix` runs it as who it should
+        be, in another network for example."""
+        self._address = address
+        self._prefix = list(prefix)
         self._bin = _bin_dir()
         self.folder = tempfile.mkdtemp(prefix="baton-pg-", dir="/tmp")
         self._as_user = {}
@@ -46,6 +54,8 @@ class PostgresServer:
             cwd=self.folder,
             **self._as_user,
         )
+        with open(os.path.join(self._data, "pg_hba.conf"), "a") as file:
+            file.write("host all all samenet trust\n")
         self.start()
 
     @property
@@ -60,13 +70,14 @@ class PostgresServer:
     def start(self) -> None:
         self._process = subprocess.Popen(
             [
+                *self._prefix,
                 f"{self._bin}/postgres",
                 "-D",
                 self._data,
                 "-k",
                 self.folder,
                 "-c",
-                "listen_addresses=",
+                f"listen_addresses={self._address}",
                 "-c",
                 "max_connections=100",
                 "-c",
@@ -75,7 +86,7 @@ class PostgresServer:
             stdout=subprocess.DEVNULL,
             stderr=self._log,
             cwd=self.folder,
-            **self._as_user,
+            **({} if self._prefix else self._as_user),
         )
         deadline = time.monotonic() + 30
         while time.monotonic() < deadline:

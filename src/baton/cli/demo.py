@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import tempfile
 import time
+from functools import partial
 
 from baton.audit import iter_logged_events, verify_log
 from baton.broker.local import stop_broker
@@ -16,7 +18,11 @@ from baton.cli.view import Lines, LiveTable
 from baton.config import Settings
 from baton.delegate import Delegation, order
 from baton.errors import BatonError, TmuxUnavailable
+from baton.fsio import replace_file
 from baton.jobs import open_jobs
+from baton.processes import end_processes
+from baton.sessions.inventory import Inventory
+from baton.sessions.stop import all_processes
 from baton.tmux import Tmux
 
 TYPE_CHECKING = False
@@ -70,18 +76,34 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     Tmux("demo").check_version()
     folder = tempfile.mkdtemp(prefix="baton-demo-", dir="/tmp" if os.path.isdir("/tmp") else None)  # noqa: S108
+    # Nothing that is set for real work has a say here.
+    for name in [name for name in os.environ if name.startswith(("BATON_", "MQTT_", "DELEGATE_"))]:
+        del os.environ[name]
     os.environ |= {
+        "BATON_CONFIG": _empty_file(folder),
         "BATON_HOME": os.path.join(folder, "home"),
         "BATON_STATE_DIR": os.path.join(folder, "state"),
         "BATON_TMUX_SOCKET": os.path.join(folder, "tmux"),
     }
-    for name in ("BATON_REGISTRY", "BATON_CONFIG", "MQTT_BROKER", "DELEGATE_JOB_LOGS_DIR", "BATON_DIRECTORY"):
-        os.environ.pop(name, None)
     settings = Settings()
+    signal.signal(signal.SIGTERM, _stop)
     try:
         return _show(settings, folder)
     finally:
+        # Once more Ctrl-C would leave half of it behind.
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         _clean_up(settings, folder, keep=options.keep)
+
+
+def _stop(_number: int, _frame: object) -> None:
+    raise SystemExit(143)
+
+
+def _empty_file(folder: str) -> str:
+    path = os.path.join(folder, "baton.toml")
+    replace_file(path, b"", durable=False)
+    return path
 
 
 def _show(settings: Settings, folder: str) -> int:
@@ -119,10 +141,7 @@ def _verified(jobs: Jobs, job: Job) -> bool:
 
 
 def _clean_up(settings: Settings, folder: str, *, keep: bool) -> None:
-    try:
-        Tmux(settings.tmux_socket).run("kill-server")
-    except TmuxUnavailable:
-        pass  # it went with its last session
+    _end_sessions(settings)
     try:
         stop_broker(settings.state_dir)
     except BatonError as error:
@@ -131,3 +150,13 @@ def _clean_up(settings: Settings, folder: str, *, keep: bool) -> None:
         say(f"kept: {folder}")
     else:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _end_sessions(settings: Settings) -> None:
+    """Everything that may still write into the folder: tmux, so that nothing new begins; then runners and agents."""
+    try:
+        Tmux(settings.tmux_socket).run("kill-server")
+    except TmuxUnavailable:
+        pass  # it went with its last session
+    for session in Inventory(settings).all():
+        end_processes(partial(all_processes, session), grace_sec=0)

@@ -56,6 +56,7 @@ def _work_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent", metavar="A", help="claude-code, codex, gemini, shell, or one of your config file")
     parser.add_argument("--session", metavar="NAME", help="give it to this session, which is running")
     parser.add_argument("--to", metavar="AGENT", help="give it to this live agent, also on another host")
+    parser.add_argument("--agent-session", metavar="LABEL", help="put it in this queue, for a worker to take")
     parser.add_argument("--workdir", metavar="DIR", help="where to work (default: here)")
     parser.add_argument("--timeout", type=int, dest="timeout_sec", metavar="S", help="how long it may take")
     parser.add_argument("--idle-timeout", type=int, dest="idle_timeout_sec", metavar="S", help="and say nothing")
@@ -73,11 +74,13 @@ def _work_options(parser: argparse.ArgumentParser) -> None:
 def _orders(options: argparse.Namespace, settings: Settings) -> tuple[Settings, list[Order]]:
     if sum(each is not None for each in (options.prompt, options.prompt_file, options.batch)) != 1:
         raise UsageError("what is to be done? give a PROMPT, --prompt-file FILE or --batch FILE")
-    if options.session is not None and options.to is not None:
-        raise UsageError("--session or --to: one of them")
+    if sum(each is not None for each in (options.session, options.to, options.agent_session)) > 1:
+        raise UsageError("--session, --to or --agent-session: one of them")
     if options.parallel < 1:
         raise InvalidValue("--parallel", "must be at least 1")
-    label = None
+    label = options.agent_session
+    if label is not None:
+        options.workdir = options.workdir or "."
     if options.session is not None:
         label = _session_label(options, settings)
     elif options.to is not None:

@@ -168,6 +168,7 @@ class Runner:
     def _judge(self, story: Story, told: _Told, code: int, exit_text: str) -> None:
         """What the agent's end means for its job. NotVerified when it claims success and the results are not there."""
         if story.over():
+            story.send()  # whoever ended it may have had no network
             return
         ended = "the command ended" if self._agent.exit_is_verdict else f"{self._agent.name} ended"
         if told.failed is not None:

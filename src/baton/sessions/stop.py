@@ -68,13 +68,13 @@ def stop_session(
     # For one that whoever made it did not live to begin: its runner still waits for the word, and nobody knows its pid.
     handover.withdraw(inventory.folder_of(session))
     if mode is StopMode.HARD:
-        ended = end_processes(lambda: _all_processes(session), grace_sec=0)
+        ended = end_processes(lambda: all_processes(session), grace_sec=0)
         state = State.TERMINATED
     else:
         inventory.change(session, lambda current: current.replace(ending=reason))
         ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=grace_sec)
         _wait_for_runner(session)
-        ended += end_processes(lambda: _all_processes(session), grace_sec=0)
+        ended += end_processes(lambda: all_processes(session), grace_sec=0)
         state = State.STOPPED
     _kill_pane(session)
     fail_job(settings, jobs, session, f"the session was stopped: {reason}")
@@ -99,7 +99,7 @@ def fail_job(settings: Settings, jobs: Jobs, session: Session, detail: str) -> N
         pass  # gone, or sent later: what counts is in the registry
 
 
-def _all_processes(session: Session) -> list[Process]:
+def all_processes(session: Session) -> list[Process]:
     """The runner comes first: it would tell a story of its own about an agent that was killed under its hands."""
     found = marked_processes(session.session_id)
     runner = session.pane_pid

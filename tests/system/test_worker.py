@@ -1,0 +1,154 @@
+"""A worker keeps taking the jobs of its queue: its own only, so many at a time, and none is lost when it ends."""
+
+from __future__ import annotations
+
+import signal
+import time
+
+import pytest
+
+from support.office import Office, wait_until
+
+
+@pytest.fixture
+def office(tmp_path):
+    with Office(tmp_path, BATON_LEASE_SEC="3") as office:
+        yield office
+
+
+def register(office, *prompts, label="tmux:shell", **env):
+    return [office("register", each, "--agent-session", label, **env).text for each in prompts]
+
+
+def statuses(office, job_ids):
+    return [office.job(job_id)["status"] for job_id in job_ids]
+
+
+def test_it_takes_the_jobs_of_its_own_queue_until_that_is_empty(office, tmp_path):
+    (tmp_path / "gone").mkdir()
+    mine = register(office, "echo a >> order", "echo b >> order; exit 3", "echo c >> order", label="mine")
+    lost = office("register", "true", "--agent-session", "mine", "--workdir", "gone").text
+    last = register(office, "echo d >> order", label="mine")
+    other = register(office, "echo x >> order", label="other")
+    (tmp_path / "gone").rmdir()
+    done = office("worker", "--agent-session", "mine", "--until-empty")
+    assert "baton: 5 done" in done.err
+    assert (tmp_path / "order").read_text().split() == ["a", "b", "c", "d"]
+    assert statuses(office, [*mine, lost, *last]) == ["completed", "error", "completed", "error", "completed"]
+    assert "is not a folder" in office.job(lost)["detail"]
+    assert statuses(office, other) == ["pending"]
+    assert office.sessions() == []
+
+
+def test_so_many_at_a_time_and_never_more(office, tmp_path):
+    work = "mkdir run.{0}; ls -d run.* | wc -l >> counts; sleep 0.5; rmdir run.{0}"
+    job_ids = register(office, *(work.format(number) for number in range(6)))
+    office("worker", "--concurrency", "3", "--until-empty")
+    assert set(statuses(office, job_ids)) == {"completed"}
+    assert max(int(count) for count in (tmp_path / "counts").read_text().split()) == 3
+
+
+def test_it_ends_after_so_many(office):
+    job_ids = register(office, "true", "true", "true")
+    office("worker", "--max-jobs", "2", "--concurrency", "2")
+    assert sorted(statuses(office, job_ids)) == ["completed", "completed", "pending"]
+
+
+def test_sigterm_lets_what_is_at_work_end_and_takes_no_more(office, tmp_path):
+    first, second = register(office, "touch begun; while ! test -e enough; do sleep 0.05; done", "true")
+    worker = office.start("worker")
+    wait_until((tmp_path / "begun").exists)
+    worker.signal(signal.SIGTERM)
+    time.sleep(0.5)
+    assert worker.process.poll() is None
+    (tmp_path / "enough").write_text("")
+    assert worker.end().code == 0
+    assert statuses(office, [first, second]) == ["completed", "pending"]
+
+
+def test_a_second_sigterm_hands_back_what_is_at_work(office, tmp_path):
+    (job_id,) = register(office, "touch begun; test $BATON_ATTEMPT = 2 || sleep 1234")
+    worker = office.start("worker")
+    wait_until((tmp_path / "begun").exists)
+    worker.signal(signal.SIGTERM)
+    time.sleep(0.2)
+    worker.signal(signal.SIGTERM)
+    done = worker.end()
+    assert done.code == 0
+    assert f"job {job_id}: handed back" in done.err
+    job = office.job(job_id)
+    assert (job["status"], job["attempt"], job["claimed_by"]) == ("pending", 1, None)
+    assert office.agents() == {}
+    assert office.sessions() == []
+    office("worker", "--max-jobs", "1")
+    job = office.job(job_id)
+    assert (job["status"], job["attempt"]) == ("completed", 2)
+    assert [line["reason"] for line in office.audit(job_id) if line["event"] == "requeued"] == ["the worker stopped"]
+
+
+def test_a_killed_workers_jobs_are_finished_and_the_next_takes_the_rest(office, tmp_path):
+    work = "touch begun.{0}; while ! test -e enough; do sleep 0.05; done; echo {0} >> done"
+    job_ids = register(office, *(work.format(number) for number in range(3)))
+    worker = office.start("worker", "--concurrency", "2")
+    wait_until(lambda: all((tmp_path / f"begun.{number}").exists() for number in (0, 1)))
+    worker.kill()
+    (tmp_path / "enough").write_text("")
+    office("worker", "--until-empty")
+    for job_id in job_ids:
+        office.wait_for_status(job_id, "completed")
+    assert sorted((tmp_path / "done").read_text().split()) == ["0", "1", "2"]
+    wait_until(lambda: not office.sessions())
+
+
+def test_two_workers_do_every_job_of_one_queue_exactly_once(office, tmp_path):
+    job_ids = register(office, *(f"echo {number} >> done" for number in range(8)))
+    workers = [office.start("worker", "--concurrency", "2", "--until-empty") for _ in range(2)]
+    assert [worker.end().code for worker in workers] == [0, 0]
+    assert set(statuses(office, job_ids)) == {"completed"}
+    assert sorted((tmp_path / "done").read_text().split()) == [str(number) for number in range(8)]
+
+
+def test_a_cancelled_job_makes_room_for_the_next(office, tmp_path):
+    first, second = register(office, "touch begun; sleep 1234", "true")
+    worker = office.start("worker", "--until-empty")
+    wait_until((tmp_path / "begun").exists)
+    office("cancel", first)
+    assert worker.end().code == 0
+    assert statuses(office, [first, second]) == ["cancelled", "completed"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--agent", "hal"), "hal"),
+        (("--concurrency", "0"), "--concurrency must be at least 1"),
+        (("--max-jobs", "0"), "--max-jobs must be at least 1"),
+        (("--drain", "nan"), "--drain must be"),
+        (("--workdir", "/gone"), "/gone is not a folder"),
+    ],
+)
+def test_what_cannot_work_is_refused_at_once(office, arguments, words):
+    register(office, "true")
+    assert words in office.refused("worker", *arguments)
+    assert office.the_job()["status"] == "pending"
+
+
+def test_an_agent_that_is_not_installed_is_refused_at_once(office, tmp_path):
+    (tmp_path / "bin").mkdir()
+    said = office.refused("worker", "--agent", "codex", PATH=str(tmp_path / "bin"))
+    assert "codex" in said
+
+
+def test_it_survives_a_registry_that_is_away_for_a_moment(office, tmp_path, postgres):
+    shared = {"BATON_REGISTRY": postgres.new_url()}
+    (first,) = register(office, "touch begun; sleep 1", **shared)
+    worker = office.start("worker", "--max-jobs", "2", **shared)
+    wait_until((tmp_path / "begun").exists)
+    postgres.stop()
+    worker.says("trying again")
+    postgres.start()
+    (second,) = register(office, "true", **shared)
+    assert worker.end().code == 0
+    jobs = {job["job_id"]: job["status"] for job in office("list", "--json", **shared).json}
+    assert jobs[second] == "completed"
+    assert jobs[first] in ("completed", "error", "pending")
