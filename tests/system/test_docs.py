@@ -23,7 +23,9 @@ from typing import NamedTuple
 
 import pytest
 
+import baton as package
 from baton.cli.main import VERBS
+from baton.model import JOB_FIELDS
 from support.command import BATON, Baton
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -91,10 +93,16 @@ def script(page_steps: list[Step], folder: str) -> str:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(step.text)
             name = shlex.quote(step.name)
-            todo = [(f"python {path}" if step.kind == "python" else f"mkdir -p $(dirname {name}) && cp {path} {name}", 0)]
+            todo = [
+                (f"python {path}" if step.kind == "python" else f"mkdir -p $(dirname {name}) && cp {path} {name}", 0)
+            ]
         for command, code in todo:
             told = shlex.quote(f"$ {command}")
-            lines += [f"printf '%s\\n' {told}", command, f"__code=$?; [ $__code = {code} ] || {{ echo exit $__code; exit 99; }}"]
+            lines += [
+                f"printf '%s\\n' {told}",
+                command,
+                f"__code=$?; [ $__code = {code} ] || {{ echo exit $__code; exit 99; }}",
+            ]
     return "\n".join(lines)
 
 
@@ -156,6 +164,20 @@ def test_every_verb_is_in_the_reference():
     text = read("docs/reference/commands.md")
     for verb in (verb for verb, (_, told) in VERBS.items() if told):
         assert f"\n## baton {verb}\n" in text
+
+
+def test_every_field_of_a_job_is_in_the_reference():
+    text = read("docs/reference/job-record.md")
+    for field in JOB_FIELDS:
+        assert f"`{field}`" in text, field
+
+
+def test_every_module_is_in_the_architecture():
+    text = read("docs/explanation/architecture.md")
+    for name in os.listdir(os.path.dirname(package.__file__)):
+        module = name.removesuffix(".py")
+        if not module.startswith("_") and module not in ("py.typed", "skills"):
+            assert f"`{module}`" in text, module
 
 
 def test_the_generated_pages_are_what_the_program_says():
