@@ -108,12 +108,14 @@ def script(page_steps: list[Step], folder: str) -> str:
 
 @pytest.fixture
 def baton(tmp_path, tmux):
+    """The command as a new user has it, with a tmux server that is `tmux -L baton` for this test alone."""
     folder, home = tmp_path / "project", tmp_path / "home"
     folder.mkdir()
     home.mkdir()
+    tmux.socket = os.path.join(tmux.folder, f"tmux-{os.getuid()}", "baton")
     baton = Baton(
         folder, PATH=f"{os.path.dirname(BATON)}:{os.environ['PATH']}", HOME=str(home), SHELL="/bin/sh",
-        BATON_STATE_DIR=str(tmp_path / "state"), BATON_TMUX_SOCKET=tmux.socket,
+        BATON_STATE_DIR=str(tmp_path / "state"), TMUX_TMPDIR=tmux.folder, BATON_TMUX_SOCKET="baton",
     )  # fmt: skip
     yield baton
     # An agent that outlived its test would start another broker, to say how it ended.
