@@ -30,7 +30,7 @@ crash: $(VENV)/.dev-installed system-packages
 
 docs: $(VENV)/.dev-installed
 	$(BIN)/python scripts/reference.py --check
-	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	$(BIN)/mkdocs build --strict --site-dir build/site
 
 reference: $(VENV)/.dev-installed
 	$(BIN)/python scripts/reference.py
