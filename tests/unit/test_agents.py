@@ -299,3 +299,23 @@ def test_instructions_hold_the_prompt_and_how_to_say_what_came_of_it():
     plain = instructions(new_job("x", now_ns=10**18, agent="codex"))
     assert "refused" not in plain
     assert "{" not in plain
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex", "gemini"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"type":"item.started","item":"x"}', '{"type":"assistant","message":"x"}', '{"type":"assistant","message":{"content":["x"]}}',
+        '{"type":"assistant","message":{"content":[{"type":"tool_use","input":"x"}]}}', '{"type":"result","permission_denials":7}',
+        '{"type":"turn.failed","error":"x"}', '{"type":"result","status":"error","error":"x"}',
+        '{"type":"system","subtype":"init","session_id":7}', '{"type":"init","session_id":[]}', '{"type":"thread.started","thread_id":{}}',
+    ],
+)  # fmt: skip
+def test_a_shape_we_do_not_know_is_passed_over(name, line):
+    agent = find_agent(Settings(env={"HOME": "/x"}), name)
+    told = agent.understood(line)
+    assert told is None or told.conversation_id is None
+    assert (
+        agent.understood_hook({"hook_event_name": "PostToolUse", "tool_input": "x", "tool_name": 5, "session_id": 7})
+        is None
+    )
