@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/baton demo
 
 test: $(VENV)/.dev-installed system-packages lint
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 # With the real agent programs from npm (hundreds of megabytes), against a stand-in for their models on this machine.
 test-agents: $(VENV)/.dev-installed system-packages .agents/.installed
@@ -30,7 +30,7 @@ crash: $(VENV)/.dev-installed system-packages
 
 docs: $(VENV)/.dev-installed
 	$(BIN)/python scripts/reference.py --check
-	$(BIN)/mkdocs build --strict --quiet --site-dir build/site
+	$(BIN)/mkdocs build --strict --site-dir build/site
 
 reference: $(VENV)/.dev-installed
 	$(BIN)/python scripts/reference.py

@@ -31,6 +31,16 @@ def figure():
     return note
 
 
+def pytest_sessionfinish(session):
+    if hasattr(session.config, "workeroutput"):  # one of several processes: the figures go to whoever prints them
+        session.config.workeroutput["figures"] = _figures
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node):
+    _figures.extend(tuple(each) for each in node.workeroutput.get("figures", []))
+
+
 def pytest_terminal_summary(terminalreporter):
     if _figures:
         terminalreporter.section("guarantees")

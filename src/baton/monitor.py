@@ -275,6 +275,8 @@ class Monitor:
         current = self._inventory.find(session.session_id)
         if current is None or current.state is not State.RUNNING or current.pane_pid != session.pane_pid:
             return  # it ended by itself meanwhile, or was brought back
+        if session.pane_pid is not None and started_at(session.pane_pid) == session.pane_started:
+            return  # tmux is hidden from us, or its socket was moved: whoever runs the agent lives
         why = "its session is gone from tmux"
         if self._dry_run:
             yield self._did(f"session {session.name}", why, "terminated, and its job failed")

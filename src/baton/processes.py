@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
     from typing import Final
 
+_KERNEL_THREAD: Final = 0x00200000
+_EXEC_SEC: Final = 0.5
 # In the environment of an agent and of everything it starts; its value names the session.
 MARKER = "BATON_SESSION_ID"
 
@@ -51,13 +53,36 @@ def marked_processes(session_id: str, *, spare: Iterable[int] = ()) -> list[Proc
         if not name.isdecimal() or int(name) in spared:
             continue
         try:
-            with open(f"/proc/{name}/environ", "rb") as file:
-                marked = wanted in file.read().split(b"\0")
+            marked = wanted in _environment(name).split(b"\0")
         except OSError:
             continue  # gone, or not ours
         if marked and (started := started_at(int(name))) is not None:
             found.append(Process(pid=int(name), started=started, command=_command(int(name))))
     return found
+
+
+def _environment(pid: str) -> bytes:
+    """In the middle of exec a process shows neither environment nor arguments, as one of the kernel's own does: it must
+    not escape by that."""
+    deadline = time.monotonic() + _EXEC_SEC
+    while True:
+        content = _read(pid, "environ")
+        if content or _is_the_kernels(pid) or time.monotonic() > deadline:
+            return content
+        if _read(pid, "cmdline"):
+            return _read(pid, "environ")  # it has none; or it has one by now
+        time.sleep(0.0005)
+
+
+def _read(pid: str, name: str) -> bytes:
+    with open(f"/proc/{pid}/{name}", "rb") as file:
+        return file.read()
+
+
+def _is_the_kernels(pid: str) -> bool:
+    """Or what is left of one, which has nothing to show either."""
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _KERNEL_THREAD)
 
 
 def end_processes(find: Callable[[], list[Process]], *, grace_sec: float) -> list[Process]:
@@ -66,7 +91,8 @@ def end_processes(find: Callable[[], list[Process]], *, grace_sec: float) -> lis
     ended: dict[int, Process] = {}
     told: dict[int, int] = {}  # the last step each was told
     began = time.monotonic()
-    while left := find():
+    # Looked for twice: one that was just being forked while its parent ended may have been in neither place.
+    while left := find() or _find_again(find):
         step = _step(time.monotonic() - began, grace_sec)
         if step is None:
             break  # in the kernel's hands: a process that cannot be killed
@@ -77,6 +103,11 @@ def end_processes(find: Callable[[], list[Process]], *, grace_sec: float) -> lis
                 _signal(process, _STEPS[step])
         time.sleep(0.02)
     return list(ended.values())
+
+
+def _find_again(find: Callable[[], list[Process]]) -> list[Process]:
+    time.sleep(0.01)
+    return find()
 
 
 # An interactive shell does not end when it is asked to, but when its terminal goes.

@@ -91,7 +91,7 @@ class Tmux:
 
     def _fail(self, verb: str, reason: str) -> NoReturn:
         # In the words of several versions of tmux, and by the state of the socket.
-        if reason.startswith(("no server", "error connecting", "server exited", "lost server")):
+        if reason.startswith(("no server", "no current target", "error connecting", "server exited", "lost server")):
             kind = NoServer if not reason.startswith("error connecting") else SocketRefused
             kind = NoSocket if reason.endswith("(No such file or directory)") else kind
             raise kind(f"tmux has no server at socket {self.socket}: {reason}")

@@ -10,6 +10,8 @@ import time
 import pytest
 
 from agents.model_service import ModelService
+from baton.config import Settings
+from baton.jobs import open_jobs
 from support.brokers import Broker, free_port
 from support.command import Baton
 from support.tmux import TmuxServer
@@ -125,6 +127,10 @@ trust_level = "trusted"
         lines = [json.loads(line) for line in self.baton("logs", job, "--json").out.splitlines()]
         told = [line["payload"] for line in lines if line["event"] == "published"]
         return [(each["event"], each["detail"]) for each in told]
+
+    def unsent(self, job: str) -> list[int]:
+        with open_jobs(Settings(env=self.baton.env)) as jobs:
+            return [event.seq for event in jobs.unsent_events(job_id=job)]
 
     def screen(self, name: str) -> str:
         return self.baton("session", "capture", name, code=None).out

@@ -7,6 +7,7 @@ import os
 import pytest
 
 from agents.model_service import Fail, Run, Say
+from support.command import BATON
 
 CLAUDE, CODEX, GEMINI = "claude-code", "codex", "gemini"
 HEADLESS = ("--headless",)
@@ -96,6 +97,17 @@ def test_a_very_long_prompt_on_the_terminal_is_refused_before_anything_is_made(w
     assert "--headless" in world.baton.refused("session", "create", "s", "--job", job)
     assert world.record(job)["status"] == "pending"
     assert world.baton("session", "list", "--all", "--json").json == []
+
+
+def test_what_codex_says_in_its_sandbox_is_sent_for_it(world):
+    """In there it has no network, and a login shell that knows no virtual environment."""
+    world.model.will(Run(f"{BATON} publish --event completed --detail 'from inside' > out.txt 2>&1"), Say("Done."))
+    job = world.job("say it", agent=CODEX)
+    world.baton("session", "create", "s", "--job", job, "--headless")
+    assert world.ended(job)["detail"] == "from inside", (world.work / "out.txt").read_text()
+    assert f"{BATON} publish --job {job}" in world.model.asked_last
+    world.session_ended("s")
+    world.until(lambda: world.unsent(job) == [], "all events to be sent", 5)
 
 
 # -- trouble -------------------------------------------------------------------------------------------------

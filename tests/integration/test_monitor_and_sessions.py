@@ -145,7 +145,7 @@ def ended(watch, status="error"):
 
 def test_a_session_of_another_machine_or_of_a_server_that_does_not_answer_is_left_alone(watch, tmux, monkeypatch):
     watch.add(tmux, "far", host="build-7", pane_id="%99")
-    watch.add(tmux, "near", pane_id="%98")
+    watch.add(tmux, "near", pane_id="%98", pane_started=1)
     server = int(tmux("display-message", "-p", "#{pid}"))
     monkeypatch.setattr(tmux_module, "_TIMEOUT_SEC", 0.5)
     os.kill(server, signal.SIGSTOP)
@@ -155,6 +155,16 @@ def test_a_session_of_another_machine_or_of_a_server_that_does_not_answer_is_lef
         os.kill(server, signal.SIGCONT)
     assert {session.state for session in watch.inventory.all()} == {State.RUNNING}
     assert [what for what, _, _ in watch.sweep()] == ["session near"]
+
+
+def test_a_session_whose_runner_lives_is_not_dead_because_tmux_cannot_be_seen(watch, tmux):
+    session = watch.add(tmux, "work")
+    os.rename(session.socket, session.socket + ".moved")
+    try:
+        assert watch.sweep() == []
+    finally:
+        os.rename(session.socket + ".moved", session.socket)
+    assert watch.inventory.get("work").state is State.RUNNING
 
 
 def test_a_session_that_is_being_made_is_given_time(watch, tmux, clock):

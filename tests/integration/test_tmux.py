@@ -28,8 +28,9 @@ def ours(tmux):
 
 
 @pytest.fixture
-def reader(ours, tmp_path):
+def reader(ours, tmp_path, monkeypatch):
     """A pane, and what it has read so far, once that is enough."""
+    monkeypatch.setattr("baton.tmux._SHOWN_SEC", 0.0)  # it shows nothing: nothing is to be waited for
     (tmp_path / "reader.py").write_text(READER)
     heard = tmp_path / "heard"
     argv = [sys.executable, "-I", str(tmp_path / "reader.py"), str(heard)]

@@ -36,9 +36,9 @@ def told(said):
 
 OUTPUT = {
     "claude-code": [
-        ({"type": "system", "subtype": "init", "session_id": "s-1", "tools": []}, {"conversation_id": "s-1", "progress": "the session has begun"}),
+        ({"type": "system", "subtype": "init", "session_id": "s-1", "tools": []}, {"conversation_id": "s-1"}),
         ({"type": "system", "subtype": "hook_started"}, None),
-        ({"type": "system", "subtype": "api_retry", "attempt": 1, "max_retries": 10}, None),
+        ({"type": "system", "subtype": "api_retry", "attempt": 1, "max_retries": 10, "error_status": 529, "error": "overloaded"}, {"trouble": "the model service does not answer (overloaded), try 1 of 10"}),
         ({"type": "assistant", "message": {"content": [{"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "ls  -l"}}]}}, {"progress": "Bash: ls -l"}),
         ({"type": "assistant", "message": {"content": [{"type": "text", "text": "I look\naround"}]}}, {"progress": "I look around"}),
         ({"type": "assistant", "message": {"content": "text"}}, None),
@@ -49,18 +49,18 @@ OUTPUT = {
         ({"type": "result", "is_error": False, "result": "well", "permission_denials": [{"tool_name": "Bash"}, {"tool_name": "Bash"}]}, {"finished": "well (not allowed to use: Bash)"}),
     ],
     "codex": [
-        ({"type": "thread.started", "thread_id": "t-1"}, {"conversation_id": "t-1", "progress": "the session has begun"}),
+        ({"type": "thread.started", "thread_id": "t-1"}, {"conversation_id": "t-1"}),
         ({"type": "turn.started"}, None),
         ({"type": "item.started", "item": {"id": "i", "type": "command_execution", "command": "ls"}}, {"progress": "ls"}),
         ({"type": "item.completed", "item": {"type": "command_execution", "command": "ls", "exit_code": 0}}, None),
         ({"type": "item.completed", "item": {"type": "agent_message", "text": "well"}}, {"progress": "well"}),
         ({"type": "item.completed", "item": {"type": "error", "message": "a warning"}}, None),
-        ({"type": "error", "message": "a warning"}, None),
+        ({"type": "error", "message": "a warning"}, {"trouble": "a warning"}),
         ({"type": "turn.failed", "error": {"message": "no more"}}, {"failed": "no more"}),
         ({"type": "turn.failed"}, {"failed": "the turn failed"}),
     ],
     "gemini": [
-        ({"type": "init", "session_id": "g-1"}, {"conversation_id": "g-1", "progress": "the session has begun"}),
+        ({"type": "init", "session_id": "g-1"}, {"conversation_id": "g-1"}),
         ({"type": "message", "role": "assistant", "content": "x"}, None),
         ({"type": "tool_result"}, None),
         ({"type": "result", "status": "error", "error": {"message": "no more"}}, {"failed": "no more"}),
@@ -129,10 +129,44 @@ HOOKED = {
 }  # fmt: skip
 
 
+def keep_codex_conversation(home, conversation, source):
+    folder = home / "sessions" / "2026" / "01" / "02"
+    folder.mkdir(parents=True, exist_ok=True)
+    about = {"type": "session_meta", "payload": {"id": conversation, "thread_source": source}}
+    (folder / f"rollout-2026-01-02T03-04-05-{conversation}.jsonl").write_text(json.dumps(about) + "\n")
+
+
+@pytest.mark.parametrize("conversation", ["of a subagent", "for a title, not kept", "*", "../t", None, ["t"]])
+def test_a_conversation_that_codex_has_with_itself_is_not_the_sessions(conversation, tmp_path, monkeypatch):
+    monkeypatch.setenv("CODEX_HOME", str(tmp_path))
+    keep_codex_conversation(tmp_path, "t", "user")
+    keep_codex_conversation(tmp_path, "of a subagent", "subagent")
+    message = {"type": "agent-turn-complete", "thread-id": conversation, "last-assistant-message": "A title"}
+    assert agent("codex").hooked(message) is None
+
+
+def test_a_turn_that_began_before_a_job_was_sent_does_not_know_of_it(tmp_path):
+    turn = {"input-messages": ["before", "This is job 1 of baton"]}
+    assert agent("codex").was_asked(turn, "This is job 1 of baton")
+    assert not agent("codex").was_asked(turn, "This is job 2 of baton")
+    path = tmp_path / "transcript.jsonl"
+    lines = [
+        {"type": "user", "message": "This is job 1 of baton"},
+        {"type": "queue-operation", "content": "This is job 2 of baton"},
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    turn = {"transcript_path": str(path)}
+    assert agent("claude-code").was_asked(turn, "This is job 1 of baton")
+    assert not agent("claude-code").was_asked(turn, "This is job 2 of baton")
+    assert agent("claude-code").was_asked({"transcript_path": str(tmp_path / "none")}, "This is job 2 of baton")
+
+
 @pytest.mark.parametrize(
     ("name", "message", "meaning"), [(name, *case) for name, cases in HOOKED.items() for case in cases]
 )
-def test_a_message_of_a_hook(name, message, meaning):
+def test_a_message_of_a_hook(name, message, meaning, tmp_path, monkeypatch):
+    monkeypatch.setenv("CODEX_HOME", str(tmp_path))
+    keep_codex_conversation(tmp_path, "t", "user")
     assert told(agent(name).hooked(message)) == meaning
 
 
@@ -265,3 +299,23 @@ def test_instructions_hold_the_prompt_and_how_to_say_what_came_of_it():
     plain = instructions(new_job("x", now_ns=10**18, agent="codex"))
     assert "refused" not in plain
     assert "{" not in plain
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex", "gemini"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        '{"type":"item.started","item":"x"}', '{"type":"assistant","message":"x"}', '{"type":"assistant","message":{"content":["x"]}}',
+        '{"type":"assistant","message":{"content":[{"type":"tool_use","input":"x"}]}}', '{"type":"result","permission_denials":7}',
+        '{"type":"turn.failed","error":"x"}', '{"type":"result","status":"error","error":"x"}',
+        '{"type":"system","subtype":"init","session_id":7}', '{"type":"init","session_id":[]}', '{"type":"thread.started","thread_id":{}}',
+    ],
+)  # fmt: skip
+def test_a_shape_we_do_not_know_is_passed_over(name, line):
+    agent = find_agent(Settings(env={"HOME": "/x"}), name)
+    told = agent.understood(line)
+    assert told is None or told.conversation_id is None
+    assert (
+        agent.understood_hook({"hook_event_name": "PostToolUse", "tool_input": "x", "tool_name": 5, "session_id": 7})
+        is None
+    )

@@ -72,6 +72,18 @@ def test_those_of_a_session_are_found_wherever_they_hide(children):
     assert marked_processes(session) == []
 
 
+def test_one_that_is_just_becoming_another_program_is_found(children, tmp_path):
+    """In the middle of exec a process has no environment to read."""
+    script = tmp_path / "restless"
+    script.write_text('#!/bin/sh\nexec "$0"\n')
+    script.chmod(0o755)
+    session = os.urandom(8).hex()
+    restless = children(str(script), **{MARKER: session})
+    looks = 400
+    assert sum(len(marked_processes(session)) for _ in range(looks)) == looks
+    assert [each.pid for each in end_processes(lambda: marked_processes(session), grace_sec=0)] == [restless.pid]
+
+
 def test_we_are_never_among_them(monkeypatch, tmp_path):
     session = os.urandom(8).hex()
     code = f"from baton.processes import marked_processes; print(len(marked_processes({session!r})))"

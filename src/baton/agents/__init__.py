@@ -27,8 +27,7 @@ def find_agent(settings: Settings, name: str) -> Agent:
     found = _BUILT_IN.get(_ALSO_CALLED.get(name, name))
     if found is None and name not in custom:
         known = ", ".join((*_BUILT_IN, *custom))
-        shown = name[:40]
-        raise AgentUnusable(f"there is no agent {shown!r}; there are {known}, or add [agents.{shown}] to baton.toml")
+        raise AgentUnusable(f"there is no agent {name[:40]!r}; there are {known}, or add [agents.NAME] to baton.toml")
     if found is None:
         from baton.agents.custom import Custom
 

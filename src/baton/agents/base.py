@@ -80,7 +80,13 @@ class Said(Value):
     conversation_id: str | None
 
 
+_STRANGE_SHAPE: Final = (AttributeError, KeyError, TypeError, ValueError, IndexError)
+
+
 def said(**told: str | None) -> Said:
+    """TypeError when something is not text: it came from a program."""
+    if not all(isinstance(each, str | None) for each in told.values()):
+        raise TypeError("an agent says what is text")
     return Said(**(dict.fromkeys(Said.__slots__) | told))
 
 
@@ -115,6 +121,20 @@ class Agent:
         """Whether the conversation that a hook tells of contains the words: what was typed while the agent was busy may
         still wait for its turn."""
         return True
+
+    # Programs change their shapes monthly: what we cannot read is no reason to end a good job.
+
+    def understood(self, line: str) -> Said | None:
+        try:
+            return self.output(line)
+        except _STRANGE_SHAPE:
+            return None
+
+    def understood_hook(self, message: Mapping[str, Any]) -> Said | None:
+        try:
+            return self.hooked(message)
+        except _STRANGE_SHAPE:
+            return None
 
     def refusal(self, message: Mapping[str, Any], why: str) -> str | None:
         """What the hook that says "finished" answers, so that the agent goes on and mends `why`; None when it cannot be

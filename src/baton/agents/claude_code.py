@@ -51,7 +51,9 @@ class ClaudeCode(Agent):
         if kind == "system" and message.get("subtype") == "init":
             return said(conversation_id=message.get("session_id"))
         if kind == "system" and message.get("subtype") == "api_retry":
-            return said(trouble=short(f"the model service: {message.get('error')} ({message.get('error_status')})"))
+            why = message.get("error") or message.get("error_status")
+            tries = f"try {message.get('attempt')} of {message.get('max_retries')}"
+            return said(trouble=short(f"the model service does not answer ({why}), {tries}"))
         if kind == "assistant":
             return _doing(message)
         if kind == "result":

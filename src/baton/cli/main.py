@@ -29,7 +29,7 @@ VERBS: Final = {
     "pick": ("jobs", "claim the next pending job of a session; prints its id"),
     "renew": ("jobs", "prolong the lease of a job you picked"),
     "release": ("jobs", "hand a running job back, for whoever picks next"),
-    "cancel": ("jobs", "cancel a job; its agent is ended with it"),
+    "cancel": ("jobs", "cancel a job; its agent is ended a moment later"),
     "retry": ("submit", "do a job once more, as a new one"),
     "wait": ("wait", "wait for jobs; the exit code says how they ended"),
     "attach": ("attach", "look at the session that works on a job, and type into it"),
@@ -186,13 +186,18 @@ def main(arguments: Sequence[str]) -> int:
         code: int = module.run(verb, rest)
         sys.stdout.flush()
     except BatonError as error:
-        if "--debug" in rest:
+        if _debugging(rest):
             import traceback
 
             traceback.print_exc()
         _complain(str(error))
         return error.exit_code
     return code
+
+
+def _debugging(arguments: Sequence[str]) -> bool:
+    options = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    return "--debug" in options
 
 
 def _complain(message: str) -> None:
@@ -229,12 +234,12 @@ def run() -> NoReturn:
     except BrokenPipeError:
         code = 1  # the reader of our output has gone, as with `baton list | head`
     except OSError as error:
-        if "--debug" in sys.argv:
+        if _debugging(sys.argv):
             raise
         _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
         code = 1
     except Exception as error:
-        if "--debug" in sys.argv:
+        if _debugging(sys.argv):
             raise
         _complain(f"unexpected {type(error).__name__}: {error}; run it again with --debug and report what it shows")
         code = 1

@@ -3,32 +3,37 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 
+from baton.digest import sha256
 from baton.fsio import FileLock, read_file, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any, Final
 
     from baton.sessions.model import Session
 
 _HEADER: Final = b"# Sessions that have ended. An archive: `baton session list` shows what is running.\n"
+_SEAL: Final = b"# As baton wrote it, if this is the SHA-256 of what stands above: "
 _NOT_SHOWN: Final = frozenset({"ending", "pane_id", "pane_pid", "pane_started", "job_id"})
 
 
 class Archive:
+    """A file as we wrote it is changed as text: taking thousands of entries apart and together again takes seconds, and
+    everybody waits meanwhile. One that somebody edited is read as what it is."""
+
     def __init__(self, path: str) -> None:
         self._path = path
 
     def put(self, session: Session) -> None:
         entry = {name: str(value) if isinstance(value, str) else value for name, value in session.record().items()}
         shown = {name: value for name, value in entry.items() if value is not None and name not in _NOT_SHOWN}
-        self._change(lambda entries: [*_without(entries, session.session_id), shown])
+        self._change(session.session_id, _yaml([shown]))
 
     def remove(self, session_id: str) -> None:
-        self._change(lambda entries: _without(entries, session_id))
+        self._change(session_id, "")
 
     def entries(self) -> list[dict[str, Any]]:
         import yaml
@@ -43,26 +48,44 @@ class Archive:
             raise ValueError("it has no list of sessions")
         return entries
 
-    def _change(self, change: Callable[[list[dict[str, Any]]], list[dict[str, Any]]]) -> None:
-        import yaml
-
+    def _change(self, session_id: str, added: str) -> None:
         with FileLock(self._path + ".lock"):
-            try:
-                before = self.entries()
-            except (ValueError, yaml.YAMLError):
-                # Somebody edited it into something else: it is theirs to mend, not ours to overwrite.
-                now = f"{time.strftime('%Y%m%dT%H%M%S')}.{time.time_ns() % 10**9:09d}"
-                os.replace(self._path, f"{self._path}.damaged-{now}")
-                before = []
-            after = change(before)
+            before = self._texts()
+            mine = re.compile(rf"^(?:- |  )session_id: '?{re.escape(session_id)}'?$", re.MULTILINE)
+            after = [text for text in before if not mine.search(text)] + ([added] if added else [])
             if after == before:
                 return
             if os.path.exists(self._path):
                 replace_file(self._path + ".bak", read_file(self._path))
-            replace_file(self._path, _HEADER + _yaml({"sessions": after}).encode())
+            body = _HEADER + ("sessions:\n" + "".join(after) if after else "sessions: []\n").encode()
+            replace_file(self._path, body + _seal(body))
+
+    def _texts(self) -> list[str]:
+        """Each entry, as it stands there."""
+        import yaml
+
+        try:
+            content = read_file(self._path)
+        except FileNotFoundError:
+            return []
+        body, mark, _ = content.rpartition(_SEAL)
+        if mark and content == body + _seal(body):
+            return re.split(r"^(?=- )", body.decode(), flags=re.MULTILINE)[1:]
+        try:
+            return [_yaml([entry]) for entry in self.entries()]
+        except (ValueError, yaml.YAMLError):
+            # Somebody edited it into something else: it is theirs to mend, not ours to overwrite.
+            now = f"{time.strftime('%Y%m%dT%H%M%S')}.{time.time_ns() % 10**9:09d}"
+            os.replace(self._path, f"{self._path}.damaged-{now}")
+            return []
 
 
-def _yaml(content: dict[str, Any]) -> str:
+def _seal(body: bytes) -> bytes:
+    digest: str = sha256(body).hexdigest()
+    return _SEAL + digest.encode() + b"\n"
+
+
+def _yaml(content: list[Any]) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):
@@ -73,7 +96,3 @@ def _yaml(content: dict[str, Any]) -> str:
 
     Dumper.add_representer(str, represent_text)
     return yaml.dump(content, Dumper=Dumper, sort_keys=False, allow_unicode=True)
-
-
-def _without(entries: list[dict[str, Any]], session_id: str) -> list[dict[str, Any]]:
-    return [entry for entry in entries if not isinstance(entry, dict) or entry.get("session_id") != session_id]

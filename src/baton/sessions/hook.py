@@ -40,7 +40,7 @@ def hook(settings: Settings, agent_name: str, message: Mapping[str, Any]) -> str
         return None  # the agent was not started by us
     try:
         agent = find_agent(settings, agent_name)
-        told = agent.hooked(message)
+        told = agent.understood_hook(message)
         if told is None:
             return None
         inventory = Inventory(settings)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
+import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,5 +31,17 @@ def instructions(job: Job) -> str:
     if job.validate:
         conditions += f" It is refused while this fails: {job.validate}"
     # The prompt comes last: it may contain anything.
-    told = template.format(prompt="\0", mark=mark(job), job_id=job.job_id, attempt=job.attempt, conditions=conditions)
+    told = template.format(
+        prompt="\0", mark=mark(job), baton=_command(), job_id=job.job_id, attempt=job.attempt, conditions=conditions
+    )
     return told.replace("\0", job.prompt).strip()
+
+
+def _command() -> str:
+    """Our own command, as it is found by a shell that an agent starts: some are login shells, which know nothing of a
+    virtual environment."""
+    from shutil import which
+
+    usual = os.pathsep.join((os.path.expanduser("~/.local/bin"), "/usr/local/bin", "/usr/bin", "/bin"))
+    ours = os.path.join(os.path.dirname(sys.executable), "baton")
+    return "baton" if which("baton", path=usual) or not os.path.exists(ours) else shlex.quote(ours)

@@ -50,6 +50,8 @@ _PULSE_SEC: Final = 20.0
 _REFRESH_SEC: Final = 600.0
 _DEADLINE_SLACK_SEC: Final = 5.0
 _GRACE_SEC: Final = 10.0
+_AT_ONCE_BYTES: Final = 1 << 20
+_LONGEST_LINE_BYTES: Final = 16 << 20
 _LEFTOVER_GRACE_SEC: Final = 2.0
 _REFUSALS: Final = 2  # how often a headless agent is sent back to mend what is missing
 
@@ -168,6 +170,7 @@ class Runner:
     def _judge(self, story: Story, told: _Told, code: int, exit_text: str) -> None:
         """What the agent's end means for its job. NotVerified when it claims success and the results are not there."""
         if story.over():
+            story.send()  # whoever ended it may have had no network
             return
         ended = "the command ended" if self._agent.exit_is_verdict else f"{self._agent.name} ended"
         if told.failed is not None:
@@ -263,18 +266,21 @@ class Runner:
                 self._end_agent()
 
     def _read_lines(self, fd: int, rest: bytes, story: Story, told: _Told) -> tuple[bytes, bool]:
-        """Everything that is there to be read now; and whether that was all there will be."""
+        """What is there to be read now, up to a limit; the rest of its last line; and whether that was all there will
+        be. An agent that floods us is heard by turns with everything else there is to do."""
         piece = b""
+        closed = False
         try:
-            while more := os.read(fd, 1 << 16):
+            while not closed and len(piece) < _AT_ONCE_BYTES:
+                more = os.read(fd, 1 << 16)
                 piece += more
-            closed = True
+                closed = not more
         except BlockingIOError:
-            closed = False
+            pass
         *lines, rest = (rest + piece + (b"\n" if closed else b"")).split(b"\n")
         for line in lines:
-            self._heard(self._agent.output(line.decode(errors="replace")), story, told)
-        return rest, closed
+            self._heard(self._agent.understood(line.decode(errors="replace")), story, told)
+        return rest[-_LONGEST_LINE_BYTES:], closed
 
     def _heard(self, said: Said | None, story: Story, told: _Told) -> None:
         if said is None:

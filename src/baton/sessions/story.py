@@ -89,6 +89,11 @@ class Story:
             return None
         return f"nothing was heard of the job for {self.job.idle_timeout_sec} s"
 
+    def send(self) -> None:
+        """What others have said about it and could not send."""
+        if self.job is not None:
+            self._outbox.send(self.job)
+
     def silent(self, for_sec: float) -> bool:
         """Whether there is a job that has said nothing for so long, and does not wait for a person's permission."""
         return self.status() is not None and time.monotonic() - self._heard >= for_sec and not self._waits()
