@@ -201,7 +201,14 @@ class Delegation:
         return self._unverified
 
     def statuses(self) -> dict[str, Status]:
-        return {job.job_id: self._jobs.get_job(job.job_id).status for job in self.jobs}
+        """As far as the registry still knows them."""
+        found = {}
+        for job in self.jobs:
+            try:
+                found[job.job_id] = self._jobs.get_job(job.job_id).status
+            except JobNotFound:
+                continue
+        return found
 
     def cancel(self) -> None:
         """Everything that has not ended is cancelled, and its sessions with it."""
