@@ -9,7 +9,7 @@ import time
 
 from baton.agents.base import Mode
 from baton.broker.address import broker_record
-from baton.errors import BatonError, IllegalTransition, InvalidValue, JobNotFound
+from baton.errors import BatonError, IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
 from baton.fsio import open_private, write_all
 from baton.model import DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, TERMINAL, EventName, Status, Value, new_job
 from baton.mqtt.publisher import send_unsent
@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from baton.sessions.model import Session
 
 _SUBSCRIBE_SEC: Final = 5.0
+_AWAY_SEC: Final = 60.0
 _NO_LIMIT_SEC: Final = 366 * 86400.0
 
 
@@ -179,18 +180,35 @@ class Delegation:
         # Nothing may be said before we listen. Where the broker is away, the registry tells.
         self.subscription.connect(wait_sec=_SUBSCRIBE_SEC)
         self.launch(self._jobs)
+        away_since: float | None = None
         with Reconciler(self._settings, self._look):
-            for payload in self.subscription:
-                self._keep(payload)
-                if payload["event"] == EventName.STARTED:
-                    self._hosts[payload["job_id"]] = payload["data"].get("host")
-                if payload["event"] in (EventName.COMPLETED, EventName.ERROR):
-                    self._at_work.discard(payload["job_id"])
-                    self._verify(payload)
-                yield payload
-                self.launch(self._jobs)
+            while True:
+                try:
+                    for payload in self._listen():
+                        away_since = None
+                        yield payload
+                    break
+                except RegistryUnavailable as error:
+                    # The jobs go on meanwhile, and a subscription that is begun again goes on where it was.
+                    if away_since is None:
+                        away_since = time.monotonic()
+                        self._log(f"{error}; trying again")
+                    elif time.monotonic() - away_since > _AWAY_SEC:
+                        raise
+                    time.sleep(1)
         if self.subscription.timed_out is not None:
             self._out_of_time()
+
+    def _listen(self) -> Iterator[dict[str, Any]]:
+        for payload in self.subscription:
+            self._keep(payload)
+            if payload["event"] == EventName.STARTED:
+                self._hosts[payload["job_id"]] = payload["data"].get("host")
+            if payload["event"] in (EventName.COMPLETED, EventName.ERROR):
+                self._at_work.discard(payload["job_id"])
+                self._verify(payload)
+            yield payload
+            self.launch(self._jobs)
 
     @property
     def exit_code(self) -> int:

@@ -385,6 +385,21 @@ def test_with_the_broker_away_all_the_time_it_is_done_all_the_same(office):
     wait_until(lambda: not office.processes("runner"))
 
 
+def test_a_registry_that_is_away_for_a_moment_is_waited_for(office, tmp_path, postgres):
+    shared = {"BATON_REGISTRY": postgres.new_url()}
+    work = "touch begun; while ! test -e enough; do sleep 0.1; done; echo x > out"
+    running = office.start("submit", work, "--expect", "out", "--json", **shared)
+    running.says("started")
+    wait_until((tmp_path / "begun").exists)
+    postgres.stop()
+    running.says("trying again")
+    postgres.start()
+    (tmp_path / "enough").write_text("")
+    done = running.end()
+    assert done.code == 0, done
+    assert events_of(done) == ["started", "completed"]
+
+
 def test_without_tmux_the_job_says_so(office, tmp_path):
     (tmp_path / "bin").mkdir()
     for name in ("sh", "env"):

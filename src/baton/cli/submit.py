@@ -12,7 +12,7 @@ from baton.cli.output import json_text, on_terminal, say
 from baton.cli.view import Lines, LiveTable
 from baton.config import Settings
 from baton.delegate import Delegation, Order, drafted, order, start_session
-from baton.errors import BatonError, InvalidValue, UsageError
+from baton.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
 from baton.jobs import open_jobs
 from baton.own_queue import is_own_queue
 
@@ -229,6 +229,10 @@ def _see_through(settings: Settings, orders: list[Order], options: argparse.Name
                 view.over(delegation.statuses())
         except KeyboardInterrupt:
             return _interrupted(delegation)
+        except RegistryUnavailable:
+            ids = " ".join(job.job_id for job in delegation.jobs)
+            say(f"what has begun goes on; once the registry is back: baton wait {ids}")
+            raise
         for job_id, problems in delegation.problems().items():
             say(f"baton: job {job_id} says it is completed, but: {'; '.join(problems)}")
         if delegation.subscription.timed_out is not None:
