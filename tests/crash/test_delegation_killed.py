@@ -131,6 +131,14 @@ def test_without_a_monitor_whoever_waits_for_the_job_notices(office, victim):
     check(office, job_id, "error")
 
 
+def test_without_a_monitor_also_wait_notices(office):
+    job_id = office.detached(WORK)
+    waiting = office.start("wait", job_id)
+    kill(office.session_of(job_id)["pane_pid"])
+    assert waiting.end().code == 1
+    check(office, job_id, "error")
+
+
 def test_a_killed_workers_job_is_finished_all_the_same(office, figure):
     office.start("monitor", "--interval", "0.3")
     job_id = office("register", WORK, "--expect", "out", "--validate", VALIDATE).text

@@ -8,6 +8,7 @@ from baton.config import Settings
 from baton.errors import UsageError
 from baton.jobs import open_jobs
 from baton.mqtt.subscriber import Subscription
+from baton.reconciler import Reconciler
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,8 +31,9 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         subscription = Subscription(
             jobs, settings, job_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
         )
-        for _event in subscription:
-            pass
+        with Reconciler(settings):
+            for _event in subscription:
+                pass
         statuses = {job_id: jobs.get_job(job_id).status for job_id in subscription.outcomes()}
     if options.json:
         print(json_text(statuses))
