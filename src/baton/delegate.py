@@ -89,7 +89,9 @@ def order(settings: Settings, prompt: str, **given: Any) -> Order:
         made = made.replace(workdir=os.path.abspath(made.workdir or "."))
     drafted(settings, made)  # which checks every field
     if made.label is None:
-        usable_agent(settings, made.agent)
+        agent = usable_agent(settings, made.agent)
+        if agent.exit_is_verdict and given.get("idle_timeout_sec") is None:
+            made = made.replace(idle_timeout_sec=made.timeout_sec)  # its end is seen: it need not talk meanwhile
         if not os.path.isdir(made.workdir or "."):
             raise InvalidValue("workdir", f"{made.workdir} is not a folder")
     for name in made.expect:

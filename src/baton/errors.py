@@ -115,7 +115,11 @@ class NothingPending(BatonError):
 
 
 class NotVerified(BatonError):
-    pass
+    """`why` is what is missing, without what to do about it."""
+
+    def __init__(self, message: str, why: str = "") -> None:
+        super().__init__(message)
+        self.why = why or message
 
 
 class BrokerUnavailable(BatonError):

@@ -418,3 +418,83 @@ def test_a_folder_that_goes_away_meanwhile_is_an_error(office, tmp_path):
 def test_two_at_the_same_moment_do_not_get_in_each_others_way(office, tmp_path):
     both = [office.start("submit", f"echo hi > out{n}", "--expect", f"out{n}") for n in (1, 2)]
     assert [each.end().code for each in both] == [0, 0]
+
+
+# -- what new users ran into -----------------------------------------------------------------------------------
+
+
+def test_a_validation_that_takes_long_does_not_cost_the_job(office):
+    """The runner goes on renewing its lease beside it."""
+    office.submit("true", "--validate", "sleep 5", BATON_LEASE_SEC="2")
+    assert office.the_job()["attempt"] == 1
+
+
+def test_a_validation_ends_with_its_job(office):
+    office.submit("true", "--validate", "sleep 1236", "--timeout", "3", code=2)
+    assert office.the_job()["status"] == "error"
+    assert office.agents() == {}
+
+
+def test_what_a_command_said_last_is_told_and_can_be_read_afterwards(office):
+    done = office.submit("echo first; echo the disk is on fire >&2; exit 5", code=1)
+    assert "exit code 5: the disk is on fire" in done.out
+    session = office("session", "list", "--all", "--json").json[0]["name"]
+    shown = office("session", "capture", session)
+    assert shown.out.splitlines()[:2] == ["first", "the disk is on fire"]
+    assert "this is what it showed last" in shown.err
+
+
+def test_a_command_that_says_nothing_is_not_taken_for_dead(office):
+    assert office("submit", "sleep 1", "--json").code == 0
+    job = office.the_job()
+    assert job["idle_timeout_sec"] == job["timeout_sec"]
+
+
+def test_a_sent_job_that_takes_too_long_is_interrupted_and_the_session_lives_on(office, tmp_path):
+    office("session", "create", "gpu")
+    office.submit("sleep 5; echo z > late.txt", "--session", "gpu", "--timeout", "2", code=2)
+    office.submit("echo ok > quick.txt", "--session", "gpu", "--expect", "quick.txt")
+    time.sleep(4)  # when it would have come, had it gone on
+    assert not (tmp_path / "late.txt").exists()
+    office("session", "stop", "gpu")
+
+
+def test_cancelling_a_sent_job_does_not_end_the_session(office, tmp_path):
+    office("session", "create", "gpu")
+    job = office("submit", "sleep 1237", "--session", "gpu", "--detach").text
+    wait_until(lambda: office("status", job).text == "running")
+    office("cancel", job)
+    office.submit("echo ok > next.txt", "--session", "gpu", "--expect", "next.txt")
+    assert [session["name"] for session in office.sessions()] == ["gpu"]
+    office("session", "stop", "gpu")
+
+
+def test_a_session_that_was_let_go_of_can_be_taken_back(office):
+    office("session", "create", "gpu")
+    office("session", "stop", "gpu", "--mode", "soft")
+    assert office.sessions() == []
+    office("session", "resume", "gpu")
+    office.submit("true", "--session", "gpu")
+    office("session", "stop", "gpu")
+
+
+def test_what_a_session_cannot_be_told_is_refused(office, tmp_path):
+    office("session", "create", "gpu")
+    for option in (["--agent", "codex"], ["--workdir", "."], ["--headless"], ["--yolo"]):
+        assert "leave it out" in office.refused("submit", "x", "--session", "gpu", *option, code=64)
+    office("agent", "publish", "mine", "--session", "gpu")
+    assert "published by hand" in office.refused("submit", "x", "--to", "mine")
+    (tmp_path / "binary").write_bytes(b"\xd0\xff")
+    assert "not UTF-8" in office.refused("submit", "--prompt-file", "binary")
+    runner = office("session", "show", "gpu").json["pane_pid"]
+    os.kill(runner, signal.SIGKILL)
+    wait_until(lambda: "has died" in office("submit", "x", "--session", "gpu", code=1).err)
+    office("monitor", "--once")
+
+
+def test_doctor_sees_a_log_that_was_touched(office, tmp_path):
+    office.submit("true")
+    job = office.the_job()["job_id"]
+    path = tmp_path / ".hermes" / "delegate_job_logs" / job / "events.ndjson"
+    path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
+    assert f"tampered with: {job}" in office("doctor", code=1).out

@@ -27,7 +27,9 @@ def find_agent(settings: Settings, name: str) -> Agent:
     found = _BUILT_IN.get(_ALSO_CALLED.get(name, name))
     if found is None and name not in custom:
         known = ", ".join((*_BUILT_IN, *custom))
-        raise AgentUnusable(f"there is no agent {name[:40]!r}; there are {known}, or add [agents.NAME] to baton.toml")
+        raise AgentUnusable(
+            f"there is no agent {name[:40]!r}; there are {known}, or add [agents.NAME] to .hermes/baton.toml"
+        )
     if found is None:
         from baton.agents.custom import Custom
 

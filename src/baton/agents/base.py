@@ -99,15 +99,17 @@ class Agent:
     exit_is_verdict = False  # whether exit code 0 means that the work is done
     chooses_id = False  # whether the conversation's id can be given to it
     keeps_conversation = False
+    interrupt_key = "Escape"  # what makes it leave off, and live on
     resumes_by_id = True  # whether going on with a conversation takes its id
 
     def launch(self, task: Task) -> Launch:
         raise NotImplementedError
 
-    def typed(self, prompt: str, file: str, publish: list[str]) -> tuple[str, str | None]:
-        """What to type into it, where it is running already, to hand it a job; and what to write into `file` before.
-        `publish` is the command line that says what became of the job, without the event."""
-        return prompt, None
+    def typed(self, prompt: str, file: str, publish: list[str]) -> tuple[str, dict[str, str]]:
+        """What to type into it, where it is running already, to hand it a job; and what to write before, by path:
+        `file`, or a name that begins so. `publish` is the command line that says what became of the job, without the
+        event."""
+        return prompt, {}
 
     def output(self, line: str) -> Said | None:
         """What a line of its headless output tells."""

@@ -12,6 +12,7 @@ import time
 from importlib.util import find_spec
 
 from baton.agents import agent_names, find_agent
+from baton.audit import verify_log
 from baton.broker.local import known_broker
 from baton.cli.main import verb_parser
 from baton.cli.output import counted, one_line
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     Finding = tuple[str, str, str]  # ok | warning | broken, what, how it is or what to do
 
 _VERSION_SEC: Final = 10
+_LOGS: Final = 100
 _MARKS = {"ok": "ok     ", "warning": "warning", "broken": "broken "}
 
 
@@ -198,7 +200,12 @@ def _registry(settings: Settings) -> Iterator[Finding]:
                     "audit",
                     f"{counted(len(gaps), 'log')} without the last change ({ids}); `baton logs ID` fills it in",
                 )
-            else:
+            damaged = [
+                job.job_id for job in jobs.list_jobs(limit=_LOGS).jobs if verify_log(job.job_id, jobs.logs_dir).damage
+            ]
+            if damaged:
+                yield "broken", "audit", f"tampered with: {', '.join(damaged[:5])}; `baton logs ID --verify` says where"
+            elif not gaps:
                 yield "ok", "audit", "no gaps"
     except (BatonError, OSError) as error:
         yield "broken", "registry", str(error)
@@ -265,7 +272,8 @@ def _agents(settings: Settings) -> Iterator[Finding]:
             continue
         found = shutil.which(agent.program)
         if found is None:
-            yield "ok", f"agent {name}", f"{agent.program} is not installed: {agent.install}"
+            state = "warning" if name == settings.agent else "ok"
+            yield state, f"agent {name}", f"{agent.program} is not installed: {agent.install}"
         elif name == "shell":
             yield "ok", f"agent {name}", found
         else:

@@ -14,8 +14,10 @@ from baton.cli.output import ago, json_text, on_terminal, one_line, print_table,
 from baton.clock import parse_time
 from baton.config import Settings
 from baton.errors import InvalidValue, SessionGone, UsageError
+from baton.fsio import read_file
 from baton.jobs import open_jobs
 from baton.sessions.inventory import Inventory
+from baton.sessions.launch import LAST_SCREEN
 from baton.sessions.model import State
 from baton.tmux import NoServer, Tmux
 
@@ -266,11 +268,18 @@ def _capture_options(action: argparse.ArgumentParser) -> None:
 
 
 def _capture(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
-    session, tmux = _live(options.name, inventory)
     if options.lines is not None and not 0 < options.lines <= 1_000_000:
         raise InvalidValue("--lines", "must be from 1 to 1000000")
-    assert session.pane_id is not None
-    lines = [_clean(line) for line in tmux.capture(session.pane_id, options.lines).rstrip("\n").split("\n")]
+    session = inventory.get(options.name)
+    last = os.path.join(inventory.folder_of(session), LAST_SCREEN)
+    if session.state is not State.RUNNING and os.path.exists(last):
+        shown = read_file(last).decode(errors="replace")
+        say(f"baton: note: session {session.name!r} is {session.state}; this is what it showed last")
+    else:
+        session, tmux = _live(options.name, inventory)
+        assert session.pane_id is not None
+        shown = tmux.capture(session.pane_id, options.lines)
+    lines = [_clean(line) for line in shown.rstrip("\n").split("\n")]
     print(json_text({"session": session.name, "lines": lines}) if options.json else "\n".join(lines))
     return 0
 

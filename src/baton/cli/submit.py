@@ -6,6 +6,7 @@ import json
 import os
 import sys
 
+from baton.agents import find_agent
 from baton.cli.jobs import add_job, job_of
 from baton.cli.main import INTERRUPTED, verb_parser
 from baton.cli.output import json_text, on_terminal, say
@@ -15,6 +16,7 @@ from baton.delegate import Delegation, Order, drafted, order, start_session
 from baton.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
 from baton.jobs import open_jobs
 from baton.own_queue import is_own_queue
+from baton.processes import started_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -45,9 +47,18 @@ def run(verb: str, arguments: Sequence[str]) -> int:
             orders = [_again(jobs, settings, options)]
     else:
         settings, orders = _orders(options, settings)
+    _warn(settings, orders)
     if options.detach:
         return _detach(settings, orders, options)
     return _see_through(settings, orders, options)
+
+
+def _warn(settings: Settings, orders: Sequence[Order]) -> None:
+    """What will stand in the way of an agent that only a person can answer."""
+    asked = {(each.agent, each.workdir) for each in orders if each.label is None and not each.headless}
+    for agent, workdir in sorted(asked, key=str):
+        for problem in find_agent(settings, agent).in_the_way(workdir or ".", os.environ):
+            say(f"baton: note: {problem}")
 
 
 def _work_options(parser: argparse.ArgumentParser) -> None:
@@ -64,7 +75,12 @@ def _work_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--allow-existing", action="store_true", default=None, help="... it may have been there before")
     parser.add_argument("--validate", metavar="CMD", help="must succeed in the work folder before it counts as done")
     parser.add_argument("--max-attempts", type=int, metavar="N", help="how often it may be tried (default: 1)")
-    parser.add_argument("--batch", metavar="FILE", help="many at once: one JSON object a line; - reads standard input")
+    parser.add_argument(
+        "--batch",
+        metavar="FILE",
+        help="many at once: a JSON object a line, with prompt and what else an order has (agent, workdir, expect, "
+        "validate, timeout_sec, idle_timeout_sec, headless, ...); - reads standard input",
+    )
     parser.add_argument("--parallel", type=int, default=4, metavar="N", help="of a batch, so many at a time (4)")
 
 
@@ -73,11 +89,14 @@ def _work_options(parser: argparse.ArgumentParser) -> None:
 
 def _orders(options: argparse.Namespace, settings: Settings) -> tuple[Settings, list[Order]]:
     if sum(each is not None for each in (options.prompt, options.prompt_file, options.batch)) != 1:
-        raise UsageError("what is to be done? give a PROMPT, --prompt-file FILE or --batch FILE")
+        raise UsageError("what is to be done? give one of: a PROMPT, --prompt-file FILE, --batch FILE")
     if sum(each is not None for each in (options.session, options.to, options.agent_session)) > 1:
         raise UsageError("--session, --to or --agent-session: one of them")
     if options.parallel < 1:
         raise InvalidValue("--parallel", "must be at least 1")
+    for name in ("agent", "workdir", "headless", "yolo"):
+        if (options.session or options.to) and getattr(options, name) is not None:
+            raise UsageError(f"--{name}: the session is there already, with its own; leave it out")
     label = options.agent_session
     if label is not None:
         options.workdir = options.workdir or "."
@@ -99,19 +118,25 @@ def _orders(options: argparse.Namespace, settings: Settings) -> tuple[Settings, 
 
 
 def _prompt(options: argparse.Namespace) -> str:
-    if options.prompt_file is not None:
-        with open(options.prompt_file, encoding="utf-8") as file:
-            return file.read()
-    prompt: str = sys.stdin.read() if options.prompt == "-" else options.prompt
+    try:
+        if options.prompt_file is not None:
+            with open(options.prompt_file, encoding="utf-8") as file:
+                return file.read()
+        prompt: str = sys.stdin.read() if options.prompt == "-" else options.prompt
+    except UnicodeDecodeError:
+        raise InvalidValue("prompt", "is not UTF-8 text") from None
     return prompt
 
 
 def _batch_lines(path: str) -> list[tuple[int, str]]:
-    if path == "-":
-        lines = sys.stdin.read().splitlines()
-    else:
-        with open(path, encoding="utf-8") as file:
-            lines = file.read().splitlines()
+    try:
+        if path == "-":
+            lines = sys.stdin.read().splitlines()
+        else:
+            with open(path, encoding="utf-8") as file:
+                lines = file.read().splitlines()
+    except UnicodeDecodeError:
+        raise InvalidValue("--batch", f"{path} is not UTF-8 text") from None
     found = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise InvalidValue("--batch", f"{path} holds nothing to do")
@@ -139,6 +164,8 @@ def _session_label(options: argparse.Namespace, settings: Settings) -> str:
     if session.state is not State.RUNNING or session.made_for is not None:
         what = f"is {session.state}" if session.state is not State.RUNNING else f"was made for job {session.made_for}"
         raise InvalidValue("--session", f"{options.session!r} {what}; it takes no jobs")
+    if session.pane_pid is None or started_at(session.pane_pid) != session.pane_started:
+        raise InvalidValue("--session", f"{options.session!r} has died; `baton monitor --once` notes what became of it")
     options.agent = session.agent
     options.workdir = options.workdir or session.workdir
     return job_label(session)
@@ -157,6 +184,8 @@ def _agent_label(options: argparse.Namespace, settings: Settings) -> tuple[Setti
         record = resolve(directory, Names(settings.agent_name_prefix), options.to).found()
     finally:
         directory.close()
+    if record.session_root is None:
+        raise InvalidValue("--to", f"{options.to} was published by hand: nothing runs there that takes jobs from baton")
     options.agent = record.tool
     remote = record.host is not None and record.host != settings.host
     shared = open_registry(settings).multi_host
@@ -165,7 +194,7 @@ def _agent_label(options: argparse.Namespace, settings: Settings) -> tuple[Setti
     if not remote:
         target = control_target(record, host=settings.host)
         options.workdir = options.workdir or target.manifest.workdir
-        if not shared and record.session_root is not None:
+        if not shared:
             home = os.path.dirname(os.path.dirname(record.session_root))
             if os.path.realpath(home) != os.path.realpath(settings.home):
                 say(f"baton: note: {record.agent_name} belongs to {home}: the job is registered there")

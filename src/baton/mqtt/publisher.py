@@ -174,4 +174,5 @@ def _verify(jobs: Jobs, job: Job, *, insist: bool) -> None:
     problems = [] if insist else missing_results(job, redact=jobs.redactor(job).text)
     jobs.log_validation(job.job_id, problems, skipped=insist)
     if problems:
-        raise NotVerified(f"job {job.job_id} is not completed: {'; '.join(problems)}; mend that and publish again")
+        why = f"not completed: {'; '.join(problems)}"
+        raise NotVerified(f"job {job.job_id} is {why}; mend that and publish again", why)

@@ -20,6 +20,10 @@ if TYPE_CHECKING:
     from baton.sessions.model import Session
 
 
+# In the data of an error that its agent did not say: it may still be at work.
+ENDED_FROM_OUTSIDE = "ended_from_outside"
+
+
 def end_session(
     settings: Settings,
     inventory: Inventory,
@@ -64,7 +68,7 @@ def end_job(jobs: Jobs, job_id: str, attempt: int | None, detail: str) -> bool:
     if job.status in TERMINAL:
         return False
     try:
-        record(jobs, job_id, EventName.ERROR, detail=detail, attempt=attempt)
+        record(jobs, job_id, EventName.ERROR, detail=detail, data={ENDED_FROM_OUTSIDE: True}, attempt=attempt)
     except (EventRefused, StaleAttempt):
         return False
     return True

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 LAUNCH: Final = "launch.json"
 BEGUN: Final = "begun.json"
+LAST_SCREEN: Final = "last-screen.txt"
 RUNNER_LOG: Final = "runner.log"
 _UNDO_SEC: Final = 10.0
 
@@ -129,6 +130,8 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
     if before.state is State.RUNNING:
         raise InvalidValue("session", f"{name!r} is running; `baton session attach {name}` shows it")
     program = usable_agent(settings, before.agent)
+    if before.state is State.ARCHIVED and before.pane_pid and started_at(before.pane_pid) == before.pane_started:
+        return _take_back(settings, inventory, before)
     if program.keeps_conversation and program.resumes_by_id and before.conversation_id is None:
         raise AgentUnusable(
             f"the conversation of session {name!r} is not known, so {before.agent} cannot go on with it; create another"
@@ -154,6 +157,15 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
     except BaseException:
         inventory.change(resumed, lambda _: before)
         raise
+
+
+def _take_back(settings: Settings, inventory: Inventory, archived: Session) -> Session:
+    """A session that was let go of, and is still alive: it is ours again."""
+    _publish(settings, archived, os.path.join(inventory.folder_of(archived), "manifest.json"))
+    now = format_time(time.time_ns())
+    return inventory.change(
+        archived, lambda current: current.replace(state=State.RUNNING, updated_at=now, ended_at=None, reason=None)
+    )
 
 
 def _given(settings: Settings, program: Agent, job_id: str) -> str:

@@ -12,6 +12,7 @@ import select
 import signal
 import subprocess
 import sys
+import threading
 import time
 
 from baton.agents import find_agent
@@ -19,17 +20,18 @@ from baton.agents.base import Mode
 from baton.clock import format_time
 from baton.config import Settings
 from baton.directory import open_directory, ownership
-from baton.errors import BatonError, IllegalTransition, NotVerified, OwnershipLost, StaleAttempt
+from baton.errors import BatonError, EventRefused, IllegalTransition, NotVerified, OwnershipLost, StaleAttempt
 from baton.fsio import read_file, replace_file
 from baton.jobs import open_jobs
-from baton.model import TERMINAL, Status
-from baton.processes import MARKER, end_processes, marked_processes
+from baton.model import TERMINAL, EventName, Status
+from baton.mqtt.publisher import record
+from baton.processes import end_processes, marked_processes
 from baton.registry.listing import JobFilter
 from baton.sessions.ending import end_job, end_session
 from baton.sessions.handover import receive
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import BEGUN, LAUNCH, RUNNER_LOG, Plan, job_label, task_for
+from baton.sessions.launch import BEGUN, LAST_SCREEN, LAUNCH, RUNNER_LOG, Plan, job_label, task_for
 from baton.sessions.model import State
 from baton.sessions.outbox import Outbox
 from baton.sessions.story import Story
@@ -50,6 +52,7 @@ _PULSE_SEC: Final = 20.0
 _REFRESH_SEC: Final = 600.0
 _DEADLINE_SLACK_SEC: Final = 5.0
 _GRACE_SEC: Final = 10.0
+_SCREEN_LINES: Final = 500
 _AT_ONCE_BYTES: Final = 1 << 20
 _LONGEST_LINE_BYTES: Final = 16 << 20
 _LEFTOVER_GRACE_SEC: Final = 2.0
@@ -64,14 +67,12 @@ class Runner:
         session: Session,
         folder: str,
         plan: Plan,
-        mark: dict[str, str],
     ) -> None:
         self._settings = settings
         self._inventory = inventory
         self._session = session
         self._folder = folder
         self._plan = plan
-        self._mark = mark
         self._agent = find_agent(settings, session.agent)
         self._outbox = Outbox(settings)
         self._stop_asked: str | None = None  # why we are to end, once somebody wants that
@@ -162,8 +163,8 @@ class Runner:
                 self._say(f"baton: {error}")
                 can_mend = launch.reads_lines and self._agent.keeps_conversation and self._session.conversation_id
                 if not can_mend or refusals == _REFUSALS:
-                    story.failed(str(error))
-                    return str(error), exit_text
+                    story.failed(error.why)
+                    return error.why, exit_text
                 prompt, resume = f"baton refused your work: {error}", True
         raise AssertionError("unreachable")
 
@@ -176,16 +177,46 @@ class Runner:
         if told.failed is not None:
             story.failed(told.failed)
         elif code == 0 and (self._agent.exit_is_verdict or told.finished is not None):
-            story.completed(told.finished or f"{ended} with {exit_text}")
+            self._complete(story, told.finished or f"{ended} with {exit_text}")
         elif self._agent.exit_is_verdict:
-            story.failed(f"{ended} with {exit_text}")
+            line = self._last_line()
+            story.failed(f"{ended} with {exit_text}" + (f": {line}" if line else ""))
         else:
             story.failed(told.with_trouble(f"{ended} with {exit_text} before it said that the job was done"))
+
+    def _complete(self, story: Story, words: str) -> None:
+        """In a thread of its own: a validation that takes long must not cost us the job, nor keep us from stopping."""
+        assert story.job is not None
+        job_id, attempt = story.job.job_id, story.job.attempt
+        failure: list[Exception] = []
+
+        def verify_and_record() -> None:
+            try:
+                with open_jobs(self._settings) as jobs:
+                    record(jobs, job_id, EventName.COMPLETED, detail=words, attempt=attempt)
+            except Exception as error:  # noqa: BLE001  raised again where it can be dealt with
+                failure.append(error)
+
+        thread = threading.Thread(target=verify_and_record, daemon=True)
+        thread.start()
+        chores = self._chores()
+        while thread.is_alive():
+            thread.join(0.05)
+            for timer, chore in chores:
+                if timer.due():
+                    chore(story)
+            if self._stop_asked is not None:
+                self._end_leftovers()
+        if self._stop_asked is not None and failure:
+            story.failed(f"the session was stopped: {self._stop_asked}")
+        elif failure and not isinstance(failure[0], EventRefused | StaleAttempt):
+            raise failure[0]
+        story.send()
 
     def _run_once(self, launch: Launch, story: Story, told: _Told) -> tuple[str, int]:
         for name, content in launch.files.items():
             replace_file(os.path.join(self._folder, name), content.encode())
-        environment = os.environ | self._mark | story.environment()
+        environment = os.environ | story.environment()
         stdin = subprocess.PIPE if launch.stdin is not None else None
         try:
             child = subprocess.Popen(
@@ -235,12 +266,7 @@ class Runner:
 
     def _watch(self, child: subprocess.Popen[bytes], story: Story, told: _Told) -> int:
         """Until the agent has ended: listens to it, keeps what is ours, and sees what became of the job meanwhile."""
-        chores: list[tuple[_Timer, Callable[[Story], None]]] = [
-            (_Timer(self._settings.lease_sec / 4), self._renew),
-            (_Timer(_LOOK_SEC), self._look),
-            (_Timer(_PULSE_SEC), self._feel_pulse),
-            (_Timer(_REFRESH_SEC), self._refresh_name),
-        ]
+        chores = self._chores()
         output = child.stdout
         if output is not None:
             os.set_blocking(output.fileno(), False)
@@ -264,6 +290,15 @@ class Runner:
                     chore(story)
             if self._stop_asked is not None and not self._ended_by_stop:
                 self._end_agent()
+
+    def _chores(self) -> list[tuple[_Timer, Callable[[Story], None]]]:
+        """What has to be done now and then, whatever else goes on."""
+        return [
+            (_Timer(self._settings.lease_sec / 4), self._renew),
+            (_Timer(_LOOK_SEC), self._look),
+            (_Timer(_PULSE_SEC), self._feel_pulse),
+            (_Timer(_REFRESH_SEC), self._refresh_name),
+        ]
 
     def _read_lines(self, fd: int, rest: bytes, story: Story, told: _Told) -> tuple[bytes, bool]:
         """What is there to be read now, up to a limit; the rest of its last line; and whether that was all there will
@@ -315,21 +350,52 @@ class Runner:
             return
         if self._stop_asked is not None:
             return
+        if self._session.made_for is not None:
+            self._look_at_own_job(story, status)
+        elif self._session.mode is Mode.INTERACTIVE:
+            self._look_at_sent_job(story, status)
+
+    def _look_at_own_job(self, story: Story, status: Status | None) -> None:
+        """The job the session was made for: they end together. A headless agent ends by itself when it is done."""
         if status is not None and status not in TERMINAL:
             self._stop_asked = story.overdue(_DEADLINE_SLACK_SEC)
-        elif status is Status.CANCELLED or (status is not None and self._ends_with_its_job()):
+        elif status is Status.CANCELLED or (status is not None and self._session.mode is Mode.INTERACTIVE):
             self._stop_asked, self._on_purpose = f"its job is {status}", True
-        elif self._session.made_for is None and self._session.mode is Mode.INTERACTIVE:
-            self._take_next(story)
 
-    def _ends_with_its_job(self) -> bool:
-        """A headless agent ends by itself when it is done."""
-        return self._session.made_for is not None and self._session.mode is Mode.INTERACTIVE
+    def _look_at_sent_job(self, story: Story, status: Status | None) -> None:
+        """A job that was sent to a session which was there before it, and stays."""
+        if status is not None and status not in TERMINAL:
+            why = story.overdue(_DEADLINE_SLACK_SEC)
+            if why is not None:
+                story.failed(why)
+                self._interrupt()
+            return
+        if story.ended_from_outside():
+            self._interrupt()
+        self._take_next(story)
+
+    def _interrupt(self) -> None:
+        """The agent goes on living; what it is doing for a job that is over, it need not do."""
+        if self._session.pane_id is not None:
+            try:
+                Tmux(self._session.socket).press(self._session.pane_id, [self._agent.interrupt_key])
+            except BatonError as error:
+                self._say(f"baton: {error}")
+
+    def _is_free(self) -> bool:
+        """Whether a shell is at its prompt: what is typed ahead would run whenever it gets there."""
+        if not self._agent.exit_is_verdict or self._child is None:
+            return True
+        try:
+            return os.tcgetpgrp(0) == self._child.pid
+        except OSError:
+            return False
 
     def _take_next(self, story: Story) -> None:
         """A session that is free takes the next job that was sent to it by its name, and the agent is told."""
         label = job_label(self._session)
         waiting = story.jobs.list_jobs(JobFilter(statuses=[Status.PENDING], agent_session=label), limit=1).jobs
+        waiting = waiting if self._is_free() else []
         if not waiting and story.job is None:
             return
         job = (
@@ -345,9 +411,9 @@ class Runner:
             return
         file = os.path.join(self._folder, f"job-{job.job_id}")
         publish = [sys.executable, "-P", "-m", "baton", "publish", "--job", job.job_id, "--attempt", str(job.attempt)]
-        text, content = self._agent.typed(job_prompt(self._agent, job), file, [*publish, "--event"])
-        if content is not None:
-            replace_file(file, content.encode())
+        text, files = self._agent.typed(job_prompt(self._agent, job), file, [*publish, "--event"])
+        for path, content in files.items():
+            replace_file(path, content.encode())
         story.started(self._session, self._child.pid if self._child else 0)
         assert self._session.pane_id is not None
         Tmux(self._session.socket).paste(self._session.pane_id, text, enter=True)
@@ -412,7 +478,22 @@ class Runner:
         """What the agent started and did not wait for."""
         end_processes(lambda: marked_processes(self._session.session_id), grace_sec=_LEFTOVER_GRACE_SEC)
 
+    def _screen(self) -> str:
+        if self._session.pane_id is None:
+            return ""
+        try:
+            return Tmux(self._session.socket).capture(self._session.pane_id, _SCREEN_LINES)
+        except BatonError:
+            return ""  # the pane is gone
+
+    def _last_line(self) -> str:
+        lines = [line.strip() for line in self._screen().splitlines() if line.strip()]
+        return lines[-1][:300] if lines else ""
+
     def _finish(self, reason: str, exit_text: str | None) -> None:
+        screen = self._screen().strip("\n")
+        if screen:  # the pane closes with us, and with it what would tell why
+            replace_file(os.path.join(self._folder, LAST_SCREEN), screen.encode() + b"\n")
         told = {"reason": reason, "exit": exit_text, "at": format_time(time.time_ns())}
         replace_file(os.path.join(self._folder, "exit.json"), json.dumps(told).encode())
         state = State.STOPPED if self._on_purpose else State.TERMINATED
@@ -505,15 +586,13 @@ def main(folder: str) -> int:
     terminal = {name: os.environ[name] for name in ("TERM", "TMUX", "TMUX_PANE", "COLORTERM") if name in os.environ}
     os.environ.clear()
     os.environ.update(environment | terminal)
-    # The mark is for the agent and what it starts; a broker that we start outlives the session.
-    mark = {name: os.environ.pop(name) for name in (MARKER, "BATON_SESSION_DIR")}
     settings = Settings()
     inventory = Inventory(settings)
     session = inventory.find(os.path.basename(folder))
     if session is None:
         return 1
     plan = Plan(**json.loads(read_file(os.path.join(folder, LAUNCH))))
-    return Runner(settings, inventory, session, folder, plan, mark).run()
+    return Runner(settings, inventory, session, folder, plan).run()
 
 
 if __name__ == "__main__":

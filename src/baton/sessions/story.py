@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import json
 import time
 
 from baton.errors import EventRefused, StaleAttempt
-from baton.model import TERMINAL, EventName
+from baton.model import TERMINAL, EventName, Status
 from baton.mqtt.publisher import record
+from baton.sessions.ending import ENDED_FROM_OUTSIDE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final
 
     from baton.jobs import Jobs
-    from baton.model import Job, Status
+    from baton.model import Job
     from baton.sessions.model import Session
     from baton.sessions.outbox import Outbox
 
@@ -52,10 +54,6 @@ class Story:
     def permission_required(self, text: str) -> None:
         self._say(EventName.PERMISSION_REQUIRED, text)
 
-    def completed(self, text: str) -> None:
-        """NotVerified when the results are not there."""
-        self._say(EventName.COMPLETED, text)
-
     def failed(self, text: str) -> None:
         self._say(EventName.ERROR, text)
 
@@ -93,6 +91,15 @@ class Story:
         """What others have said about it and could not send."""
         if self.job is not None:
             self._outbox.send(self.job)
+
+    def ended_from_outside(self) -> bool:
+        """Whether the job was ended by somebody else than its agent, which may still be at it."""
+        if self.job is None:
+            return False
+        if self.jobs.get_job(self.job.job_id).status is Status.CANCELLED:
+            return True
+        last = self.jobs.events_after(self.job.job_id, self._heard_seq - 1)
+        return bool(last) and ENDED_FROM_OUTSIDE in json.loads(last[-1].payload)["data"]
 
     def silent(self, for_sec: float) -> bool:
         """Whether there is a job that has said nothing for so long, and does not wait for a person's permission."""
