@@ -101,8 +101,11 @@ class Monitor:
                 yield Finding(what=step.__name__.strip("_").replace("_", " "), why=str(error), done=None)
 
     def reconcile(self) -> Iterator[Finding]:
-        """Only what concerns sessions: those that died without a word, and those that outlived their job."""
+        """What keeps whoever waits from waiting for ever: sessions that died without a word, runners that hang, and
+        jobs over their limits."""
+        yield from self._expired_leases()
         yield from self._sessions()
+        yield from self._limits()
 
     # -- jobs ----------------------------------------------------------------------------------------------------
 

@@ -45,20 +45,30 @@ def started_at(pid: int) -> int | None:
 
 
 def marked_processes(session_id: str, *, spare: Iterable[int] = ()) -> list[Process]:
-    """Every process of ours whose environment names that session, wherever it has put itself."""
+    """Every process of ours whose environment names that session, wherever it has put itself; and what those have
+    started without it, as long as it can be told by their parents."""
     wanted = f"{MARKER}={session_id}".encode()
     spared = {os.getpid(), *spare}
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdecimal() or int(name) in spared:
-            continue
+    found: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
         try:
-            marked = wanted in _environment(name).split(b"\0")
+            children.setdefault(_parent(name), []).append(int(name))
+            if int(name) not in spared and wanted in _environment(name).split(b"\0"):
+                found[int(name)] = started_at(int(name)) or 0
         except OSError:
             continue  # gone, or not ours
-        if marked and (started := started_at(int(name))) is not None:
-            found.append(Process(pid=int(name), started=started, command=_command(int(name))))
-    return found
+    waiting = list(found)
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child not in found and child not in spared:
+                found[child] = started_at(child) or 0
+                waiting.append(child)
+    return [Process(pid=pid, started=started, command=_command(pid)) for pid, started in found.items() if started]
+
+
+def _parent(pid: str) -> int:
+    return int(_read(pid, "stat").rpartition(b")")[2].split()[1])
 
 
 def _environment(pid: str) -> bytes:
@@ -91,8 +101,14 @@ def end_processes(find: Callable[[], list[Process]], *, grace_sec: float) -> lis
     ended: dict[int, Process] = {}
     told: dict[int, int] = {}  # the last step each was told
     began = time.monotonic()
+
+    def left_now() -> list[Process]:
+        """One that was found by its parent is not found again when that has ended."""
+        found = {process.pid: process for process in find()}
+        return [*found.values(), *(each for each in ended.values() if each.pid not in found and each.alive)]
+
     # Looked for twice: one that was just being forked while its parent ended may have been in neither place.
-    while left := find() or _find_again(find):
+    while left := left_now() or _find_again(left_now):
         step = _step(time.monotonic() - began, grace_sec)
         if step is None:
             break  # in the kernel's hands: a process that cannot be killed

@@ -149,7 +149,12 @@ class Tmux:
         ]  # fmt: skip
         for tries_left in reversed(range(_TRIES)):
             try:
-                pane_id, pid = self.run(*command).split()
+                told = self.run(*command).split()
+                if len(told) != 2:
+                    raise TmuxUnavailable(
+                        f"tmux cannot make a session at socket {self.socket}; is that a place it can be?"
+                    )
+                pane_id, pid = told
                 break
             except NoServer:
                 # The server was just ending with its last session: the next try starts another.

@@ -87,12 +87,14 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     }
     settings = Settings()
     signal.signal(signal.SIGTERM, _stop)
+    signal.signal(signal.SIGHUP, _stop)
     try:
         return _show(settings, folder)
     finally:
         # Once more Ctrl-C would leave half of it behind.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
         _clean_up(settings, folder, keep=options.keep)
 
 

@@ -17,6 +17,7 @@ from baton.errors import BatonError, InvalidValue, RegistryUnavailable, UsageErr
 from baton.jobs import open_jobs
 from baton.own_queue import is_own_queue
 from baton.processes import started_at
+from baton.registry import registry_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -198,8 +199,18 @@ def _agent_label(options: argparse.Namespace, settings: Settings) -> tuple[Setti
             home = os.path.dirname(os.path.dirname(record.session_root))
             if os.path.realpath(home) != os.path.realpath(settings.home):
                 say(f"baton: note: {record.agent_name} belongs to {home}: the job is registered there")
-                settings = Settings({"home": home})
+                settings = _settings_of(home)
     return settings, f"agent:{record.agent_id}"
+
+
+def _settings_of(home: str) -> Settings:
+    """As somebody in that home would have them, whatever our own environment says about ours."""
+    theirs = {name: value for name, value in os.environ.items() if name not in _OF_A_HOME}
+    there = Settings({"home": home}, theirs)
+    return Settings({"home": home, "registry": registry_url(there), "logs_dir": there.logs_dir})
+
+
+_OF_A_HOME = frozenset({"BATON_HOME", "BATON_REGISTRY", "DELEGATE_JOB_LOGS_DIR"})
 
 
 def _again(jobs: Jobs, settings: Settings, options: argparse.Namespace) -> Order:

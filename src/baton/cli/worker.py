@@ -11,6 +11,7 @@ from baton.config import Settings
 from baton.errors import InvalidValue
 from baton.jobs import open_jobs
 from baton.sessions.launch import usable_agent
+from baton.tmux import Tmux
 from baton.worker import Worker
 
 TYPE_CHECKING = False
@@ -37,6 +38,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
             raise InvalidValue(f"--{name.replace('_', '-')}", f"must be at least {least}")
     settings = Settings(vars(options))
     agent = usable_agent(settings, settings.agent)
+    Tmux(settings.tmux_socket).check_version()
     if not os.path.isdir(options.workdir):
         raise InvalidValue("--workdir", f"{options.workdir} is not a folder")
     label = options.agent_session or f"tmux:{settings.agent}"

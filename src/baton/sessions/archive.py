@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _HEADER: Final = b"# Sessions that have ended. An archive: `baton session list` shows what is running.\n"
 _SEAL: Final = b"# As baton wrote it, if this is the SHA-256 of what stands above: "
-_NOT_SHOWN: Final = frozenset({"ending", "pane_id", "pane_pid", "pane_started", "job_id"})
+_NOT_SHOWN: Final = frozenset({"ending", "stopper", "pane_id", "pane_pid", "pane_started", "job_id"})
 
 
 class Archive:

@@ -7,8 +7,8 @@ import time
 
 from baton.clock import format_time
 from baton.directory import open_directory, ownership
-from baton.errors import BatonError, EventRefused, SessionNotFound, StaleAttempt
-from baton.model import TERMINAL, EventName
+from baton.errors import BatonError, EventRefused, IllegalTransition, SessionNotFound, StaleAttempt
+from baton.model import TERMINAL, EventName, Status
 from baton.mqtt.publisher import record
 from baton.sessions.model import State
 
@@ -41,7 +41,14 @@ def end_session(
         if current.state is not State.RUNNING:
             return current
         return current.replace(
-            state=state, reason=reason, exit=exit_text, ended_at=now, updated_at=now, ending=None, job_id=None
+            state=state,
+            reason=reason,
+            exit=exit_text,
+            ended_at=now,
+            updated_at=now,
+            ending=None,
+            stopper=None,
+            job_id=None,
         )
 
     try:
@@ -68,7 +75,10 @@ def end_job(jobs: Jobs, job_id: str, attempt: int | None, detail: str) -> bool:
     if job.status in TERMINAL:
         return False
     try:
+        if job.status is Status.PENDING and job.attempt:
+            jobs.update_status(job_id, Status.CANCELLED)  # handed back: no event can be said about it
+            return True
         record(jobs, job_id, EventName.ERROR, detail=detail, data={ENDED_FROM_OUTSIDE: True}, attempt=attempt)
-    except (EventRefused, StaleAttempt):
+    except (EventRefused, IllegalTransition, StaleAttempt):
         return False
     return True

@@ -78,9 +78,17 @@ def send(folder: str, environment: dict[str, str], runner_pid: int) -> None:
         if time.monotonic() > deadline:
             raise TmuxUnavailable(f"the session's runner did not begin within {WAIT_SEC:g} s")
         time.sleep(0.005)
-    os.set_blocking(fd, True)
-    with open(fd, "wb") as pipe:
-        pipe.write(json.dumps(environment).encode())
+    left = memoryview(json.dumps(environment).encode())
+    try:
+        while left:
+            if time.monotonic() > deadline or started_at(runner_pid) is None:
+                raise TmuxUnavailable("the session's runner stopped listening before it had heard everything")
+            if select.select([], [fd], [], 0.1)[1]:
+                left = left[os.write(fd, left[:65536]) :]
+    except (BrokenPipeError, BlockingIOError):
+        raise TmuxUnavailable("the session's runner ended before it began") from None
+    finally:
+        os.close(fd)
     remove_file(path)
 
 

@@ -23,6 +23,8 @@ _TABLES: Final = """
 CREATE TABLE IF NOT EXISTS sessions (
     name TEXT PRIMARY KEY, session_id TEXT NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
 ) WITHOUT ROWID;
+CREATE INDEX IF NOT EXISTS sessions_id ON sessions (session_id);
+CREATE INDEX IF NOT EXISTS sessions_state ON sessions (state);
 """
 
 

@@ -102,6 +102,7 @@ def create_session(
         updated_at=now,
         ended_at=None,
         ending=None,
+        stopper=None,
         reason=None,
         exit=None,
     )
@@ -141,7 +142,8 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
     now = format_time(time.time_ns())
     resumed = before.replace(
         state=State.RUNNING, mode=Mode.INTERACTIVE, made_for=None, job_id=None, pane_id=None, pane_pid=None,
-        pane_started=None, updated_at=now, ended_at=None, ending=None, reason=None, exit=None,
+        pane_started=None, updated_at=now, ended_at=None, ending=None, stopper=None, reason=None,
+        exit=None,
     )  # fmt: skip
     program.launch(task_for(resumed, inventory.folder_of(resumed), prompt=prompt, resume=True))
 

@@ -20,13 +20,14 @@ class State(StrEnum):
 
 
 class Session(Value):
-    """What the inventory knows. `ending` is the reason somebody gave for stopping it, until it has stopped.
+    """What the inventory knows. `ending` is the reason somebody gave for stopping it, until it has stopped, and
+    `stopper` that process (pid/start).
     `made_for` is the job it was created for, and ends with; `job_id` the one that is in it now."""
 
     __slots__ = (
         "agent", "agent_id", "agent_name", "conversation_id", "created_at", "ended_at", "ending", "exit",
         "generation_id", "host", "job_id", "made_for", "mode", "name", "pane_id", "pane_pid", "pane_started", "reason",
-        "session_id", "socket", "state", "updated_at", "workdir", "yolo",
+        "session_id", "socket", "state", "stopper", "updated_at", "workdir", "yolo",
     )  # fmt: skip
 
     name: str
@@ -51,6 +52,7 @@ class Session(Value):
     updated_at: str
     ended_at: str | None
     ending: str | None
+    stopper: str | None
     reason: str | None
     exit: str | None
 
@@ -69,6 +71,6 @@ class Session(Value):
 
 _ORDER: Final = (
     "name", "session_id", "state", "agent", "mode", "workdir", "yolo", "conversation_id", "made_for", "job_id",
-    "reason", "exit", "created_at", "updated_at", "ended_at", "ending", "agent_name", "agent_id", "generation_id",
-    "host", "socket", "pane_id", "pane_pid", "pane_started",
+    "reason", "exit", "created_at", "updated_at", "ended_at", "ending", "stopper", "agent_name", "agent_id",
+    "generation_id", "host", "socket", "pane_id", "pane_pid", "pane_started",
 )  # fmt: skip

@@ -12,6 +12,7 @@ import select
 import signal
 import subprocess
 import sys
+import termios
 import threading
 import time
 
@@ -25,9 +26,9 @@ from baton.fsio import read_file, replace_file
 from baton.jobs import open_jobs
 from baton.model import TERMINAL, EventName, Status
 from baton.mqtt.publisher import record
-from baton.processes import end_processes, marked_processes
+from baton.processes import end_processes, marked_processes, started_at
 from baton.registry.listing import JobFilter
-from baton.sessions.ending import end_job, end_session
+from baton.sessions.ending import end_session
 from baton.sessions.handover import receive
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
@@ -86,6 +87,7 @@ class Runner:
     def run(self) -> int:
         """Runs the agent to its end; returns our own exit code."""
         signal.set_wakeup_fd(self._wake)
+        _without_flow_control()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         # Ctrl-C in the pane is the agent's. Not ignored: the agent would inherit that.
         signal.signal(signal.SIGINT, lambda *_: None)
@@ -93,16 +95,15 @@ class Runner:
             signal.signal(number, self._asked_by_signal)
         reason, exit_text = "it did not begin", None
         with open_jobs(self._settings) as jobs:
+            story = Story(jobs, self._outbox)
             try:
-                story = Story(jobs, self._outbox)
                 story.begin(self._claim(jobs))
                 reason, exit_text = self._run_agent(story)
             except Exception as error:  # noqa: BLE001  whatever it is, the job must not be left running
                 reason = str(error) if isinstance(error, BatonError) else self._unexpected(error)
                 self._tell_begun(failed=reason)
                 self._say(f"baton: {reason}")
-                if self._plan.job_id is not None:
-                    self._fail_job(jobs, reason)
+                story.failed(reason)
             finally:
                 self._end_leftovers()
                 self._finish(reason, exit_text)
@@ -131,16 +132,8 @@ class Runner:
         import traceback
 
         path = os.path.join(self._folder, RUNNER_LOG)  # the pane closes with us, and what it showed
-        replace_file(path, traceback.format_exc().encode())
+        self._write(path, traceback.format_exc())
         return f"the runner failed: {type(error).__name__}: {error}; see {path}"
-
-    def _fail_job(self, jobs: Jobs, reason: str) -> None:
-        assert self._plan.job_id is not None
-        try:
-            if end_job(jobs, self._plan.job_id, self._plan.attempt, reason):
-                self._outbox.send(jobs.get_job(self._plan.job_id))
-        except BatonError as error:
-            self._say(f"baton: {error}")
 
     # -- the agent -----------------------------------------------------------------------------------------------
 
@@ -202,9 +195,7 @@ class Runner:
         chores = self._chores()
         while thread.is_alive():
             thread.join(0.05)
-            for timer, chore in chores:
-                if timer.due():
-                    chore(story)
+            self._do_chores(chores, story)
             if self._stop_asked is not None:
                 self._end_leftovers()
         if self._stop_asked is not None and failure:
@@ -285,9 +276,7 @@ class Runner:
             if ended:
                 self._look(story)
                 return child.returncode
-            for timer, chore in chores:
-                if timer.due():
-                    chore(story)
+            self._do_chores(chores, story)
             if self._stop_asked is not None and not self._ended_by_stop:
                 self._end_agent()
 
@@ -299,6 +288,14 @@ class Runner:
             (_Timer(_PULSE_SEC), self._feel_pulse),
             (_Timer(_REFRESH_SEC), self._refresh_name),
         ]
+
+    def _do_chores(self, chores: list[tuple[_Timer, Callable[[Story], None]]], story: Story) -> None:
+        for timer, chore in chores:
+            if timer.due():
+                try:
+                    chore(story)
+                except (BatonError, OSError) as error:
+                    self._say(f"baton: {error}")  # the store is away, or the disk full: the next time may do
 
     def _read_lines(self, fd: int, rest: bytes, story: Story, told: _Told) -> tuple[bytes, bool]:
         """What is there to be read now, up to a limit; the rest of its last line; and whether that was all there will
@@ -344,6 +341,8 @@ class Runner:
             session = self._inventory.find(self._session.session_id)
             if session is not None and session.ending is not None and self._stop_asked is None:
                 self._stop_asked, self._on_purpose, self._ended_by_stop = session.ending, True, True
+            if self._ended_by_stop and session is not None and not _lives(session.stopper):
+                self._ended_by_stop = False  # whoever stops us died over it
             status = story.status()
         except BatonError as error:
             self._say(f"baton: {error}")
@@ -416,7 +415,10 @@ class Runner:
             replace_file(path, content.encode())
         story.started(self._session, self._child.pid if self._child else 0)
         assert self._session.pane_id is not None
-        Tmux(self._session.socket).paste(self._session.pane_id, text, enter=True)
+        try:
+            Tmux(self._session.socket).paste(self._session.pane_id, text, enter=True)
+        except BatonError as error:
+            story.failed(str(error))  # the job's fault, or tmux's: the session lives on
 
     def _feel_pulse(self, story: Story) -> None:
         """A command has no hooks to tell what it is doing, and an agent in a long turn may use none: that its screen
@@ -493,11 +495,18 @@ class Runner:
     def _finish(self, reason: str, exit_text: str | None) -> None:
         screen = self._screen().strip("\n")
         if screen:  # the pane closes with us, and with it what would tell why
-            replace_file(os.path.join(self._folder, LAST_SCREEN), screen.encode() + b"\n")
+            self._write(os.path.join(self._folder, LAST_SCREEN), screen + "\n")
         told = {"reason": reason, "exit": exit_text, "at": format_time(time.time_ns())}
-        replace_file(os.path.join(self._folder, "exit.json"), json.dumps(told).encode())
+        self._write(os.path.join(self._folder, "exit.json"), json.dumps(told))
         state = State.STOPPED if self._on_purpose else State.TERMINATED
         end_session(self._settings, self._inventory, self._session, state, reason=reason, exit_text=exit_text)
+
+    def _write(self, path: str, text: str) -> None:
+        """For people to read; that it cannot be written must not keep us from what counts."""
+        try:
+            replace_file(path, text.encode(errors="replace"))
+        except OSError as error:
+            self._say(f"baton: {path}: {error.strerror}")
 
     # -- the terminal --------------------------------------------------------------------------------------------
 
@@ -566,6 +575,22 @@ def _take_terminal() -> None:
         pass  # it reads from a pipe
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTTOU})
+
+
+def _lives(process: str | None) -> bool:
+    """Whether a process that was noted as pid/start is still there."""
+    pid, _, started = (process or "").partition("/")
+    return pid.isdecimal() and str(started_at(int(pid))) == started
+
+
+def _without_flow_control() -> None:
+    """Ctrl-S in the pane would stop whoever prints there, us included."""
+    try:
+        settings = termios.tcgetattr(0)
+        settings[0] &= ~termios.IXON
+        termios.tcsetattr(0, termios.TCSANOW, settings)
+    except (termios.error, OSError):
+        pass  # no terminal
 
 
 def _continue_if_suspended(pid: int) -> None:

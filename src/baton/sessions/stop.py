@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from enum import StrEnum
 
@@ -71,14 +72,20 @@ def stop_session(
         ended = end_processes(lambda: all_processes(session), grace_sec=0)
         state = State.TERMINATED
     else:
-        inventory.change(session, lambda current: current.replace(ending=reason))
+        me = f"{os.getpid()}/{started_at(os.getpid())}"
+        inventory.change(session, lambda current: current.replace(ending=reason, stopper=me))
         ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=grace_sec)
         _wait_for_runner(session)
+        current = inventory.find(session.session_id)
+        if current is None or current.pane_pid != session.pane_pid:
+            return Stopped(session=session, ended=ended)  # it has ended, and was brought back by somebody meanwhile
         ended += end_processes(lambda: all_processes(session), grace_sec=0)
         state = State.STOPPED
-    _kill_pane(session)
-    fail_job(settings, jobs, session, f"the session was stopped: {reason}")
-    session = end_session(settings, inventory, session, state, reason=reason)
+    try:
+        _kill_pane(session)
+    finally:
+        fail_job(settings, jobs, session, f"the session was stopped: {reason}")
+        session = end_session(settings, inventory, session, state, reason=reason)
     return Stopped(session=session, ended=ended)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 
-from baton.errors import EventRefused, StaleAttempt
+from baton.errors import EventRefused, RegistryUnavailable, StaleAttempt
 from baton.model import TERMINAL, EventName, Status
 from baton.mqtt.publisher import record
 from baton.sessions.ending import ENDED_FROM_OUTSIDE
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from baton.sessions.outbox import Outbox
 
 _PROGRESS_EVERY_SEC: Final = 2.0
+_PATIENCE_SEC: Final = 120.0
 
 
 class Story:
@@ -114,10 +115,18 @@ class Story:
     def _say(self, event: EventName, text: str, data: dict[str, Any] | None = None) -> None:
         if self.job is None:
             return
-        try:
-            record(self.jobs, self.job.job_id, event, detail=text, data=data, attempt=self.job.attempt)
-        except EventRefused:
-            pass  # its story is over; a hook that said so may have been ended before it sent that
-        except StaleAttempt:
-            return  # another's
+        # The last word must not be lost because the store is away for a moment; another attempt may speak after that.
+        deadline = time.monotonic() + (_PATIENCE_SEC if event is EventName.ERROR else 0.0)
+        while True:
+            try:
+                record(self.jobs, self.job.job_id, event, detail=text, data=data, attempt=self.job.attempt)
+                break
+            except EventRefused:
+                break  # its story is over; a hook that said so may have been ended before it sent that
+            except StaleAttempt:
+                return  # another's
+            except RegistryUnavailable:
+                if time.monotonic() >= deadline:
+                    raise
+                time.sleep(0.5)
         self._outbox.send(self.job)
