@@ -103,8 +103,8 @@ class Monitor:
     def reconcile(self) -> Iterator[Finding]:
         """What keeps whoever waits from waiting for ever: sessions that died without a word, runners that hang, and
         jobs over their limits."""
-        yield from self._expired_leases()
         yield from self._sessions()
+        yield from self._expired_leases()
         yield from self._limits()
 
     # -- jobs ----------------------------------------------------------------------------------------------------

@@ -1,0 +1,119 @@
+"""What an attacker found in sessions: each of these once broke a promise."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from baton.config import Settings
+from baton.errors import TmuxUnavailable
+from baton.jobs import open_jobs
+from baton.model import new_job
+from baton.processes import MARKER, end_processes, marked_processes, started_at
+from baton.sessions import handover
+from baton.sessions.ending import end_job
+from baton.tmux import Tmux
+from support.office import Office, wait_until
+
+
+@pytest.fixture
+def office(tmp_path):
+    with Office(tmp_path) as office:
+        yield office
+
+
+def test_a_process_that_threw_its_environment_away_is_ended_with_its_parent():
+    session = "f00d" * 4
+    parent = subprocess.Popen(
+        ["/bin/sh", "-c", "env -i /bin/sleep 1238 & env -i setsid /bin/sleep 1239 & wait"],
+        env=os.environ | {MARKER: session},
+    )
+    wait_until(lambda: len(marked_processes(session)) == 3)
+    ended = end_processes(lambda: marked_processes(session), grace_sec=5)
+    parent.wait(10)
+    assert sorted(each.command for each in ended) == ["sh", "sleep", "sleep"]
+    assert not any(each.alive for each in ended)
+
+
+def test_a_socket_where_none_can_be_is_said_to_be_that(tmp_path):
+    with pytest.raises(TmuxUnavailable):
+        Tmux("/nonexistent/sock").new_session("x", ["sleep", "1"], workdir=str(tmp_path))
+
+
+def test_a_runner_that_does_not_listen_is_not_waited_for_for_ever(tmp_path, monkeypatch):
+    monkeypatch.setattr(handover, "WAIT_SEC", 1.0)
+    handover.prepare(str(tmp_path))
+    deaf = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            f"import os, time; os.open({str(tmp_path / 'go')!r}, os.O_RDONLY | os.O_NONBLOCK); time.sleep(60)",
+        ]
+    )
+    try:
+        began = time.monotonic()
+        with pytest.raises(TmuxUnavailable, match="stopped listening"):
+            handover.send(str(tmp_path), {"X": "y" * 300_000}, deaf.pid)
+        assert time.monotonic() - began < 10
+    finally:
+        deaf.kill()
+        deaf.wait()
+
+
+def test_a_job_that_was_handed_back_can_still_be_ended(tmp_path):
+    settings = Settings({"home": str(tmp_path)}, env={"HOME": str(tmp_path)})
+    with open_jobs(settings) as jobs:
+        draft = new_job("x", now_ns=time.time_ns(), agent="shell", agent_session="q", max_attempts=2)
+        job = jobs.register_many([draft])[0]
+        jobs.pick_pending("q")
+        jobs.release(job.job_id)
+        assert end_job(jobs, job.job_id, None, "nobody begins it again")
+        assert jobs.get_job(job.job_id).status == "cancelled"
+
+
+def test_a_stop_that_is_killed_leaves_no_immortal_session(office):
+    """The agent does not heed SIGTERM; whoever was to kill it is killed itself."""
+    job = office("submit", "trap '' TERM HUP; while :; do sleep 0.1; done", "--timeout", "5", "--detach").text
+    wait_until(lambda: office("status", job).text == "running")
+    name = office("session", "list", "--json").json[0]["name"]
+    stop = office.start("session", "stop", name, "--grace", "60")
+    wait_until(lambda: office("session", "show", name).json["stopper"])
+    stop.kill()
+    wait_until(lambda: office("status", job).text == "error", patience_sec=60)
+    wait_until(lambda: office.sessions() == [], patience_sec=60)
+
+
+def test_the_stopper_of_a_session_is_told_from_whoever_has_its_number_later():
+    from baton.sessions.runner import _lives
+
+    assert _lives(f"{os.getpid()}/{started_at(os.getpid())}")
+    assert not _lives(f"{os.getpid()}/1")
+    assert not _lives(None)
+
+
+def test_a_worker_without_tmux_touches_no_job(office):
+    job = office("register", "true", "--agent", "shell").text
+    os.mkdir(os.path.join(office.folder, "bin"))
+    os.symlink("/bin/sh", os.path.join(office.folder, "bin", "sh"))
+    env = {"PATH": os.path.join(office.folder, "bin")}
+    assert "tmux" in office("worker", "--until-empty", code=1, **env).err
+    assert office("status", job).text == "pending"
+
+
+def test_a_text_that_cannot_be_typed_fails_its_job_and_not_the_session(office):
+    with open(os.path.join(office.folder, "agents.toml"), "w") as file:
+        file.write('[agents.echo]\ninteractive = ["cat"]\n')
+    office.env["BATON_CONFIG"] = os.path.join(office.folder, "agents.toml")
+    office("session", "create", "u", "--agent", "echo")
+    refused = office("submit", "a\x1b[201~b", "--session", "u", "--timeout", "10", code=1)
+    assert (
+        "typed" in refused.out + refused.err
+        or "paste" in refused.out + refused.err
+        or "201" in refused.out + refused.err
+    )
+    assert [each["name"] for each in office.sessions()] == ["u"]
+    office("session", "stop", "u")
