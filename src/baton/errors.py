@@ -27,6 +27,7 @@ BatonError                     1   refused or failed
 │   └── AgentDefDirUnusable    1
 ├── SessionNotFound            1   no session of that name in the inventory
 ├── NameInUse                  1   a session of that name is there already
+├── RunnerDied                 1   what was to run an agent in its pane ended before it could
 ├── AgentUnusable              1   an agent's program is missing, or cannot do what was asked
 ├── TmuxUnavailable            1   no tmux, too old, or its server does not answer
 ├── MissingExtra               1   an optional package is needed and not installed
@@ -194,6 +195,10 @@ class SessionNotFound(BatonError):
 
 
 class NameInUse(BatonError):
+    pass
+
+
+class RunnerDied(BatonError):
     pass
 
 

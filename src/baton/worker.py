@@ -6,7 +6,7 @@ import os
 import time
 
 from baton.agents.base import Mode
-from baton.errors import AgentUnusable, BatonError, JobNotFound, RegistryUnavailable, TmuxUnavailable
+from baton.errors import BatonError, JobNotFound, RegistryUnavailable, TmuxUnavailable
 from baton.model import TERMINAL, Status
 from baton.mqtt.publisher import send_unsent
 from baton.reconciler import Reconciler
@@ -105,7 +105,7 @@ class Worker:
         self._log(f"job {job.job_id}: attempt {job.attempt} begins")
         try:
             self._start(job)
-        except (TmuxUnavailable, RegistryUnavailable, AgentUnusable):
+        except (TmuxUnavailable, RegistryUnavailable):
             self._hand_back(job.job_id, job.attempt)  # no fault of the job: the next would fare no better
             raise
         except BatonError as error:

@@ -10,7 +10,7 @@ import time
 import pytest
 
 from baton.config import Settings
-from baton.errors import TmuxUnavailable
+from baton.errors import RunnerDied, TmuxUnavailable
 from baton.jobs import open_jobs
 from baton.model import new_job
 from baton.processes import MARKER, end_processes, marked_processes, started_at
@@ -56,7 +56,7 @@ def test_a_runner_that_does_not_listen_is_not_waited_for_for_ever(tmp_path, monk
     )
     try:
         began = time.monotonic()
-        with pytest.raises(TmuxUnavailable, match="stopped listening"):
+        with pytest.raises(RunnerDied, match="stopped listening"):
             handover.send(str(tmp_path), {"X": "y" * 300_000}, deaf.pid)
         assert time.monotonic() - began < 10
     finally:

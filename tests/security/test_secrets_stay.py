@@ -102,7 +102,11 @@ def test_secrets_stay_where_they_have_to_be(desk, tmp_path, figure):
         if name.startswith(("token", "password")):
             return path.startswith(jobs)
         if name == "prompt":
-            own = path.startswith(sessions) and os.path.basename(path) in ("launch.json", "prompt.sh")
+            own = path.startswith(sessions) and os.path.basename(path) in (
+                "launch.json",
+                "prompt.sh",
+                "last-screen.txt",
+            )
             return path.startswith(jobs) or own or (path.startswith(logs) and path.endswith("/meta.json"))
         # What somebody types as the reason is kept for people, and goes no further.
         return name == "reason" and os.path.basename(path).startswith("agent-sessions.")

@@ -14,6 +14,7 @@ import pytest
 
 from baton.config import Settings
 from baton.jobs import open_jobs
+from baton.model import EventName
 from support.brokers import free_port
 from support.command import BATON, Baton, interruptible
 
@@ -121,7 +122,7 @@ def test_what_a_terminal_would_act_on_is_an_escape_in_json(baton):
     """An older version may have recorded what is taken out today."""
     with open_jobs(Settings({"home": os.path.join(baton.folder, ".hermes")}, env=baton.env)) as jobs:
         job = jobs.register_job("x", agent="a").job_id
-        jobs.record_event(job, "completed", detail="a\x9b31m\u202eb", data={"ü": "\u2066"})
+        jobs.registry.record_event(job, EventName.COMPLETED, detail="a\x9b31m\u202eb", data={"ü": "\u2066"})
     out = baton("subscribe", job, "--json").out
     assert r'"a\u009b31m\u202eb"' in out
     assert json.loads(out)["data"] == {"ü": "\u2066", "attempt": 1}

@@ -13,7 +13,7 @@ import select
 import sys
 import time
 
-from baton.errors import TmuxUnavailable
+from baton.errors import RunnerDied
 from baton.fsio import remove_file
 from baton.processes import MARKER, started_at
 
@@ -63,7 +63,7 @@ def prepare(folder: str) -> None:
 
 
 def send(folder: str, environment: dict[str, str], runner_pid: int) -> None:
-    """Waits until the runner listens; TmuxUnavailable when it is gone or does not."""
+    """Waits until the runner listens; RunnerDied when it is gone or does not."""
     deadline = time.monotonic() + WAIT_SEC
     path = os.path.join(folder, _PIPE)
     while True:
@@ -74,19 +74,19 @@ def send(folder: str, environment: dict[str, str], runner_pid: int) -> None:
             if error.errno != errno.ENXIO:
                 raise
         if started_at(runner_pid) is None:
-            raise TmuxUnavailable("the session's runner ended before it began; is this Python still installed?")
+            raise RunnerDied("the session's runner ended before it began; is this Python still installed?")
         if time.monotonic() > deadline:
-            raise TmuxUnavailable(f"the session's runner did not begin within {WAIT_SEC:g} s")
+            raise RunnerDied(f"the session's runner did not begin within {WAIT_SEC:g} s")
         time.sleep(0.005)
     left = memoryview(json.dumps(environment).encode())
     try:
         while left:
             if time.monotonic() > deadline or started_at(runner_pid) is None:
-                raise TmuxUnavailable("the session's runner stopped listening before it had heard everything")
+                raise RunnerDied("the session's runner stopped listening before it had heard everything")
             if select.select([], [fd], [], 0.1)[1]:
                 left = left[os.write(fd, left[:65536]) :]
     except (BrokenPipeError, BlockingIOError):
-        raise TmuxUnavailable("the session's runner ended before it began") from None
+        raise RunnerDied("the session's runner ended before it began") from None
     finally:
         os.close(fd)
     remove_file(path)

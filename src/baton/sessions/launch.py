@@ -13,7 +13,7 @@ from baton.clock import format_time
 from baton.directory import open_directory, ownership
 from baton.directory.names import Names, derived_id
 from baton.directory.record import new_generation_id, new_record
-from baton.errors import AgentUnusable, InvalidValue, TmuxUnavailable
+from baton.errors import AgentUnusable, InvalidValue, RunnerDied, TmuxUnavailable
 from baton.fsio import make_private_dir, read_file, remove_file, replace_file
 from baton.jobs import open_jobs
 from baton.manifest import Manifest
@@ -250,9 +250,9 @@ def _begun(inventory: Inventory, session: Session, pane: Pane, folder: str) -> S
                 raise AgentUnusable(str(told["failed"]))
             return inventory.get(session.name)
         if started_at(pane.pid) is None and read_begun(folder) is None:
-            raise TmuxUnavailable("the session's runner ended before the agent began")
+            raise RunnerDied("the session's runner ended before the agent began")
         time.sleep(0.005)
-    raise TmuxUnavailable(f"the agent did not begin within {handover.WAIT_SEC:g} s")
+    raise RunnerDied(f"the agent did not begin within {handover.WAIT_SEC:g} s")
 
 
 def read_begun(folder: str) -> dict[str, Any] | None:

@@ -106,7 +106,7 @@ class Runner:
                 story.failed(reason)
             finally:
                 self._end_leftovers()
-                self._finish(reason, exit_text)
+                self._finish(reason, exit_text, story.redact)
         self._outbox.close()
         return 0
 
@@ -492,8 +492,8 @@ class Runner:
         lines = [line.strip() for line in self._screen().splitlines() if line.strip()]
         return lines[-1][:300] if lines else ""
 
-    def _finish(self, reason: str, exit_text: str | None) -> None:
-        screen = self._screen().strip("\n")
+    def _finish(self, reason: str, exit_text: str | None, redact: Callable[[str], str]) -> None:
+        screen = redact("\n".join(line.rstrip() for line in self._screen().splitlines())).strip("\n")
         if screen:  # the pane closes with us, and with it what would tell why
             self._write(os.path.join(self._folder, LAST_SCREEN), screen + "\n")
         told = {"reason": reason, "exit": exit_text, "at": format_time(time.time_ns())}

@@ -8,6 +8,7 @@ import time
 from baton.errors import EventRefused, RegistryUnavailable, StaleAttempt
 from baton.model import TERMINAL, EventName, Status
 from baton.mqtt.publisher import record
+from baton.redact import process_redactor
 from baton.sessions.ending import ENDED_FROM_OUTSIDE
 
 TYPE_CHECKING = False
@@ -101,6 +102,11 @@ class Story:
             return True
         last = self.jobs.events_after(self.job.job_id, self._heard_seq - 1)
         return bool(last) and ENDED_FROM_OUTSIDE in json.loads(last[-1].payload)["data"]
+
+    def redact(self, text: str) -> str:
+        """The text as it may be kept, line by line."""
+        redactor = self.jobs.redactor(self.job) if self.job is not None else process_redactor()
+        return "\n".join(redactor.text(line) for line in text.splitlines())
 
     def silent(self, for_sec: float) -> bool:
         """Whether there is a job that has said nothing for so long, and does not wait for a person's permission."""
