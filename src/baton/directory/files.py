@@ -133,12 +133,18 @@ class FileDirectory:
     def put(self, before: Entry, record: AgentRecord) -> None:
         folder = self.folder_of(record.agent_id)
         self._mark(record.agent_name, record.agent_id)
-        if not os.path.isdir(folder):
-            with self._changing_folders():
-                os.mkdir(folder, 0o700)
-            os.chmod(folder, 0o700)
-            fsync_dir(self._agents)
-        replace_file(os.path.join(folder, RECORD), record.content())
+        is_new = not os.path.isdir(folder)
+        try:
+            if is_new:
+                with self._changing_folders():
+                    os.mkdir(folder, 0o700)
+                os.chmod(folder, 0o700)
+                fsync_dir(self._agents)
+            replace_file(os.path.join(folder, RECORD), record.content())
+        except BaseException:
+            if is_new:
+                _remove_empty(folder)  # interrupted: a folder without its record would look like a ruin
+            raise
         if before.record is not None and before.record.agent_name != record.agent_name:
             self._unmark_entry(before)
 
@@ -265,6 +271,13 @@ def _may_be(entry: Entry, canonical_name: str) -> bool:
     return entry.agent_id == derived_id(canonical_name) or (
         entry.record is not None and entry.record.agent_name == canonical_name
     )
+
+
+def _remove_empty(folder: str) -> None:
+    try:
+        os.rmdir(folder)
+    except OSError:
+        pass  # not made yet, or whole after all
 
 
 def _listed(folder: str) -> list[str]:
