@@ -110,7 +110,7 @@ def test_killed_at_any_moment_it_can_be_run_again(old, new, tmp_path, seed, full
         command = [BATON, "registry", "migrate", "--registry-dir", "jobs", "--to", new]
         process = subprocess.Popen(command, cwd=folder, env=env, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL)
         try:
-            process.wait(draw.uniform(0.08, 0.6))
+            process.wait(draw.uniform(0.02, 0.25))
         except subprocess.TimeoutExpired:
             killed += 1
             process.send_signal(signal.SIGKILL)

@@ -21,7 +21,7 @@ def alive(pid):
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             return file.read().rpartition(b")")[2].split()[0] not in (b"Z", b"X")
-    except FileNotFoundError:
+    except OSError:
         return False
 
 
