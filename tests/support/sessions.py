@@ -101,7 +101,7 @@ class SessionDesk(Baton):
         try:
             with open(os.path.join(self.home, "agent-sessions.yaml"), encoding="utf-8") as file:
                 return {entry["name"]: entry for entry in yaml.safe_load(file)["sessions"]}
-        except FileNotFoundError:
+        except OSError:
             return {}
 
     def screen(self, name: str) -> str:
