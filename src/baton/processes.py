@@ -44,6 +44,17 @@ def started_at(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
+def this_process() -> str:
+    """This process as a text that names no other, also when its number is given to another."""
+    return f"{os.getpid()}/{started_at(os.getpid())}"
+
+
+def is_alive(process: str | None) -> bool:
+    """Whether the process that `this_process` named is still there."""
+    pid, _, started = (process or "").partition("/")
+    return pid.isdecimal() and str(started_at(int(pid))) == started
+
+
 def marked_processes(session_id: str, *, spare: Iterable[int] = ()) -> list[Process]:
     """Every process of ours whose environment names that session, wherever it has put itself; and what those have
     started without it, as long as it can be told by their parents."""

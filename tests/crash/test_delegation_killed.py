@@ -187,7 +187,7 @@ def test_a_runner_that_hangs_is_followed_by_the_next_and_changes_nothing_when_it
     wait_until((office.folder / "first").exists)
     job_id = office.the_job()["job_id"]
     with hung(office.session_of(job_id)["pane_pid"]):
-        assert submit.end().code == 0
+        assert submit.end().code == 0, submit.err
     check_attempt(office, job_id)
     wait_until(lambda: not office.sessions() and not office.agents())
     assert [line["to"] for line in office.audit(job_id) if line["event"] == "status_changed"] == [
@@ -199,14 +199,25 @@ def test_a_runner_that_hangs_is_followed_by_the_next_and_changes_nothing_when_it
 @contextmanager
 def hung(pid):
     """The process gets no further than its next system call. A mere SIGSTOP would not do: tmux wakes what it started."""
-    tracer = subprocess.Popen(["strace", "-f", "-qq", "-o", "/dev/null", "-p", str(pid)])
+    tracer = wait_until(lambda: hang(pid), "for a moment at which it holds no lock")
     try:
-        wait_until(lambda: f"TracerPid:\t{tracer.pid}\n" in Path(f"/proc/{pid}/status").read_text())
-        tracer.send_signal(signal.SIGSTOP)
         yield
     finally:
         tracer.kill()
         tracer.wait()
+
+
+def hang(pid):
+    """The one that holds it; None when it would have been held with a lock of its own, which nobody could take."""
+    tracer = subprocess.Popen(["strace", "-f", "-qq", "-o", "/dev/null", "-p", str(pid)])
+    wait_until(lambda: f"TracerPid:\t{tracer.pid}\n" in Path(f"/proc/{pid}/status").read_text())
+    tracer.send_signal(signal.SIGSTOP)
+    time.sleep(0.1)  # until it is at that system call
+    if not any(f"WRITE {pid} " in line for line in Path("/proc/locks").read_text().splitlines()):
+        return tracer
+    tracer.kill()
+    tracer.wait()
+    return None
 
 
 def test_jobs_whose_submitter_was_killed_before_they_began_do_not_wait_for_ever(office, figure):

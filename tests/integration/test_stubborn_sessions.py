@@ -13,7 +13,7 @@ from baton.config import Settings
 from baton.errors import RunnerDied, TmuxUnavailable
 from baton.jobs import open_jobs
 from baton.model import new_job
-from baton.processes import MARKER, end_processes, marked_processes, started_at
+from baton.processes import MARKER, end_processes, is_alive, marked_processes, this_process
 from baton.sessions import handover
 from baton.sessions.ending import end_job
 from baton.tmux import Tmux
@@ -72,7 +72,9 @@ def test_a_job_that_was_handed_back_can_still_be_ended(tmp_path):
         jobs.pick_pending("q")
         jobs.release(job.job_id)
         assert end_job(jobs, job.job_id, None, "nobody begins it again")
-        assert jobs.get_job(job.job_id).status == "cancelled"
+        assert jobs.get_job(job.job_id).status == "error"
+        (said,) = jobs.events_after(job.job_id, 0)
+        assert b"nobody begins it again" in said.payload
 
 
 def test_a_stop_that_is_killed_leaves_no_immortal_session(office):
@@ -88,11 +90,9 @@ def test_a_stop_that_is_killed_leaves_no_immortal_session(office):
 
 
 def test_the_stopper_of_a_session_is_told_from_whoever_has_its_number_later():
-    from baton.sessions.runner import _lives
-
-    assert _lives(f"{os.getpid()}/{started_at(os.getpid())}")
-    assert not _lives(f"{os.getpid()}/1")
-    assert not _lives(None)
+    assert is_alive(this_process())
+    assert not is_alive(f"{os.getpid()}/1")
+    assert not is_alive(None)
 
 
 def test_a_worker_without_tmux_touches_no_job(office):

@@ -76,8 +76,7 @@ def end_job(jobs: Jobs, job_id: str, attempt: int | None, detail: str) -> bool:
         return False
     try:
         if job.status is Status.PENDING and job.attempt:
-            jobs.update_status(job_id, Status.CANCELLED)  # handed back: no event can be said about it
-            return True
+            attempt = jobs.pick_job(job_id).attempt  # handed back: only whoever claims it can say anything about it
         record(jobs, job_id, EventName.ERROR, detail=detail, data={ENDED_FROM_OUTSIDE: True}, attempt=attempt)
     except (EventRefused, IllegalTransition, StaleAttempt):
         return False

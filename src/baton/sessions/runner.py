@@ -12,7 +12,6 @@ import select
 import signal
 import subprocess
 import sys
-import termios
 import threading
 import time
 
@@ -26,7 +25,7 @@ from baton.fsio import read_file, replace_file
 from baton.jobs import open_jobs
 from baton.model import TERMINAL, EventName, Status
 from baton.mqtt.publisher import record
-from baton.processes import end_processes, marked_processes, started_at
+from baton.processes import end_processes, is_alive, marked_processes
 from baton.registry.listing import JobFilter
 from baton.sessions.ending import end_session
 from baton.sessions.handover import receive
@@ -36,6 +35,13 @@ from baton.sessions.launch import BEGUN, LAST_SCREEN, LAUNCH, RUNNER_LOG, Plan, 
 from baton.sessions.model import State
 from baton.sessions.outbox import Outbox
 from baton.sessions.story import Story
+from baton.sessions.terminal import (
+    continue_if_suspended,
+    give_terminal,
+    has_terminal,
+    take_terminal,
+    without_flow_control,
+)
 from baton.tmux import Tmux
 
 TYPE_CHECKING = False
@@ -87,7 +93,7 @@ class Runner:
     def run(self) -> int:
         """Runs the agent to its end; returns our own exit code."""
         signal.set_wakeup_fd(self._wake)
-        _without_flow_control()
+        without_flow_control()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         # Ctrl-C in the pane is the agent's. Not ignored: the agent would inherit that.
         signal.signal(signal.SIGINT, lambda *_: None)
@@ -105,7 +111,7 @@ class Runner:
                 self._say(f"baton: {reason}")
                 story.failed(reason)
             finally:
-                self._end_leftovers()
+                self._end_processes(_LEFTOVER_GRACE_SEC)
                 self._finish(reason, exit_text, story.redact)
         self._outbox.close()
         return 0
@@ -122,7 +128,6 @@ class Runner:
         try:
             return jobs.pick_job(job_id, holder=self._holder(), lease_sec=self._settings.lease_sec)
         except IllegalTransition as error:
-            self._plan = self._plan.replace(job_id=None)  # somebody else's: not ours to end
             raise BatonError(f"job {job_id} is {error.current} already: it is not taken up twice") from None
 
     def _holder(self) -> str:
@@ -172,7 +177,7 @@ class Runner:
         elif code == 0 and (self._agent.exit_is_verdict or told.finished is not None):
             self._complete(story, told.finished or f"{ended} with {exit_text}")
         elif self._agent.exit_is_verdict:
-            line = self._last_line()
+            line = _last_line(self._screen())
             story.failed(f"{ended} with {exit_text}" + (f": {line}" if line else ""))
         else:
             story.failed(told.with_trouble(f"{ended} with {exit_text} before it said that the job was done"))
@@ -197,7 +202,7 @@ class Runner:
             thread.join(0.05)
             self._do_chores(chores, story)
             if self._stop_asked is not None:
-                self._end_leftovers()
+                self._end_processes(_LEFTOVER_GRACE_SEC)
         if self._stop_asked is not None and failure:
             story.failed(f"the session was stopped: {self._stop_asked}")
         elif failure and not isinstance(failure[0], EventRefused | StaleAttempt):
@@ -218,19 +223,19 @@ class Runner:
                 stdout=subprocess.PIPE if launch.reads_lines else None,
                 process_group=0,
                 # Before it can read from there: what is in the background then may get an error instead of a pause.
-                preexec_fn=_take_terminal,  # noqa: PLW1509  it takes no lock
+                preexec_fn=take_terminal,  # noqa: PLW1509  it takes no lock
             )
         except OSError as error:
             raise BatonError(f"{launch.argv[0]} could not be started: {error.strerror}") from None
         self._child = child
-        self._give_terminal(child.pid)
+        give_terminal(child.pid)
         try:
             story.started(self._session, child.pid)
             self._tell_begun(pid=child.pid)
             self._feed(child, launch.stdin)
             code = self._watch(child, story, told)
         finally:
-            self._give_terminal(os.getpgrp())
+            give_terminal(os.getpgrp())
             for pipe in (child.stdin, child.stdout):
                 if pipe is not None:
                     pipe.close()
@@ -267,18 +272,18 @@ class Runner:
             ready = select.select(waiting, [], [], min(timer.left() for timer, _ in chores))[0]
             if self._woken in ready:
                 os.read(self._woken, 4096)
-                _continue_if_suspended(child.pid)
+                continue_if_suspended(child.pid)
             # An agent that has ended is heard to its last line, but not for what its children may still hold open.
             ended = child.poll() is not None
             if output is not None and (ended or output.fileno() in ready):
                 rest, closed = self._read_lines(output.fileno(), rest, story, told)
                 output = None if closed else output
             if ended:
-                self._look(story)
+                self._try(self._look, story)
                 return child.returncode
             self._do_chores(chores, story)
             if self._stop_asked is not None and not self._ended_by_stop:
-                self._end_agent()
+                self._end_processes(_GRACE_SEC)
 
     def _chores(self) -> list[tuple[_Timer, Callable[[Story], None]]]:
         """What has to be done now and then, whatever else goes on."""
@@ -292,10 +297,13 @@ class Runner:
     def _do_chores(self, chores: list[tuple[_Timer, Callable[[Story], None]]], story: Story) -> None:
         for timer, chore in chores:
             if timer.due():
-                try:
-                    chore(story)
-                except (BatonError, OSError) as error:
-                    self._say(f"baton: {error}")  # the store is away, or the disk full: the next time may do
+                self._try(chore, story)
+
+    def _try(self, chore: Callable[[Story], None], story: Story) -> None:
+        try:
+            chore(story)
+        except (BatonError, OSError) as error:
+            self._say(f"baton: {error}")  # the store is away, or the disk full: the next time may do
 
     def _read_lines(self, fd: int, rest: bytes, story: Story, told: _Told) -> tuple[bytes, bool]:
         """What is there to be read now, up to a limit; the rest of its last line; and whether that was all there will
@@ -337,16 +345,12 @@ class Runner:
 
     def _look(self, story: Story) -> None:
         """What others decided meanwhile: about the job, and about the session."""
-        try:
-            session = self._inventory.find(self._session.session_id)
-            if session is not None and session.ending is not None and self._stop_asked is None:
-                self._stop_asked, self._on_purpose, self._ended_by_stop = session.ending, True, True
-            if self._ended_by_stop and session is not None and not _lives(session.stopper):
-                self._ended_by_stop = False  # whoever stops us died over it
-            status = story.status()
-        except BatonError as error:
-            self._say(f"baton: {error}")
-            return
+        session = self._inventory.find(self._session.session_id)
+        if session is not None and session.ending is not None and self._stop_asked is None:
+            self._stop_asked, self._on_purpose, self._ended_by_stop = session.ending, True, True
+        if self._ended_by_stop and session is not None and not is_alive(session.stopper):
+            self._ended_by_stop = False  # whoever stops us died over it
+        status = story.status()
         if self._stop_asked is not None:
             return
         if self._session.made_for is not None:
@@ -370,25 +374,17 @@ class Runner:
                 self._interrupt()
             return
         if story.ended_from_outside():
-            self._interrupt()
+            self._try(lambda _: self._interrupt(), story)
         self._take_next(story)
 
     def _interrupt(self) -> None:
         """The agent goes on living; what it is doing for a job that is over, it need not do."""
-        if self._session.pane_id is not None:
-            try:
-                Tmux(self._session.socket).press(self._session.pane_id, [self._agent.interrupt_key])
-            except BatonError as error:
-                self._say(f"baton: {error}")
+        assert self._session.pane_id is not None
+        Tmux(self._session.socket).press(self._session.pane_id, [self._agent.interrupt_key])
 
     def _is_free(self) -> bool:
         """Whether a shell is at its prompt: what is typed ahead would run whenever it gets there."""
-        if not self._agent.exit_is_verdict or self._child is None:
-            return True
-        try:
-            return os.tcgetpgrp(0) == self._child.pid
-        except OSError:
-            return False
+        return not self._agent.exit_is_verdict or self._child is None or has_terminal(self._child.pid)
 
     def _take_next(self, story: Story) -> None:
         """A session that is free takes the next job that was sent to it by its name, and the agent is told."""
@@ -423,24 +419,18 @@ class Runner:
     def _feel_pulse(self, story: Story) -> None:
         """A command has no hooks to tell what it is doing, and an agent in a long turn may use none: that its screen
         moves is a sign of life. One that waits for somebody stands still."""
-        if self._session.pane_id is None or not story.silent(_PULSE_SEC / 2):
+        if not story.silent(_PULSE_SEC / 2):
             return
-        try:
-            shown = Tmux(self._session.socket).capture(self._session.pane_id)
-        except BatonError:
-            return
+        shown = self._screen()
         if shown != self._last_shown:
             self._last_shown = shown
-            lines = [line.strip() for line in shown.splitlines() if line.strip()]
-            story.progress(lines[-1][:300] if lines and self._agent.exit_is_verdict else "it is working")
+            story.progress((self._agent.exit_is_verdict and _last_line(shown)) or "it is working")
 
     def _renew(self, story: Story) -> None:
         try:
             story.renew(self._settings.lease_sec)
         except StaleAttempt as error:
             self._stop_asked = str(error)
-        except BatonError as error:
-            self._say(f"baton: {error}")  # the store is away: the next time may do
 
     def _refresh_name(self, _: Story) -> None:
         if not self._names_are_ours:
@@ -449,8 +439,6 @@ class Runner:
             self._refresh_record()
         except OwnershipLost as error:
             self._names_are_ours = False  # another leads that name now: this session goes on without it
-            self._say(f"baton: {error}")
-        except BatonError as error:
             self._say(f"baton: {error}")
 
     def _refresh_record(self) -> None:
@@ -472,13 +460,9 @@ class Runner:
 
     # -- the end -------------------------------------------------------------------------------------------------
 
-    def _end_agent(self) -> None:
-        """The agent and everything it started, wherever that has put itself."""
-        end_processes(lambda: marked_processes(self._session.session_id), grace_sec=_GRACE_SEC)
-
-    def _end_leftovers(self) -> None:
-        """What the agent started and did not wait for."""
-        end_processes(lambda: marked_processes(self._session.session_id), grace_sec=_LEFTOVER_GRACE_SEC)
+    def _end_processes(self, grace_sec: float) -> None:
+        """The agent, if it is there, and everything it started, wherever that has put itself."""
+        end_processes(lambda: marked_processes(self._session.session_id), grace_sec=grace_sec)
 
     def _screen(self) -> str:
         if self._session.pane_id is None:
@@ -487,10 +471,6 @@ class Runner:
             return Tmux(self._session.socket).capture(self._session.pane_id, _SCREEN_LINES)
         except BatonError:
             return ""  # the pane is gone
-
-    def _last_line(self) -> str:
-        lines = [line.strip() for line in self._screen().splitlines() if line.strip()]
-        return lines[-1][:300] if lines else ""
 
     def _finish(self, reason: str, exit_text: str | None, redact: Callable[[str], str]) -> None:
         screen = redact("\n".join(line.rstrip() for line in self._screen().splitlines())).strip("\n")
@@ -508,17 +488,7 @@ class Runner:
         except OSError as error:
             self._say(f"baton: {path}: {error.strerror}")
 
-    # -- the terminal --------------------------------------------------------------------------------------------
-
-    def _give_terminal(self, group: int) -> None:
-        # Whoever gives the terminal away from the background is stopped for it, unless the signal is blocked.
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
-        try:
-            os.tcsetpgrp(0, group)
-        except OSError:
-            pass  # the pane is gone, or we have none: nobody is there to type
-        finally:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTTOU})
+    # -- what people see --------------------------------------------------------------------------------------------
 
     def _say(self, text: str) -> None:
         flat = " ".join(text.split())
@@ -559,49 +529,16 @@ class _Told:
         return f"{why}; before that: {self.trouble}" if self.trouble else why
 
 
+def _last_line(screen: str) -> str:
+    lines = [line.strip() for line in screen.splitlines() if line.strip()]
+    return lines[-1][:300] if lines else ""
+
+
 def _signal_name(number: int) -> str:
     try:
         return signal.Signals(number).name
     except ValueError:
         return str(number)  # a real-time signal, which has none
-
-
-def _take_terminal() -> None:
-    """In the agent's own process, before it is the agent."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
-    try:
-        os.tcsetpgrp(0, os.getpgrp())
-    except OSError:
-        pass  # it reads from a pipe
-    finally:
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTTOU})
-
-
-def _lives(process: str | None) -> bool:
-    """Whether a process that was noted as pid/start is still there."""
-    pid, _, started = (process or "").partition("/")
-    return pid.isdecimal() and str(started_at(int(pid))) == started
-
-
-def _without_flow_control() -> None:
-    """Ctrl-S in the pane would stop whoever prints there, us included."""
-    try:
-        settings = termios.tcgetattr(0)
-        settings[0] &= ~termios.IXON
-        termios.tcsetattr(0, termios.TCSANOW, settings)
-    except (termios.error, OSError):
-        pass  # no terminal
-
-
-def _continue_if_suspended(pid: int) -> None:
-    """There is no shell here to bring a suspended agent back: Ctrl-Z, or a glance at the terminal before the agent had
-    it, must not leave it stopped for ever."""
-    try:
-        stopped = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
-    except ChildProcessError:
-        return  # it has ended
-    if stopped is not None and stopped.si_status in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
-        os.killpg(pid, signal.SIGCONT)
 
 
 def main(folder: str) -> int:

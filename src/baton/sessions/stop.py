@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import time
 from enum import StrEnum
 
 from baton.agents import find_agent
 from baton.errors import AgentUnusable, BatonError, InvalidValue
 from baton.model import Status, Value
-from baton.processes import Process, end_processes, marked_processes, started_at
+from baton.processes import Process, end_processes, marked_processes, started_at, this_process
 from baton.sessions import handover
 from baton.sessions.ending import end_job, end_session
 from baton.sessions.launch import session_name
@@ -72,8 +71,7 @@ def stop_session(
         ended = end_processes(lambda: all_processes(session), grace_sec=0)
         state = State.TERMINATED
     else:
-        me = f"{os.getpid()}/{started_at(os.getpid())}"
-        inventory.change(session, lambda current: current.replace(ending=reason, stopper=me))
+        inventory.change(session, lambda current: current.replace(ending=reason, stopper=this_process()))
         ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=grace_sec)
         _wait_for_runner(session)
         current = inventory.find(session.session_id)
