@@ -77,6 +77,18 @@ def test_a_job_that_was_handed_back_can_still_be_ended(tmp_path):
         assert b"nobody begins it again" in said.payload
 
 
+def test_whoever_held_a_job_that_was_handed_back_cannot_end_it(tmp_path):
+    settings = Settings({"home": str(tmp_path)}, env={"HOME": str(tmp_path)})
+    with open_jobs(settings) as jobs:
+        draft = new_job("x", now_ns=time.time_ns(), agent="shell", agent_session="q", max_attempts=2)
+        job = jobs.register_many([draft])[0]
+        held = jobs.pick_pending("q").attempt
+        jobs.release(job.job_id)
+        assert not end_job(jobs, job.job_id, held, "my session died")
+        assert jobs.get_job(job.job_id).status == "pending"
+        assert not jobs.events_after(job.job_id, 0)
+
+
 def test_a_stop_that_is_killed_leaves_no_immortal_session(office):
     """The agent does not heed SIGTERM; whoever was to kill it is killed itself."""
     job = office("submit", "trap '' TERM HUP; while :; do sleep 0.1; done", "--timeout", "5", "--detach").text

@@ -70,12 +70,15 @@ def forget_name(settings: Settings, session: Session) -> None:
 
 
 def end_job(jobs: Jobs, job_id: str, attempt: int | None, detail: str) -> bool:
-    """Records that the job failed, unless its story is already over or somebody else's."""
+    """Records that the job failed, unless its story is already over or somebody else's. With an `attempt`, whoever held
+    that one speaks, and a job that was handed back is theirs no more."""
     job = jobs.get_job(job_id)
     if job.status in TERMINAL:
         return False
     try:
         if job.status is Status.PENDING and job.attempt:
+            if attempt is not None:
+                return False
             attempt = jobs.pick_job(job_id).attempt  # handed back: only whoever claims it can say anything about it
         record(jobs, job_id, EventName.ERROR, detail=detail, data={ENDED_FROM_OUTSIDE: True}, attempt=attempt)
     except (EventRefused, IllegalTransition, StaleAttempt):
