@@ -245,8 +245,8 @@ class Delegation:
     def _cancel(self, job: Job) -> bool:
         try:
             self._jobs.update_status(job.job_id, "cancelled")
-        except IllegalTransition:
-            return False  # it has just ended
+        except (IllegalTransition, JobNotFound):
+            return False  # it has just ended, or was pruned since
         return True
 
     def _look(self, jobs: Jobs) -> None:
@@ -301,7 +301,10 @@ class Delegation:
 
     def _verify(self, payload: dict[str, Any]) -> None:
         """Once more, with our own eyes, where the work was done here: a folder of that name elsewhere is another."""
-        job = self._jobs.get_job(payload["job_id"])
+        try:
+            job = self._jobs.get_job(payload["job_id"])
+        except JobNotFound:
+            return  # pruned since; what it asked for was there when its end was recorded
         here = self._hosts.get(job.job_id) == self._settings.host
         if payload["event"] == EventName.COMPLETED and here and job.workdir is not None and os.path.isdir(job.workdir):
             problems = missing_results(job.replace(validate=None), redact=str)
@@ -310,7 +313,10 @@ class Delegation:
 
     def _out_of_time(self) -> None:
         for job in self.jobs:
-            current = self._jobs.get_job(job.job_id)
+            try:
+                current = self._jobs.get_job(job.job_id)
+            except JobNotFound:
+                continue
             if current.status in TERMINAL:
                 continue
             last = self._jobs.events_after(job.job_id, max(current.last_seq - 1, 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from baton.cli.main import verb_parser
 from baton.cli.output import json_text, say
 from baton.config import Settings
-from baton.errors import UsageError
+from baton.errors import JobNotFound, UsageError
 from baton.jobs import open_jobs
 from baton.mqtt.subscriber import Subscription
 from baton.reconciler import Reconciler
@@ -13,6 +13,8 @@ from baton.reconciler import Reconciler
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from baton.jobs import Jobs
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
@@ -34,7 +36,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         with Reconciler(settings):
             for _event in subscription:
                 pass
-        statuses = {job_id: jobs.get_job(job_id).status for job_id in subscription.outcomes()}
+        statuses = {job_id: outcome or _status(jobs, job_id) for job_id, outcome in subscription.outcomes().items()}
     if options.json:
         print(json_text(statuses))
     else:
@@ -43,3 +45,10 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     if subscription.timed_out is not None:
         say(f"baton: {subscription.timed_out}")
     return subscription.exit_code
+
+
+def _status(jobs: Jobs, job_id: str) -> str:
+    try:
+        return jobs.get_job(job_id).status
+    except JobNotFound:
+        return "gone"
