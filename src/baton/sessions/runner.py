@@ -171,7 +171,8 @@ class Runner:
             line = _last_line(self._screen())
             story.failed(f"{ended} with {exit_text}" + (f": {line}" if line else ""))
         else:
-            story.failed(told.with_trouble(f"{ended} with {exit_text} before it said that the job was done"))
+            when = "before it said" if told.finished is None else "though it had said"
+            story.failed(told.with_trouble(f"{ended} with {exit_text} {when} that the job was done"))
 
     def _complete(self, story: Story, words: str) -> None:
         """In a thread of its own: a validation that takes long must not cost us the job, nor keep us from stopping."""
