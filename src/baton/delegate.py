@@ -11,7 +11,7 @@ from baton.agents.base import Mode
 from baton.broker.address import broker_record
 from baton.errors import BatonError, IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
 from baton.fsio import open_private, write_all
-from baton.model import DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, TERMINAL, EventName, Status, Value, new_job
+from baton.model import TERMINAL, EventName, Status, Value, new_job
 from baton.mqtt.publisher import send_unsent
 from baton.mqtt.subscriber import Subscription
 from baton.own_queue import own_queue
@@ -43,8 +43,8 @@ class Order(Value):
     without one a session is made for it. `workdir` is None only where whoever takes it decides."""
 
     __slots__ = (
-        "agent", "allow_existing", "expect", "headless", "idle_timeout_sec", "label", "max_attempts", "priority",
-        "prompt", "timeout_sec", "validate", "workdir", "yolo",
+        "agent", "allow_existing", "expect", "headless", "idle_timeout_sec", "label", "labels", "max_attempts",
+        "priority", "prompt", "timeout_sec", "validate", "workdir", "yolo",
     )  # fmt: skip
 
     prompt: str
@@ -60,6 +60,7 @@ class Order(Value):
     yolo: bool
     allow_existing: bool
     label: str | None
+    labels: list[str]
 
 
 def order(settings: Settings, prompt: str, **given: Any) -> Order:
@@ -70,14 +71,15 @@ def order(settings: Settings, prompt: str, **given: Any) -> Order:
         "workdir": None,
         "expect": [],
         "validate": None,
-        "timeout_sec": settings.timeout_sec or DEFAULT_TIMEOUT_SEC,
-        "idle_timeout_sec": settings.idle_timeout_sec or DEFAULT_IDLE_TIMEOUT_SEC,
+        "timeout_sec": settings.timeout_sec,
+        "idle_timeout_sec": settings.idle_timeout_sec,
         "max_attempts": 1,
         "priority": 0,
         "headless": False,
         "yolo": False,
         "allow_existing": False,
         "label": None,
+        "labels": [],
     }
     unknown = sorted(given.keys() - values.keys())
     if unknown:
@@ -85,6 +87,9 @@ def order(settings: Settings, prompt: str, **given: Any) -> Order:
     made = Order(**values | {name: value for name, value in given.items() if value is not None})
     if not isinstance(made.workdir, str | None):
         raise InvalidValue("workdir", "must be text")
+    for name in ("expect", "labels"):
+        if not isinstance(getattr(made, name), list):  # a text would be taken for a list of its characters
+            raise InvalidValue(name, "must be a list")
     if made.label is None or made.workdir is not None:
         made = made.replace(workdir=os.path.abspath(made.workdir or "."))
     drafted(settings, made)  # which checks every field
@@ -115,6 +120,7 @@ def drafted(settings: Settings, made: Order) -> Job:
         max_attempts=made.max_attempts,
         priority=made.priority,
         validate=made.validate,
+        labels=made.labels,
     )
     return job if made.allow_existing else job.replace(extra={"fresh_artifacts": True})
 
@@ -333,8 +339,7 @@ class Delegation:
         """The output of a delegation also goes to a file, for whoever was not there."""
         path = os.path.join(self._settings.registry_dir, f"{payload['job_id']}.subscriber.out")
         try:
-            fd = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            with open(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as file:
+                write_all(file.fileno(), (json.dumps(payload) + "\n").encode())
         except OSError:
-            return  # the registry is elsewhere, or its folder is not ours to write in
-        with open(fd, "wb") as file:
-            write_all(file.fileno(), (json.dumps(payload) + "\n").encode())
+            pass  # the registry is elsewhere, its folder is not ours to write in, or the disk is full

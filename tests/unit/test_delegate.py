@@ -7,9 +7,11 @@ import time
 
 import pytest
 
+from baton.cli.submit import run as submit
 from baton.cli.wait import run as wait
 from baton.config import Settings
 from baton.delegate import Delegation, order
+from baton.errors import InvalidValue
 from baton.jobs import open_jobs
 from baton.model import EventName
 from baton.mqtt.publisher import record
@@ -68,6 +70,39 @@ def test_wait_says_of_a_job_that_is_gone_that_nobody_knows(jobs, monkeypatch, ca
     monkeypatch.setattr("baton.audit.read_logged_status", lambda *_: None)
     assert wait("wait", [job]) == 1
     assert capsys.readouterr().out == f"{job}\tgone\n"
+
+
+def test_a_full_disk_takes_the_copy_of_what_was_said_and_no_more(settings, jobs, monkeypatch):
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    delegation = Delegation(settings, jobs, [order(settings, "x", label="q")])
+    end(jobs, delegation.jobs[0].job_id)
+    monkeypatch.setattr("baton.delegate.write_all", full)
+    assert [payload["event"] for payload in delegation] == ["completed"]
+
+
+@pytest.mark.parametrize("name", ["TIMEOUT_SEC", "IDLE_TIMEOUT_SEC"])
+def test_a_limit_of_nothing_is_refused_and_not_replaced(settings, monkeypatch, name):
+    monkeypatch.setenv(f"BATON_{name}", "0")
+    with pytest.raises(InvalidValue, match=name.lower()):
+        order(Settings(), "x", label="q")
+
+
+@pytest.mark.parametrize("name", ["expect", "labels"])
+@pytest.mark.parametrize("value", ["out.txt", 5])
+def test_what_has_to_be_a_list_is_one(settings, name, value):
+    with pytest.raises(InvalidValue, match=f"{name} must be a list"):
+        order(settings, "x", label="q", **{name: value})
+
+
+def test_the_words_kept_with_a_job_are_kept_with_the_next_try(settings, jobs, monkeypatch, capsys):
+    job = jobs.register_job("x", agent="shell", agent_session="q", labels=["nightly", "gpu"])
+    end(jobs, job.job_id, EventName.ERROR)
+    assert submit("retry", [job.job_id, "--detach"]) == 0
+    again = capsys.readouterr().out.strip()
+    assert again != job.job_id
+    assert jobs.get_job(again).labels == ("nightly", "gpu")
 
 
 def test_a_delegation_outlives_the_pruning_of_its_job(settings, jobs, monkeypatch):

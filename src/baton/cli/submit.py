@@ -229,6 +229,7 @@ def _again(jobs: Jobs, settings: Settings, options: argparse.Namespace) -> Order
         priority=job.priority,
         allow_existing=not job.extra.get("fresh_artifacts"),
         label=None if made_for_it else job.agent_session,
+        labels=list(job.labels),
         headless=options.headless,
         yolo=options.yolo,
     )
