@@ -85,11 +85,7 @@ def order(settings: Settings, prompt: str, **given: Any) -> Order:
     if unknown:
         raise InvalidValue(unknown[0][:40], f"is no part of an order; there are {', '.join(values)}")
     made = Order(**values | {name: value for name, value in given.items() if value is not None})
-    if not isinstance(made.workdir, str | None):
-        raise InvalidValue("workdir", "must be text")
-    for name in ("expect", "labels"):
-        if not isinstance(getattr(made, name), list):  # a text would be taken for a list of its characters
-            raise InvalidValue(name, "must be a list")
+    _check_types(made)
     if made.label is None or made.workdir is not None:
         made = made.replace(workdir=os.path.abspath(made.workdir or "."))
     drafted(settings, made)  # which checks every field
@@ -103,6 +99,15 @@ def order(settings: Settings, prompt: str, **given: Any) -> Order:
         if outside(name, made.workdir or "."):
             raise InvalidValue("expect", f"{name!r} lies outside the work folder {made.workdir or ''}".rstrip())
     return made
+
+
+def _check_types(made: Order) -> None:
+    """Of what is used before the job's own checks see it."""
+    if not isinstance(made.workdir, str | None):
+        raise InvalidValue("workdir", "must be text")
+    for name in ("expect", "labels"):
+        if not isinstance(getattr(made, name), list):  # a text would be taken for a list of its characters
+            raise InvalidValue(name, "must be a list")
 
 
 def drafted(settings: Settings, made: Order) -> Job:

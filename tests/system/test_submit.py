@@ -485,7 +485,7 @@ def test_what_a_session_cannot_be_told_is_refused(office, tmp_path):
     office("agent", "publish", "mine", "--session", "gpu")
     assert "published by hand" in office.refused("submit", "x", "--to", "mine")
     (tmp_path / "binary").write_bytes(b"\xd0\xff")
-    assert "not UTF-8" in office.refused("submit", "--prompt-file", "binary")
+    assert "not valid UTF-8" in office.refused("submit", "--prompt-file", "binary")
     runner = office("session", "show", "gpu").json["pane_pid"]
     os.kill(runner, signal.SIGKILL)
     wait_until(lambda: "has died" in office("submit", "x", "--session", "gpu", code=1).err)

@@ -11,6 +11,7 @@ from baton.agents import find_agent
 from baton.agents.base import Mode
 from baton.cli.main import Parser, add_common, sentence
 from baton.cli.output import ago, json_text, on_terminal, one_line, print_table, say
+from baton.cli.prompt import read_text
 from baton.clock import parse_time
 from baton.config import Settings
 from baton.errors import InvalidValue, SessionGone, UsageError
@@ -93,7 +94,7 @@ def _create(options: argparse.Namespace, settings: Settings, inventory: Inventor
         agent=agent or settings.agent,
         workdir=workdir,
         mode=Mode.HEADLESS if options.headless else Mode.INTERACTIVE,
-        prompt=_prompt(prompt),
+        prompt=None if prompt is None else read_text("prompt", prompt),
         job_id=options.job,
         yolo=options.yolo,
         replace=options.replace,
@@ -152,7 +153,8 @@ def _resume_options(action: argparse.ArgumentParser) -> None:
 def _resume(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
     from baton.sessions.launch import resume_session
 
-    session = resume_session(settings, inventory, options.name, prompt=_prompt(options.prompt))
+    prompt = None if options.prompt is None else read_text("prompt", options.prompt)
+    session = resume_session(settings, inventory, options.name, prompt=prompt)
     if not find_agent(settings, session.agent).keeps_conversation:
         say(f"baton: note: {session.agent} keeps no conversation: it begins anew in {session.workdir}")
     _tell(options, session, f"look at it: baton session attach {session.name}")
@@ -248,7 +250,7 @@ def _send_options(action: argparse.ArgumentParser) -> None:
 def _send(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
     if (options.text is None) == (not options.key):
         raise UsageError("send takes a TEXT to type, or --key")
-    text = None if options.key else _given("text", options.text)
+    text = None if options.key else read_text("text", options.text)
     session, tmux = _live(options.name, inventory)
     if text is None:
         assert session.pane_id is not None
@@ -286,21 +288,6 @@ def _capture(options: argparse.Namespace, settings: Settings, inventory: Invento
 
 def _clean(line: str) -> str:
     return "".join(each if each.isprintable() else "\ufffd" for each in line.expandtabs())
-
-
-def _prompt(argument: str | None) -> str | None:
-    return None if argument is None else _given("prompt", argument)
-
-
-def _given(field: str, argument: str) -> str:
-    """What was typed, or what standard input holds for a dash; InvalidValue when it is no text."""
-    if argument == "-" and sys.stdin is None:
-        raise InvalidValue(field, "cannot be read: standard input is closed")
-    content = sys.stdin.buffer.read() if argument == "-" else os.fsencode(argument)
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise InvalidValue(field, "is not valid UTF-8") from None
 
 
 def _live(name: str, inventory: Inventory) -> tuple[Session, Tmux]:

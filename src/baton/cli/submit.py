@@ -10,6 +10,7 @@ from baton.agents import find_agent
 from baton.cli.jobs import add_job, job_of
 from baton.cli.main import INTERRUPTED, verb_parser
 from baton.cli.output import json_text, on_terminal, say
+from baton.cli.prompt import read_text
 from baton.cli.view import Lines, LiveTable
 from baton.config import Settings
 from baton.delegate import Delegation, Order, drafted, order, start_session
@@ -64,7 +65,7 @@ def _warn(settings: Settings, orders: Sequence[Order]) -> None:
 
 def _work_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="what to do; - reads standard input")
-    parser.add_argument("--prompt-file", metavar="FILE", help="what to do, from a file")
+    parser.add_argument("--prompt-file", metavar="FILE", help="read what to do from a file; - is stdin")
     parser.add_argument("--agent", metavar="A", help="claude-code, codex, gemini, shell, or one of your config file")
     parser.add_argument("--session", metavar="NAME", help="give it to this session, which is running")
     parser.add_argument("--to", metavar="AGENT", help="give it to this live agent, also on another host")
@@ -114,30 +115,13 @@ def _orders(options: argparse.Namespace, settings: Settings) -> tuple[Settings, 
     }  # fmt: skip
     common = {name: value for name, value in common.items() if value is not None} | {"label": label}
     if options.batch is None:
-        return settings, [order(settings, _prompt(options), **common)]
+        prompt = read_text("prompt", options.prompt, file=options.prompt_file)
+        return settings, [order(settings, prompt, **common)]
     return settings, [_batch_order(settings, common, number, line) for number, line in _batch_lines(options.batch)]
 
 
-def _prompt(options: argparse.Namespace) -> str:
-    try:
-        if options.prompt_file is not None:
-            with open(options.prompt_file, encoding="utf-8") as file:
-                return file.read()
-        prompt: str = sys.stdin.read() if options.prompt == "-" else options.prompt
-    except UnicodeDecodeError:
-        raise InvalidValue("prompt", "is not UTF-8 text") from None
-    return prompt
-
-
 def _batch_lines(path: str) -> list[tuple[int, str]]:
-    try:
-        if path == "-":
-            lines = sys.stdin.read().splitlines()
-        else:
-            with open(path, encoding="utf-8") as file:
-                lines = file.read().splitlines()
-    except UnicodeDecodeError:
-        raise InvalidValue("--batch", f"{path} is not UTF-8 text") from None
+    lines = read_text("--batch", None, file=path).splitlines()
     found = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise InvalidValue("--batch", f"{path} holds nothing to do")
