@@ -10,18 +10,17 @@ import time
 from baton.agents.base import Mode
 from baton.broker.address import broker_record
 from baton.errors import BatonError, IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
-from baton.fsio import open_private, write_all
+from baton.fsio import open_private, outside, write_all
 from baton.model import TERMINAL, EventName, Status, Value, new_job
-from baton.mqtt.publisher import send_unsent
 from baton.mqtt.subscriber import Subscription
 from baton.own_queue import own_queue
 from baton.reconciler import Reconciler
-from baton.sessions.ending import end_job
+from baton.sessions.ending import fail_job
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import create_session, session_name, usable_agent
-from baton.sessions.model import State
+from baton.sessions.launch import create_session, usable_agent
+from baton.sessions.model import session_name
 from baton.sessions.stop import StopMode, stop_session
-from baton.verification import missing_results, outside
+from baton.verification import missing_results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +30,6 @@ if TYPE_CHECKING:
     from baton.config import Settings
     from baton.jobs import Jobs
     from baton.model import Job
-    from baton.sessions.model import Session
 
 _SUBSCRIBE_SEC: Final = 5.0
 _AWAY_SEC: Final = 60.0
@@ -283,10 +281,10 @@ class Delegation:
             start_session(self._settings, self._inventory, job, self._orders[job.job_id])
         except BatonError as error:
             # The job's story says it, and the listener hears it from there.
-            self._fail(jobs, job, str(error))
+            fail_job(self._settings, jobs, job, None, str(error))
 
     def _stop_session(self, jobs: Jobs, job: Job, reason: str, mode: StopMode = StopMode.GRACEFUL) -> None:
-        session = self._session_of(job)
+        session = self._inventory.made_for(job.job_id)
         if session is not None:
             try:
                 stop_session(
@@ -294,19 +292,6 @@ class Delegation:
                 )
             except BatonError as error:
                 self._log(str(error))
-
-    def _session_of(self, job: Job) -> Session | None:
-        for session in self._inventory.all(State.RUNNING):
-            if session.made_for == job.job_id:
-                return session
-        return None
-
-    def _fail(self, jobs: Jobs, job: Job, detail: str) -> None:
-        if end_job(jobs, job.job_id, None, detail):
-            try:
-                send_unsent(jobs, self._settings, job, tries=1)
-            except BatonError:
-                pass  # the registry has it
 
     # -- what came of it -------------------------------------------------------------------------------------------
 
@@ -337,8 +322,9 @@ class Delegation:
             if current.status is Status.PENDING and self._orders[job.job_id].label is not None:
                 self._log(f"job {job.job_id} is still waiting to be taken up; `baton cancel {job.job_id}` withdraws it")
                 continue
-            self._fail(self._jobs, current, self.subscription.timed_out or "timed out")
-            self._stop_session(self._jobs, job, self.subscription.timed_out or "timed out")
+            why = self.subscription.timed_out or "timed out"
+            fail_job(self._settings, self._jobs, current, None, why)
+            self._stop_session(self._jobs, job, why)
 
     def _keep(self, payload: dict[str, Any]) -> None:
         """The output of a delegation also goes to a file, for whoever was not there."""

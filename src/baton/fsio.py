@@ -144,6 +144,13 @@ def exists(path: str) -> bool:
     return True
 
 
+def outside(name: str, folder: str) -> bool:
+    """Whether a name leads out of the folder, also by a link."""
+    inside = os.path.realpath(folder)
+    path = os.path.realpath(os.path.join(inside, name))
+    return path != inside and not path.startswith(inside.rstrip("/") + "/")
+
+
 def last_line(fd: int, size: int) -> tuple[bytes, int]:
     """The last whole line of a file, and where it ends; a half-written one behind it is left out."""
     window = min(size, 4096)

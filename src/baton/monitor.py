@@ -22,9 +22,8 @@ from baton.own_queue import submitter_is_gone
 from baton.processes import end_processes, marked_processes, started_at
 from baton.registry.listing import JobFilter
 from baton.sessions.ending import end_job, end_session
-from baton.sessions.launch import session_name
-from baton.sessions.model import State
-from baton.sessions.stop import StopMode, fail_job, stop_session
+from baton.sessions.model import State, session_name
+from baton.sessions.stop import StopMode, fail_job_in, stop_session
 from baton.tmux import NoServer, Tmux
 
 TYPE_CHECKING = False
@@ -175,7 +174,7 @@ class Monitor:
                 yield self._did(f"job {job.job_id}", why, "ended as error")
 
     def _is_being_begun(self, job: Job) -> bool:
-        return any(session.made_for == job.job_id for session in self._inventory.all(State.RUNNING))
+        return self._inventory.made_for(job.job_id) is not None
 
     def _with(self, status: Status, created_until_ns: int | None = None) -> Iterator[Job]:
         where = JobFilter(statuses=[status], created_until_ns=created_until_ns)
@@ -285,7 +284,7 @@ class Monitor:
             yield self._did(f"session {session.name}", why, "terminated, and its job failed")
             return
         ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=2.0)
-        fail_job(self._settings, self._jobs, current, "the agent's session died")
+        fail_job_in(self._settings, self._jobs, current, "the agent's session died")
         end_session(self._settings, self._inventory, current, State.TERMINATED, reason=why)
         more = f", {len(ended)} left-over process{'es' if len(ended) > 1 else ''} ended" if ended else ""
         yield Finding(what=f"session {session.name}", why=why, done=f"terminated{more}")

@@ -8,12 +8,11 @@ import time
 from baton.agents.base import Mode
 from baton.errors import BatonError, JobNotFound, RegistryUnavailable, TmuxUnavailable
 from baton.model import TERMINAL, Status
-from baton.mqtt.publisher import send_unsent
 from baton.reconciler import Reconciler
-from baton.sessions.ending import end_job
+from baton.sessions.ending import fail_job
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import create_session, session_name
-from baton.sessions.model import State
+from baton.sessions.launch import create_session
+from baton.sessions.model import session_name
 from baton.sessions.stop import stop_session
 
 TYPE_CHECKING = False
@@ -137,18 +136,14 @@ class Worker:
 
     def _fail(self, job: Job, why: str) -> None:
         self._log(f"job {job.job_id}: {why}")
-        if end_job(self._jobs, job.job_id, job.attempt, why):
-            try:
-                send_unsent(self._jobs, self._settings, job, tries=1)
-            except BatonError:
-                pass  # the registry has it
+        fail_job(self._settings, self._jobs, job, job.attempt, why)
 
     def _look(self) -> None:
         """Jobs that have ended, or are no longer ours, make room."""
         self._hand_back_not_begun()
         for job_id, attempt in list(self._at_work.items()):
             # In this order: a runner says what came of the job before its session ends.
-            lives = self._session_of(job_id) is not None
+            lives = self._inventory.made_for(job_id) is not None
             try:
                 job = self._jobs.get_job(job_id)
             except JobNotFound as error:
@@ -164,12 +159,6 @@ class Worker:
             del self._at_work[job_id]
             self.done += 1
             self._log(f"job {job_id}: {job.status}")
-
-    def _session_of(self, job_id: str) -> str | None:
-        for session in self._inventory.all(State.RUNNING):
-            if session.made_for == job_id:
-                return session.name
-        return None
 
     def _drain(self) -> None:
         began = time.monotonic()
@@ -195,16 +184,15 @@ class Worker:
 
     def _hand_back(self, job_id: str, attempt: int) -> None:
         """The job first: its runner can then say nothing more about it."""
+        why = "the worker stopped"
         try:
-            self._jobs.release(job_id, attempt=attempt, reason="the worker stopped")
+            self._jobs.release(job_id, attempt=attempt, reason=why)
             self._log(f"job {job_id}: handed back")
         except BatonError as error:
             self._log(str(error))
-        name = self._session_of(job_id)
-        if name is not None:
+        session = self._inventory.made_for(job_id)
+        if session is not None:
             try:
-                stop_session(
-                    self._settings, self._inventory, self._jobs, name, reason="the worker stopped", grace_sec=3.0
-                )
+                stop_session(self._settings, self._inventory, self._jobs, session.name, reason=why, grace_sec=3.0)
             except BatonError as error:
                 self._log(str(error))

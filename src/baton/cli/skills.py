@@ -11,8 +11,7 @@ from baton.cli.main import Parser, add_common, sentence
 from baton.cli.output import counted, json_text, print_table, say
 from baton.digest import sha256
 from baton.errors import BatonError, UsageError
-from baton.fsio import read_file
-from baton.verification import outside
+from baton.fsio import outside, read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

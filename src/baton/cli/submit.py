@@ -142,8 +142,7 @@ def _batch_order(settings: Settings, common: dict[str, Any], number: int, line: 
 
 def _session_label(options: argparse.Namespace, settings: Settings) -> str:
     from baton.sessions.inventory import Inventory
-    from baton.sessions.launch import job_label
-    from baton.sessions.model import State
+    from baton.sessions.model import State, job_label
 
     session = Inventory(settings).get(options.session)
     if session.state is not State.RUNNING or session.made_for is not None:
@@ -153,7 +152,7 @@ def _session_label(options: argparse.Namespace, settings: Settings) -> str:
         raise InvalidValue("--session", f"{options.session!r} has died; `baton monitor --once` notes what became of it")
     options.agent = session.agent
     options.workdir = options.workdir or session.workdir
-    return job_label(session)
+    return job_label(session.agent_id)
 
 
 def _agent_label(options: argparse.Namespace, settings: Settings) -> tuple[Settings, str]:
@@ -163,6 +162,7 @@ def _agent_label(options: argparse.Namespace, settings: Settings) -> tuple[Setti
     from baton.directory.names import Names
     from baton.directory.resolve import resolve
     from baton.registry import open_registry
+    from baton.sessions.model import job_label
 
     directory = open_directory(settings)
     try:
@@ -184,7 +184,7 @@ def _agent_label(options: argparse.Namespace, settings: Settings) -> tuple[Setti
             if os.path.realpath(home) != os.path.realpath(settings.home):
                 say(f"baton: note: {record.agent_name} belongs to {home}: the job is registered there")
                 settings = _settings_of(home)
-    return settings, f"agent:{record.agent_id}"
+    return settings, job_label(record.agent_id)
 
 
 def _settings_of(home: str) -> Settings:
@@ -223,7 +223,7 @@ def _again(jobs: Jobs, settings: Settings, options: argparse.Namespace) -> Order
 
 
 def _detach(settings: Settings, orders: list[Order], options: argparse.Namespace) -> int:
-    from baton.sessions.ending import end_job
+    from baton.sessions.ending import fail_job
     from baton.sessions.inventory import Inventory
 
     if len(orders) > 1 and any(each.label is None for each in orders):
@@ -235,7 +235,7 @@ def _detach(settings: Settings, orders: list[Order], options: argparse.Namespace
                 try:
                     start_session(settings, Inventory(settings), job, each)
                 except BatonError as error:
-                    end_job(jobs, job.job_id, None, str(error))
+                    fail_job(settings, jobs, job, None, str(error))
                     raise
             print(json_text({"job_id": job.job_id}) if options.json else job.job_id)
     say(f"wait for it: baton wait {' '.join(job.job_id for job in registered)}")

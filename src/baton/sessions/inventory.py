@@ -52,6 +52,10 @@ class Inventory:
         marks = ", ".join("?" * len(states))
         return self._select(f"WHERE state IN ({marks}) ORDER BY name" if states else "ORDER BY name", *states)
 
+    def made_for(self, job_id: str) -> Session | None:
+        """The running session that was made for this job."""
+        return next((session for session in self.all(State.RUNNING) if session.made_for == job_id), None)
+
     def add(self, session: Session, *, replace: bool = False) -> Session | None:
         """Claims the name. NameInUse when a session that is there, or could be resumed, has it. Returns the one that
         had it before."""

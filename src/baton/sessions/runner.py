@@ -31,8 +31,8 @@ from baton.sessions.ending import end_session
 from baton.sessions.handover import receive
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import BEGUN, LAST_SCREEN, LAUNCH, RUNNER_LOG, Plan, job_label, task_for
-from baton.sessions.model import State
+from baton.sessions.launch import BEGUN, LAST_SCREEN, LAUNCH, RUNNER_LOG, Plan, task_for
+from baton.sessions.model import State, job_label
 from baton.sessions.outbox import Outbox
 from baton.sessions.story import Story
 from baton.sessions.terminal import (
@@ -380,7 +380,7 @@ class Runner:
 
     def _take_next(self, story: Story) -> None:
         """A session that is free takes the next job that was sent to it by its name, and the agent is told."""
-        label = job_label(self._session)
+        label = job_label(self._session.agent_id)
         waiting = story.jobs.list_jobs(JobFilter(statuses=[Status.PENDING], agent_session=label), limit=1).jobs
         waiting = waiting if self._is_free() else []
         if not waiting and story.job is None:
