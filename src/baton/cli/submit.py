@@ -43,7 +43,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     parser.add_argument("--tmux-socket", metavar="L", help="a tmux server of your choice (default: baton)")
     parser.add_argument("--json", action="store_true", help="one JSON object an event")
     options = parser.parse_args(arguments)
-    settings = Settings({name: value for name, value in vars(options).items() if name not in ("agent", "timeout_sec")})
+    settings = Settings(vars(options))
     if verb == "retry":
         with open_jobs(settings) as jobs:
             orders = [_again(jobs, settings, options)]
