@@ -51,20 +51,6 @@ class TestStores:
         assert registry.stats()["pending"] == 11
         registry.close()
 
-    def test_a_row_that_does_not_fit_blocks_nobody(self, tmp_path):
-        registry = open_url(f"sqlite:{tmp_path}/registry.db")
-        bad, good = registry.register_many([draft(), draft()])
-        registry.close()
-        raw = sqlite3.connect(tmp_path / "registry.db")
-        raw.execute("UPDATE jobs SET broker = 'nonsense' WHERE job_id = ?", [bad.job_id])
-        raw.commit()
-        raw.close()
-        assert registry.pick_pending("tmux:a", holder="me", lease_sec=60).job_id == good.job_id
-        assert registry.pick_pending("tmux:a", holder="me") is None
-        assert registry.expire_leases() == []
-        assert [error.job_id for error in registry.list_jobs().bad] == [bad.job_id]
-        registry.close()
-
     def test_odd_things_in_place_of_records(self, tmp_path):
         registry = open_url(f"file:{tmp_path}")
         job = registry.register_job(draft())

@@ -48,6 +48,8 @@ CREATE TABLE events (
 );
 CREATE INDEX events_unsent ON events (id) WHERE sent = 0;
 """
+_ID: Final = COLUMNS.index("job_id")
+_LEASE_END: Final = COLUMNS.index("lease_expires_at")
 _translated: dict[str, bytes] = {}
 
 
@@ -108,12 +110,19 @@ class PostgresRegistry(SqlRegistry):
         return self._now_ns(tx) + lease_ns, None
 
     def _expired(self, tx: Transaction, limit: int) -> list[Job]:
-        rows = tx.rows(
-            f"SELECT {', '.join(COLUMNS)} FROM jobs WHERE status = 'running' AND lease_expires_at < :now"
-            " ORDER BY lease_expires_at LIMIT :limit FOR UPDATE SKIP LOCKED",
-            {"now": self._now_ns(tx), "limit": limit},
-        )
-        return list(jobs_that_fit(rows))
+        late: list[Job] = []
+        values = {"now": self._now_ns(tx), "limit": limit, "after_ns": -(2**63), "after_id": ""}
+        while True:  # page by page: those that do not fit stay in front for ever
+            rows = tx.rows(
+                f"SELECT {', '.join(COLUMNS)} FROM jobs WHERE status = 'running' AND lease_expires_at < :now"
+                " AND (lease_expires_at, job_id) > (:after_ns, :after_id)"
+                " ORDER BY lease_expires_at, job_id LIMIT :limit FOR UPDATE SKIP LOCKED",
+                values,
+            )
+            late += jobs_that_fit(rows)
+            if len(late) >= limit or len(rows) < limit:
+                return late[:limit]
+            values |= {"after_ns": rows[-1][_LEASE_END], "after_id": rows[-1][_ID]}
 
     def _now_ns(self, tx: Transaction) -> int:
         assert isinstance(tx, _Transaction)
