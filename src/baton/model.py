@@ -218,6 +218,10 @@ class Broker(Value):
     def record(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _BROKER_CHECKS} | self.extra
 
+    def key(self) -> str:
+        """The same for equal ones; with the password, so not to be shown."""
+        return repr(sorted(self.record().items()))
+
 
 _BROKER_CHECKS: Final[dict[str, Callable[[object], Any]]] = {
     "host": _optional(_label),
