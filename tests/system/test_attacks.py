@@ -108,6 +108,15 @@ class TestStores:
         registry.record_event(job.job_id, api.EventName.COMPLETED)
         assert [event.seq for event in registry.unsent_events()] == [2]
 
+    def test_a_disk_that_cannot_be_read_is_what_is_complained_about(self, tmp_path):
+        registry = open_url(f"sqlite:{tmp_path}/registry.db")
+        registry.register_job(draft())
+        with pytest.raises(RegistryUnavailable, match="disk I/O error"), registry._reading() as tx:
+            tx.raw.execute("ROLLBACK")  # as SQLite does then
+            raise sqlite3.OperationalError("disk I/O error")
+        assert registry.stats()["pending"] == 1
+        registry.close()
+
     def test_a_reader_without_rights_sees_what_is_there_now(self, tmp_path):
         registry = open_url(f"sqlite:{tmp_path}/registry.db")
         job = registry.register_job(draft())

@@ -143,7 +143,8 @@ class SqliteRegistry(SqlRegistry):
             try:
                 yield connection
             finally:
-                connection.raw.execute("ROLLBACK")
+                if connection.raw.in_transaction:  # after an error SQLite may have ended it already
+                    connection.raw.execute("ROLLBACK")
                 if not connection.lasting:
                     connection.raw.close()
                     self._reader = None
