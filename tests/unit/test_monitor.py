@@ -134,6 +134,15 @@ def test_a_job_somebody_holds_on_another_machine_is_left_to_that_machine(monitor
     assert status(jobs, there) == "running"
 
 
+def test_a_job_picked_here_under_another_name_of_this_machine_is_ours(monitor, jobs, clock):
+    job_id = jobs.register_job("x", agent_session="q", timeout_sec=100).job_id
+    assert jobs.pick_pending("q", lease_sec=10**6).claimed_by.startswith("here:")
+    clock.advance(1000)
+    sweep(monitor)
+    clock.advance(11)
+    assert [what for what, _, _ in sweep(monitor)] == [f"job {job_id}"]
+
+
 def test_a_lease_that_ran_out_hands_the_job_on_or_ends_it(monitor, jobs):
     again = running(jobs, lease_sec=0.01, max_attempts=2, holder="dead")
     enough = running(jobs, lease_sec=0.01, holder="dead")

@@ -214,7 +214,7 @@ def _pick_arguments(parser: argparse.ArgumentParser) -> None:
 def _pick(options: argparse.Namespace, settings: Settings) -> int:
     label = f"tmux:{settings.agent}" if options.agent_session is None else options.agent_session
     # The pid of whoever called us says more than our own, which is gone in a moment.
-    holder = f"{os.uname().nodename}:{os.getppid()}" if options.holder is None else options.holder
+    holder = f"{settings.host}:{os.getppid()}" if options.holder is None else options.holder
     if options.wait is not None and not 0 <= options.wait <= 366 * 86400:
         raise InvalidValue("--wait", "must be from 0 seconds to a year")
     with open_jobs(settings) as jobs:
