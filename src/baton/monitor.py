@@ -13,7 +13,7 @@ import time
 from baton.clock import SECOND_NS, parse_time
 from baton.directory import open_directory, ownership
 from baton.directory.cleanup import Action, Observer, cleanup
-from baton.errors import BatonError, InvalidRecord, JobNotFound, OwnershipLost, TmuxUnavailable
+from baton.errors import BatonError, InvalidRecord, JobNotFound, OwnershipLost, RegistryUnavailable, TmuxUnavailable
 from baton.fsio import read_file, replace_file
 from baton.lifecycle import attempts_left
 from baton.model import TERMINAL, EventName, Status, Value
@@ -83,9 +83,11 @@ class Monitor:
         self._watched: set[str] = set()  # jobs in sessions that live here
         self._orphans_at: float | None = None
         self._retained_again_at = 0.0
+        self.registry_failed = False  # in the last sweep: it could not look at all
 
     def sweep(self) -> Iterator[Finding]:
         """Every step once. A step that fails is told, and the others go on."""
+        self.registry_failed = False
         for step in (
             self._expired_leases,
             self._sessions,
@@ -98,6 +100,7 @@ class Monitor:
             try:
                 yield from step()
             except (BatonError, OSError) as error:
+                self.registry_failed |= isinstance(error, RegistryUnavailable)
                 yield Finding(what=step.__name__.strip("_").replace("_", " "), why=str(error), done=None)
 
     def reconcile(self) -> Iterator[Finding]:
@@ -233,7 +236,7 @@ class Monitor:
             yield Finding(what="retained", why=why, done=None)
         if away:
             self._retained_again_at = time.monotonic() + _CLEAN_EVERY_NS / SECOND_NS
-        if not self._dry_run:
+        if not self._dry_run and os.path.isdir(self._inventory.home):
             # A broker that is away is asked again for some weeks, not for ever.
             noted_ns = max(since_ns, given_up_ns) if away else until_ns
             replace_file(path, json.dumps({"retained_until_ns": noted_ns}).encode())
