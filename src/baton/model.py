@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 DEFAULT_AGENT = "claude-code"
+AGENT_ALIASES = {"claude": "claude-code"}
 DEFAULT_TIMEOUT_SEC = 3600
 DEFAULT_IDLE_TIMEOUT_SEC = 120
 MAX_TIMEOUT_SEC = 10 * 366 * 86400
@@ -419,6 +420,11 @@ def new_job_id() -> str:
     return os.urandom(4).hex()
 
 
+def agent_name(name: str) -> str:
+    """The agent's own name, where it was called by another: there is one queue, whatever people call it."""
+    return AGENT_ALIASES.get(name, name) if isinstance(name, str) else name
+
+
 def new_job(
     prompt: str,
     *,
@@ -437,6 +443,7 @@ def new_job(
 ) -> Job:
     """A job that is ready to be registered, or InvalidValue naming the argument that does not fit."""
     now = format_time(now_ns)
+    agent = agent_name(agent)
     job_id = new_job_id()
     try:
         return Job.parse(

@@ -33,6 +33,20 @@ def default(tmp_path):
     return Baton(tmp_path)
 
 
+def test_an_agent_has_one_queue_however_it_is_called(default):
+    job = default("register", "x", "--agent", "claude").text
+    assert default("list", "--agent", "claude", "--json").json[0]["agent"] == "claude-code"
+    picked = default("pick", "--agent", "claude-code", "--json", BATON_HOST="elsewhere").json
+    assert picked["job_id"] == job
+    assert picked["claimed_by"].startswith("elsewhere:")
+
+
+def test_a_monitor_that_cannot_look_says_so(default, tmp_path):
+    (tmp_path / "registry.db").write_text("no database at all" * 50)
+    done = default("monitor", "--once", "--registry", f"sqlite:{tmp_path}/registry.db", code=1)
+    assert "not a SQLite database" in done.out
+
+
 def test_the_lines_of_the_seeds(baton):
     job = baton(
         "register", "--prompt", "…", "--agent", "claude-code", "--agent-session", "tmux:claude",
