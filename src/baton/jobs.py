@@ -142,12 +142,14 @@ class Jobs:
 
     def expire_leases(self) -> list[Change]:
         """Takes jobs from holders whose lease ran out: requeued, or ended as error without attempts left."""
-        changes = self.registry.expire_leases()
-        for change in changes:
-            self._log_change(change.before, change.after, reason="lease expired")
-            if change.after.status in TERMINAL:  # with an event that says so
-                for event in self.registry.events_after(change.after.job_id, change.after.last_seq - 1):
-                    self._log_event(event)
+        changes: list[Change] = []
+        while batch := self.registry.expire_leases():
+            changes += batch
+            for change in batch:
+                self._log_change(change.before, change.after, reason="lease expired")
+                if change.after.status in TERMINAL:  # with an event that says so
+                    for event in self.registry.events_after(change.after.job_id, change.after.last_seq - 1):
+                        self._log_event(event)
         return changes
 
     def next_seq(self, job_id: str, *, attempt: int | None = None) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -159,6 +160,14 @@ def test_a_lease_that_ran_out_hands_the_job_on_or_ends_it(monitor, jobs):
         (f"job {enough}", "the lease of dead ran out", "error"),
     ])  # fmt: skip
     assert (status(jobs, again), status(jobs, enough)) == ("pending", "error")
+
+
+def test_all_leases_that_ran_out_are_taken_back_in_one_sweep(monitor, jobs, monkeypatch):
+    late = [running(jobs, lease_sec=0.01, max_attempts=2) for _ in range(3)]
+    wait_for_the_end_of_the_lease(jobs, *late)
+    monkeypatch.setattr(jobs.registry, "expire_leases", partial(jobs.registry.expire_leases, limit=2))
+    assert len(sweep(monitor)) == 3
+    assert {status(jobs, job_id) for job_id in late} == {"pending"}
 
 
 def orphan(settings, jobs, label):
