@@ -153,6 +153,24 @@ def _refusing():
 
 
 class TestPostgres:
+    def test_a_schema_from_before_an_index_gets_it(self, postgres):
+        url = postgres.new_url()
+        schema = url.rpartition("=")[2]
+        registry = open_url(url)
+        registry.register_job(draft())
+        registry.close()
+        with psycopg.connect(postgres.url, autocommit=True) as raw:
+            raw.execute(f"DROP INDEX {schema}.jobs_updated")
+            assert registry.stats()["pending"] == 1
+            (found,) = raw.execute("SELECT to_regclass(%s)", [f"{schema}.jobs_updated"]).fetchone()
+            assert found is not None
+            registry.close()
+            raw.execute(f"DROP INDEX {schema}.jobs_updated")
+            with raw.transaction():
+                raw.execute(f"LOCK TABLE {schema}.jobs IN ROW EXCLUSIVE MODE")  # somebody writes
+                assert registry.stats()["pending"] == 1
+        registry.close()
+
     def test_strangers_in_the_schema_are_not_dropped(self, tmp_path, postgres):
         source = open_url(f"file:{tmp_path}")
         source.register_job(draft())

@@ -42,12 +42,14 @@ CREATE INDEX jobs_created ON jobs (created_at, job_id);
 CREATE INDEX jobs_status ON jobs (status, created_at, job_id);
 CREATE INDEX jobs_session ON jobs (agent_session, created_at, job_id);
 CREATE INDEX jobs_agent ON jobs (agent, created_at, job_id);
+CREATE INDEX jobs_updated ON jobs (updated_at);
 CREATE TABLE events (
     id bigserial PRIMARY KEY, job_id text COLLATE "C" NOT NULL, seq bigint NOT NULL, attempt bigint NOT NULL,
     event text NOT NULL, payload bytea NOT NULL, sent smallint NOT NULL, UNIQUE (job_id, seq)
 );
 CREATE INDEX events_unsent ON events (id) WHERE sent = 0;
 """
+_LATER_INDEXES: Final = {"jobs_updated": "CREATE INDEX IF NOT EXISTS jobs_updated ON jobs (updated_at)"}
 _ID: Final = COLUMNS.index("job_id")
 _LEASE_END: Final = COLUMNS.index("lease_expires_at")
 _translated: dict[str, bytes] = {}
@@ -86,7 +88,7 @@ class PostgresRegistry(SqlRegistry):
 
     def __init__(self, url: str, *, clock: Clock | None = None, suffix: str = "") -> None:
         super().__init__(clock)
-        self._database = Database(url, tables=_TABLES, version=SCHEMA, suffix=suffix)
+        self._database = Database(url, tables=_TABLES, version=SCHEMA, suffix=suffix, later_indexes=_LATER_INDEXES)
         self._schema = self._database.schema
         self.where = self._database.where
         self.url = url
