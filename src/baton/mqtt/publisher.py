@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from baton.jobs import Jobs
     from baton.model import Job, StoredEvent
 
-ATTEMPTS: Final = 3
+TRIES: Final = 3
 _TERMINAL: Final = frozenset({EventName.COMPLETED, EventName.ERROR})
 _LEFT_BEHIND_NS: Final = 15 * SECOND_NS
 _OTHERS_AT_ONCE: Final = 100
@@ -58,7 +58,7 @@ def publish_event(
     data: Mapping[str, Any] | None = None,
     attempt: int | None = None,
     verify: bool = True,
-    tries: int = ATTEMPTS,
+    tries: int = TRIES,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Published:
     """Records the event and sends it, with whatever is still unsent before it. NotVerified, and nothing recorded,
@@ -96,7 +96,7 @@ def record(
 
 
 def send_unsent(
-    jobs: Jobs, settings: Settings, job: Job, *, tries: int = ATTEMPTS, sleep: Callable[[float], None] = time.sleep
+    jobs: Jobs, settings: Settings, job: Job, *, tries: int = TRIES, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Sends the unsent events of this job in order, then what other jobs left behind for the same broker."""
     for number in range(1, tries + 1):
