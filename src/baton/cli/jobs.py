@@ -69,7 +69,11 @@ def _register_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--validate", metavar="CMD", help="a command that must succeed before it is completed")
     parser.add_argument("--priority", type=int, default=0, metavar="N", help="higher is picked first (default: 0)")
     parser.add_argument(
-        "--max-attempts", type=int, default=1, metavar="N", help="tries before it is an error (default: 1)"
+        "--max-attempts",
+        type=int,
+        default=1,
+        metavar="N",
+        help="after how many attempts a lost lease ends it as error (1)",
     )
     parser.add_argument(
         "--label", action="append", default=[], metavar="TEXT", help="a word kept with the job; may repeat"
