@@ -13,11 +13,11 @@ import time
 from baton.clock import SECOND_NS, parse_time
 from baton.directory import open_directory, ownership
 from baton.directory.cleanup import Action, Observer, cleanup
-from baton.errors import BatonError, BrokerUnavailable, OwnershipLost, TmuxUnavailable
+from baton.errors import BatonError, InvalidRecord, JobNotFound, OwnershipLost, RegistryUnavailable, TmuxUnavailable
 from baton.fsio import read_file, replace_file
 from baton.lifecycle import attempts_left
 from baton.model import TERMINAL, EventName, Status, Value
-from baton.mqtt.publisher import clear_retained, send_unsent
+from baton.mqtt.publisher import TROUBLE, clear_retained, send_unsent, words
 from baton.own_queue import submitter_is_gone
 from baton.processes import end_processes, marked_processes, started_at
 from baton.registry.listing import JobFilter
@@ -82,9 +82,11 @@ class Monitor:
         self._watched: set[str] = set()  # jobs in sessions that live here
         self._orphans_at: float | None = None
         self._retained_again_at = 0.0
+        self.registry_failed = False  # in the last sweep: it could not look at all
 
     def sweep(self) -> Iterator[Finding]:
         """Every step once. A step that fails is told, and the others go on."""
+        self.registry_failed = False
         for step in (
             self._expired_leases,
             self._sessions,
@@ -97,6 +99,7 @@ class Monitor:
             try:
                 yield from step()
             except (BatonError, OSError) as error:
+                self.registry_failed |= isinstance(error, RegistryUnavailable)
                 yield Finding(what=step.__name__.strip("_").replace("_", " "), why=str(error), done=None)
 
     def reconcile(self) -> Iterator[Finding]:
@@ -190,6 +193,7 @@ class Monitor:
         waiting: dict[str, int] = {}
         for event in self._jobs.unsent_events():
             waiting[event.job_id] = waiting.get(event.job_id, 0) + 1
+        away: set[str] = set()
         for job_id, count in waiting.items():
             what = f"job {job_id}"
             why = f"{count} event{'s' if count > 1 else ''} not sent yet"
@@ -197,33 +201,44 @@ class Monitor:
                 yield self._did(what, why, "sent")
                 continue
             try:
-                send_unsent(self._jobs, self._settings, self._jobs.get_job(job_id), tries=1)
-                yield Finding(what=what, why=why, done="sent")
-            except BatonError as error:
+                job = self._jobs.get_job(job_id)
+            except (InvalidRecord, JobNotFound) as error:
                 yield Finding(what=what, why=f"{why}: {error}", done=None)
-                return  # the others go the same way; the next sweep tries again
+                continue
+            if job.broker.key() in away:
+                continue
+            try:
+                send_unsent(self._jobs, self._settings, job, tries=1)
+                yield Finding(what=what, why=why, done="sent")
+            except TROUBLE as error:
+                away.add(job.broker.key())  # its others go the same way; the next sweep tries again
+                yield Finding(what=what, why=f"{why}: {words(error)}", done=None)
 
     def _retained(self) -> Iterator[Finding]:
         """The last word of a job stays with the broker for whoever comes late, but not for ever."""
         path = os.path.join(self._inventory.home, "monitor.json")
         until_ns = time.time_ns() - _KEEP_RETAINED_NS
-        since_ns = _noted(path, until_ns - 4 * _KEEP_RETAINED_NS)
+        given_up_ns = until_ns - 4 * _KEEP_RETAINED_NS
+        since_ns = _noted(path, given_up_ns)
         if until_ns - since_ns < _CLEAN_EVERY_NS or time.monotonic() < self._retained_again_at:
             return
         ended = JobFilter(statuses=TERMINAL, created_from_ns=since_ns, created_until_ns=until_ns)
         count, after = 0, None
+        away: dict[str, str] = {}
         while True:
             page = self._jobs.list_jobs(ended, limit=_PAGE, after=after)
-            try:
-                count += len(page.jobs) if self._dry_run else clear_retained(self._settings, page.jobs)
-            except BrokerUnavailable:
-                self._retained_again_at = time.monotonic() + _CLEAN_EVERY_NS / SECOND_NS
-                raise
+            count += len(page.jobs) if self._dry_run else clear_retained(self._settings, page.jobs, away)
             after = page.next
             if after is None:
                 break
-        if not self._dry_run:
-            replace_file(path, json.dumps({"retained_until_ns": until_ns}).encode())
+        for why in away.values():
+            yield Finding(what="retained", why=why, done=None)
+        if away:
+            self._retained_again_at = time.monotonic() + _CLEAN_EVERY_NS / SECOND_NS
+        if not self._dry_run and os.path.isdir(self._inventory.home):
+            # A broker that is away is asked again for some weeks, not for ever.
+            noted_ns = max(since_ns, given_up_ns) if away else until_ns
+            replace_file(path, json.dumps({"retained_until_ns": noted_ns}).encode())
         if count:
             yield self._did(
                 "broker", f"{count} job{'s' if count > 1 else ''} ended long ago", "cleared of their last messages"

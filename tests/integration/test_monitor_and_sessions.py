@@ -21,6 +21,8 @@ from baton.monitor import Monitor
 from baton.processes import started_at
 from baton.sessions.inventory import Inventory
 from baton.sessions.model import Session, State
+from support.backends import spoil
+from support.brokers import free_port
 from support.office import Office, wait_until
 
 BURIED = "terminated, 1 left-over process ended"
@@ -283,8 +285,25 @@ def test_what_is_unsent_is_sent_in_order(sending, broker):
     assert '"seq":4' in payload.replace(" ", "")  # the last word stays with the broker
 
 
-def ended_with_progress(jobs):
-    job_id = jobs.register_job("x", agent="a").job_id
+def test_a_broker_that_is_gone_and_a_record_that_does_not_fit_keep_nobody_elses_events(sending, broker, clock):
+    jobs, monitor = sending
+    away = {"host": "127.0.0.1", "port": free_port(), "tls": False}
+    lost = [ended_with_progress(jobs, broker=away) for _ in range(2)]
+    bad, good = ended_with_progress(jobs), ended_with_progress(jobs)
+    spoil(jobs.registry.url, bad)
+    found = {each.what: each.done for each in monitor.sweep()}
+    assert found == {f"job {lost[0]}": None, f"job {bad}": None, f"job {good}": "sent"}
+    assert {event.job_id for event in jobs.unsent_events()} == {*lost, bad}
+    clock.ahead_sec = 8 * 86400
+    assert {each.what: each.done for each in monitor.sweep()}.items() >= {
+        ("broker", "cleared of their last messages"),
+        ("retained", None),
+    }
+    assert heard(broker, jobs.get_job(good).events_topic, 1) == ""
+
+
+def ended_with_progress(jobs, **fields):
+    job_id = jobs.register_job("x", agent="a", **fields).job_id
     for event in ("started", "progress", "progress", "completed"):
         jobs.record_event(job_id, event)
     return job_id

@@ -127,6 +127,17 @@ def test_events_that_no_broker_brings_are_found_in_the_registry(jobs, settings, 
     assert any("lost the broker" in line for line in listener.lines)
 
 
+def test_a_state_folder_that_cannot_be_used_leaves_the_registry_to_listen_to(jobs, tmp_path, broker):
+    (tmp_path / "file").touch()
+    nowhere = {"BATON_STATE_DIR": str(tmp_path / "file")}
+    settings = Settings(env={"HOME": str(tmp_path)} | broker.env | nowhere)
+    job = jobs.register_job("x", agent="a")
+    listener = Listener(settings, [job.job_id])
+    publish_event(jobs, settings, job.job_id, "completed")
+    assert listener.finish() == [1]
+    assert "listening to the registry alone" in listener.lines[0]
+
+
 def test_a_broker_that_comes_back_is_named(jobs, settings, broker):
     job = jobs.register_job("x", agent="a")
     listener = Listener(settings, [job.job_id])

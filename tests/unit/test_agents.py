@@ -259,6 +259,12 @@ def test_a_table_that_does_not_fit_is_refused_by_name(table, why):
     assert "agents.mine" in str(refused.value)
 
 
+@pytest.mark.parametrize("name", ["codex", "claude"])
+def test_a_table_with_the_name_of_a_built_in_agent_is_refused(name):
+    with pytest.raises(InvalidValue, match=rf"agents\.{name} .* built-in"):
+        agent("shell", **{name: {"interactive": ["x"]}})
+
+
 def test_placeholders_are_filled_and_those_in_a_prompt_are_not():
     table = {
         "interactive": ["x", "--id={conversation_id}", "{prompt_file}", "{workdir}", "{prompt}"],

@@ -70,7 +70,11 @@ def _register_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--validate", metavar="CMD", help="a command that must succeed before it is completed")
     parser.add_argument("--priority", type=int, default=0, metavar="N", help="higher is picked first (default: 0)")
     parser.add_argument(
-        "--max-attempts", type=int, default=1, metavar="N", help="tries before it is an error (default: 1)"
+        "--max-attempts",
+        type=int,
+        default=1,
+        metavar="N",
+        help="after how many attempts a lost lease ends it as error (1)",
     )
     parser.add_argument(
         "--label", action="append", default=[], metavar="TEXT", help="a word kept with the job; may repeat"
@@ -196,7 +200,7 @@ def _pick_arguments(parser: argparse.ArgumentParser) -> None:
 def _pick(options: argparse.Namespace, settings: Settings) -> int:
     label = f"tmux:{settings.agent}" if options.agent_session is None else options.agent_session
     # The pid of whoever called us says more than our own, which is gone in a moment.
-    holder = f"{os.uname().nodename}:{os.getppid()}" if options.holder is None else options.holder
+    holder = f"{settings.host}:{os.getppid()}" if options.holder is None else options.holder
     if options.wait is not None and not 0 <= options.wait <= 366 * 86400:
         raise InvalidValue("--wait", "must be from 0 seconds to a year")
     with open_jobs(settings) as jobs:

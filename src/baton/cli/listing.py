@@ -10,7 +10,7 @@ from baton.cli.output import STATUS_COLOURS, ago, json_text, on_terminal, one_li
 from baton.clock import parse_time
 from baton.config import Settings
 from baton.jobs import open_jobs
-from baton.model import check_status
+from baton.model import agent_name, check_status
 from baton.registry.listing import JobFilter
 
 TYPE_CHECKING = False
@@ -59,7 +59,7 @@ def _condition(options: argparse.Namespace) -> JobFilter:
     newer, older = options.newer_than, options.older_than
     return JobFilter(
         statuses=[check_status(each) for each in options.status],
-        agent=options.agent,
+        agent=options.agent and agent_name(options.agent),
         agent_session=options.agent_session,
         created_from_ns=None if newer is None else now - parse_duration("--newer-than", newer),
         created_until_ns=None if older is None else now - parse_duration("--older-than", older),

@@ -59,10 +59,8 @@ def _stats(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _rescue(options: argparse.Namespace, settings: Settings) -> int:
-    rescued = []
     with open_jobs(settings) as jobs:
-        while batch := jobs.expire_leases():
-            rescued += batch
+        rescued = jobs.expire_leases()
     for change in rescued:
         if options.json:
             print(json.dumps(change.after.public()))
@@ -79,12 +77,17 @@ def _migrate(options: argparse.Namespace, settings: Settings) -> int:
     target = open_url(options.to, allow_network_fs=settings.allow_network_fs)
     if source.url == target.url:
         folder = settings.registry_dir
-        others = (open_url(f"file:{folder}"), open_url(f"sqlite:{os.path.join(folder, DATABASE)}"))
-        aside = next(filter(None, (finish_interrupted(source, other) for other in others)), None)
-        if aside is None:
-            raise InvalidValue("--to", f"names the registry in use already: {source.where}")
-        print(f"finished an interrupted migration to {source.where}; the old records are in {aside}")
-        return 0
+        urls = (f"file:{folder}", f"sqlite:{os.path.join(folder, DATABASE)}")
+        for other in (open_url(url, allow_network_fs=settings.allow_network_fs) for url in urls):
+            aside = finish_interrupted(source, other)
+            if aside is None:
+                continue
+            if options.json:
+                print(json.dumps({"jobs": 0, "from": other.where, "to": source.where, "set_aside": aside}))
+            else:
+                print(f"finished an interrupted migration to {source.where}; the old records are in {aside}")
+            return 0
+        raise InvalidValue("--to", f"names the registry in use already: {source.where}")
 
     def progress(count: int) -> None:
         if sys.stderr.isatty() and count % 100 == 0:

@@ -76,7 +76,9 @@ def _work_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--expect", action="append", metavar="FILE", help="must be there, and changed, in the end")
     parser.add_argument("--allow-existing", action="store_true", default=None, help="... it may have been there before")
     parser.add_argument("--validate", metavar="CMD", help="must succeed in the work folder before it counts as done")
-    parser.add_argument("--max-attempts", type=int, metavar="N", help="how often it may be tried (default: 1)")
+    parser.add_argument(
+        "--max-attempts", type=int, metavar="N", help="after how many attempts a lost lease ends it as error (1)"
+    )
     parser.add_argument(
         "--batch",
         metavar="FILE",

@@ -15,8 +15,9 @@ from collections import Counter
 
 from baton.broker.address import broker_address
 from baton.clock import SECOND_NS, parse_time
-from baton.errors import BrokerUnavailable, InvalidValue, JobNotFound, Rejected
+from baton.errors import InvalidValue, JobNotFound, Rejected
 from baton.model import TERMINAL, Status
+from baton.mqtt.publisher import TROUBLE, words
 from baton.mqtt.watch import Watch
 from baton.wire.parse import parse_event
 
@@ -380,7 +381,7 @@ class Subscription:
         for job in jobs or [None]:
             try:
                 address = broker_address(self._settings, job, reading=True)
-            except BrokerUnavailable as error:
+            except TROUBLE as error:
                 self._no_broker(error)
                 continue
             topic = "python/mqtt/jobs/+/events" if self._follow_all or job is None else job.events_topic
@@ -391,12 +392,12 @@ class Subscription:
                 sessions.append(
                     BrokerSession(address, sorted(set(names)), self._settings.state_dir, self._deliver, self._log)
                 )
-            except BrokerUnavailable as error:
+            except TROUBLE as error:
                 self._no_broker(error)
         return sessions
 
-    def _no_broker(self, error: BrokerUnavailable) -> None:
-        self._log(f"{error}; listening to the registry alone")
+    def _no_broker(self, error: Exception) -> None:
+        self._log(f"{words(error)}; listening to the registry alone")
 
 
 def _limit(name: str, given: float | None, of_jobs: list[int]) -> float | None:

@@ -143,7 +143,8 @@ class SqliteRegistry(SqlRegistry):
             try:
                 yield connection
             finally:
-                connection.raw.execute("ROLLBACK")
+                if connection.raw.in_transaction:  # after an error SQLite may have ended it already
+                    connection.raw.execute("ROLLBACK")
                 if not connection.lasting:
                     connection.raw.close()
                     self._reader = None
@@ -190,7 +191,9 @@ class SqliteRegistry(SqlRegistry):
 
     def _open(self, *, write: bool) -> _Connection:
         if sqlite3.sqlite_version_info < LEAST_SQLITE:
-            raise RegistryUnavailable(f"SQLite {sqlite3.sqlite_version} is too old; baton needs 3.35 or newer")
+            raise RegistryUnavailable(
+                f"SQLite {sqlite3.sqlite_version} is too old; baton needs {'.'.join(map(str, LEAST_SQLITE))} or newer"
+            )
         if write and not os.path.exists(self.path):
             self._create()
         found = os.stat(self.path)
