@@ -37,7 +37,7 @@ VERBS: Final = {
     "subscribe": ("subscribe", "print the events of jobs as they come, until they are over"),
     "watch": ("subscribe", "the same as subscribe"),
     "logs": ("logs", "read and verify the audit log of a job"),
-    "session": ("session", "agents in tmux: create, stop, resume, list, show, attach, send, capture"),
+    "session": ("session", "agents in tmux: create, stop, resume, list, show, attach, send, capture, prune"),
     "agent": ("agent", "the directory of live agents: publish, refresh, resolve, list, show, remove, cleanup, watch"),
     "registry": ("registry", "look after the job registry: stats, rescue, migrate, prune"),
     "broker": ("broker", "the local broker, and others: up, down, status, logs, init, check"),

@@ -1,4 +1,4 @@
-"""session create | stop | resume | list | show | attach | send | capture"""
+"""session create | stop | resume | list | show | attach | send | capture | prune"""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from baton.agents import find_agent
 from baton.agents.base import Mode
 from baton.cli.main import Parser, add_common, sentence
-from baton.cli.output import ago, json_text, on_terminal, one_line, print_table, say
+from baton.cli.output import ago, counted, json_text, on_terminal, one_line, parse_duration, print_table, say
 from baton.cli.prompt import read_text
 from baton.clock import parse_time
 from baton.config import Settings
@@ -40,6 +40,7 @@ _ACTIONS: Final = {
     "attach": "look at a session and type into it (leave with Ctrl-b d)",
     "send": "type a text into a session",
     "capture": "print what a session shows",
+    "prune": "forget sessions that ended long ago; the archive of them stays",
 }
 _COLOURS: Final = {State.RUNNING: "green", State.STOPPED: "yellow"}
 
@@ -52,7 +53,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         action = actions.add_parser(name, help=text, description=sentence(text))
         add_common(action)
         action.add_argument("--json", action="store_true", help="print data as JSON")
-        if name != "list":
+        if name not in ("list", "prune"):
             action.add_argument("name", metavar="NAME", help="the session")
         _OPTIONS.get(name, lambda _: None)(action)
     options = parser.parse_args(arguments)
@@ -290,6 +291,51 @@ def _clean(line: str) -> str:
     return "".join(each if each.isprintable() else "\ufffd" for each in line.expandtabs())
 
 
+# -- forgetting ----------------------------------------------------------------------------------------------
+
+
+def _prune_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--older-than", default="30d", metavar="AGE", help="such as 30d (default), by when they ended")
+    action.add_argument(
+        "--stopped", action="store_true", help="also those that were stopped with their conversation kept"
+    )
+    action.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+
+
+def _prune(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+    from collections import Counter
+
+    from baton.sessions.prune import Verdict, prune_sessions
+
+    before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
+    shown, counts, failed = [], Counter[str](), False
+    for each in prune_sessions(
+        inventory, settings.host, before_ns, stopped_too=options.stopped, dry_run=options.dry_run
+    ):
+        counts[each.verdict] += 1
+        if each.error is not None:
+            failed = True
+            say(f"baton: {one_line(each.error, 1000)}; the next prune tries again")
+        if options.json:
+            shown.append({"session_id": each.session_id, "name": each.name, "verdict": each.verdict})
+        elif options.dry_run and each.verdict in (Verdict.ENDED, Verdict.ORPHAN):
+            print(f"would forget\t{each.name or '-'}\t{each.session_id}")
+    if options.json:
+        print(json_text(shown, indent=2))
+    elif not options.dry_run:
+        orphans = f", and {counted(counts[Verdict.ORPHAN], 'folder')} of none" if counts[Verdict.ORPHAN] else ""
+        ended = counted(counts[Verdict.ENDED], "session")
+        print(f"{ended} forgotten{orphans}; the archive of them stays in {inventory.home}")
+    if counts[Verdict.RESUMABLE]:
+        say(f"kept {counts[Verdict.RESUMABLE]} that could be resumed; --stopped forgets them, too")
+    if counts[Verdict.ALIVE]:
+        say(f"kept {counts[Verdict.ALIVE]} whose process lives, or cannot be seen from here")
+    return 1 if failed else 0
+
+
+# -- what they share -----------------------------------------------------------------------------------------
+
+
 def _live(name: str, inventory: Inventory) -> tuple[Session, Tmux]:
     session = inventory.get(name)
     if session.state is State.RUNNING:
@@ -321,6 +367,7 @@ _OPTIONS: Final = {
     "attach": _attach_options,
     "send": _send_options,
     "capture": _capture_options,
+    "prune": _prune_options,
 }
 _RUN: Final = {
     "create": _create,
@@ -331,4 +378,5 @@ _RUN: Final = {
     "attach": _attach,
     "send": _send,
     "capture": _capture,
+    "prune": _prune,
 }
