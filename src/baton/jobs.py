@@ -27,7 +27,7 @@ from baton.model import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import Any, Self
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE_NS = 5 * SECOND_NS
+_PAGE = 1_000
 
 
 def _warn(message: str) -> None:
@@ -97,6 +98,24 @@ class Jobs:
 
     def list_jobs(self, where: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page:
         return self.registry.list_jobs(where, limit=limit, after=after)
+
+    def pages(
+        self, where: JobFilter | None = None, *, limit: int | None = None, after: str | None = None
+    ) -> Iterator[Page]:
+        """The whole listing, page by page: at most `limit` jobs, where one is given."""
+        while True:
+            page = self.list_jobs(where, limit=_PAGE if limit is None else min(limit, _PAGE), after=after)
+            yield page
+            after = page.next
+            if limit is not None:
+                limit -= len(page.jobs)
+            if after is None or limit == 0:
+                return
+
+    def each_job(self, where: JobFilter | None = None) -> Iterator[Job]:
+        """All of them, newest first; records that do not fit are passed over."""
+        for page in self.pages(where):
+            yield from page
 
     def pick_pending(
         self, agent_session: str, *, holder: str | None = None, lease_sec: float | None = None

@@ -44,7 +44,6 @@ _LOOK_AGAIN_SEC: Final = 0.3
 _STARTING_SEC: Final = 30.0
 _LET_IT_END_SEC: Final = 30.0
 _ORPHANS_SEC: Final = 30.0
-_PAGE: Final = 500
 _KEEP_RETAINED_NS: Final = 7 * 86400 * SECOND_NS
 _CLEAN_EVERY_NS: Final = 3600 * SECOND_NS
 
@@ -180,14 +179,7 @@ class Monitor:
         return self._inventory.made_for(job.job_id) is not None
 
     def _with(self, status: Status, created_until_ns: int | None = None) -> Iterator[Job]:
-        where = JobFilter(statuses=[status], created_until_ns=created_until_ns)
-        after = None
-        while True:
-            page = self._jobs.list_jobs(where, limit=_PAGE, after=after)
-            yield from page.jobs
-            after = page.next
-            if after is None:
-                return
+        return self._jobs.each_job(JobFilter(statuses=[status], created_until_ns=created_until_ns))
 
     def _unsent(self) -> Iterator[Finding]:
         waiting: dict[str, int] = {}
@@ -223,14 +215,10 @@ class Monitor:
         if until_ns - since_ns < _CLEAN_EVERY_NS or time.monotonic() < self._retained_again_at:
             return
         ended = JobFilter(statuses=TERMINAL, created_from_ns=since_ns, created_until_ns=until_ns)
-        count, after = 0, None
+        count = 0
         away: dict[str, str] = {}
-        while True:
-            page = self._jobs.list_jobs(ended, limit=_PAGE, after=after)
+        for page in self._jobs.pages(ended):
             count += len(page.jobs) if self._dry_run else clear_retained(self._settings, page.jobs, away)
-            after = page.next
-            if after is None:
-                break
         for why in away.values():
             yield Finding(what="retained", why=why, done=None)
         if away:

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from baton import audit
+from baton import jobs as jobs_module
 from baton.broker.address import broker_address
 from baton.config import Settings
 from baton.jobs import open_jobs
@@ -298,7 +299,7 @@ def test_following_without_a_broker_misses_no_job(jobs, settings, broker):
 
 
 def test_following_begins_with_more_than_a_page(jobs, settings, monkeypatch):
-    monkeypatch.setattr(subscriber, "_PAGE", 3)
+    monkeypatch.setattr(jobs_module, "_PAGE", 3)
     ids = [jobs.register_job("x", agent="a").job_id for _ in range(8)]
     for job_id in ids:
         jobs.record_event(job_id, "started")

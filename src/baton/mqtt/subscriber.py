@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from baton.jobs import Jobs
     from baton.model import Job, StoredEvent
     from baton.mqtt.session import BrokerSession
-    from baton.registry.listing import JobFilter
     from baton.wire.parse import Event
 
 QUEUE_SIZE: Final = 1_000  # of at most 64 KiB each
@@ -286,20 +285,11 @@ class Subscription:
             self._watches = {name: each for name, each in self._watches.items() if not self._was_over(each.job)}
         found: dict[str, Job] = {}
         for where in (JobFilter(statuses=[Status.RUNNING]), JobFilter(updated_from_ns=self._since_ns)):
-            for job in self._all_jobs(where):
+            for job in self._jobs.each_job(where):
                 found[job.job_id] = job
                 if job.job_id not in self._watches and job.last_seq and not self._was_over(job):
                     self._watches[job.job_id] = Watch(job)
         return [watch for job_id, watch in self._watches.items() if watch.may_have_news(found.get(job_id))]
-
-    def _all_jobs(self, where: JobFilter) -> Iterator[Job]:
-        after = None
-        while True:
-            page = self._jobs.list_jobs(where, limit=_PAGE, after=after)
-            yield from page.jobs
-            after = page.next
-            if after is None:
-                return
 
     def _catch_up(self, watch: Watch) -> Iterator[dict[str, Any]]:
         """Passes on what the registry has beyond the last event; the job's state is read first, so that a
