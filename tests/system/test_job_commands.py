@@ -501,6 +501,11 @@ def test_options_may_stand_in_front_of_the_verb(default, tmp_path):
     assert len(default("list", "--registry-dir", "elsewhere/jobs", BATON_REGISTRY="file:nowhere").out.splitlines()) == 2
 
 
+def test_json_may_be_asked_for_in_front_of_the_action(default):
+    for verb, action in (("registry", "stats"), ("session", "list"), ("skills", "list"), ("agent", "list")):
+        assert default(verb, "--json", action).json == default(verb, action, "--json").json
+
+
 def test_help_of_every_verb(default):
     from baton.cli.main import VERBS
 

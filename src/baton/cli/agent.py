@@ -6,7 +6,7 @@ import argparse
 import os
 import time
 
-from baton.cli.main import Parser, add_common, sentence
+from baton.cli.main import action_parser
 from baton.cli.output import json_text, on_terminal, one_line, parse_duration, print_table, say
 from baton.config import Settings
 from baton.directory import open_directory, ownership
@@ -21,52 +21,34 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any, Final
 
+    from baton.cli.main import Action
     from baton.directory.base import Directory, Entry
     from baton.directory.record import AgentRecord
     from baton.directory.resolve import Resolution
 
-_ACTIONS: Final = {
-    "publish": "give a name to a tmux session, for as long as its lease lasts",
-    "refresh": "prolong the lease of a name you own",
-    "resolve": "find the session that owns a name now",
-    "list": "show all names, who owns them, and for how long",
-    "show": "print everything about one agent, and whether it can be controlled from here",
-    "remove": "give a name back",
-    "cleanup": "remove what is expired, missing or malformed, with a reason for each",
-    "watch": "print changes as they happen",
-}
 _OK: Final = "ok"
 _COLOURS: Final = {"fresh": "green", "expired": "yellow"}
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = Parser(prog=f"baton {verb}", description="The directory of live agents: a name leads to its session.")
-    _common(parser)
-    parser.set_defaults(json=False)
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
-    for name, text in _ACTIONS.items():
-        action = actions.add_parser(name, help=text, description=sentence(text))
-        _common(action)
-        _OPTIONS.get(name, lambda _: None)(action)
-    options = parser.parse_args(arguments)
+    description = "The directory of live agents: a name leads to its session."
+    options = action_parser(verb, description, _ACTIONS, _directory).parse_args(arguments)
     settings = Settings(vars(options))
     directory = open_directory(settings)
     try:
-        return _RUN[options.action](options, settings, directory)
+        _, _, act = _ACTIONS[options.action]
+        return act(options, settings, directory)
     finally:
         directory.close()
 
 
-def _common(parser: argparse.ArgumentParser) -> None:
-    """What may stand in front of the action as well as behind it."""
-    add_common(parser)
+def _directory(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--directory",
         metavar="URL",
         default=argparse.SUPPRESS,
         help="file:/FOLDER or postgresql://... (default: your own)",
     )
-    parser.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print data as JSON")
 
 
 # -- publish, refresh, remove ------------------------------------------------------------------------------
@@ -499,22 +481,13 @@ def _left(record: AgentRecord, now_ns: int) -> str:
     return f"{seconds}s"
 
 
-_OPTIONS: Final = {
-    "publish": _publish_options,
-    "refresh": _refresh_options,
-    "resolve": _resolve_options,
-    "show": _show_options,
-    "remove": _remove_options,
-    "cleanup": _cleanup_options,
-    "watch": _watch_options,
-}
-_RUN: Final = {
-    "publish": _publish,
-    "refresh": _refresh,
-    "resolve": _resolve,
-    "list": _list,
-    "show": _show,
-    "remove": _remove,
-    "cleanup": _cleanup,
-    "watch": _watch,
+_ACTIONS: Final[dict[str, Action]] = {
+    "publish": ("give a name to a tmux session, for as long as its lease lasts", _publish_options, _publish),
+    "refresh": ("prolong the lease of a name you own", _refresh_options, _refresh),
+    "resolve": ("find the session that owns a name now", _resolve_options, _resolve),
+    "list": ("show all names, who owns them, and for how long", None, _list),
+    "show": ("print everything about one agent, and whether it can be controlled from here", _show_options, _show),
+    "remove": ("give a name back", _remove_options, _remove),
+    "cleanup": ("remove what is expired, missing or malformed, with a reason for each", _cleanup_options, _cleanup),
+    "watch": ("print changes as they happen", _watch_options, _watch),
 }

@@ -11,8 +11,11 @@ from baton.errors import BatonError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Final, NoReturn
+
+    # One line of help, what adds its options, what runs it.
+    Action = tuple[str, Callable[[argparse.ArgumentParser], None] | None, Callable[..., int]]
 
 USAGE = 64
 INTERRUPTED = 130
@@ -95,6 +98,32 @@ def verb_parser(verb: str) -> Parser:
     """An empty parser for a verb, with the options that every verb takes."""
     parser = Parser(prog=f"baton {verb}", description=sentence(VERBS[verb][1]))
     add_common(parser)
+    return parser
+
+
+def action_parser(
+    verb: str,
+    description: str,
+    actions: Mapping[str, Action],
+    everywhere: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+) -> Parser:
+    """A parser for a verb that has actions. `--json`, the options that every verb takes and what `everywhere` adds may
+    stand in front of the action as well as behind it."""
+
+    def add_shared(each: argparse.ArgumentParser) -> None:
+        add_common(each)
+        everywhere(each)
+        each.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print data as JSON")
+
+    parser = Parser(prog=f"baton {verb}", description=description)
+    parser.set_defaults(json=False)
+    add_shared(parser)
+    choices = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
+    for name, (text, add_options, _) in actions.items():
+        action = choices.add_parser(name, help=text, description=sentence(text))
+        add_shared(action)
+        if add_options is not None:
+            add_options(action)
     return parser
 
 

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from baton.cli.main import Parser, add_common, sentence
+from baton.cli.main import action_parser
 from baton.cli.output import counted, parse_duration, say
 from baton.config import Settings
 from baton.errors import InvalidValue
@@ -19,27 +19,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from typing import Final
+
+    from baton.cli.main import Action
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = Parser(prog=f"baton {verb}", description="Look after the job registry.")
-    add_common(parser)
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
-    for name, text in (
-        ("stats", "how many jobs there are, by status"),
-        ("rescue", "take jobs from holders whose lease ran out"),
-        ("migrate", "move every job to another registry"),
-        ("prune", "forget jobs that ended long ago; their audit logs stay"),
-    ):
-        action = actions.add_parser(name, help=text, description=sentence(text))
-        add_common(action)
-        action.add_argument("--json", action="store_true", help="print data as JSON")
-        if name == "migrate":
-            action.add_argument("--to", required=True, metavar="URL", help="sqlite:PATH, file:DIR or postgresql://...")
-        if name == "prune":
-            action.add_argument("--older-than", required=True, metavar="AGE", help="such as 30d, by when they ended")
-    options = parser.parse_args(arguments)
-    return _ACTIONS[options.action](options, Settings(vars(options)))
+    options = action_parser(verb, "Look after the job registry.", _ACTIONS).parse_args(arguments)
+    _, _, act = _ACTIONS[options.action]
+    return act(options, Settings(vars(options)))
 
 
 def _stats(options: argparse.Namespace, settings: Settings) -> int:
@@ -68,6 +56,10 @@ def _rescue(options: argparse.Namespace, settings: Settings) -> int:
             what = "requeued" if change.after.status is Status.PENDING else "ended as error"
             print(f"{change.after.job_id}  {what}, was held by {change.before.claimed_by}")
     return 0
+
+
+def _migrate_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--to", required=True, metavar="URL", help="sqlite:PATH, file:DIR or postgresql://...")
 
 
 def _migrate(options: argparse.Namespace, settings: Settings) -> int:
@@ -107,6 +99,10 @@ def _migrate(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
+def _prune_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--older-than", required=True, metavar="AGE", help="such as 30d, by when they ended")
+
+
 def _prune(options: argparse.Namespace, settings: Settings) -> int:
     before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
     with open_jobs(settings) as jobs:
@@ -118,4 +114,9 @@ def _prune(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-_ACTIONS = {"stats": _stats, "rescue": _rescue, "migrate": _migrate, "prune": _prune}
+_ACTIONS: Final[dict[str, Action]] = {
+    "stats": ("how many jobs there are, by status", None, _stats),
+    "rescue": ("take jobs from holders whose lease ran out", None, _rescue),
+    "migrate": ("move every job to another registry", _migrate_options, _migrate),
+    "prune": ("forget jobs that ended long ago; their audit logs stay", _prune_options, _prune),
+}

@@ -9,7 +9,7 @@ import time
 
 from baton.agents import find_agent
 from baton.agents.base import Mode
-from baton.cli.main import Parser, add_common, sentence
+from baton.cli.main import action_parser
 from baton.cli.output import ago, counted, json_text, on_terminal, one_line, parse_duration, print_table, say
 from baton.cli.prompt import read_text
 from baton.clock import parse_time
@@ -28,43 +28,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Final, NoReturn
 
+    from baton.cli.main import Action
     from baton.sessions.model import Session
     from baton.tmux import Pane
 
-_ACTIONS: Final = {
-    "create": "start an agent in a tmux session of its own",
-    "stop": "end a session with everything its agent started; the conversation is kept",
-    "resume": "start the agent of an ended session again, with its conversation",
-    "list": "show sessions and whether they live",
-    "show": "print everything about a session",
-    "attach": "look at a session and type into it (leave with Ctrl-b d)",
-    "send": "type a text into a session",
-    "capture": "print what a session shows",
-    "prune": "forget sessions that ended long ago; the archive of them stays",
-}
 _COLOURS: Final = {State.RUNNING: "green", State.STOPPED: "yellow"}
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = Parser(prog=f"baton {verb}", description="Agents in tmux.")
-    add_common(parser)
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
-    for name, text in _ACTIONS.items():
-        action = actions.add_parser(name, help=text, description=sentence(text))
-        add_common(action)
-        action.add_argument("--json", action="store_true", help="print data as JSON")
-        if name not in ("list", "prune"):
-            action.add_argument("name", metavar="NAME", help="the session")
-        _OPTIONS.get(name, lambda _: None)(action)
-    options = parser.parse_args(arguments)
+    options = action_parser(verb, "Agents in tmux.", _ACTIONS).parse_args(arguments)
     settings = Settings({key: value for key, value in vars(options).items() if key != "agent"})
-    return _RUN[options.action](options, settings, Inventory(settings))
+    _, _, act = _ACTIONS[options.action]
+    return act(options, settings, Inventory(settings))
 
 
 # -- create, stop, resume ------------------------------------------------------------------------------------
 
 
 def _create_options(action: argparse.ArgumentParser) -> None:
+    _name(action)
     action.add_argument("--agent", metavar="A", help="claude-code, codex, gemini, shell, or one of your config file")
     action.add_argument("--workdir", metavar="DIR", default=".", help="where it works (default: here)")
     action.add_argument("--job", metavar="ID", help="hand it this pending job; the session ends with it")
@@ -108,6 +90,7 @@ def _create(options: argparse.Namespace, settings: Settings, inventory: Inventor
 
 
 def _stop_options(action: argparse.ArgumentParser) -> None:
+    _name(action)
     action.add_argument("--mode", choices=("graceful", "hard", "soft"), default="graceful",
                         help="hard kills it; soft leaves tmux alive and only lets go of it")  # fmt: skip
     action.add_argument("--reason", metavar="TEXT", default="", help="why, for the archive")
@@ -148,6 +131,7 @@ def _stop(options: argparse.Namespace, settings: Settings, inventory: Inventory)
 
 
 def _resume_options(action: argparse.ArgumentParser) -> None:
+    _name(action)
     action.add_argument("--prompt", metavar="TEXT", help="what to say to it first; - reads standard input")
 
 
@@ -226,6 +210,7 @@ def _shown(session: Session, panes: dict[tuple[str, str], Pane]) -> dict[str, An
 
 
 def _attach_options(action: argparse.ArgumentParser) -> None:
+    _name(action)
     action.add_argument("--read-only", action="store_true", help="look, and do not type")
 
 
@@ -242,6 +227,7 @@ def attach_to(name: str, inventory: Inventory, *, read_only: bool) -> NoReturn:
 
 
 def _send_options(action: argparse.ArgumentParser) -> None:
+    _name(action)
     action.add_argument("text", metavar="TEXT", nargs="?", help="what to type; - reads standard input")
     action.add_argument("--no-enter", action="store_true", help="do not press Enter after it")
     action.add_argument("--key", metavar="K", action="append", default=[],
@@ -267,6 +253,7 @@ def _send(options: argparse.Namespace, settings: Settings, inventory: Inventory)
 
 
 def _capture_options(action: argparse.ArgumentParser) -> None:
+    _name(action)
     action.add_argument("--lines", type=int, metavar="N", help="also N lines that have scrolled away")
 
 
@@ -336,6 +323,10 @@ def _prune(options: argparse.Namespace, settings: Settings, inventory: Inventory
 # -- what they share -----------------------------------------------------------------------------------------
 
 
+def _name(action: argparse.ArgumentParser) -> None:
+    action.add_argument("name", metavar="NAME", help="the session")
+
+
 def _live(name: str, inventory: Inventory) -> tuple[Session, Tmux]:
     session = inventory.get(name)
     if session.state is State.RUNNING:
@@ -359,24 +350,14 @@ def _tell(options: argparse.Namespace, session: Session, hint: str) -> None:
         say(hint)
 
 
-_OPTIONS: Final = {
-    "create": _create_options,
-    "stop": _stop_options,
-    "resume": _resume_options,
-    "list": _list_options,
-    "attach": _attach_options,
-    "send": _send_options,
-    "capture": _capture_options,
-    "prune": _prune_options,
-}
-_RUN: Final = {
-    "create": _create,
-    "stop": _stop,
-    "resume": _resume,
-    "list": _list,
-    "show": _show,
-    "attach": _attach,
-    "send": _send,
-    "capture": _capture,
-    "prune": _prune,
+_ACTIONS: Final[dict[str, Action]] = {
+    "create": ("start an agent in a tmux session of its own", _create_options, _create),
+    "stop": ("end a session with everything its agent started; the conversation is kept", _stop_options, _stop),
+    "resume": ("start the agent of an ended session again, with its conversation", _resume_options, _resume),
+    "list": ("show sessions and whether they live", _list_options, _list),
+    "show": ("print everything about a session", _name, _show),
+    "attach": ("look at a session and type into it (leave with Ctrl-b d)", _attach_options, _attach),
+    "send": ("type a text into a session", _send_options, _send),
+    "capture": ("print what a session shows", _capture_options, _capture),
+    "prune": ("forget sessions that ended long ago; the archive of them stays", _prune_options, _prune),
 }
