@@ -7,7 +7,7 @@ import json
 import pytest
 
 from baton.agents import agent_names, find_agent
-from baton.agents.base import MAX_ARGUMENT_BYTES, Mode, Task
+from baton.agents.base import MAX_ARGUMENT_BYTES, Agent, Mode, Task
 from baton.config import Settings
 from baton.errors import AgentUnusable, InvalidValue
 from baton.model import new_job
@@ -25,6 +25,14 @@ def task(**changes):
         mode=Mode.INTERACTIVE, prompt="do it", conversation_id="c-1", resume=False, yolo=False, folder="/f", workdir="/w",
         hook=["python", "hook"],
     ).replace(**changes)  # fmt: skip
+
+
+def test_an_agent_that_cannot_be_started_is_none():
+    class Mute(Agent):
+        name = program = install = "mute"
+
+    with pytest.raises(TypeError, match="launch"):
+        Mute()
 
 
 def told(said):
