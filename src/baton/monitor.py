@@ -12,7 +12,8 @@ import time
 
 from baton.clock import SECOND_NS, parse_time
 from baton.directory import open_directory, ownership
-from baton.directory.cleanup import Action, Observer, cleanup
+from baton.directory.adopt import LeftOver
+from baton.directory.cleanup import Action, cleanup
 from baton.errors import BatonError, InvalidRecord, JobNotFound, OwnershipLost, RegistryUnavailable, TmuxUnavailable
 from baton.fsio import read_file, replace_file
 from baton.lifecycle import attempts_left
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from baton.config import Settings
+    from baton.directory.cleanup import Decision
     from baton.jobs import Jobs
     from baton.model import Job
     from baton.sessions.inventory import Inventory
@@ -330,12 +332,24 @@ class Monitor:
                     except OwnershipLost:
                         continue
                 yield self._did(f"agent {session.agent_name}", "its lease is half over", "refreshed")
-            for decision in cleanup(directory, observer=Observer(self._settings.host), dry_run=self._dry_run):
-                if decision.action is not Action.KEEP:
-                    name = decision.entry.record.agent_name if decision.entry.record else decision.entry.agent_id
-                    yield self._did(f"agent {name}", decision.why, f"{decision.action}d")
+            for each in cleanup(self._settings, directory, dry_run=self._dry_run):
+                yield from self._cleaned(each)
         finally:
             directory.close()
+
+    def _cleaned(self, each: Decision | LeftOver) -> Iterator[Finding]:
+        if isinstance(each, LeftOver):
+            what = f"manifest {each.path}"
+            if each.error is None:
+                yield self._did(what, "it is of no agent", "removed")
+            else:
+                yield Finding(what=what, why=f"it is of no agent, but could not be removed: {each.error}", done=None)
+            return
+        what = f"agent {each.entry.record.agent_name if each.entry.record else each.entry.agent_id}"
+        if each.failed:
+            yield Finding(what=what, why=each.why, done=None)
+        elif each.action is not Action.KEEP:
+            yield self._did(what, each.why, f"{each.action}d")
 
     def _did(self, what: str, why: str, done: str) -> Finding:
         return Finding(what=what, why=why, done=f"would be {done}" if self._dry_run else done)

@@ -16,6 +16,7 @@ from baton.clock import format_time
 from baton.config import Settings
 from baton.directory import open_directory, ownership
 from baton.jobs import open_jobs
+from baton.manifest import Manifest
 from baton.model import Status
 from baton.monitor import Monitor
 from baton.processes import started_at
@@ -250,6 +251,33 @@ def test_the_lease_of_a_live_agent_is_kept_up_and_that_of_a_dead_one_is_not(offi
     directory.close()
     watch.inventory.change(session, lambda current: current.replace(pane_started=session.pane_started))
     office("session", "stop", "gpu")
+
+
+def test_what_is_left_over_in_the_directory_goes_and_what_cannot_go_is_told(office, watch):
+    state = watch.settings.state_dir
+    for name in ("a", "b"):
+        folder = os.path.join(state, "registry", "live_agents", name)
+        os.makedirs(folder)
+        os.utime(folder, (1, 1))
+    os.makedirs(os.path.join(state, "registry", "locks", "b"))
+    path = os.path.join(state, "manifests", "gpu.g1.json")
+    os.makedirs(os.path.dirname(path))
+    Manifest(
+        agent_name="HOUMAO-gpu", agent_id="gpu", generation_id="g1", backend="tmux", tool="shell", session_name="gpu",
+        socket=None, host=watch.settings.host, workdir=None, pane_pid=os.getpid(), pane_started=1,
+    ).write(path)  # fmt: skip
+    os.utime(path, (1, 1))
+    manifest = (f"manifest {path}", "it is of no agent")
+    assert [each for each in watch.sweep(dry_run=True) if each[0] in ("agent a", manifest[0])] == [
+        ("agent a", "its record is missing", "would be removed"),
+        (*manifest, "would be removed"),
+    ]
+    found = {what: (why, done) for what, why, done in watch.sweep()}
+    assert found["agent a"] == ("its record is missing", "removed")
+    assert found["agent b"][0].startswith("could not remove it: ")
+    assert found["agent b"][1] is None
+    assert found[manifest[0]] == (manifest[1], "removed")
+    assert not os.path.exists(path)
 
 
 def left_sec(directory, session):

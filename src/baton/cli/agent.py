@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Any, Final
 
-    from baton.cli.main import Action
+    from baton.cli.main import VerbAction
+    from baton.directory.adopt import LeftOver
     from baton.directory.base import Directory, Entry
     from baton.directory.record import AgentRecord
     from baton.directory.resolve import Resolution
@@ -310,29 +311,39 @@ def _cleanup_options(action: argparse.ArgumentParser) -> None:
 
 
 def _cleanup(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
-    from baton.directory.adopt import forget_adopted, sweep_manifests
-    from baton.directory.cleanup import Action, Observer, cleanup
+    from baton.directory.adopt import LeftOver
+    from baton.directory.cleanup import Action, cleanup
 
-    grace_sec = _grace_sec(options.grace_seconds)
-    observer = None if options.no_tmux_check else Observer(settings.host)
     shown, failed = [], False
-    for decision in cleanup(directory, observer=observer, grace_sec=grace_sec, dry_run=options.dry_run):
-        entry = decision.entry
-        failed = failed or decision.failed
-        if decision.action is Action.REMOVE and entry.record is not None and not options.dry_run:
-            forget_adopted(settings, directory, entry.record)
-        name = entry.record.agent_name if entry.record else None
-        why = one_line(decision.why, 1000)
+    for each in cleanup(
+        settings,
+        directory,
+        tmux_check=not options.no_tmux_check,
+        grace_sec=_grace_sec(options.grace_seconds),
+        dry_run=options.dry_run,
+    ):
+        if isinstance(each, LeftOver):
+            failed = failed or each.error is not None
+            _tell_left_over(options, each)
+            continue
+        failed = failed or each.failed
+        name = each.entry.record.agent_name if each.entry.record else None
+        why = one_line(each.why, 1000)
         if options.json:
-            shown.append({"agent_id": entry.agent_id, "agent_name": name, "action": decision.action, "why": why})
-        elif decision.action is not Action.KEEP or decision.failed or options.dry_run or on_terminal():
-            print(f"{'would ' if options.dry_run else ''}{decision.action}\t{name or entry.agent_id}\t{why}")
-    for path in sweep_manifests(settings, directory, grace_sec=grace_sec, dry_run=options.dry_run):
-        if not options.json:
-            say(f"{'would remove' if options.dry_run else 'removed'} {one_line(path, 1000)}, the manifest of no agent")
+            shown.append({"agent_id": each.entry.agent_id, "agent_name": name, "action": each.action, "why": why})
+        elif each.action is not Action.KEEP or each.failed or options.dry_run or on_terminal():
+            print(f"{'would ' if options.dry_run else ''}{each.action}\t{name or each.entry.agent_id}\t{why}")
     if options.json:
         print(json_text(shown, indent=2))
     return 1 if failed else 0
+
+
+def _tell_left_over(options: argparse.Namespace, manifest: LeftOver) -> None:
+    path = one_line(manifest.path, 1000)
+    if manifest.error is not None:
+        say(f"baton: could not remove {path}, the manifest of no agent: {one_line(manifest.error, 1000)}")
+    elif not options.json:
+        say(f"{'would remove' if options.dry_run else 'removed'} {path}, the manifest of no agent")
 
 
 def _grace_sec(text: str) -> float:
@@ -481,7 +492,7 @@ def _left(record: AgentRecord, now_ns: int) -> str:
     return f"{seconds}s"
 
 
-_ACTIONS: Final[dict[str, Action]] = {
+_ACTIONS: Final[dict[str, VerbAction]] = {
     "publish": ("give a name to a tmux session, for as long as its lease lasts", _publish_options, _publish),
     "refresh": ("prolong the lease of a name you own", _refresh_options, _refresh),
     "resolve": ("find the session that owns a name now", _resolve_options, _resolve),

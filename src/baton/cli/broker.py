@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from baton.broker.address import Address
-    from baton.cli.main import Action
+    from baton.cli.main import VerbAction
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
@@ -172,7 +172,7 @@ def _environment_of(folder: str, role: str) -> dict[str, str]:
     return {name: value for name, equals, value in (word.partition("=") for word in words) if equals}
 
 
-_ACTIONS: Final[dict[str, Action]] = {
+_ACTIONS: Final[dict[str, VerbAction]] = {
     "up": ("start the local broker; publishing does that by itself", None, _up),
     "down": ("stop it; what it holds stays on disk", None, _down),
     "status": ("whether it is running, and where", None, _status),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from typing import Any, Final, NoReturn
 
     # One line of help, what adds its options, what runs it.
-    Action = tuple[str, Callable[[argparse.ArgumentParser], None] | None, Callable[..., int]]
+    VerbAction = tuple[str, Callable[[argparse.ArgumentParser], None] | None, Callable[..., int]]
 
 USAGE = 64
 INTERRUPTED = 130
@@ -104,7 +104,7 @@ def verb_parser(verb: str) -> Parser:
 def action_parser(
     verb: str,
     description: str,
-    actions: Mapping[str, Action],
+    actions: Mapping[str, VerbAction],
     everywhere: Callable[[argparse.ArgumentParser], None] = lambda _: None,
 ) -> Parser:
     """A parser for a verb that has actions. `--json`, the options that every verb takes and what `everywhere` adds may

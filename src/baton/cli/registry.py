@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Final
 
-    from baton.cli.main import Action
+    from baton.cli.main import VerbAction
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
@@ -114,7 +114,7 @@ def _prune(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-_ACTIONS: Final[dict[str, Action]] = {
+_ACTIONS: Final[dict[str, VerbAction]] = {
     "stats": ("how many jobs there are, by status", None, _stats),
     "rescue": ("take jobs from holders whose lease ran out", None, _rescue),
     "migrate": ("move every job to another registry", _migrate_options, _migrate),

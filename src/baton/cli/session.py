@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Final, NoReturn
 
-    from baton.cli.main import Action
+    from baton.cli.main import VerbAction
     from baton.sessions.model import Session
     from baton.tmux import Pane
 
@@ -350,7 +350,7 @@ def _tell(options: argparse.Namespace, session: Session, hint: str) -> None:
         say(hint)
 
 
-_ACTIONS: Final[dict[str, Action]] = {
+_ACTIONS: Final[dict[str, VerbAction]] = {
     "create": ("start an agent in a tmux session of its own", _create_options, _create),
     "stop": ("end a session with everything its agent started; the conversation is kept", _stop_options, _stop),
     "resume": ("start the agent of an ended session again, with its conversation", _resume_options, _resume),

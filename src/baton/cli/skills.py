@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Final
 
-    from baton.cli.main import Action
+    from baton.cli.main import VerbAction
 
 # Claude Code reads the one, Codex and Gemini the other.
 _PLACES: Final = {"claude": os.path.join(".claude", "skills"), "agents": os.path.join(".agents", "skills")}
@@ -224,7 +224,7 @@ def _list(options: argparse.Namespace) -> int:
     return 0
 
 
-_ACTIONS: Final[dict[str, Action]] = {
+_ACTIONS: Final[dict[str, VerbAction]] = {
     "install": ("put the skills where Claude Code, Codex and Gemini read them", _install_options, _install),
     "list": ("show the skills, and where they are installed", None, _list),
 }
