@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from baton.model import Job
 
 _SUBSCRIBE_SEC: Final = 5.0
-_AWAY_SEC: Final = 60.0
 _NO_LIMIT_SEC: Final = 366 * 86400.0
 
 
@@ -191,35 +190,24 @@ class Delegation:
         # Nothing may be said before we listen. Where the broker is away, the registry tells.
         self.subscription.connect(wait_sec=_SUBSCRIBE_SEC)
         self.launch(self._jobs)
-        away_since: float | None = None
         with Reconciler(self._settings, self._look):
-            while True:
+            for payload in self.subscription:
+                self._take_note(payload)
+                yield payload
                 try:
-                    for payload in self._listen():
-                        away_since = None
-                        yield payload
-                    break
+                    self.launch(self._jobs)
                 except RegistryUnavailable as error:
-                    # The jobs go on meanwhile, and a subscription that is begun again goes on where it was.
-                    if away_since is None:
-                        away_since = time.monotonic()
-                        self._log(f"{error}; trying again")
-                    elif time.monotonic() - away_since > _AWAY_SEC:
-                        raise
-                    time.sleep(1)
+                    self._log(f"{error}; trying again")  # by the reconciler, in a moment
         if self.subscription.timed_out is not None:
             self._out_of_time()
 
-    def _listen(self) -> Iterator[dict[str, Any]]:
-        for payload in self.subscription:
-            self._keep(payload)
-            if payload["event"] == EventName.STARTED:
-                self._hosts[payload["job_id"]] = payload["data"].get("host")
-            if payload["event"] in (EventName.COMPLETED, EventName.ERROR):
-                self._at_work.discard(payload["job_id"])
-                self._verify(payload)
-            yield payload
-            self.launch(self._jobs)
+    def _take_note(self, payload: dict[str, Any]) -> None:
+        self._keep(payload)
+        if payload["event"] == EventName.STARTED:
+            self._hosts[payload["job_id"]] = payload["data"].get("host")
+        if payload["event"] in (EventName.COMPLETED, EventName.ERROR):
+            self._at_work.discard(payload["job_id"])
+            self._verify(payload)
 
     @property
     def exit_code(self) -> int:
@@ -234,7 +222,7 @@ class Delegation:
         found = {}
         for job in self.jobs:
             try:
-                found[job.job_id] = self._jobs.get_job(job.job_id).status
+                found[job.job_id] = self.subscription.job(job.job_id).status
             except JobNotFound:
                 continue
         return found
@@ -298,7 +286,7 @@ class Delegation:
     def _verify(self, payload: dict[str, Any]) -> None:
         """Once more, with our own eyes, where the work was done here: a folder of that name elsewhere is another."""
         try:
-            job = self._jobs.get_job(payload["job_id"])
+            job = self.subscription.job(payload["job_id"])
         except JobNotFound:
             return  # pruned since; what it asked for was there when its end was recorded
         here = self._hosts.get(job.job_id) == self._settings.host
@@ -310,7 +298,7 @@ class Delegation:
     def _out_of_time(self) -> None:
         for job in self.jobs:
             try:
-                current = self._jobs.get_job(job.job_id)
+                current = self.subscription.job(job.job_id)
             except JobNotFound:
                 continue
             if current.status in TERMINAL:

@@ -7,6 +7,7 @@ import os
 import signal
 import time
 
+import psycopg
 import pytest
 
 from support.brokers import free_port
@@ -398,6 +399,24 @@ def test_a_registry_that_is_away_for_a_moment_is_waited_for(office, tmp_path, po
     done = running.end()
     assert done.code == 0, done
     assert events_of(done) == ["started", "completed"]
+
+
+def test_who_listens_or_waits_also_waits_for_it(office, postgres):
+    shared = {"BATON_REGISTRY": postgres.new_url()}
+    job = office("register", "x", **shared).text
+    running = [office.start(*verb, job, **shared) for verb in (("subscribe",), ("wait",))]
+    office("publish", job, "--event", "started", **shared)
+    running[0].says("started")
+    with psycopg.connect(postgres.url, autocommit=True) as server:  # one of `wait` itself, one of its reconciler
+        query = "SELECT count(*) >= 3 FROM pg_stat_activity WHERE application_name = 'baton'"
+        wait_until(lambda: server.execute(query).fetchone()[0], "both listen")
+    postgres.stop()
+    running[0].says("trying again")
+    postgres.start()
+    office("publish", job, "--event", "completed", **shared)
+    listened, waited = (each.end() for each in running)
+    assert (listened.code, events_of(listened)) == (0, ["started", "completed"]), listened
+    assert (waited.code, waited.text) == (0, f"{job}\tcompleted"), waited
 
 
 def test_without_tmux_the_job_says_so(office, tmp_path):

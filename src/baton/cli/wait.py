@@ -14,8 +14,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from baton.jobs import Jobs
-
 
 def run(verb: str, arguments: Sequence[str]) -> int:
     parser = verb_parser(verb)
@@ -36,7 +34,8 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         with Reconciler(settings):
             for _event in subscription:
                 pass
-        statuses = {job_id: outcome or _status(jobs, job_id) for job_id, outcome in subscription.outcomes().items()}
+        outcomes = subscription.outcomes()
+        statuses = {job_id: outcome or _status(subscription, job_id) for job_id, outcome in outcomes.items()}
     if options.json:
         print(json_text(statuses))
     else:
@@ -47,8 +46,8 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     return subscription.exit_code
 
 
-def _status(jobs: Jobs, job_id: str) -> str:
+def _status(subscription: Subscription, job_id: str) -> str:
     try:
-        return jobs.get_job(job_id).status
+        return subscription.job(job_id).status
     except JobNotFound:
         return "gone"
