@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from baton.errors import MigrationFailed
 from baton.postgres import Database, server_now_ns
-from baton.registry.sql import COLUMNS, SqlRegistry, jobs_that_fit
+from baton.registry.rows import COLUMNS, jobs_that_fit
+from baton.registry.sql import SqlRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from baton.model import Job
     from baton.postgres import Connection
     from baton.registry.base import Registry
-    from baton.registry.sql import Row, Transaction
+    from baton.registry.rows import Row
+    from baton.registry.sql import Transaction
 
 SCHEMA: Final = 1
 _TABLES: Final = """
