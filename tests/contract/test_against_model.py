@@ -209,7 +209,7 @@ class Comparison(RuleBasedStateMachine):
         }
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(1200)
 def test_a_backend_answers_as_the_model_does(backend, request, full):
     machine = type("On" + backend, (Comparison,), {"backend": backend, "postgres": None})
     if backend == "postgresql":
@@ -217,7 +217,7 @@ def test_a_backend_answers_as_the_model_does(backend, request, full):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=1000 if full else 60,
+            max_examples=400 if full else 60,
             stateful_step_count=40,
             deadline=None,
             database=None,

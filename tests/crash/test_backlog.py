@@ -87,7 +87,7 @@ def _register_in_a_process(url: str, size: int, seed: int) -> None:
 
     with Crew() as crew:
         crew.fork(register)
-        assert crew.hear_word("registered") == ["registered", size]
+        assert crew.hear_word("registered", seconds=300) == ["registered", size]
 
 
 def _drain(url: str, seed: int) -> tuple[list[Claim], list[str]]:

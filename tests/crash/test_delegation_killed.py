@@ -264,12 +264,14 @@ def test_killed_monitors_lose_nothing_and_validate_nothing_twice(office, figure,
         monitor = office.start("monitor", "--interval", "0.05")
         number = len(jobs)
         dies = chance.random() < 0.5
-        work = "sleep 0.1; kill -9 $PPID; sleep 1234" if dies else f"sleep 0.1; echo x > out.{number}"
+        end = "kill -9 $PPID; sleep 1234" if dies else f"echo x > out.{number}"
+        work = f"while ! test -e go.{number}; do sleep 0.05; done; {end}"
         job_id = office.detached(
             work, "--expect", f"out.{number}", "--validate", f"echo x >> validated.{number}",
             *(("--agent", "shell") if chance.random() < 0.5 else ()),
         )  # fmt: skip
         jobs[job_id] = (number, "error" if dies else "completed")
+        (office.folder / f"go.{number}").touch()
         time.sleep(chance.uniform(0, 0.6))
         monitor.kill()
         kills += 1

@@ -107,7 +107,7 @@ def test_a_session_that_is_gone_is_buried_with_what_its_agent_left_and_its_job_i
     assert found[0][:2] == (name, "its session is gone from tmux")
     assert found[0][2].startswith("terminated, ")
     assert (watch.status(job_id), office.sessions()) == ("error", [])
-    assert office.agents() == {}
+    wait_until(lambda: not office.agents())
     assert office.session_of(job_id)["state"] == "terminated"
     assert watch.sweep() == []
 

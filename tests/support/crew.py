@@ -72,9 +72,9 @@ class Crew:
             if left <= 0 or not self._listen(left):
                 return
 
-    def hear_word(self, first: str) -> list:
+    def hear_word(self, first: str, seconds: float = PATIENCE_SEC) -> list:
         """The next line, which must begin with that word."""
-        words = next(self.hear(PATIENCE_SEC), [None])
+        words = next(self.hear(seconds), [None])
         assert words[0] == first, f"expected {first}, heard {words} {self.failures}"
         return words
 

@@ -161,6 +161,9 @@ def _finite(text: str) -> float:
     number = float(text)
     if not math.isfinite(number):
         raise ValueError("a number is too large")
+    # The canonical form of such a number has neither point nor exponent.
+    if number.is_integer() and MAX_INTEGER < abs(number) < 1e21:
+        raise ValueError("a whole number is beyond 2^53")
     return number
 
 
