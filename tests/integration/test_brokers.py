@@ -123,11 +123,12 @@ class TestLocalBroker:
         config = os.path.join(state, "broker", "nats.conf")
         try:
             for _ in range(2):
+                before = servers(config)  # with one there, the signal would come while Python itself still starts
                 starting = subprocess.Popen(
                     [BATON, "broker", "up"], cwd=tmp_path, env=baton.env, stderr=subprocess.PIPE,
                     stdout=subprocess.DEVNULL, preexec_fn=interruptible,
                 )  # fmt: skip
-                while not servers(config) and starting.poll() is None:
+                while servers(config) == before and starting.poll() is None:
                     pass
                 starting.send_signal(how)
                 _, err = starting.communicate(timeout=20)

@@ -39,12 +39,13 @@ class Baton:
 
     def __init__(self, folder, **env: str) -> None:
         self.folder = folder
+        self.program = BATON
         self.prefix: list[str] = []  # what runs the command, for another network for example
         self.env = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8"} | env
 
     def __call__(self, *arguments: str, code: int | None = 0, stdin: str | bytes = "", **env: str) -> Result:
         done = subprocess.run(
-            [*self.prefix, BATON, *arguments],
+            [*self.prefix, self.program, *arguments],
             cwd=self.folder,
             env=self.env | env,
             input=stdin.encode() if isinstance(stdin, str) else stdin,

@@ -29,7 +29,9 @@ LAZY = {"baton"}
 
 
 def modules():
-    for folder, _, files in os.walk(ROOT):
+    for folder, folders, files in os.walk(ROOT):
+        if folder == ROOT:
+            folders[:] = [each for each in folders if each != "skills"]  # in the wheel: programs, nobody imports them
         for file in files:
             if file.endswith(".py"):
                 path = os.path.join(folder, file)

@@ -204,8 +204,10 @@ def _lease_ns(options: argparse.Namespace) -> int:
 
 def _cleanup_options(action: argparse.ArgumentParser) -> None:
     action.add_argument(
-        "--grace-seconds", "--grace", default="300", metavar="S", help="spare what is younger: 300 (default), 90s, 15m"
+        "--grace-seconds", default="300", metavar="S", help="spare what is younger: 300 (default), 90s, 15m"
     )
+    # An option of its own: how two names of one are shown depends on the Python.
+    action.add_argument("--grace", dest="grace_seconds", default=argparse.SUPPRESS, metavar="S", help="the same")
     action.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
     action.add_argument("--no-tmux-check", action="store_true", help="go by the lease alone, do not ask tmux")
 
