@@ -165,6 +165,7 @@ class TestRegister:
             [], ["frobnicate"], ["register"], ["register", "a", "--prompt", "b"],
             ["register", "x", "--timeout", "soon"],
             ["get", "--nonsense"], ["registry"], ["registry", "migrate"], ["config"], ["--home"], ["list", "--js"],
+            ["register", "x", "--workdir=--"], ["register", "--workdir=--", "--", "x"],
         ],
     )  # fmt: skip
     def test_a_wrong_command_line_exits_with_64(self, default, tmp_path, arguments):

@@ -87,6 +87,12 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         if Parser.describing:
             raise Described(self)
+        for each in args:
+            option, _, value = each.partition("=")
+            if each == "--":
+                break
+            if option.startswith("--") and value == "--":
+                self.error(f"argument {option}: -- cannot be its value")  # argparse would make a list of it
         return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
