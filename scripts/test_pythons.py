@@ -23,7 +23,7 @@ TESTS = (
     "tests/integration",
     "tests/contract",
     "tests/unit",
-    "tests/system/test_submit.py",
+    "tests/system/test_worker.py",
     "tests/system/test_completion.py",
     "tests/system/test_docs.py::test_the_generated_pages_are_what_the_program_says",
 )
@@ -69,7 +69,7 @@ def test(python: str, version: str, wheel: str) -> None:
     with tempfile.TemporaryDirectory() as elsewhere:
         run(f"{environment}/bin/baton", "demo", cwd=elsewhere)
     install(environment, f"{wheel}[all]", "--group", "dev")
-    run(f"{environment}/bin/python", "-m", "pytest", "-n", "4", "--dist", "loadfile", *TESTS)
+    run(f"{environment}/bin/python", "-m", "pytest", "-n", "4", "--dist", "worksteal", *TESTS)
 
 
 def main() -> int:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
+
 import pytest
 
 import baton
@@ -54,6 +58,19 @@ def test_an_event_for_a_pending_job_leaves_both_changes_in_the_log():
         ("status_changed", "running", "completed"),
         ("published", None, None),
     ]
+
+
+def test_in_a_folder_that_is_gone(tmp_path):
+    code = (
+        "import baton, os; os.rmdir(os.getcwd()); job = baton.register_job('x', workdir='/')\n"
+        "print(baton.record_event(job.job_id, 'started').seq)"
+    )
+    (tmp_path / "gone").mkdir()
+    # A process of its own, in which little is loaded yet.
+    told = subprocess.check_output(
+        [sys.executable, "-c", code], cwd=tmp_path / "gone", env=os.environ | {"BATON_HOME": str(tmp_path)}, text=True
+    )
+    assert told == "1\n"
 
 
 def test_many_calls_on_one_open_registry(tmp_path):

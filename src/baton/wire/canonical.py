@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+from codecs import utf_16_be_encode
 
 MAX_INTEGER = 2**53 - 1
 json_string = json.encoder.encode_basestring  # RFC 8785 escapes exactly what this one escapes
@@ -58,7 +59,8 @@ def _write(value: object, parts: list[str]) -> None:  # noqa: C901, PLR0912  one
 
 
 def _utf16(key: str) -> bytes:
-    return key.encode("utf-16-be")
+    # Not by its name: that loads a module, which Python 3.13.0 cannot do in a folder that is gone.
+    return utf_16_be_encode(key)[0]
 
 
 def _number(value: float) -> str:
