@@ -36,6 +36,7 @@ from baton.registry.rows import (
     row_of_event,
     row_of_job,
 )
+from baton.registry.statement import stated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -237,7 +238,7 @@ class SqlRegistry:
                     changes.append(self._save(tx, job, after))
                 else:
                     detail = f"lease expired on attempt {job.attempt}, and there are no attempts left"
-                    recorded = self._record(tx, job, EventName.ERROR, detail, {}, self._clock.wall_ns())
+                    recorded = self._store(tx, stated(job, EventName.ERROR, detail, {}, self._clock.wall_ns()))
                     changes.append(Change(before=job, after=recorded.after))
         return changes
 
@@ -287,7 +288,7 @@ class SqlRegistry:
             )
             lifecycle.before_event(before, event, attempt=attempt, has_events=has_events)
             now_ns = self._clock.wall_ns()
-            return self._record(tx, before, event, detail, data or {}, now_ns, holder)
+            return self._store(tx, stated(before, event, detail, data or {}, now_ns, holder))
 
     def next_seq(self, job_id: str, *, attempt: int | None = None) -> int:
         check_job_id(job_id)
@@ -373,28 +374,10 @@ class SqlRegistry:
             raise JobNotFound(job_id, self.where)
         return job_from_row(rows[0])
 
-    def _record(
-        self,
-        tx: Transaction,
-        before: Job,
-        event: EventName,
-        detail: str,
-        data: Mapping[str, Any],
-        now_ns: int,
-        holder: str = "operator",
-    ) -> Recorded:
-        from baton.wire.payload import signed_event
-
-        job = before
-        if job.status is Status.PENDING:
-            job = lifecycle.claim(job, holder=holder, now_ns=now_ns, token=new_token())
-        elif job.auth_token is None or job.attempt == 0:
-            job = lifecycle.adopt(job, token=new_token())
-        stored = signed_event(job, event, detail, data, now_ns)
-        after = lifecycle.after_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns)
-        self._save(tx, before, after)
-        tx.change(_INSERT_EVENT, row_of_event(stored))
-        return Recorded(before=before, after=after, event=stored)
+    def _store(self, tx: Transaction, recorded: Recorded) -> Recorded:
+        self._save(tx, recorded.before, recorded.after)
+        tx.change(_INSERT_EVENT, row_of_event(recorded.event))
+        return recorded
 
     def _save(self, tx: Transaction, before: Job, after: Job) -> Change:
         if before is after:
