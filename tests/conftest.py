@@ -47,7 +47,8 @@ class _Figures:
         self._lines += lines
         if self._config.getoption("--full"):
             printer = self._config.pluginmanager.getplugin("terminalreporter")
-            for line in lines + ([f"FAILED {report.nodeid}"] if report.failed else []):
+            why = report.longreprtext.strip().splitlines()[-1:] if report.failed else []
+            for line in lines + [f"FAILED {report.nodeid} {text}" for text in why]:
                 printer.write(f"\n{line}")
 
     def pytest_terminal_summary(self, terminalreporter):
