@@ -1,4 +1,4 @@
-"""Writes docs/reference/commands.md and settings.md from the commands themselves; `--check` only compares."""
+"""Writes commands.md, settings.md and errors.md of docs/reference from the program itself; `--check` only compares."""
 
 from __future__ import annotations
 
@@ -56,7 +56,9 @@ def error_tree() -> str:
     return (
         f"# Errors\n\n{_GENERATED}\n"
         "An error is one line on stderr: what is wrong, why, and what to do next. In Python each is an exception\n"
-        f"of its own (`baton.JobNotFound`, ...), with the exit code the command ends with:\n\n```text\n{tree}\n```\n"
+        "of its own, with the exit code the command ends with. Those that calls from Python raise are in `baton`\n"
+        "(`baton.JobNotFound`, ...), all of them in `baton.errors`:\n\n"
+        f"```text\n{tree}\n```\n"
     )
 
 

@@ -73,15 +73,20 @@ if TYPE_CHECKING:
         ManifestGone,
         ManifestInvalid,
         ManifestPathRelative,
+        MissingExtra,
+        NetworkFileSystem,
+        NewerSchema,
         NotInTmux,
         NotVerified,
         OwnershipLost,
+        RegistryBusy,
         RegistryUnavailable,
         Rejected,
         RemoteAgent,
         SessionGone,
         SessionMismatch,
         StaleAttempt,
+        TmuxUnavailable,
     )
     from baton.jobs import Jobs
     from baton.model import EventName, Job, Status, StoredEvent
@@ -106,8 +111,9 @@ _HOME_OF = {
     "baton.errors": (
         "AgentDefDirUnusable AgentNotFound AgentTaken BatonError BrokerUnavailable ControlRefused "
         "EventRefused IdentityMismatch IllegalTransition InvalidRecord InvalidValue JobNotFound ManifestGone "
-        "ManifestInvalid ManifestPathRelative NotInTmux NotVerified OwnershipLost RegistryUnavailable "
-        "Rejected RemoteAgent SessionGone SessionMismatch StaleAttempt"
+        "ManifestInvalid ManifestPathRelative MissingExtra NetworkFileSystem NewerSchema NotInTmux NotVerified "
+        "OwnershipLost RegistryBusy RegistryUnavailable Rejected RemoteAgent SessionGone SessionMismatch StaleAttempt "
+        "TmuxUnavailable"
     ),
     "baton.jobs": "Jobs",
     "baton.model": "EventName Job Status StoredEvent",
@@ -137,9 +143,13 @@ __all__ = [
     "ManifestGone",
     "ManifestInvalid",
     "ManifestPathRelative",
+    "MissingExtra",
+    "NetworkFileSystem",
+    "NewerSchema",
     "NotInTmux",
     "NotVerified",
     "OwnershipLost",
+    "RegistryBusy",
     "RegistryUnavailable",
     "Rejected",
     "RemoteAgent",
@@ -148,6 +158,7 @@ __all__ = [
     "StaleAttempt",
     "Status",
     "StoredEvent",
+    "TmuxUnavailable",
     "__version__",
     "append_event",
     "cleanup_registry",

@@ -74,6 +74,8 @@ def init_job_log(record: Mapping[str, Any], *, now_ns: int, logs_dir: str | None
         line["detail"] = "begun later: there was no log of this job"
     with _locked_log(record["job_id"], logs_dir) as (fd, folder):
         if os.fstat(fd).st_size == 0:
+            if not os.path.lexists(os.path.join(folder, _STATUS)):
+                _begin(folder, now_ns)  # the log's name is durable with it: there is never a record without a log
             replace_file(os.path.join(folder, _META), meta)
             _append(fd, folder, [line], now_ns, record["status"])
 
@@ -151,6 +153,10 @@ def _locked_log(job_id: str, logs_dir: str | None) -> Iterator[tuple[int, str]]:
         os.close(fd)
 
 
+def _begin(folder: str, now_ns: int) -> None:
+    _write_head(folder, _head(None, format_time(now_ns), 0, _FIRST), sync_folder=True)
+
+
 def _append(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], now_ns: int, status: str | None) -> None:
     size = os.fstat(fd).st_size
     last, end = last_line(fd, size)
@@ -160,7 +166,7 @@ def _append(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], now_ns
         # Before the first line: a log without this file has lost it.
         head = {"n": 0, "head": _FIRST}
         if size == 0:
-            _write_head(folder, _head(None, format_time(now_ns), 0, _FIRST), sync_folder=True)
+            _begin(folder, now_ns)
     current = head.get("n") == number and head.get("head") == previous
     content = b""
     for each in [*_repairs(head, number, previous, size - end), *new_lines]:
@@ -255,10 +261,16 @@ class Verdict:
 
 
 def verify_log(job_id: str, logs_dir: str | None = None) -> Verdict:  # noqa: C901  one branch a finding
-    """Follows the chain from the first line to the last, and compares both ends with what stands beside it."""
+    """Follows the chain from the first line to the last, and compares both ends with what stands beside it. OSError
+    when a file is there and cannot be read."""
     verdict = Verdict()
     folder = job_log_path(job_id, logs_dir)
     raw_lines, raw_head = _read_both(folder)
+    if raw_lines is None:
+        if (_parse(raw_head) or {}).get("n") or _read(os.path.join(folder, _META)):
+            verdict.damage.append(f"{_EVENTS} is missing")
+            return verdict
+        raw_lines = []
     torn = bool(raw_lines) and not raw_lines[-1].endswith(b"\n")
     if torn:
         raw_lines.pop()
@@ -347,12 +359,12 @@ def _status_told_by(raw_lines: list[bytes]) -> str | None:
     return None
 
 
-def _read_both(folder: str) -> tuple[list[bytes], bytes]:
-    """The log and the file beside it, as no writer is between them."""
+def _read_both(folder: str) -> tuple[list[bytes] | None, bytes]:
+    """The log, None when it is not there, and the file beside it, as no writer is between them."""
     try:
         fd = os.open(os.path.join(folder, _EVENTS), os.O_RDONLY | os.O_CLOEXEC)
-    except OSError:
-        return [], _read(os.path.join(folder, _STATUS))
+    except FileNotFoundError:
+        return None, _read(os.path.join(folder, _STATUS))
     with open(fd, "rb") as file:
         fcntl.flock(fd, fcntl.LOCK_SH)
         return _split_lines(file.read()), _read(os.path.join(folder, _STATUS))
@@ -393,9 +405,12 @@ def _hash(raw: bytes) -> str:
 def _read(path: str) -> bytes:
     try:
         return read_file(path)
-    except OSError:
+    except FileNotFoundError:
         return b""
 
 
 def _read_object(path: str) -> dict[str, Any] | None:
-    return _parse(_read(path))
+    try:
+        return _parse(_read(path))
+    except OSError:
+        return None

@@ -11,7 +11,7 @@ import os
 import re
 
 from baton.errors import InvalidValue
-from baton.model import DEFAULT_AGENT, DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, HIDDEN
+from baton.model import DEFAULT_AGENT, DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, HIDDEN, agent_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -164,6 +164,8 @@ class Settings:
     def _set(self, name: str, value: Any, source: str) -> None:
         if name in _PATHS and isinstance(value, str) and value.startswith("~"):
             value = os.path.expanduser(value)
+        if name == "agent":
+            value = agent_name(value)
         setattr(self, name, value)
         self.sources[name] = source
 
@@ -189,6 +191,8 @@ class Settings:
         self.files.append(path)
         for name, value in table.items():
             if isinstance(value, dict):
+                if name != "agents":
+                    raise InvalidValue("config file", f"{path} has a table [{name}]; the only ones are [agents.NAME]")
                 self.tables.setdefault(name, {}).update(value)  # such as [agents.x]: whoever uses them reads them
                 continue
             if name not in KNOWN or name in _NOT_IN_FILES:

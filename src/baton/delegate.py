@@ -10,18 +10,17 @@ import time
 from baton.agents.base import Mode
 from baton.broker.address import broker_record
 from baton.errors import BatonError, IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
-from baton.fsio import open_private, write_all
-from baton.model import DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, TERMINAL, EventName, Status, Value, new_job
-from baton.mqtt.publisher import send_unsent
+from baton.fsio import open_private, outside, write_all
+from baton.model import TERMINAL, EventName, Status, Value, new_job
 from baton.mqtt.subscriber import Subscription
 from baton.own_queue import own_queue
 from baton.reconciler import Reconciler
-from baton.sessions.ending import end_job
+from baton.sessions.ending import fail_job
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import create_session, session_name, usable_agent
-from baton.sessions.model import State
+from baton.sessions.launch import create_session, usable_agent
+from baton.sessions.model import session_name
 from baton.sessions.stop import StopMode, stop_session
-from baton.verification import missing_results, outside
+from baton.verification import missing_results
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,10 +30,8 @@ if TYPE_CHECKING:
     from baton.config import Settings
     from baton.jobs import Jobs
     from baton.model import Job
-    from baton.sessions.model import Session
 
 _SUBSCRIBE_SEC: Final = 5.0
-_AWAY_SEC: Final = 60.0
 _NO_LIMIT_SEC: Final = 366 * 86400.0
 
 
@@ -43,8 +40,8 @@ class Order(Value):
     without one a session is made for it. `workdir` is None only where whoever takes it decides."""
 
     __slots__ = (
-        "agent", "allow_existing", "expect", "headless", "idle_timeout_sec", "label", "max_attempts", "priority",
-        "prompt", "timeout_sec", "validate", "workdir", "yolo",
+        "agent", "allow_existing", "expect", "headless", "idle_timeout_sec", "label", "labels", "max_attempts",
+        "priority", "prompt", "timeout_sec", "validate", "workdir", "yolo",
     )  # fmt: skip
 
     prompt: str
@@ -60,6 +57,7 @@ class Order(Value):
     yolo: bool
     allow_existing: bool
     label: str | None
+    labels: list[str]
 
 
 def order(settings: Settings, prompt: str, **given: Any) -> Order:
@@ -70,21 +68,21 @@ def order(settings: Settings, prompt: str, **given: Any) -> Order:
         "workdir": None,
         "expect": [],
         "validate": None,
-        "timeout_sec": settings.timeout_sec or DEFAULT_TIMEOUT_SEC,
-        "idle_timeout_sec": settings.idle_timeout_sec or DEFAULT_IDLE_TIMEOUT_SEC,
+        "timeout_sec": settings.timeout_sec,
+        "idle_timeout_sec": settings.idle_timeout_sec,
         "max_attempts": 1,
         "priority": 0,
         "headless": False,
         "yolo": False,
         "allow_existing": False,
         "label": None,
+        "labels": [],
     }
     unknown = sorted(given.keys() - values.keys())
     if unknown:
         raise InvalidValue(unknown[0][:40], f"is no part of an order; there are {', '.join(values)}")
     made = Order(**values | {name: value for name, value in given.items() if value is not None})
-    if not isinstance(made.workdir, str | None):
-        raise InvalidValue("workdir", "must be text")
+    _check_types(made)
     if made.label is None or made.workdir is not None:
         made = made.replace(workdir=os.path.abspath(made.workdir or "."))
     drafted(settings, made)  # which checks every field
@@ -98,6 +96,15 @@ def order(settings: Settings, prompt: str, **given: Any) -> Order:
         if outside(name, made.workdir or "."):
             raise InvalidValue("expect", f"{name!r} lies outside the work folder {made.workdir or ''}".rstrip())
     return made
+
+
+def _check_types(made: Order) -> None:
+    """Of what is used before the job's own checks see it."""
+    if not isinstance(made.workdir, str | None):
+        raise InvalidValue("workdir", "must be text")
+    for name in ("expect", "labels"):
+        if not isinstance(getattr(made, name), list):  # a text would be taken for a list of its characters
+            raise InvalidValue(name, "must be a list")
 
 
 def drafted(settings: Settings, made: Order) -> Job:
@@ -115,6 +122,7 @@ def drafted(settings: Settings, made: Order) -> Job:
         max_attempts=made.max_attempts,
         priority=made.priority,
         validate=made.validate,
+        labels=made.labels,
     )
     return job if made.allow_existing else job.replace(extra={"fresh_artifacts": True})
 
@@ -182,35 +190,24 @@ class Delegation:
         # Nothing may be said before we listen. Where the broker is away, the registry tells.
         self.subscription.connect(wait_sec=_SUBSCRIBE_SEC)
         self.launch(self._jobs)
-        away_since: float | None = None
         with Reconciler(self._settings, self._look):
-            while True:
+            for payload in self.subscription:
+                self._take_note(payload)
+                yield payload
                 try:
-                    for payload in self._listen():
-                        away_since = None
-                        yield payload
-                    break
+                    self.launch(self._jobs)
                 except RegistryUnavailable as error:
-                    # The jobs go on meanwhile, and a subscription that is begun again goes on where it was.
-                    if away_since is None:
-                        away_since = time.monotonic()
-                        self._log(f"{error}; trying again")
-                    elif time.monotonic() - away_since > _AWAY_SEC:
-                        raise
-                    time.sleep(1)
+                    self._log(f"{error}; trying again")  # by the reconciler, in a moment
         if self.subscription.timed_out is not None:
             self._out_of_time()
 
-    def _listen(self) -> Iterator[dict[str, Any]]:
-        for payload in self.subscription:
-            self._keep(payload)
-            if payload["event"] == EventName.STARTED:
-                self._hosts[payload["job_id"]] = payload["data"].get("host")
-            if payload["event"] in (EventName.COMPLETED, EventName.ERROR):
-                self._at_work.discard(payload["job_id"])
-                self._verify(payload)
-            yield payload
-            self.launch(self._jobs)
+    def _take_note(self, payload: dict[str, Any]) -> None:
+        self._keep(payload)
+        if payload["event"] == EventName.STARTED:
+            self._hosts[payload["job_id"]] = payload["data"].get("host")
+        if payload["event"] in (EventName.COMPLETED, EventName.ERROR):
+            self._at_work.discard(payload["job_id"])
+            self._verify(payload)
 
     @property
     def exit_code(self) -> int:
@@ -225,7 +222,7 @@ class Delegation:
         found = {}
         for job in self.jobs:
             try:
-                found[job.job_id] = self._jobs.get_job(job.job_id).status
+                found[job.job_id] = self.subscription.job(job.job_id).status
             except JobNotFound:
                 continue
         return found
@@ -245,8 +242,8 @@ class Delegation:
     def _cancel(self, job: Job) -> bool:
         try:
             self._jobs.update_status(job.job_id, "cancelled")
-        except IllegalTransition:
-            return False  # it has just ended
+        except (IllegalTransition, JobNotFound):
+            return False  # it has just ended, or was pruned since
         return True
 
     def _look(self, jobs: Jobs) -> None:
@@ -272,10 +269,10 @@ class Delegation:
             start_session(self._settings, self._inventory, job, self._orders[job.job_id])
         except BatonError as error:
             # The job's story says it, and the listener hears it from there.
-            self._fail(jobs, job, str(error))
+            fail_job(self._settings, jobs, job, None, str(error))
 
     def _stop_session(self, jobs: Jobs, job: Job, reason: str, mode: StopMode = StopMode.GRACEFUL) -> None:
-        session = self._session_of(job)
+        session = self._inventory.made_for(job.job_id)
         if session is not None:
             try:
                 stop_session(
@@ -284,24 +281,14 @@ class Delegation:
             except BatonError as error:
                 self._log(str(error))
 
-    def _session_of(self, job: Job) -> Session | None:
-        for session in self._inventory.all(State.RUNNING):
-            if session.made_for == job.job_id:
-                return session
-        return None
-
-    def _fail(self, jobs: Jobs, job: Job, detail: str) -> None:
-        if end_job(jobs, job.job_id, None, detail):
-            try:
-                send_unsent(jobs, self._settings, job, tries=1)
-            except BatonError:
-                pass  # the registry has it
-
     # -- what came of it -------------------------------------------------------------------------------------------
 
     def _verify(self, payload: dict[str, Any]) -> None:
         """Once more, with our own eyes, where the work was done here: a folder of that name elsewhere is another."""
-        job = self._jobs.get_job(payload["job_id"])
+        try:
+            job = self.subscription.job(payload["job_id"])
+        except JobNotFound:
+            return  # pruned since; what it asked for was there when its end was recorded
         here = self._hosts.get(job.job_id) == self._settings.host
         if payload["event"] == EventName.COMPLETED and here and job.workdir is not None and os.path.isdir(job.workdir):
             problems = missing_results(job.replace(validate=None), redact=str)
@@ -310,7 +297,10 @@ class Delegation:
 
     def _out_of_time(self) -> None:
         for job in self.jobs:
-            current = self._jobs.get_job(job.job_id)
+            try:
+                current = self.subscription.job(job.job_id)
+            except JobNotFound:
+                continue
             if current.status in TERMINAL:
                 continue
             last = self._jobs.events_after(job.job_id, max(current.last_seq - 1, 0))
@@ -320,15 +310,15 @@ class Delegation:
             if current.status is Status.PENDING and self._orders[job.job_id].label is not None:
                 self._log(f"job {job.job_id} is still waiting to be taken up; `baton cancel {job.job_id}` withdraws it")
                 continue
-            self._fail(self._jobs, current, self.subscription.timed_out or "timed out")
-            self._stop_session(self._jobs, job, self.subscription.timed_out or "timed out")
+            why = self.subscription.timed_out or "timed out"
+            fail_job(self._settings, self._jobs, current, None, why)
+            self._stop_session(self._jobs, job, why)
 
     def _keep(self, payload: dict[str, Any]) -> None:
         """The output of a delegation also goes to a file, for whoever was not there."""
         path = os.path.join(self._settings.registry_dir, f"{payload['job_id']}.subscriber.out")
         try:
-            fd = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            with open(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as file:
+                write_all(file.fileno(), (json.dumps(payload) + "\n").encode())
         except OSError:
-            return  # the registry is elsewhere, or its folder is not ours to write in
-        with open(fd, "wb") as file:
-            write_all(file.fileno(), (json.dumps(payload) + "\n").encode())
+            pass  # the registry is elsewhere, its folder is not ours to write in, or the disk is full

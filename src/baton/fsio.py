@@ -63,7 +63,7 @@ def make_home(path: str) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """A file descriptor; a file made by this call is 0600 whatever the umask."""
+    """A file descriptor; with O_CREAT the file is 0600, whatever the umask, also one that was there."""
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     if flags & os.O_CREAT and os.fstat(fd).st_mode & 0o777 != 0o600:
         os.fchmod(fd, 0o600)
@@ -142,6 +142,13 @@ def exists(path: str) -> bool:
     except FileNotFoundError:
         return False
     return True
+
+
+def outside(name: str, folder: str) -> bool:
+    """Whether a name leads out of the folder, also by a link."""
+    inside = os.path.realpath(folder)
+    path = os.path.realpath(os.path.join(inside, name))
+    return path != inside and not path.startswith(inside.rstrip("/") + "/")
 
 
 def last_line(fd: int, size: int) -> tuple[bytes, int]:

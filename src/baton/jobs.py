@@ -27,7 +27,7 @@ from baton.model import (
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from types import TracebackType
     from typing import Any, Self
 
@@ -42,11 +42,7 @@ if TYPE_CHECKING:
 
 
 _AT_ONCE_NS = 5 * SECOND_NS
-
-
-def this_process() -> str:
-    """Who holds a claim made here, for people to read."""
-    return f"{os.uname().nodename}:{os.getpid()}"
+_PAGE = 1_000
 
 
 def _warn(message: str) -> None:
@@ -63,12 +59,14 @@ class Jobs:
         *,
         clock: Clock | None = None,
         home: str | None = None,
+        host: str | None = None,
         secrets: Iterable[str | None] = (),
         warn: Callable[[str], None] = _warn,
     ) -> None:
         self.registry = registry
         self._home = home and os.path.abspath(home)
         self.logs_dir = os.path.abspath(logs_dir)
+        self._host = host or os.uname().nodename
         self._clock: Clock = clock or SystemClock()
         self._secrets = tuple(secrets)
         self._warn = warn
@@ -101,12 +99,30 @@ class Jobs:
     def list_jobs(self, where: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page:
         return self.registry.list_jobs(where, limit=limit, after=after)
 
+    def pages(
+        self, where: JobFilter | None = None, *, limit: int | None = None, after: str | None = None
+    ) -> Iterator[Page]:
+        """The whole listing, page by page: at most `limit` jobs, where one is given."""
+        while True:
+            page = self.list_jobs(where, limit=_PAGE if limit is None else min(limit, _PAGE), after=after)
+            yield page
+            after = page.next
+            if limit is not None:
+                limit -= len(page.jobs)
+            if after is None or limit == 0:
+                return
+
+    def each_job(self, where: JobFilter | None = None) -> Iterator[Job]:
+        """All of them, newest first; records that do not fit are passed over."""
+        for page in self.pages(where):
+            yield from page
+
     def pick_pending(
         self, agent_session: str, *, holder: str | None = None, lease_sec: float | None = None
     ) -> Job | None:
         """Claims the next pending job of that label; None when there is none."""
         job = self.registry.pick_pending(
-            agent_session, holder=this_process() if holder is None else holder, lease_sec=lease_sec
+            agent_session, holder=self._holder_here() if holder is None else holder, lease_sec=lease_sec
         )
         if job is not None:
             before = job.replace(
@@ -123,13 +139,13 @@ class Jobs:
     def pick_job(self, job_id: str, *, holder: str | None = None, lease_sec: float | None = None) -> Job:
         """Claims this very job; IllegalTransition when it is not pending."""
         change = self.registry.pick_job(
-            job_id, holder=this_process() if holder is None else holder, lease_sec=lease_sec
+            job_id, holder=self._holder_here() if holder is None else holder, lease_sec=lease_sec
         )
         self._log_change(change.before, change.after)
         return change.after
 
     def update_status(self, job_id: str, status: str, *, attempt: int | None = None) -> Job:
-        change = self.registry.update_status(job_id, check_status(status), attempt=attempt, holder=this_process())
+        change = self.registry.update_status(job_id, check_status(status), attempt=attempt, holder=self._holder_here())
         self._log_change(change.before, change.after)
         return change.after
 
@@ -145,12 +161,14 @@ class Jobs:
 
     def expire_leases(self) -> list[Change]:
         """Takes jobs from holders whose lease ran out: requeued, or ended as error without attempts left."""
-        changes = self.registry.expire_leases()
-        for change in changes:
-            self._log_change(change.before, change.after, reason="lease expired")
-            if change.after.status in TERMINAL:  # with an event that says so
-                for event in self.registry.events_after(change.after.job_id, change.after.last_seq - 1):
-                    self._log_event(event)
+        changes: list[Change] = []
+        while batch := self.registry.expire_leases():
+            changes += batch
+            for change in batch:
+                self._log_change(change.before, change.after, reason="lease expired")
+                if change.after.status in TERMINAL:  # with an event that says so
+                    for event in self.registry.events_after(change.after.job_id, change.after.last_seq - 1):
+                        self._log_event(event)
         return changes
 
     def next_seq(self, job_id: str, *, attempt: int | None = None) -> int:
@@ -184,11 +202,15 @@ class Jobs:
             detail=detail,
             data=data,
             attempt=attempt,
-            holder=this_process(),
+            holder=self._holder_here(),
         )
         self._log_change(recorded.before, recorded.after)
         self._log_event(recorded.event)
         return recorded.event
+
+    def _holder_here(self) -> str:
+        """Who holds a claim made here: for people to read, and for the monitor of this host to know as its own."""
+        return f"{self._host}:{os.getpid()}"
 
     def redactor(self, job: Job) -> Redactor:
         """Takes out of a text what must not be said about this job."""
@@ -349,4 +371,4 @@ def open_jobs(settings: Settings) -> Jobs:
         from baton.redact import url_password
 
         secrets.append(url_password(settings.registry))
-    return Jobs(open_registry(settings), settings.logs_dir, home=settings.home, secrets=secrets)
+    return Jobs(open_registry(settings), settings.logs_dir, home=settings.home, host=settings.host, secrets=secrets)

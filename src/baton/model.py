@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 1
 DEFAULT_AGENT = "claude-code"
+AGENT_ALIASES = {"claude": "claude-code"}
 DEFAULT_TIMEOUT_SEC = 3600
 DEFAULT_IDLE_TIMEOUT_SEC = 120
 MAX_TIMEOUT_SEC = 10 * 366 * 86400
@@ -218,6 +219,10 @@ class Broker(Value):
     def record(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _BROKER_CHECKS} | self.extra
 
+    def key(self) -> str:
+        """The same for equal ones; with the password, so not to be shown."""
+        return repr(sorted(self.record().items()))
+
 
 _BROKER_CHECKS: Final[dict[str, Callable[[object], Any]]] = {
     "host": _optional(_label),
@@ -415,6 +420,11 @@ def new_job_id() -> str:
     return os.urandom(4).hex()
 
 
+def agent_name(name: str) -> str:
+    """The agent's own name, where it was called by another: there is one queue, whatever people call it."""
+    return AGENT_ALIASES.get(name, name) if isinstance(name, str) else name
+
+
 def new_job(
     prompt: str,
     *,
@@ -433,6 +443,7 @@ def new_job(
 ) -> Job:
     """A job that is ready to be registered, or InvalidValue naming the argument that does not fit."""
     now = format_time(now_ns)
+    agent = agent_name(agent)
     job_id = new_job_id()
     try:
         return Job.parse(

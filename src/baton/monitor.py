@@ -12,19 +12,19 @@ import time
 
 from baton.clock import SECOND_NS, parse_time
 from baton.directory import open_directory, ownership
-from baton.directory.cleanup import Action, Observer, cleanup
-from baton.errors import BatonError, BrokerUnavailable, OwnershipLost, TmuxUnavailable
+from baton.directory.adopt import LeftOver
+from baton.directory.cleanup import Action, cleanup
+from baton.errors import BatonError, InvalidRecord, JobNotFound, OwnershipLost, RegistryUnavailable, TmuxUnavailable
 from baton.fsio import read_file, replace_file
 from baton.lifecycle import attempts_left
 from baton.model import TERMINAL, EventName, Status, Value
-from baton.mqtt.publisher import clear_retained, send_unsent
+from baton.mqtt.publisher import TROUBLE, clear_retained, send_unsent, words
 from baton.own_queue import submitter_is_gone
 from baton.processes import end_processes, marked_processes, started_at
 from baton.registry.listing import JobFilter
 from baton.sessions.ending import end_job, end_session
-from baton.sessions.launch import session_name
-from baton.sessions.model import State
-from baton.sessions.stop import StopMode, fail_job, stop_session
+from baton.sessions.model import State, session_name
+from baton.sessions.stop import StopMode, fail_job_in, stop_session
 from baton.tmux import NoServer, Tmux
 
 TYPE_CHECKING = False
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from baton.config import Settings
+    from baton.directory.cleanup import Decision
     from baton.jobs import Jobs
     from baton.model import Job
     from baton.sessions.inventory import Inventory
@@ -45,7 +46,6 @@ _LOOK_AGAIN_SEC: Final = 0.3
 _STARTING_SEC: Final = 30.0
 _LET_IT_END_SEC: Final = 30.0
 _ORPHANS_SEC: Final = 30.0
-_PAGE: Final = 500
 _KEEP_RETAINED_NS: Final = 7 * 86400 * SECOND_NS
 _CLEAN_EVERY_NS: Final = 3600 * SECOND_NS
 
@@ -83,9 +83,11 @@ class Monitor:
         self._watched: set[str] = set()  # jobs in sessions that live here
         self._orphans_at: float | None = None
         self._retained_again_at = 0.0
+        self.registry_failed = False  # in the last sweep: it could not look at all
 
     def sweep(self) -> Iterator[Finding]:
         """Every step once. A step that fails is told, and the others go on."""
+        self.registry_failed = False
         for step in (
             self._expired_leases,
             self._sessions,
@@ -98,6 +100,7 @@ class Monitor:
             try:
                 yield from step()
             except (BatonError, OSError) as error:
+                self.registry_failed |= isinstance(error, RegistryUnavailable)
                 yield Finding(what=step.__name__.strip("_").replace("_", " "), why=str(error), done=None)
 
     def reconcile(self) -> Iterator[Finding]:
@@ -175,22 +178,16 @@ class Monitor:
                 yield self._did(f"job {job.job_id}", why, "ended as error")
 
     def _is_being_begun(self, job: Job) -> bool:
-        return any(session.made_for == job.job_id for session in self._inventory.all(State.RUNNING))
+        return self._inventory.made_for(job.job_id) is not None
 
     def _with(self, status: Status, created_until_ns: int | None = None) -> Iterator[Job]:
-        where = JobFilter(statuses=[status], created_until_ns=created_until_ns)
-        after = None
-        while True:
-            page = self._jobs.list_jobs(where, limit=_PAGE, after=after)
-            yield from page.jobs
-            after = page.next
-            if after is None:
-                return
+        return self._jobs.each_job(JobFilter(statuses=[status], created_until_ns=created_until_ns))
 
     def _unsent(self) -> Iterator[Finding]:
         waiting: dict[str, int] = {}
         for event in self._jobs.unsent_events():
             waiting[event.job_id] = waiting.get(event.job_id, 0) + 1
+        away: set[str] = set()
         for job_id, count in waiting.items():
             what = f"job {job_id}"
             why = f"{count} event{'s' if count > 1 else ''} not sent yet"
@@ -198,33 +195,40 @@ class Monitor:
                 yield self._did(what, why, "sent")
                 continue
             try:
-                send_unsent(self._jobs, self._settings, self._jobs.get_job(job_id), tries=1)
-                yield Finding(what=what, why=why, done="sent")
-            except BatonError as error:
+                job = self._jobs.get_job(job_id)
+            except (InvalidRecord, JobNotFound) as error:
                 yield Finding(what=what, why=f"{why}: {error}", done=None)
-                return  # the others go the same way; the next sweep tries again
+                continue
+            if job.broker.key() in away:
+                continue
+            try:
+                send_unsent(self._jobs, self._settings, job, tries=1)
+                yield Finding(what=what, why=why, done="sent")
+            except TROUBLE as error:
+                away.add(job.broker.key())  # its others go the same way; the next sweep tries again
+                yield Finding(what=what, why=f"{why}: {words(error)}", done=None)
 
     def _retained(self) -> Iterator[Finding]:
         """The last word of a job stays with the broker for whoever comes late, but not for ever."""
         path = os.path.join(self._inventory.home, "monitor.json")
         until_ns = time.time_ns() - _KEEP_RETAINED_NS
-        since_ns = _noted(path, until_ns - 4 * _KEEP_RETAINED_NS)
+        given_up_ns = until_ns - 4 * _KEEP_RETAINED_NS
+        since_ns = _noted(path, given_up_ns)
         if until_ns - since_ns < _CLEAN_EVERY_NS or time.monotonic() < self._retained_again_at:
             return
         ended = JobFilter(statuses=TERMINAL, created_from_ns=since_ns, created_until_ns=until_ns)
-        count, after = 0, None
-        while True:
-            page = self._jobs.list_jobs(ended, limit=_PAGE, after=after)
-            try:
-                count += len(page.jobs) if self._dry_run else clear_retained(self._settings, page.jobs)
-            except BrokerUnavailable:
-                self._retained_again_at = time.monotonic() + _CLEAN_EVERY_NS / SECOND_NS
-                raise
-            after = page.next
-            if after is None:
-                break
-        if not self._dry_run:
-            replace_file(path, json.dumps({"retained_until_ns": until_ns}).encode())
+        count = 0
+        away: dict[str, str] = {}
+        for page in self._jobs.pages(ended):
+            count += len(page.jobs) if self._dry_run else clear_retained(self._settings, page.jobs, away)
+        for why in away.values():
+            yield Finding(what="retained", why=why, done=None)
+        if away:
+            self._retained_again_at = time.monotonic() + _CLEAN_EVERY_NS / SECOND_NS
+        if not self._dry_run and os.path.isdir(self._inventory.home):
+            # A broker that is away is asked again for some weeks, not for ever.
+            noted_ns = max(since_ns, given_up_ns) if away else until_ns
+            replace_file(path, json.dumps({"retained_until_ns": noted_ns}).encode())
         if count:
             yield self._did(
                 "broker", f"{count} job{'s' if count > 1 else ''} ended long ago", "cleared of their last messages"
@@ -285,7 +289,7 @@ class Monitor:
             yield self._did(f"session {session.name}", why, "terminated, and its job failed")
             return
         ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=2.0)
-        fail_job(self._settings, self._jobs, current, "the agent's session died")
+        fail_job_in(self._settings, self._jobs, current, "the agent's session died")
         end_session(self._settings, self._inventory, current, State.TERMINATED, reason=why)
         more = f", {len(ended)} left-over process{'es' if len(ended) > 1 else ''} ended" if ended else ""
         yield Finding(what=f"session {session.name}", why=why, done=f"terminated{more}")
@@ -328,12 +332,24 @@ class Monitor:
                     except OwnershipLost:
                         continue
                 yield self._did(f"agent {session.agent_name}", "its lease is half over", "refreshed")
-            for decision in cleanup(directory, observer=Observer(self._settings.host), dry_run=self._dry_run):
-                if decision.action is not Action.KEEP:
-                    name = decision.entry.record.agent_name if decision.entry.record else decision.entry.agent_id
-                    yield self._did(f"agent {name}", decision.why, f"{decision.action}d")
+            for each in cleanup(self._settings, directory, dry_run=self._dry_run):
+                yield from self._cleaned(each)
         finally:
             directory.close()
+
+    def _cleaned(self, each: Decision | LeftOver) -> Iterator[Finding]:
+        if isinstance(each, LeftOver):
+            what = f"manifest {each.path}"
+            if each.error is None:
+                yield self._did(what, "it is of no agent", "removed")
+            else:
+                yield Finding(what=what, why=f"it is of no agent, but could not be removed: {each.error}", done=None)
+            return
+        what = f"agent {each.entry.record.agent_name if each.entry.record else each.entry.agent_id}"
+        if each.failed:
+            yield Finding(what=what, why=each.why, done=None)
+        elif each.action is not Action.KEEP:
+            yield self._did(what, each.why, f"{each.action}d")
 
     def _did(self, what: str, why: str, done: str) -> Finding:
         return Finding(what=what, why=why, done=f"would be {done}" if self._dry_run else done)

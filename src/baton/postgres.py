@@ -16,7 +16,7 @@ except ImportError:
     raise MissingExtra("postgres", "PostgreSQL") from None
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     Connection = psycopg.Connection[tuple[Any, ...]]
 
@@ -27,9 +27,18 @@ _LOCK_TIMEOUT_SEC: Final = 30
 class Database:
     """One schema of one database, and a connection to it that is opened when it is needed. The url may name the schema:
     postgresql://host/database?schema=team_a (default: baton); `suffix` is added to it. `tables` is what a new schema is
-    filled with, its `meta` table included, which holds `version`."""
+    filled with, its `meta` table included, which holds `version`; `later_indexes` are in it, too, by name, and
+    are added to a schema from before them."""
 
-    def __init__(self, url: str, *, tables: str, version: int, suffix: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        tables: str,
+        version: int,
+        suffix: str = "",
+        later_indexes: Mapping[str, str] | None = None,
+    ) -> None:
         self.where = hide_password(url) or ""
         self.url = url
         conninfo, schema = _split_schema(url)
@@ -37,6 +46,7 @@ class Database:
         self.schema = schema + suffix
         self._tables = tables
         self._version = version
+        self._later_indexes = later_indexes or {}
         self._open: Connection | None = None
 
     def close(self) -> None:
@@ -80,6 +90,10 @@ class Database:
         version = row[0] if row else 0
         if version > self._version:
             raise NewerSchema(self.where, version, self._version)
+        for name, statement in self._later_indexes.items():
+            there = raw.execute("SELECT to_regclass(%s)", [name]).fetchone()
+            if there is None or there[0] is None:
+                _try_to_index(raw, statement)
 
     def _make(self, raw: Connection) -> None:
         try:
@@ -116,6 +130,16 @@ class Database:
                 self.close()  # the next call connects again
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise RegistryUnavailable(f"{self.where}: {scrub_password(first_line, self.url)}") from error
+
+
+def _try_to_index(raw: Connection, statement: str) -> None:
+    """Without it we are only slower: nobody waits for it long, and whoever may not make it leaves it to others."""
+    try:
+        with raw.transaction():
+            raw.execute("SET LOCAL lock_timeout TO '1s'")
+            raw.execute(statement.encode())
+    except (pg.InsufficientPrivilege, pg.LockNotAvailable, pg.UniqueViolation, pg.DuplicateTable):
+        return  # or somebody else made it at this moment
 
 
 def server_now_ns(connection: Connection) -> int:

@@ -6,6 +6,7 @@ import os
 import time
 
 from baton.clock import SECOND_NS, parse_time
+from baton.fsio import outside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -32,13 +33,6 @@ def missing_results(job: Job, *, redact: Callable[[str], str], timeout_sec: floa
     if not problems and job.validate:
         problems += _failed_validation(job.validate, folder, timeout_sec, redact)
     return problems
-
-
-def outside(name: str, folder: str) -> bool:
-    """Whether a name leads out of the folder, also by a link."""
-    inside = os.path.realpath(folder)
-    path = os.path.realpath(os.path.join(inside, name))
-    return path != inside and not path.startswith(inside.rstrip("/") + "/")
 
 
 def _claimed_ns(job: Job) -> int | None:

@@ -8,12 +8,11 @@ import time
 from baton.agents.base import Mode
 from baton.errors import BatonError, JobNotFound, RegistryUnavailable, TmuxUnavailable
 from baton.model import TERMINAL, Status
-from baton.mqtt.publisher import send_unsent
 from baton.reconciler import Reconciler
-from baton.sessions.ending import end_job
+from baton.sessions.ending import fail_job
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import create_session, session_name
-from baton.sessions.model import State
+from baton.sessions.launch import create_session
+from baton.sessions.model import session_name
 from baton.sessions.stop import stop_session
 
 TYPE_CHECKING = False
@@ -63,6 +62,7 @@ class Worker:
         self.drain_sec = drain_sec
         self._log = log
         self._at_work: dict[str, int] = {}  # job: attempt
+        self._to_hand_back: dict[str, int] = {}  # those that did not begin, until the registry has heard of it
         self._next_poll = 0.0
         self._empty = False
         self.stopping = False
@@ -78,7 +78,8 @@ class Worker:
                 except RegistryUnavailable as error:
                     self._log(f"{error}; trying again")
                     self._next_poll = time.monotonic() + _POLL_SEC
-                if not self._at_work and (self._left == 0 or (self._empty and self._until_empty)):
+                idle = not self._at_work and not self._to_hand_back
+                if idle and (self._left == 0 or (self._empty and self._until_empty)):
                     return
                 time.sleep(_LOOK_SEC)
             self._drain()
@@ -105,42 +106,44 @@ class Worker:
         self._log(f"job {job.job_id}: attempt {job.attempt} begins")
         try:
             self._start(job)
-        except (TmuxUnavailable, RegistryUnavailable):
-            self._hand_back(job.job_id, job.attempt)  # no fault of the job: the next would fare no better
-            raise
-        except BatonError as error:
-            self._fail(job, str(error))
         except BaseException:
-            self._hand_back(job.job_id, job.attempt)
+            # No fault of the job: the next would fare no better.
+            self._to_hand_back[job.job_id] = self._at_work.pop(job.job_id)
+            if self._left is not None:
+                self._left += 1
+            self._empty = False
+            self._hand_back_not_begun()
             raise
         return True
 
     def _start(self, job: Job) -> None:
-        create_session(
-            self._settings,
-            self._inventory,
-            session_name(job),
-            agent=self._agent or job.agent,
-            workdir=job.workdir or self._workdir,
-            mode=self._mode,
-            job_id=job.job_id,
-            attempt=job.attempt,
-            yolo=self._yolo,
-        )
+        try:
+            create_session(
+                self._settings,
+                self._inventory,
+                session_name(job),
+                agent=self._agent or job.agent,
+                workdir=job.workdir or self._workdir,
+                mode=self._mode,
+                job_id=job.job_id,
+                attempt=job.attempt,
+                yolo=self._yolo,
+            )
+        except (TmuxUnavailable, RegistryUnavailable):
+            raise
+        except BatonError as error:
+            self._fail(job, str(error))
 
     def _fail(self, job: Job, why: str) -> None:
         self._log(f"job {job.job_id}: {why}")
-        if end_job(self._jobs, job.job_id, job.attempt, why):
-            try:
-                send_unsent(self._jobs, self._settings, job, tries=1)
-            except BatonError:
-                pass  # the registry has it
+        fail_job(self._settings, self._jobs, job, job.attempt, why)
 
     def _look(self) -> None:
         """Jobs that have ended, or are no longer ours, make room."""
+        self._hand_back_not_begun()
         for job_id, attempt in list(self._at_work.items()):
             # In this order: a runner says what came of the job before its session ends.
-            lives = self._session_of(job_id) is not None
+            lives = self._inventory.made_for(job_id) is not None
             try:
                 job = self._jobs.get_job(job_id)
             except JobNotFound as error:
@@ -157,35 +160,39 @@ class Worker:
             self.done += 1
             self._log(f"job {job_id}: {job.status}")
 
-    def _session_of(self, job_id: str) -> str | None:
-        for session in self._inventory.all(State.RUNNING):
-            if session.made_for == job_id:
-                return session.name
-        return None
-
     def _drain(self) -> None:
         began = time.monotonic()
-        while self._at_work and time.monotonic() - began < self.drain_sec:
+        while (self._at_work or self._to_hand_back) and time.monotonic() - began < self.drain_sec:
             try:
                 self._look()
             except RegistryUnavailable as error:
                 self._log(str(error))
             time.sleep(_LOOK_SEC)
-        for job_id, attempt in list(self._at_work.items()):
+        for job_id, attempt in self._at_work.items():
             self._hand_back(job_id, attempt)
+
+    def _hand_back_not_begun(self) -> None:
+        for job_id, attempt in list(self._to_hand_back.items()):
+            try:
+                self._jobs.release(job_id, attempt=attempt, reason="its session could not be started")
+                self._log(f"job {job_id}: handed back")
+            except RegistryUnavailable:
+                return  # which was told when the session could not be started; the next look tries again
+            except BatonError as error:
+                self._log(str(error))  # it was taken from us meanwhile
+            del self._to_hand_back[job_id]
 
     def _hand_back(self, job_id: str, attempt: int) -> None:
         """The job first: its runner can then say nothing more about it."""
+        why = "the worker stopped"
         try:
-            self._jobs.release(job_id, attempt=attempt, reason="the worker stopped")
+            self._jobs.release(job_id, attempt=attempt, reason=why)
             self._log(f"job {job_id}: handed back")
         except BatonError as error:
             self._log(str(error))
-        name = self._session_of(job_id)
-        if name is not None:
+        session = self._inventory.made_for(job_id)
+        if session is not None:
             try:
-                stop_session(
-                    self._settings, self._inventory, self._jobs, name, reason="the worker stopped", grace_sec=3.0
-                )
+                stop_session(self._settings, self._inventory, self._jobs, session.name, reason=why, grace_sec=3.0)
             except BatonError as error:
                 self._log(str(error))

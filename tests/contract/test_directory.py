@@ -13,7 +13,7 @@ import pytest
 
 from baton.directory import ownership
 from baton.directory.base import State
-from baton.directory.cleanup import Action, Observer, cleanup
+from baton.directory.cleanup import Action, Observer, cleanup_entries
 from baton.directory.control import control_target
 from baton.directory.files import FileDirectory
 from baton.directory.names import Names, derived_id
@@ -166,7 +166,7 @@ def test_a_lease_that_makes_no_sense_is_refused(directory, lease_ns):
 @pytest.mark.parametrize("grace_sec", [float("nan"), float("inf"), -1])
 def test_a_grace_period_that_makes_no_sense_is_refused(directory, grace_sec):
     with pytest.raises(InvalidValue, match="grace_sec must be"):
-        list(cleanup(directory, observer=None, grace_sec=grace_sec))
+        list(cleanup_entries(directory, observer=None, grace_sec=grace_sec))
 
 
 def test_an_expired_name_is_free_for_another_generation(directory):
@@ -334,7 +334,7 @@ def test_one_bad_record_hides_no_other(store, directory):
     assert find(directory, "good").record == good
     states = {entry.agent_id: entry.state for entry in directory.all()}
     assert states == {"bad": State.MALFORMED, derived_id("HOUMAO-gpu"): State.MALFORMED, good.agent_id: State.FRESH}
-    list(cleanup(directory, observer=None))
+    list(cleanup_entries(directory, observer=None))
 
 
 def test_a_malformed_record_does_not_block_its_name(store, directory):
@@ -349,7 +349,7 @@ def test_a_record_of_a_newer_baton_is_not_overwritten(store, directory):
     assert find(directory, "gpu").reason is Reason.NEWER
     with pytest.raises(AgentTaken, match="newer baton"):
         ownership.publish(directory, record(directory))
-    assert [each.action for each in cleanup(directory, observer=None, grace_sec=0)] == [Action.KEEP]
+    assert [each.action for each in cleanup_entries(directory, observer=None, grace_sec=0)] == [Action.KEEP]
     ownership.publish(directory, record(directory), takeover=True)
 
 
@@ -358,7 +358,7 @@ def test_a_record_of_a_newer_baton_is_not_overwritten(store, directory):
 
 def actions(directory, **more):
     more = {"observer": None, "grace_sec": 300} | more
-    return {each.entry.agent_id: each.action for each in cleanup(directory, **more)}
+    return {each.entry.agent_id: each.action for each in cleanup_entries(directory, **more)}
 
 
 def test_cleanup_removes_what_expired_before_the_grace_period_and_nothing_else(store, directory):
@@ -376,7 +376,7 @@ def test_cleanup_removes_what_expired_before_the_grace_period_and_nothing_else(s
 def test_cleanup_sets_malformed_records_aside_after_the_grace_period(store, directory):
     store.write("young", "HOUMAO-young", b"rubbish")
     store.write("old", "HOUMAO-old", b"rubbish", age_sec=400)
-    decisions = {each.entry.agent_id: each for each in cleanup(directory, observer=None)}
+    decisions = {each.entry.agent_id: each for each in cleanup_entries(directory, observer=None)}
     assert decisions["young"].action is Action.KEEP
     assert decisions["old"].action is Action.QUARANTINE
     assert {entry.agent_id for entry in directory.all()} == {"young"}
@@ -428,7 +428,9 @@ def test_cleanup_beside_a_thousand_publications_deletes_nothing_fresh(store):
         directory = store.another()
         removed = 0
         while not publishing.done():
-            removed += sum(each.action is Action.REMOVE for each in cleanup(directory, observer=None, grace_sec=0))
+            removed += sum(
+                each.action is Action.REMOVE for each in cleanup_entries(directory, observer=None, grace_sec=0)
+            )
         directory.close()
         publishing.result()
     assert done
@@ -632,7 +634,7 @@ def test_what_is_no_folder_is_set_aside_and_blocks_nothing(files, tmp_path, put)
     assert files.get("trap").state is State.MALFORMED
     mine = ownership.publish(files, record(files, "again", agent_id="again", generation="g2"))
     assert files.get("again").record == mine
-    decided = {each.entry.agent_id: each for each in cleanup(files, observer=None, grace_sec=0)}
+    decided = {each.entry.agent_id: each for each in cleanup_entries(files, observer=None, grace_sec=0)}
     assert decided["trap"].action is Action.QUARANTINE
     assert not os.path.lexists(files.folder_of("trap"))
     assert (elsewhere / "record.json").read_bytes() == theirs.content(), "somebody else's file"
@@ -658,7 +660,7 @@ def test_one_entry_that_cannot_be_removed_stops_no_other(files, monkeypatch):
         real(entry)
 
     monkeypatch.setattr(files, "remove", remove)
-    decided = {each.entry.agent_id: each for each in cleanup(files, observer=None)}
+    decided = {each.entry.agent_id: each for each in cleanup_entries(files, observer=None)}
     assert [decided[name].action for name in "abc"] == [Action.REMOVE, Action.KEEP, Action.REMOVE]
     assert [decided[name].failed for name in "abc"] == [False, True, False]
     assert "could not remove it: /some/place: Permission denied" in decided["b"].why
@@ -688,7 +690,7 @@ def test_a_shared_record_without_its_host_is_nobodys_neighbour(shared):
     directory = shared.directory
     lost = record(directory, age_ns=2 * HOUR, lease_ns=HOUR).replace(host=None)
     plant(directory, lost)
-    decided = list(cleanup(directory, observer=Observer("here"), grace_sec=0))
+    decided = list(cleanup_entries(directory, observer=Observer("here"), grace_sec=0))
     assert decided[0].action is Action.KEEP
     assert "it is on a host that is not named" in decided[0].why
     with pytest.raises(RemoteAgent, match="not named"):
@@ -706,7 +708,7 @@ def test_a_row_whose_id_is_none_is_passed_over(shared):
         connection.execute("INSERT INTO live_agents VALUES (%s, 'HOUMAO-gpu', 0, '{}')", [f"../{number}"])
     assert [entry.agent_id for entry in directory.all()] == [mine.agent_id]
     assert find(directory, "gpu").record == mine
-    assert len(list(cleanup(directory, observer=None, grace_sec=0))) == 1
+    assert len(list(cleanup_entries(directory, observer=None, grace_sec=0))) == 1
 
 
 def test_a_server_that_isolates_more_by_default_stops_nobody(shared, postgres):

@@ -12,6 +12,7 @@ from baton.errors import EventRefused, IllegalTransition, InvalidValue, JobNotFo
 from baton.model import EventName, Job, Status, new_job
 from baton.registry.listing import JobFilter
 from baton.registry.results import Entry
+from support.backends import spoil
 
 LABEL = "tmux:claude"
 LEASE = 30.0
@@ -110,6 +111,13 @@ class TestPicking:
         moment = clock.wall_ns()
         jobs = [registry.register_job(new_job("x", now_ns=moment, agent="x", agent_session=LABEL)) for _ in range(9)]
         assert [pick(registry).job_id for _ in jobs] == sorted(job.job_id for job in jobs)
+
+    def test_a_record_that_does_not_fit_blocks_nobody(self, registry, add, url):
+        bad, good = add(), add()
+        spoil(url, bad.job_id)
+        assert pick(registry).job_id == good.job_id
+        assert pick(registry) is None
+        assert [error.job_id for error in registry.list_jobs().bad] == [bad.job_id]
 
     def test_labels_do_not_see_each_other(self, registry, add):
         mine, other = add(), add(agent_session="tmux:claude2")
@@ -339,6 +347,18 @@ class TestLeases:
         assert len(registry.expire_leases(limit=3)) == 3
         assert len(registry.expire_leases(limit=3)) == 1
         assert registry.stats()["running"] == 1
+
+    def test_records_that_do_not_fit_block_nobody(self, registry, add, clock, url):
+        first, second, good = (add(max_attempts=2) for _ in range(3))
+        for _ in range(3):
+            pick(registry, lease_sec=LEASE)
+            clock.advance(1)
+        spoil(url, first.job_id)
+        spoil(url, second.job_id)
+        clock.advance(LEASE + 1)
+        assert [change.after.job_id for change in registry.expire_leases(limit=1)] == [good.job_id]
+        assert registry.expire_leases(limit=1) == []
+        assert {error.job_id for error in registry.list_jobs().bad} == {first.job_id, second.job_id}
 
     def test_a_finished_job_cannot_be_renewed(self, registry, add):
         job = add()

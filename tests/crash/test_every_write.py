@@ -411,7 +411,7 @@ class LogJudge:
             return "lost", f"{len(lines)} of {len(self._new)} lines"
         if lines not in (self._old, self._new):
             return "half", f"{len(lines)} lines, which are not those that were written"
-        damage = audit.verify_log(LOGGED_JOB, self._logs_dir).damage if lines else []
+        damage = audit.verify_log(LOGGED_JOB, self._logs_dir).damage
         return ("half", f"{damage}") if damage else None
 
     def _goes_on(self, mended: bool) -> tuple[str, str] | None:

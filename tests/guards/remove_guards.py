@@ -34,7 +34,7 @@ AT_ONCE = 2
 class Guard(NamedTuple):
     name: str
     file: str  # below src/baton
-    there: str  # must stand there exactly once
+    there: str  # wherever it stands
     instead: str
     tests: str  # what must fail without it
 

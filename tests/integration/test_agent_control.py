@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from baton.directory.cleanup import Action, Observer, cleanup
+from baton.directory.cleanup import Action, Observer, cleanup_entries
 from baton.directory.control import control_target
 from baton.directory.files import FileDirectory
 from baton.directory.names import derived_id
@@ -189,7 +189,7 @@ def publish(directory, name, session, socket, *, host="here", expired=True, pid=
 def decisions(directory, **more):
     return {
         each.entry.agent_id: (each.action, each.why)
-        for each in cleanup(directory, observer=Observer("here"), **({"grace_sec": 0} | more))
+        for each in cleanup_entries(directory, observer=Observer("here"), **({"grace_sec": 0} | more))
     }
 
 

@@ -16,11 +16,14 @@ from baton.clock import format_time
 from baton.config import Settings
 from baton.directory import open_directory, ownership
 from baton.jobs import open_jobs
+from baton.manifest import Manifest
 from baton.model import Status
 from baton.monitor import Monitor
 from baton.processes import started_at
 from baton.sessions.inventory import Inventory
 from baton.sessions.model import Session, State
+from support.backends import spoil
+from support.brokers import free_port
 from support.office import Office, wait_until
 
 BURIED = "terminated, 1 left-over process ended"
@@ -250,6 +253,33 @@ def test_the_lease_of_a_live_agent_is_kept_up_and_that_of_a_dead_one_is_not(offi
     office("session", "stop", "gpu")
 
 
+def test_what_is_left_over_in_the_directory_goes_and_what_cannot_go_is_told(office, watch):
+    state = watch.settings.state_dir
+    for name in ("a", "b"):
+        folder = os.path.join(state, "registry", "live_agents", name)
+        os.makedirs(folder)
+        os.utime(folder, (1, 1))
+    os.makedirs(os.path.join(state, "registry", "locks", "b"))
+    path = os.path.join(state, "manifests", "gpu.g1.json")
+    os.makedirs(os.path.dirname(path))
+    Manifest(
+        agent_name="HOUMAO-gpu", agent_id="gpu", generation_id="g1", backend="tmux", tool="shell", session_name="gpu",
+        socket=None, host=watch.settings.host, workdir=None, pane_pid=os.getpid(), pane_started=1,
+    ).write(path)  # fmt: skip
+    os.utime(path, (1, 1))
+    manifest = (f"manifest {path}", "it is of no agent")
+    assert [each for each in watch.sweep(dry_run=True) if each[0] in ("agent a", manifest[0])] == [
+        ("agent a", "its record is missing", "would be removed"),
+        (*manifest, "would be removed"),
+    ]
+    found = {what: (why, done) for what, why, done in watch.sweep()}
+    assert found["agent a"] == ("its record is missing", "removed")
+    assert found["agent b"][0].startswith("could not remove it: ")
+    assert found["agent b"][1] is None
+    assert found[manifest[0]] == (manifest[1], "removed")
+    assert not os.path.exists(path)
+
+
 def left_sec(directory, session):
     return (directory.get(session.agent_id).record.expires_ns() - directory.now_ns()) / 10**9
 
@@ -283,8 +313,25 @@ def test_what_is_unsent_is_sent_in_order(sending, broker):
     assert '"seq":4' in payload.replace(" ", "")  # the last word stays with the broker
 
 
-def ended_with_progress(jobs):
-    job_id = jobs.register_job("x", agent="a").job_id
+def test_a_broker_that_is_gone_and_a_record_that_does_not_fit_keep_nobody_elses_events(sending, broker, clock):
+    jobs, monitor = sending
+    away = {"host": "127.0.0.1", "port": free_port(), "tls": False}
+    lost = [ended_with_progress(jobs, broker=away) for _ in range(2)]
+    bad, good = ended_with_progress(jobs), ended_with_progress(jobs)
+    spoil(jobs.registry.url, bad)
+    found = {each.what: each.done for each in monitor.sweep()}
+    assert found == {f"job {lost[0]}": None, f"job {bad}": None, f"job {good}": "sent"}
+    assert {event.job_id for event in jobs.unsent_events()} == {*lost, bad}
+    clock.ahead_sec = 8 * 86400
+    assert {each.what: each.done for each in monitor.sweep()}.items() >= {
+        ("broker", "cleared of their last messages"),
+        ("retained", None),
+    }
+    assert heard(broker, jobs.get_job(good).events_topic, 1) == ""
+
+
+def ended_with_progress(jobs, **fields):
+    job_id = jobs.register_job("x", agent="a", **fields).job_id
     for event in ("started", "progress", "progress", "completed"):
         jobs.record_event(job_id, event)
     return job_id

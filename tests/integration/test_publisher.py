@@ -499,11 +499,11 @@ def test_the_deadlines_are_those_of_the_contract():
         ({"MQTT_BROKER": "no-such-host.invalid"}, "MQTT_TLS=1"),
         ({"MQTT_BROKER": "no-such-host.invalid", "MQTT_TLS": "1"}, "cannot be looked up"),
         ({"MQTT_BROKER": "no-such-host.invalid", "BATON_ALLOW_PLAINTEXT": "1"}, "cannot be looked up"),
-        ({"MQTT_BROKER": "192.0.2.1"}, "--allow-plaintext"),
-        ({"MQTT_BROKER": "localhost.evil.invalid"}, "--allow-plaintext"),
-        ({"MQTT_BROKER": "127.evil.invalid"}, "--allow-plaintext"),
-        ({"MQTT_BROKER": "::1234:5678"}, "--allow-plaintext"),
-        ({"MQTT_BROKER": "::ffff:192.0.2.1"}, "--allow-plaintext"),
+        ({"MQTT_BROKER": "192.0.2.1"}, "BATON_ALLOW_PLAINTEXT=1"),
+        ({"MQTT_BROKER": "localhost.evil.invalid"}, "BATON_ALLOW_PLAINTEXT=1"),
+        ({"MQTT_BROKER": "127.evil.invalid"}, "BATON_ALLOW_PLAINTEXT=1"),
+        ({"MQTT_BROKER": "::1234:5678"}, "BATON_ALLOW_PLAINTEXT=1"),
+        ({"MQTT_BROKER": "::ffff:192.0.2.1"}, "BATON_ALLOW_PLAINTEXT=1"),
     ],
 )
 def test_a_broker_elsewhere_is_not_talked_to_in_the_open(settings_for, env, words):

@@ -9,13 +9,18 @@ import time
 
 import pytest
 
+from baton.agents.base import Mode
 from baton.config import Settings
 from baton.errors import RunnerDied, TmuxUnavailable
+from baton.fsio import read_file
 from baton.jobs import open_jobs
 from baton.model import new_job
 from baton.processes import MARKER, end_processes, is_alive, marked_processes, this_process
 from baton.sessions import handover
 from baton.sessions.ending import end_job
+from baton.sessions.inventory import Inventory
+from baton.sessions.launch import RUNNER_LOG, read_begun
+from baton.sessions.model import Session, State
 from baton.tmux import Tmux
 from support.office import Office, wait_until
 
@@ -75,6 +80,42 @@ def test_a_job_that_was_handed_back_can_still_be_ended(tmp_path):
         assert jobs.get_job(job.job_id).status == "error"
         (said,) = jobs.events_after(job.job_id, 0)
         assert b"nobody begins it again" in said.payload
+
+
+def test_whoever_held_a_job_that_was_handed_back_cannot_end_it(tmp_path):
+    settings = Settings({"home": str(tmp_path)}, env={"HOME": str(tmp_path)})
+    with open_jobs(settings) as jobs:
+        draft = new_job("x", now_ns=time.time_ns(), agent="shell", agent_session="q", max_attempts=2)
+        job = jobs.register_many([draft])[0]
+        held = jobs.pick_pending("q").attempt
+        jobs.release(job.job_id)
+        assert not end_job(jobs, job.job_id, held, "my session died")
+        assert jobs.get_job(job.job_id).status == "pending"
+        assert not jobs.events_after(job.job_id, 0)
+
+
+@pytest.mark.parametrize(
+    ("env", "why", "logged"),
+    [
+        ({"BATON_LEASE_SEC": "0"}, "BATON_LEASE_SEC must be at least 1, not 0", None),
+        ({}, "the runner failed: FileNotFoundError", "Traceback"),
+    ],
+)
+def test_a_runner_that_cannot_begin_says_why(tmp_path, env, why, logged):
+    home = {"HOME": str(tmp_path), "BATON_HOME": str(tmp_path)}
+    inventory = Inventory(Settings({}, home))
+    known = {"name": "gpu", "session_id": "0" * 16, "state": State.RUNNING, "mode": Mode.INTERACTIVE, "agent": "shell"}
+    session = Session(**dict.fromkeys(Session.__slots__) | known)
+    inventory.add(session)
+    folder = inventory.folder_of(session)
+    os.makedirs(folder)
+    handover.prepare(folder)
+    runner = subprocess.Popen([sys.executable, "-P", "-m", "baton.sessions.runner", folder], stdout=subprocess.DEVNULL)
+    handover.send(folder, home | env, runner.pid)
+    assert runner.wait(30) == 1
+    assert why in read_begun(folder)["failed"]
+    log = os.path.join(folder, RUNNER_LOG)
+    assert not os.path.exists(log) if logged is None else logged in read_file(log).decode()
 
 
 def test_a_stop_that_is_killed_leaves_no_immortal_session(office):

@@ -11,6 +11,7 @@ import time
 import pytest
 
 from baton import audit
+from baton import jobs as jobs_module
 from baton.broker.address import broker_address
 from baton.config import Settings
 from baton.jobs import open_jobs
@@ -125,6 +126,17 @@ def test_events_that_no_broker_brings_are_found_in_the_registry(jobs, settings, 
         publish_event(jobs, settings, job.job_id, event, tries=1)
     assert listener.finish() == [1, 2, 3]
     assert any("lost the broker" in line for line in listener.lines)
+
+
+def test_a_state_folder_that_cannot_be_used_leaves_the_registry_to_listen_to(jobs, tmp_path, broker):
+    (tmp_path / "file").touch()
+    nowhere = {"BATON_STATE_DIR": str(tmp_path / "file")}
+    settings = Settings(env={"HOME": str(tmp_path)} | broker.env | nowhere)
+    job = jobs.register_job("x", agent="a")
+    listener = Listener(settings, [job.job_id])
+    publish_event(jobs, settings, job.job_id, "completed")
+    assert listener.finish() == [1]
+    assert "listening to the registry alone" in listener.lines[0]
 
 
 def test_a_broker_that_comes_back_is_named(jobs, settings, broker):
@@ -287,7 +299,7 @@ def test_following_without_a_broker_misses_no_job(jobs, settings, broker):
 
 
 def test_following_begins_with_more_than_a_page(jobs, settings, monkeypatch):
-    monkeypatch.setattr(subscriber, "_PAGE", 3)
+    monkeypatch.setattr(jobs_module, "_PAGE", 3)
     ids = [jobs.register_job("x", agent="a").job_id for _ in range(8)]
     for job_id in ids:
         jobs.record_event(job_id, "started")

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import sqlite3
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import psycopg
 
 from baton.registry.files import FileRegistry
 from baton.registry.postgres import PostgresRegistry
@@ -38,3 +43,20 @@ def clocked_registry(url: str, clock: FakeClock) -> Registry:
     if scheme == "file":
         return FileRegistry(path, clock=clock)
     return ClockedPostgres(url, clock=clock)
+
+
+def spoil(url: str, job_id: str) -> None:
+    """Makes the record of that job one that does not fit, behind the registry's back."""
+    scheme, _, path = url.partition(":")
+    if scheme == "file":
+        record = Path(path, f"{job_id}.json")
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"broker": "nonsense"}))
+    elif scheme == "sqlite":
+        raw = sqlite3.connect(path)
+        raw.execute("UPDATE jobs SET broker = 'nonsense' WHERE job_id = ?", [job_id])
+        raw.commit()
+        raw.close()
+    else:
+        server, _, schema = url.partition("&schema=")
+        with psycopg.connect(server) as raw:
+            raw.execute(f"UPDATE {schema}.jobs SET broker = 'nonsense' WHERE job_id = %s", [job_id])

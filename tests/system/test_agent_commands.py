@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from baton.manifest import Manifest
 from support.command import BATON, Baton, interruptible
 from support.postgres import PostgresServer
 
@@ -155,6 +156,25 @@ def test_cleanup_goes_on_after_what_it_cannot_remove_and_says_so(tmp_path, tmux)
     done = baton("agent", "cleanup", code=1)
     assert [line.split("\t")[:2] for line in done.out.splitlines()] == [["remove", "a"], ["keep", "b"], ["remove", "c"]]
     assert "could not remove it" in done.out
+
+
+def test_a_manifest_that_cannot_be_removed_stops_no_other_and_is_told(tmp_path):
+    baton = Baton(tmp_path, BATON_HOST="here")
+    state = os.path.join(baton.folder, ".local/state/baton")
+    os.makedirs(os.path.join(state, "manifests"))
+    os.makedirs(os.path.join(state, "registry", "locks", "a"))
+    for name in ("a", "b"):
+        path = os.path.join(state, "manifests", f"{name}.g.json")
+        Manifest(
+            agent_name=f"HOUMAO-{name}", agent_id=name, generation_id="g", backend="tmux", tool="shell",
+            session_name=name, socket=None, host="here", workdir=None, pane_pid=os.getpid(), pane_started=1,
+        ).write(path)  # fmt: skip
+        os.utime(path, (1, 1))
+    told = baton("agent", "cleanup", code=1).err.splitlines()
+    assert "could not remove" in told[0]
+    assert "a.g.json, the manifest of no agent: " in told[0]
+    assert told[1].startswith("removed ")
+    assert os.listdir(os.path.join(state, "manifests")) == ["a.g.json"]
 
 
 def test_list_and_show_tell_verdict_and_reason(baton, tmux):

@@ -51,20 +51,6 @@ class TestStores:
         assert registry.stats()["pending"] == 11
         registry.close()
 
-    def test_a_row_that_does_not_fit_blocks_nobody(self, tmp_path):
-        registry = open_url(f"sqlite:{tmp_path}/registry.db")
-        bad, good = registry.register_many([draft(), draft()])
-        registry.close()
-        raw = sqlite3.connect(tmp_path / "registry.db")
-        raw.execute("UPDATE jobs SET broker = 'nonsense' WHERE job_id = ?", [bad.job_id])
-        raw.commit()
-        raw.close()
-        assert registry.pick_pending("tmux:a", holder="me", lease_sec=60).job_id == good.job_id
-        assert registry.pick_pending("tmux:a", holder="me") is None
-        assert registry.expire_leases() == []
-        assert [error.job_id for error in registry.list_jobs().bad] == [bad.job_id]
-        registry.close()
-
     def test_odd_things_in_place_of_records(self, tmp_path):
         registry = open_url(f"file:{tmp_path}")
         job = registry.register_job(draft())
@@ -122,6 +108,15 @@ class TestStores:
         registry.record_event(job.job_id, api.EventName.COMPLETED)
         assert [event.seq for event in registry.unsent_events()] == [2]
 
+    def test_a_disk_that_cannot_be_read_is_what_is_complained_about(self, tmp_path):
+        registry = open_url(f"sqlite:{tmp_path}/registry.db")
+        registry.register_job(draft())
+        with pytest.raises(RegistryUnavailable, match="disk I/O error"), registry._reading() as tx:
+            tx.raw.execute("ROLLBACK")  # as SQLite does then
+            raise sqlite3.OperationalError("disk I/O error")
+        assert registry.stats()["pending"] == 1
+        registry.close()
+
     def test_a_reader_without_rights_sees_what_is_there_now(self, tmp_path):
         registry = open_url(f"sqlite:{tmp_path}/registry.db")
         job = registry.register_job(draft())
@@ -158,6 +153,24 @@ def _refusing():
 
 
 class TestPostgres:
+    def test_a_schema_from_before_an_index_gets_it(self, postgres):
+        url = postgres.new_url()
+        schema = url.rpartition("=")[2]
+        registry = open_url(url)
+        registry.register_job(draft())
+        registry.close()
+        with psycopg.connect(postgres.url, autocommit=True) as raw:
+            raw.execute(f"DROP INDEX {schema}.jobs_updated")
+            assert registry.stats()["pending"] == 1
+            (found,) = raw.execute("SELECT to_regclass(%s)", [f"{schema}.jobs_updated"]).fetchone()
+            assert found is not None
+            registry.close()
+            raw.execute(f"DROP INDEX {schema}.jobs_updated")
+            with raw.transaction():
+                raw.execute(f"LOCK TABLE {schema}.jobs IN ROW EXCLUSIVE MODE")  # somebody writes
+                assert registry.stats()["pending"] == 1
+        registry.close()
+
     def test_strangers_in_the_schema_are_not_dropped(self, tmp_path, postgres):
         source = open_url(f"file:{tmp_path}")
         source.register_job(draft())

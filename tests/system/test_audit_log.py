@@ -98,6 +98,22 @@ class TestTampering:
         log.write_bytes(b"")
         assert "cut short" in self.verify(baton, job)
 
+    def test_a_log_that_was_removed(self, baton, job, log):
+        log.unlink()
+        assert "events.ndjson is missing" in self.verify(baton, job)
+        (log.parent / "status.json").unlink()
+        assert "events.ndjson is missing" in self.verify(baton, job)
+        (log.parent / "meta.json").unlink()
+        assert "no line yet" in baton("logs", job, "--verify").err  # as far as a crash may leave it
+
+    def test_a_log_that_cannot_be_read_is_neither_whole_nor_cut(self, baton, job, log):
+        (log.parent / "status.json").unlink()
+        log.unlink()
+        log.symlink_to(log)
+        said = self.verify(baton, job)
+        assert "events.ndjson" in said
+        assert "tampered" not in said
+
     def test_a_cut_stays_visible_after_the_log_goes_on(self, job, log):
         log.write_bytes(b"".join(lines_of(log)[:-1]))
         logs_dir = str(log.parent.parent)

@@ -70,6 +70,13 @@ def test_jobs_that_are_there_are_offered(baton, shell):
     assert job in in_shell(baton, shell, typed(shell, "baton", "get", job[:3]))
 
 
+@pytest.mark.parametrize("shell", ["bash", "fish"])
+def test_values_are_offered_where_they_belong(baton, shell):
+    assert in_shell(baton, shell, typed(shell, "baton", "status", "x", "--set", "run")) == ["running"]
+    assert in_shell(baton, shell, typed(shell, "baton", "submit", "x", "--agent", "sh")) == ["shell"]
+    assert "running" not in in_shell(baton, shell, typed(shell, "baton", "broker", "check", "--set", "run"))
+
+
 def test_every_verb_is_in_it(baton):
     from baton.cli.main import VERBS
 

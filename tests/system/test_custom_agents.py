@@ -118,6 +118,22 @@ def test_its_output_is_read_as_the_config_file_says(baton):
     assert (record["status"], record["detail"]) == ("error", "no time")
 
 
+@pytest.mark.parametrize(
+    ("said", "when"),
+    [("done", "though it had said that the job was done"), ("-", "before it said that the job was done")],
+)
+def test_what_it_said_and_how_it_ended_are_both_told(baton, said, when):
+    configure(
+        baton,
+        f'headless = ["sh", "-c", "echo {said}; exit 3", "{{prompt}}"]',
+        "exit_is_verdict = false",
+        "[agents.parrot.output]",
+        "finished = '^done'",
+    )
+    record = done(baton, "x", "--headless")
+    assert (record["status"], record["detail"]) == ("error", f"parrot ended with exit code 3 {when}")
+
+
 def test_an_id_of_our_choice_is_the_one_it_goes_on_with(baton):
     configure(
         baton,

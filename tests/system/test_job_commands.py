@@ -33,6 +33,32 @@ def default(tmp_path):
     return Baton(tmp_path)
 
 
+def test_an_agent_has_one_queue_however_it_is_called(default):
+    job = default("register", "x", "--agent", "claude").text
+    assert default("list", "--agent", "claude", "--json").json[0]["agent"] == "claude-code"
+    picked = default("pick", "--agent", "claude-code", "--json", BATON_HOST="elsewhere").json
+    assert picked["job_id"] == job
+    assert picked["claimed_by"].startswith("elsewhere:")
+
+
+@pytest.mark.parametrize("name", ["registry", "directory"])
+def test_doctor_sees_a_password_that_others_can_read(default, tmp_path, name):
+    config = tmp_path / "baton.toml"
+    config.write_text(f'{name} = "postgresql://me:hunter2@127.0.0.1:1/x"')
+    config.chmod(0o644)
+    told = default("doctor", code=None, BATON_CONFIG=str(config)).out
+    assert f"{config} holds a password and can be read by others" in told
+    assert "hunter2" not in told
+    config.chmod(0o600)
+    assert "holds a password" not in default("doctor", code=None, BATON_CONFIG=str(config)).out
+
+
+def test_a_monitor_that_cannot_look_says_so(default, tmp_path):
+    (tmp_path / "registry.db").write_text("no database at all" * 50)
+    done = default("monitor", "--once", "--registry", f"sqlite:{tmp_path}/registry.db", code=1)
+    assert "not a SQLite database" in done.out
+
+
 def test_the_lines_of_the_seeds(baton):
     job = baton(
         "register", "--prompt", "…", "--agent", "claude-code", "--agent-session", "tmux:claude",
@@ -139,6 +165,7 @@ class TestRegister:
             [], ["frobnicate"], ["register"], ["register", "a", "--prompt", "b"],
             ["register", "x", "--timeout", "soon"],
             ["get", "--nonsense"], ["registry"], ["registry", "migrate"], ["config"], ["--home"], ["list", "--js"],
+            ["register", "x", "--workdir=--"], ["register", "--workdir=--", "--", "x"],
         ],
     )  # fmt: skip
     def test_a_wrong_command_line_exits_with_64(self, default, tmp_path, arguments):
@@ -473,6 +500,11 @@ def test_options_may_stand_in_front_of_the_verb(default, tmp_path):
     assert len(default("list", "--json", BATON_HOME="elsewhere").json) == 2
     assert default("list").out == ""
     assert len(default("list", "--registry-dir", "elsewhere/jobs", BATON_REGISTRY="file:nowhere").out.splitlines()) == 2
+
+
+def test_json_may_be_asked_for_in_front_of_the_action(default):
+    for verb, action in (("registry", "stats"), ("session", "list"), ("skills", "list"), ("agent", "list")):
+        assert default(verb, "--json", action).json == default(verb, action, "--json").json
 
 
 def test_help_of_every_verb(default):

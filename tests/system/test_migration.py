@@ -166,3 +166,15 @@ def test_a_registry_moved_to_another_folder_is_followed(tmp_path):
     assert out.strip() == later or (waiting.returncode == 1 and "moved to" in err)
     baton("registry", "migrate", "--to", "sqlite:.hermes/jobs/registry.db")
     assert len(baton("list").out.splitlines()) == 2
+
+
+def test_an_interrupted_migration_is_finished_and_said_in_json(tmp_path):
+    baton = Baton(tmp_path)
+    folder = f"{tmp_path}/.hermes/jobs"
+    job = baton("register", "x", "--registry", f"file:{folder}").text
+    source, target = open_url(f"file:{folder}"), open_url(f"sqlite:{folder}/registry.db")
+    target.import_entries(list(source.export()))
+    target.close()
+    done = baton("registry", "migrate", "--to", f"sqlite:{folder}/registry.db", "--json").json
+    assert (done["jobs"], done["from"], done["to"]) == (0, "file:.hermes/jobs", "sqlite:.hermes/jobs/registry.db")
+    assert baton("status", job).text == "pending"

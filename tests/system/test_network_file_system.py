@@ -29,3 +29,11 @@ def test_it_is_refused_unless_insisted_on(share, registry):
     job = baton("register", "x", *registry, "--allow-network-fs").text
     assert baton("status", job, *registry, BATON_ALLOW_NETWORK_FS="1").text == "pending"
     assert "network file system" in baton.refused("status", job, *registry)
+
+
+def test_doctor_knows_what_was_insisted_on(share):
+    baton = Baton(share)
+    assert "broken   file system: " in baton("doctor", code=1).out
+    assert "warning  file system: " in baton("doctor", BATON_ALLOW_NETWORK_FS="1").out
+    server = {"BATON_REGISTRY": "postgresql://127.0.0.1:1/none"}
+    assert "sessions need a local home" in baton("doctor", code=1, **server).out

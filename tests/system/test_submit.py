@@ -7,6 +7,7 @@ import os
 import signal
 import time
 
+import psycopg
 import pytest
 
 from support.brokers import free_port
@@ -400,6 +401,24 @@ def test_a_registry_that_is_away_for_a_moment_is_waited_for(office, tmp_path, po
     assert events_of(done) == ["started", "completed"]
 
 
+def test_who_listens_or_waits_also_waits_for_it(office, postgres):
+    shared = {"BATON_REGISTRY": postgres.new_url()}
+    job = office("register", "x", **shared).text
+    running = [office.start(*verb, job, **shared) for verb in (("subscribe",), ("wait",))]
+    office("publish", job, "--event", "started", **shared)
+    running[0].says("started")
+    with psycopg.connect(postgres.url, autocommit=True) as server:  # one of `wait` itself, one of its reconciler
+        query = "SELECT count(*) >= 3 FROM pg_stat_activity WHERE application_name = 'baton'"
+        wait_until(lambda: server.execute(query).fetchone()[0], "both listen")
+    postgres.stop()
+    running[0].says("trying again")
+    postgres.start()
+    office("publish", job, "--event", "completed", **shared)
+    listened, waited = (each.end() for each in running)
+    assert (listened.code, events_of(listened)) == (0, ["started", "completed"]), listened
+    assert (waited.code, waited.text) == (0, f"{job}\tcompleted"), waited
+
+
 def test_without_tmux_the_job_says_so(office, tmp_path):
     (tmp_path / "bin").mkdir()
     for name in ("sh", "env"):
@@ -485,7 +504,7 @@ def test_what_a_session_cannot_be_told_is_refused(office, tmp_path):
     office("agent", "publish", "mine", "--session", "gpu")
     assert "published by hand" in office.refused("submit", "x", "--to", "mine")
     (tmp_path / "binary").write_bytes(b"\xd0\xff")
-    assert "not UTF-8" in office.refused("submit", "--prompt-file", "binary")
+    assert "not valid UTF-8" in office.refused("submit", "--prompt-file", "binary")
     runner = office("session", "show", "gpu").json["pane_pid"]
     os.kill(runner, signal.SIGKILL)
     wait_until(lambda: "has died" in office("submit", "x", "--session", "gpu", code=1).err)

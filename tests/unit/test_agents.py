@@ -7,7 +7,7 @@ import json
 import pytest
 
 from baton.agents import agent_names, find_agent
-from baton.agents.base import MAX_ARGUMENT_BYTES, Mode, Task
+from baton.agents.base import MAX_ARGUMENT_BYTES, Agent, Mode, Task
 from baton.config import Settings
 from baton.errors import AgentUnusable, InvalidValue
 from baton.model import new_job
@@ -25,6 +25,14 @@ def task(**changes):
         mode=Mode.INTERACTIVE, prompt="do it", conversation_id="c-1", resume=False, yolo=False, folder="/f", workdir="/w",
         hook=["python", "hook"],
     ).replace(**changes)  # fmt: skip
+
+
+def test_an_agent_that_cannot_be_started_is_none():
+    class Mute(Agent):
+        name = program = install = "mute"
+
+    with pytest.raises(TypeError, match="launch"):
+        Mute()
 
 
 def told(said):
@@ -257,6 +265,12 @@ def test_a_table_that_does_not_fit_is_refused_by_name(table, why):
         agent("mine", mine=table)
     assert why in str(refused.value)
     assert "agents.mine" in str(refused.value)
+
+
+@pytest.mark.parametrize("name", ["codex", "claude"])
+def test_a_table_with_the_name_of_a_built_in_agent_is_refused(name):
+    with pytest.raises(InvalidValue, match=rf"agents\.{name} .* built-in"):
+        agent("shell", **{name: {"interactive": ["x"]}})
 
 
 def test_placeholders_are_filled_and_those_in_a_prompt_are_not():

@@ -8,6 +8,7 @@ import pytest
 import yaml
 
 from baton.agents.base import Mode
+from baton.sessions import archive as archive_module
 from baton.sessions.archive import Archive
 from baton.sessions.model import Session, State
 
@@ -89,3 +90,74 @@ def test_hundreds_more_do_not_slow_it_down(path):
         archive.put(ended(number))
     assert time.monotonic() - began < 1
     assert len(archive.entries()) == 450 + 6
+
+
+def everything(path):
+    return [entry["name"] for each in sorted(path.parent.glob("*.yaml"), key=lambda each: len(each.name), reverse=True)
+            for entry in yaml.safe_load(each.read_text())["sessions"]]  # fmt: skip
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """An archive is full after three."""
+    monkeypatch.setattr(archive_module, "_FULL", 300)
+
+
+@pytest.mark.usefixtures("small")
+def test_one_that_is_full_is_moved_aside_whole_and_a_new_one_begins(path):
+    archive = Archive(str(path))
+    for number in range(3):
+        archive.put(ended(number))
+    full = path.read_bytes()
+    archive.put(ended(3))
+    assert names(path) == ["s3"]
+    (older,) = path.parent.glob("agent-sessions.*.yaml")
+    assert older.read_bytes() == full
+    for number in range(4, 20):
+        archive.put(ended(number))
+    assert sorted(everything(path)) == sorted(f"s{number}" for number in range(20))
+    assert older.read_bytes() == full
+
+
+@pytest.mark.usefixtures("small")
+def test_one_that_ended_again_is_replaced_where_it_is_though_the_archive_is_full(path):
+    archive = Archive(str(path))
+    for number in (0, 1, 2, 1):
+        archive.put(ended(number))
+    assert names(path) == ["s0", "s2", "s1"]
+    archive.put(ended(3))
+    archive.remove(f"{1:016x}")
+    archive.remove(f"{3:016x}")
+    assert sorted(everything(path)) == ["s0", "s1", "s2"]
+
+
+@pytest.mark.usefixtures("small")
+def test_a_crash_while_it_is_moved_aside_loses_nothing(path, monkeypatch):
+    archive = Archive(str(path))
+    for number in range(3):
+        archive.put(ended(number))
+
+    def crash(*_, **__):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(archive_module, "replace_file", crash)
+        with pytest.raises(KeyboardInterrupt):
+            archive.put(ended(3))
+    assert sorted(everything(path)) == ["s0", "s1", "s2"]
+    archive.put(ended(3))
+    assert sorted(everything(path)) == ["s0", "s1", "s2", "s3"]
+
+
+def test_what_an_end_costs_does_not_grow_with_those_before_it(path):
+    archive = Archive(str(path))
+    for number in range(3):
+        archive.put(ended(number))
+    text = path.read_text().partition("sessions:\n")[2].rpartition("# As baton")[0]
+    path.write_text(
+        "sessions:\n" + "".join(text.replace("session_id: '0", f"session_id: '{number:05}") for number in range(1000))
+    )
+    archive.put(ended(5))
+    for number in range(6, 11):
+        archive.put(ended(number))
+    assert path.stat().st_size + (path.parent / "agent-sessions.yaml.bak").stat().st_size < 2 * archive_module._FULL

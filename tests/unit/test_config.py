@@ -131,6 +131,18 @@ def test_a_password_in_a_url_is_never_shown(url, shown):
     assert ("registry", shown) in [(name, value) for name, value, _ in settings.shown()]
 
 
+@pytest.mark.parametrize("table", ["agent.x", "mqtt"])
+def test_a_table_that_nobody_reads_is_refused(env, tmp_path, table):
+    write(tmp_path / "home" / "baton.toml", f"[{table}]\nhost = 'b'")
+    with pytest.raises(InvalidValue, match=rf"has a table \[{table.partition('.')[0]}\]"):
+        Settings(env=env)
+
+
+def test_an_agent_has_one_name_however_it_was_called(env, tmp_path):
+    write(tmp_path / "home" / "baton.toml", "agent = 'claude'")
+    assert Settings(env=env).agent == Settings({"agent": "claude"}, env=env).agent == "claude-code"
+
+
 def test_a_lease_of_no_time_is_refused(env):
     assert Settings(env=env).lease_sec == 60
     assert Settings(env=env | {"BATON_LEASE_SEC": "2"}).lease_sec == 2

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import ast
 import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 import baton
 
 ROOT = os.path.dirname(baton.__file__)
+DOCS = Path(__file__).parents[2] / "docs"
 
 # A module imports only from those before it in this list.
 ORDER = [
@@ -109,5 +112,7 @@ def test_every_public_name_is_there_and_documented():
         if inspect.isfunction(value) or inspect.isclass(value):
             assert value.__module__.startswith("baton."), name
     assert set(baton.__all__) == {*baton._MODULE_OF, "__version__"}
+    pages = "\n".join(page.read_text() for page in DOCS.rglob("*.md"))
+    assert [name for name in baton.__all__ if not re.search(rf"\b{name}\b", pages)] == []
     with pytest.raises(AttributeError, match="nonsense"):
         baton.nonsense  # noqa: B018

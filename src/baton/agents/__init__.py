@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from baton.errors import AgentUnusable, InvalidValue
+from baton.model import AGENT_ALIASES, agent_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
+    from typing import Any, Final
 
     from baton.agents.base import Agent
     from baton.config import Settings
@@ -18,13 +19,12 @@ _BUILT_IN: Final = {
     "gemini": ("gemini", "Gemini"),
     "shell": ("shell", "Shell"),
 }
-_ALSO_CALLED: Final = {"claude": "claude-code"}
 
 
 def find_agent(settings: Settings, name: str) -> Agent:
     """The agent of that name: one of ours, or of the config file. AgentUnusable names those there are."""
-    custom = settings.tables.get("agents", {})
-    found = _BUILT_IN.get(_ALSO_CALLED.get(name, name))
+    custom = _custom(settings)
+    found = _BUILT_IN.get(agent_name(name))
     if found is None and name not in custom:
         known = ", ".join((*_BUILT_IN, *custom))
         raise AgentUnusable(
@@ -33,8 +33,6 @@ def find_agent(settings: Settings, name: str) -> Agent:
     if found is None:
         from baton.agents.custom import Custom
 
-        if not isinstance(custom[name], dict):
-            raise InvalidValue(f"agents.{name}", "in the config file must be a table")
         return Custom(name, custom[name])
     from importlib import import_module
 
@@ -43,4 +41,15 @@ def find_agent(settings: Settings, name: str) -> Agent:
 
 
 def agent_names(settings: Settings) -> list[str]:
-    return [*_BUILT_IN, *settings.tables.get("agents", {})]
+    return [*_BUILT_IN, *_custom(settings)]
+
+
+def _custom(settings: Settings) -> dict[str, dict[str, Any]]:
+    """The agents of the config file."""
+    found: dict[str, Any] = settings.tables.get("agents", {})
+    for name, table in found.items():
+        if name in _BUILT_IN or name in AGENT_ALIASES:
+            raise InvalidValue(f"agents.{name}", "in the config file has the name of a built-in agent; give it another")
+        if not isinstance(table, dict):
+            raise InvalidValue(f"agents.{name}", "in the config file must be a table")
+    return found

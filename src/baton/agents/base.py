@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from abc import ABC, abstractmethod
 from enum import StrEnum
 
 from baton.errors import AgentUnusable
@@ -90,7 +91,7 @@ def said(**told: str | None) -> Said:
     return Said(**(dict.fromkeys(Said.__slots__) | told))
 
 
-class Agent:
+class Agent(ABC):
     """An agent CLI. What it cannot do it says (AgentUnusable), and never fakes."""
 
     name: str
@@ -102,8 +103,9 @@ class Agent:
     interrupt_key = "Escape"  # what makes it leave off, and live on
     resumes_by_id = True  # whether going on with a conversation takes its id
 
+    @abstractmethod
     def launch(self, task: Task) -> Launch:
-        raise NotImplementedError
+        """How to start it for that; AgentUnusable when it cannot be done."""
 
     def typed(self, prompt: str, file: str, publish: list[str]) -> tuple[str, dict[str, str]]:
         """What to type into it, where it is running already, to hand it a job; and what to write before, by path:

@@ -91,7 +91,7 @@ def broker_address(settings: Settings, job: Job | None, *, reading: bool = False
     if not address.tls and not is_loopback(address.host) and not settings.allow_plaintext:
         raise BrokerUnavailable(
             f"the broker at {address.host}:{address.port} is not on this machine and would be talked to without TLS; "
-            "set MQTT_TLS=1, or insist with --allow-plaintext",
+            "set MQTT_TLS=1, or insist with BATON_ALLOW_PLAINTEXT=1",
             transient=False,
         )
     return address

@@ -9,7 +9,7 @@ import sys
 import time
 
 from baton.broker.local import HOST, known_broker, log_path, running_broker, stop_broker
-from baton.cli.main import Parser, add_common, sentence
+from baton.cli.main import action_parser
 from baton.config import Settings
 from baton.errors import BrokerUnavailable, InvalidValue
 from baton.fsio import read_file
@@ -18,39 +18,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from typing import Final
 
     from baton.broker.address import Address
+    from baton.cli.main import VerbAction
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = Parser(prog=f"baton {verb}", description="The local broker of your own, and others.")
-    add_common(parser)
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
-    for name, text in (
-        ("up", "start the local broker; publishing does that by itself"),
-        ("down", "stop it; what it holds stays on disk"),
-        ("status", "whether it is running, and where"),
-        ("logs", "what it wrote"),
-        ("init", "write a production set: CA, certificates, logins, rights, configuration"),
-        ("check", "send a message all the way round and say what fails"),
-    ):
-        action = actions.add_parser(name, help=text, description=sentence(text))
-        add_common(action)
-        action.add_argument("--json", action="store_true", help="print data as JSON")
-        if name == "logs":
-            action.add_argument("--tail", type=int, default=50, metavar="N", help="the last N lines (default: 50)")
-        elif name == "init":
-            _init_arguments(action)
-        elif name == "check":
-            action.add_argument("--set", metavar="DIR", help="check the broker of this production set, as both roles")
-            action.add_argument(
-                "--role", choices=["worker", "orchestrator"], help="check only what this role can do by itself"
-            )
-            action.add_argument(
-                "--allow-plaintext", action="store_true", default=None, help="no TLS to another machine"
-            )
-    options = parser.parse_args(arguments)
-    return _ACTIONS[options.action](options, Settings(vars(options)))
+    options = action_parser(verb, "The local broker of your own, and others.", _ACTIONS).parse_args(arguments)
+    _, _, act = _ACTIONS[options.action]
+    return act(options, Settings(vars(options)))
 
 
 def _up(options: argparse.Namespace, settings: Settings) -> int:
@@ -87,6 +64,10 @@ def _status(options: argparse.Namespace, settings: Settings) -> int:
     return 1 if broker is None else 0
 
 
+def _logs_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--tail", type=int, default=50, metavar="N", help="the last N lines (default: 50)")
+
+
 def _logs(options: argparse.Namespace, settings: Settings) -> int:
     if options.tail < 1:
         raise InvalidValue("--tail", "must be at least 1")
@@ -99,14 +80,14 @@ def _logs(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _init_arguments(parser: argparse.ArgumentParser) -> None:
-    kind = parser.add_mutually_exclusive_group(required=True)
+def _init_options(action: argparse.ArgumentParser) -> None:
+    kind = action.add_mutually_exclusive_group(required=True)
     kind.add_argument("--mosquitto", metavar="DIR", help="a set for Mosquitto")
     kind.add_argument("--nats", metavar="DIR", help="a set for nats-server")
-    parser.add_argument("--host", action="append", default=[], metavar="NAME", help="a name the broker is reached by")
-    parser.add_argument("--port", type=int, default=8883, metavar="N", help="default: 8883")
-    parser.add_argument("--mtls", action="store_true", help="clients show certificates instead of passwords")
-    parser.add_argument("--renew", action="store_true", help="issue all certificates anew, keep the rest")
+    action.add_argument("--host", action="append", default=[], metavar="NAME", help="a name the broker is reached by")
+    action.add_argument("--port", type=int, default=8883, metavar="N", help="default: 8883")
+    action.add_argument("--mtls", action="store_true", help="clients show certificates instead of passwords")
+    action.add_argument("--renew", action="store_true", help="issue all certificates anew, keep the rest")
 
 
 def _init(options: argparse.Namespace, _settings: Settings) -> int:
@@ -147,6 +128,12 @@ def _for_clients(folder: str, *, moved: bool) -> str:
     )
 
 
+def _check_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--set", metavar="DIR", help="check the broker of this production set, as both roles")
+    action.add_argument("--role", choices=["worker", "orchestrator"], help="check only what this role can do by itself")
+    action.add_argument("--allow-plaintext", action="store_true", default=None, help="no TLS to another machine")
+
+
 def _check(options: argparse.Namespace, settings: Settings) -> int:
     from baton.broker.address import broker_address
     from baton.mqtt.check import check_broker, check_role
@@ -185,4 +172,11 @@ def _environment_of(folder: str, role: str) -> dict[str, str]:
     return {name: value for name, equals, value in (word.partition("=") for word in words) if equals}
 
 
-_ACTIONS = {"up": _up, "down": _down, "status": _status, "logs": _logs, "init": _init, "check": _check}
+_ACTIONS: Final[dict[str, VerbAction]] = {
+    "up": ("start the local broker; publishing does that by itself", None, _up),
+    "down": ("stop it; what it holds stays on disk", None, _down),
+    "status": ("whether it is running, and where", None, _status),
+    "logs": ("what it wrote", _logs_options, _logs),
+    "init": ("write a production set: CA, certificates, logins, rights, configuration", _init_options, _init),
+    "check": ("send a message all the way round and say what fails", _check_options, _check),
+}

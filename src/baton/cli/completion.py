@@ -17,10 +17,11 @@ if TYPE_CHECKING:
 
 # Arguments that name something which is there: the command that lists it.
 _LISTED: Final = {"ID": "list", "NAME": "session list --all"}
+# After an option, of one verb alone where it means something else elsewhere.
 _VALUES: Final = {
     "--agent": ["claude-code", "codex", "gemini", "shell"],
     "--event": ["started", "progress", "permission_required", "completed", "error"],
-    "--set": ["pending", "running", "completed", "error", "cancelled"],
+    "status --set": ["pending", "running", "completed", "error", "cancelled"],
     "--status": ["pending", "running", "completed", "error", "cancelled"],
     "--mode": ["graceful", "hard", "soft"],
 }
@@ -87,7 +88,7 @@ _baton() {{
             *) break ;;
         esac
     done
-    case "$prev" in
+    case "$place $prev" in
 {_value_cases()}
     esac
     case "$place" in
@@ -122,7 +123,8 @@ def _fish() -> str:
             else:
                 text = VERBS[word][1] if not place else ""
                 kind = f"-a {word}" + (f" -d '{_fish_quoted(text)}'" if text else "")
-            values = f" -x -a '{' '.join(_VALUES[word])}'" if word in _VALUES else ""
+            offered = _VALUES.get(f"{place} {word}", _VALUES.get(word))
+            values = f" -x -a '{' '.join(offered)}'" if offered else ""
             lines.append(f"complete -c baton -n '{condition}' {kind}{values}")
         if place in listed:
             lines.append(f"complete -c baton -n '{condition}' -a '(baton {listed[place]} 2>/dev/null | cut -f1)'")
@@ -151,8 +153,9 @@ def _cases(words: Words) -> str:
 
 
 def _value_cases() -> str:
+    patterns = {name: f'"{name}"' if " " in name else f'*" {name}"' for name in _VALUES}
     return "\n".join(
-        f'        {name}) COMPREPLY=($(compgen -W "{" ".join(values)}" -- "$cur")); return ;;'
+        f'        {patterns[name]}) COMPREPLY=($(compgen -W "{" ".join(values)}" -- "$cur")); return ;;'
         for name, values in _VALUES.items()
     )
 

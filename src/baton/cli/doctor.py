@@ -17,7 +17,7 @@ from baton.broker.local import known_broker
 from baton.cli.main import verb_parser
 from baton.cli.output import counted, one_line
 from baton.clock import format_time, parse_time
-from baton.config import Settings
+from baton.config import Settings, hide_password
 from baton.directory import open_directory
 from baton.directory.base import State as EntryState
 from baton.errors import BatonError, TmuxUnavailable
@@ -25,7 +25,8 @@ from baton.fsio import network_fs_kind, try_lock
 from baton.jobs import open_jobs
 from baton.monitor import monitor_lock
 from baton.processes import started_at
-from baton.registry import other_registry_here
+from baton.registry import other_registry_here, registry_url
+from baton.registry.sqlite import LEAST_SQLITE
 from baton.sessions.inventory import Inventory
 from baton.sessions.model import State
 from baton.tmux import Tmux
@@ -65,6 +66,7 @@ def _examine(settings: Settings) -> Iterator[Finding]:
     yield _path()
     yield from _config(settings)
     yield from _folders(settings)
+    yield from _file_system(settings)
     yield from _registry(settings)
     yield _broker(settings)
     yield from _sessions(settings)
@@ -75,12 +77,9 @@ def _examine(settings: Settings) -> Iterator[Finding]:
 
 def _sqlite() -> Finding:
     version = sqlite3.sqlite_version_info
-    if version < (3, 35):
-        return (
-            "broken",
-            "sqlite",
-            f"{sqlite3.sqlite_version}; 3.35 or newer is needed, install a newer Python",
-        )
+    if version < LEAST_SQLITE:
+        least = ".".join(map(str, LEAST_SQLITE))
+        return "broken", "sqlite", f"{sqlite3.sqlite_version}; {least} or newer is needed, install a newer Python"
     fixed = (
         version >= (3, 51, 3)
         or (version[:2] == (3, 50) and version[2] >= 7)
@@ -127,10 +126,17 @@ def _path() -> Finding:
 def _config(settings: Settings) -> Iterator[Finding]:
     for path in settings.files:
         open_to_others = os.stat(path).st_mode & 0o077
-        if open_to_others and settings.sources["mqtt_password"] == path:
+        if open_to_others and path in _holding_passwords(settings):
             yield "warning", "config", f"{path} holds a password and can be read by others; chmod 600 {path}"
         else:
             yield "ok", "config", path
+
+
+def _holding_passwords(settings: Settings) -> list[str]:
+    """Where the passwords in use were set."""
+    urls = {"registry": settings.registry, "directory": settings.directory}
+    holding = [name for name, url in urls.items() if hide_password(url) != url]
+    return [settings.sources[name] for name in (*holding, "mqtt_password")]
 
 
 def _broker(settings: Settings) -> Finding:
@@ -164,8 +170,21 @@ def _folders(settings: Settings) -> Iterator[Finding]:
             yield "broken", what, f"{path} cannot be written to"
         else:
             yield "ok", what, path
+
+
+def _file_system(settings: Settings) -> Iterator[Finding]:
     kind = network_fs_kind(settings.home)
-    if kind is not None:
+    if kind is None:
+        return
+    if settings.allow_network_fs:
+        yield "warning", "file system", f"{settings.home} is on {kind}, allowed by {settings.named('allow_network_fs')}"
+    elif registry_url(settings).startswith("postgres"):
+        yield (
+            "warning",
+            "file system",
+            f"{settings.home} is on {kind}; jobs are safe on the server, sessions need a local home",
+        )
+    else:
         yield "broken", "file system", f"{settings.home} is on {kind}; use a local folder or PostgreSQL"
 
 

@@ -7,7 +7,6 @@ import json
 import sys
 
 from baton.config import Settings
-from baton.errors import BatonError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -15,14 +14,14 @@ if TYPE_CHECKING:
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
-    from baton.sessions.hook import hook
+    from baton.sessions.hook import hook, note
 
     try:
         agent, *rest = arguments
         message = json.loads(rest[-1] if rest else sys.stdin.read())
         answer = hook(Settings(), agent, message) if isinstance(message, dict) else None
-    except (ValueError, RecursionError, OSError, BatonError):
-        return 0
-    if answer is not None:
-        print(answer)
+        if answer is not None:
+            print(answer, flush=True)
+    except Exception as error:  # noqa: BLE001  whatever it is, the agent works on
+        note(error)
     return 0

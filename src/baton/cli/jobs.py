@@ -8,6 +8,7 @@ import time
 
 from baton.cli.main import verb_parser
 from baton.cli.output import json_text
+from baton.cli.prompt import read_text
 from baton.config import Settings
 from baton.errors import InvalidValue, NothingPending, UsageError
 from baton.jobs import open_jobs
@@ -69,7 +70,11 @@ def _register_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--validate", metavar="CMD", help="a command that must succeed before it is completed")
     parser.add_argument("--priority", type=int, default=0, metavar="N", help="higher is picked first (default: 0)")
     parser.add_argument(
-        "--max-attempts", type=int, default=1, metavar="N", help="tries before it is an error (default: 1)"
+        "--max-attempts",
+        type=int,
+        default=1,
+        metavar="N",
+        help="after how many attempts a lost lease ends it as error (1)",
     )
     parser.add_argument(
         "--label", action="append", default=[], metavar="TEXT", help="a word kept with the job; may repeat"
@@ -86,11 +91,13 @@ def _register(options: argparse.Namespace, settings: Settings) -> int:
         raise InvalidValue("--workdir", f"{options.workdir!r} is not a folder")
     if options.validate is not None and not options.validate.strip():
         raise InvalidValue("--validate", "must not be empty")
+    literal = options.prompt is not None
+    prompt = options.prompt if literal else read_text("prompt", options.text, file=options.prompt_file)
     from baton.broker.address import broker_record
 
     with open_jobs(settings) as jobs:
         job = jobs.register_job(
-            _read_prompt(options),
+            prompt,
             agent=settings.agent,
             agent_session=options.agent_session,
             workdir=workdir,
@@ -118,27 +125,6 @@ def _print_id(job: Job, *, as_json: bool, otherwise: str) -> None:
     except OSError:
         print(f"baton: the output cannot be written; job {job.job_id} {otherwise}", file=sys.stderr)
         raise
-
-
-def _read_prompt(options: argparse.Namespace) -> str:
-    if options.text not in (None, "-"):
-        return str(options.text)
-    if options.prompt is not None:
-        return str(options.prompt)
-    source = options.prompt_file or "-"
-    try:
-        if source == "-":
-            if sys.stdin is None:
-                raise InvalidValue("prompt", "cannot be read: standard input is closed")
-            content = sys.stdin.buffer.read()
-        else:
-            with open(source, "rb") as file:
-                content = file.read()
-        return content.decode()
-    except OSError as error:
-        raise InvalidValue("prompt file", f"{source} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError:
-        raise InvalidValue("prompt", f"in {'standard input' if source == '-' else source} is not valid UTF-8") from None
 
 
 # -- get, status, cancel -------------------------------------------------------------------------------------
@@ -214,7 +200,7 @@ def _pick_arguments(parser: argparse.ArgumentParser) -> None:
 def _pick(options: argparse.Namespace, settings: Settings) -> int:
     label = f"tmux:{settings.agent}" if options.agent_session is None else options.agent_session
     # The pid of whoever called us says more than our own, which is gone in a moment.
-    holder = f"{os.uname().nodename}:{os.getppid()}" if options.holder is None else options.holder
+    holder = f"{settings.host}:{os.getppid()}" if options.holder is None else options.holder
     if options.wait is not None and not 0 <= options.wait <= 366 * 86400:
         raise InvalidValue("--wait", "must be from 0 seconds to a year")
     with open_jobs(settings) as jobs:

@@ -10,7 +10,7 @@ from baton.cli.output import STATUS_COLOURS, ago, json_text, on_terminal, one_li
 from baton.clock import parse_time
 from baton.config import Settings
 from baton.jobs import open_jobs
-from baton.model import check_status
+from baton.model import agent_name, check_status
 from baton.registry.listing import JobFilter
 
 TYPE_CHECKING = False
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     from baton.jobs import Jobs
     from baton.model import Job
+    from baton.registry.results import Page
 
 _SCREEN = 50
-_CHUNK = 500
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
@@ -49,8 +49,8 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         elif on_terminal():
             _print_page(jobs, condition, options)
         else:
-            for batch in _pages(jobs, condition, options.limit, options.after):
-                print_table(_HEADINGS, [_row(job, time.time_ns()) for job in batch], ())
+            for page in _pages(jobs, condition, options):
+                print_table(_HEADINGS, [_row(job, time.time_ns()) for job in page], ())
     return 0
 
 
@@ -59,35 +59,30 @@ def _condition(options: argparse.Namespace) -> JobFilter:
     newer, older = options.newer_than, options.older_than
     return JobFilter(
         statuses=[check_status(each) for each in options.status],
-        agent=options.agent,
+        agent=options.agent and agent_name(options.agent),
         agent_session=options.agent_session,
         created_from_ns=None if newer is None else now - parse_duration("--newer-than", newer),
         created_until_ns=None if older is None else now - parse_duration("--older-than", older),
     )
 
 
-def _pages(jobs: Jobs, condition: JobFilter, limit: int | None, after: str | None) -> Iterator[list[Job]]:
+def _pages(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -> Iterator[Page]:
     """All pages up to the limit, naming the records that do not fit as it comes across them."""
-    left = limit
-    while True:
-        page = jobs.list_jobs(condition, limit=_CHUNK if left is None else min(left, _CHUNK), after=after)
+    after = None
+    for page in jobs.pages(condition, limit=options.limit, after=options.after):
         for error in page.bad:
             say(f"baton: skipped {error}")
-        yield page.jobs
-        if left is not None:
-            left -= len(page.jobs)
-        if left == 0 and page.next is not None:
-            say(f"there are more: add --after {page.next}")
-        if page.next is None or left == 0:
-            return
+        yield page
         after = page.next
+    if after is not None:
+        say(f"there are more: add --after {after}")
 
 
 def _print_json(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -> None:
     """Streams the array, so that 100,000 jobs need no more memory than a page."""
     separator = "[\n"
-    for batch in _pages(jobs, condition, options.limit, options.after):
-        for job in batch:
+    for page in _pages(jobs, condition, options):
+        for job in page:
             record = json_text(job.public(show_secrets=options.show_secrets))
             sys.stdout.write(separator + record)
             separator = ",\n"

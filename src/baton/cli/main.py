@@ -11,8 +11,11 @@ from baton.errors import BatonError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Final, NoReturn
+
+    # One line of help, what adds its options, what runs it.
+    VerbAction = tuple[str, Callable[[argparse.ArgumentParser], None] | None, Callable[..., int]]
 
 USAGE = 64
 INTERRUPTED = 130
@@ -37,7 +40,7 @@ VERBS: Final = {
     "subscribe": ("subscribe", "print the events of jobs as they come, until they are over"),
     "watch": ("subscribe", "the same as subscribe"),
     "logs": ("logs", "read and verify the audit log of a job"),
-    "session": ("session", "agents in tmux: create, stop, resume, list, show, attach, send, capture"),
+    "session": ("session", "agents in tmux: create, stop, resume, list, show, attach, send, capture, prune"),
     "agent": ("agent", "the directory of live agents: publish, refresh, resolve, list, show, remove, cleanup, watch"),
     "registry": ("registry", "look after the job registry: stats, rescue, migrate, prune"),
     "broker": ("broker", "the local broker, and others: up, down, status, logs, init, check"),
@@ -84,6 +87,12 @@ class Parser(argparse.ArgumentParser):
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         if Parser.describing:
             raise Described(self)
+        for each in args:
+            option, _, value = each.partition("=")
+            if each == "--":
+                break
+            if option.startswith("--") and value == "--":
+                self.error(f"argument {option}: -- cannot be its value")  # argparse would make a list of it
         return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
@@ -95,6 +104,32 @@ def verb_parser(verb: str) -> Parser:
     """An empty parser for a verb, with the options that every verb takes."""
     parser = Parser(prog=f"baton {verb}", description=sentence(VERBS[verb][1]))
     add_common(parser)
+    return parser
+
+
+def action_parser(
+    verb: str,
+    description: str,
+    actions: Mapping[str, VerbAction],
+    everywhere: Callable[[argparse.ArgumentParser], None] = lambda _: None,
+) -> Parser:
+    """A parser for a verb that has actions. `--json`, the options that every verb takes and what `everywhere` adds may
+    stand in front of the action as well as behind it."""
+
+    def add_shared(each: argparse.ArgumentParser) -> None:
+        add_common(each)
+        everywhere(each)
+        each.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print data as JSON")
+
+    parser = Parser(prog=f"baton {verb}", description=description)
+    parser.set_defaults(json=False)
+    add_shared(parser)
+    choices = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
+    for name, (text, add_options, _) in actions.items():
+        action = choices.add_parser(name, help=text, description=sentence(text))
+        add_shared(action)
+        if add_options is not None:
+            add_options(action)
     return parser
 
 

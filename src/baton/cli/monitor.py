@@ -37,7 +37,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         monitor = Monitor(settings, jobs, inventory, dry_run=options.dry_run, confirm_sec=0.0 if options.once else 10.0)
         if options.once or options.dry_run:
             _sweep(monitor, options)
-            return 0
+            return 1 if monitor.registry_failed else 0
         make_home(inventory.home)
         lock = _first_in_line(inventory, options.interval)
         say(f"baton: watching {inventory.home} every {options.interval:g} s")

@@ -12,7 +12,7 @@ from baton.cli.output import one_line
 from baton.config import Settings
 from baton.errors import BrokerUnavailable, InvalidValue, UsageError
 from baton.jobs import open_jobs
-from baton.mqtt.publisher import ATTEMPTS, publish_event
+from baton.mqtt.publisher import TRIES, publish_event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     parser.add_argument("--detail", default="", metavar="TEXT", help="one sentence; paths and secrets are taken out")
     parser.add_argument("--data", action="append", default=[], metavar="K=V", help="a value to go with it; may repeat")
     parser.add_argument("--attempt", type=int, metavar="N", help="the attempt you hold (default: $BATON_ATTEMPT)")
-    parser.add_argument("--attempts", type=int, default=ATTEMPTS, metavar="N", help="tries to reach the broker")
+    parser.add_argument("--attempts", type=int, default=TRIES, metavar="N", help="tries to reach the broker")
     parser.add_argument("--require-broker", action="store_true", help="fail if the event could not be sent")
     parser.add_argument("--no-verify", action="store_true", help="accept completed without the expected results")
     parser.add_argument("--allow-plaintext", action="store_true", default=None, help="no TLS to another machine")

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 
-from baton.cli.main import Parser, add_common, sentence
+from baton.cli.main import action_parser
 from baton.cli.output import counted, parse_duration, say
 from baton.config import Settings
 from baton.errors import InvalidValue
@@ -19,27 +19,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+    from typing import Final
+
+    from baton.cli.main import VerbAction
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = Parser(prog=f"baton {verb}", description="Look after the job registry.")
-    add_common(parser)
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
-    for name, text in (
-        ("stats", "how many jobs there are, by status"),
-        ("rescue", "take jobs from holders whose lease ran out"),
-        ("migrate", "move every job to another registry"),
-        ("prune", "forget jobs that ended long ago; their audit logs stay"),
-    ):
-        action = actions.add_parser(name, help=text, description=sentence(text))
-        add_common(action)
-        action.add_argument("--json", action="store_true", help="print data as JSON")
-        if name == "migrate":
-            action.add_argument("--to", required=True, metavar="URL", help="sqlite:PATH, file:DIR or postgresql://...")
-        if name == "prune":
-            action.add_argument("--older-than", required=True, metavar="AGE", help="such as 30d, by when they ended")
-    options = parser.parse_args(arguments)
-    return _ACTIONS[options.action](options, Settings(vars(options)))
+    options = action_parser(verb, "Look after the job registry.", _ACTIONS).parse_args(arguments)
+    _, _, act = _ACTIONS[options.action]
+    return act(options, Settings(vars(options)))
 
 
 def _stats(options: argparse.Namespace, settings: Settings) -> int:
@@ -59,10 +47,8 @@ def _stats(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _rescue(options: argparse.Namespace, settings: Settings) -> int:
-    rescued = []
     with open_jobs(settings) as jobs:
-        while batch := jobs.expire_leases():
-            rescued += batch
+        rescued = jobs.expire_leases()
     for change in rescued:
         if options.json:
             print(json.dumps(change.after.public()))
@@ -72,6 +58,10 @@ def _rescue(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
+def _migrate_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--to", required=True, metavar="URL", help="sqlite:PATH, file:DIR or postgresql://...")
+
+
 def _migrate(options: argparse.Namespace, settings: Settings) -> int:
     from baton.registry.migrate import finish_interrupted, migrate
 
@@ -79,12 +69,17 @@ def _migrate(options: argparse.Namespace, settings: Settings) -> int:
     target = open_url(options.to, allow_network_fs=settings.allow_network_fs)
     if source.url == target.url:
         folder = settings.registry_dir
-        others = (open_url(f"file:{folder}"), open_url(f"sqlite:{os.path.join(folder, DATABASE)}"))
-        aside = next(filter(None, (finish_interrupted(source, other) for other in others)), None)
-        if aside is None:
-            raise InvalidValue("--to", f"names the registry in use already: {source.where}")
-        print(f"finished an interrupted migration to {source.where}; the old records are in {aside}")
-        return 0
+        urls = (f"file:{folder}", f"sqlite:{os.path.join(folder, DATABASE)}")
+        for other in (open_url(url, allow_network_fs=settings.allow_network_fs) for url in urls):
+            aside = finish_interrupted(source, other)
+            if aside is None:
+                continue
+            if options.json:
+                print(json.dumps({"jobs": 0, "from": other.where, "to": source.where, "set_aside": aside}))
+            else:
+                print(f"finished an interrupted migration to {source.where}; the old records are in {aside}")
+            return 0
+        raise InvalidValue("--to", f"names the registry in use already: {source.where}")
 
     def progress(count: int) -> None:
         if sys.stderr.isatty() and count % 100 == 0:
@@ -104,6 +99,10 @@ def _migrate(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
+def _prune_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--older-than", required=True, metavar="AGE", help="such as 30d, by when they ended")
+
+
 def _prune(options: argparse.Namespace, settings: Settings) -> int:
     before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
     with open_jobs(settings) as jobs:
@@ -115,4 +114,9 @@ def _prune(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-_ACTIONS = {"stats": _stats, "rescue": _rescue, "migrate": _migrate, "prune": _prune}
+_ACTIONS: Final[dict[str, VerbAction]] = {
+    "stats": ("how many jobs there are, by status", None, _stats),
+    "rescue": ("take jobs from holders whose lease ran out", None, _rescue),
+    "migrate": ("move every job to another registry", _migrate_options, _migrate),
+    "prune": ("forget jobs that ended long ago; their audit logs stay", _prune_options, _prune),
+}

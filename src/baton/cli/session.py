@@ -1,4 +1,4 @@
-"""session create | stop | resume | list | show | attach | send | capture"""
+"""session create | stop | resume | list | show | attach | send | capture | prune"""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import time
 
 from baton.agents import find_agent
 from baton.agents.base import Mode
-from baton.cli.main import Parser, add_common, sentence
-from baton.cli.output import ago, json_text, on_terminal, one_line, print_table, say
+from baton.cli.main import action_parser
+from baton.cli.output import ago, counted, json_text, on_terminal, one_line, parse_duration, print_table, say
+from baton.cli.prompt import read_text
 from baton.clock import parse_time
 from baton.config import Settings
 from baton.errors import InvalidValue, SessionGone, UsageError
@@ -27,42 +28,25 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Final, NoReturn
 
+    from baton.cli.main import VerbAction
     from baton.sessions.model import Session
     from baton.tmux import Pane
 
-_ACTIONS: Final = {
-    "create": "start an agent in a tmux session of its own",
-    "stop": "end a session with everything its agent started; the conversation is kept",
-    "resume": "start the agent of an ended session again, with its conversation",
-    "list": "show sessions and whether they live",
-    "show": "print everything about a session",
-    "attach": "look at a session and type into it (leave with Ctrl-b d)",
-    "send": "type a text into a session",
-    "capture": "print what a session shows",
-}
 _COLOURS: Final = {State.RUNNING: "green", State.STOPPED: "yellow"}
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = Parser(prog=f"baton {verb}", description="Agents in tmux.")
-    add_common(parser)
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
-    for name, text in _ACTIONS.items():
-        action = actions.add_parser(name, help=text, description=sentence(text))
-        add_common(action)
-        action.add_argument("--json", action="store_true", help="print data as JSON")
-        if name != "list":
-            action.add_argument("name", metavar="NAME", help="the session")
-        _OPTIONS.get(name, lambda _: None)(action)
-    options = parser.parse_args(arguments)
+    options = action_parser(verb, "Agents in tmux.", _ACTIONS).parse_args(arguments)
     settings = Settings({key: value for key, value in vars(options).items() if key != "agent"})
-    return _RUN[options.action](options, settings, Inventory(settings))
+    _, _, act = _ACTIONS[options.action]
+    return act(options, settings, Inventory(settings))
 
 
 # -- create, stop, resume ------------------------------------------------------------------------------------
 
 
 def _create_options(action: argparse.ArgumentParser) -> None:
+    _name(action)
     action.add_argument("--agent", metavar="A", help="claude-code, codex, gemini, shell, or one of your config file")
     action.add_argument("--workdir", metavar="DIR", default=".", help="where it works (default: here)")
     action.add_argument("--job", metavar="ID", help="hand it this pending job; the session ends with it")
@@ -93,7 +77,7 @@ def _create(options: argparse.Namespace, settings: Settings, inventory: Inventor
         agent=agent or settings.agent,
         workdir=workdir,
         mode=Mode.HEADLESS if options.headless else Mode.INTERACTIVE,
-        prompt=_prompt(prompt),
+        prompt=None if prompt is None else read_text("prompt", prompt),
         job_id=options.job,
         yolo=options.yolo,
         replace=options.replace,
@@ -106,6 +90,7 @@ def _create(options: argparse.Namespace, settings: Settings, inventory: Inventor
 
 
 def _stop_options(action: argparse.ArgumentParser) -> None:
+    _name(action)
     action.add_argument("--mode", choices=("graceful", "hard", "soft"), default="graceful",
                         help="hard kills it; soft leaves tmux alive and only lets go of it")  # fmt: skip
     action.add_argument("--reason", metavar="TEXT", default="", help="why, for the archive")
@@ -146,13 +131,15 @@ def _stop(options: argparse.Namespace, settings: Settings, inventory: Inventory)
 
 
 def _resume_options(action: argparse.ArgumentParser) -> None:
+    _name(action)
     action.add_argument("--prompt", metavar="TEXT", help="what to say to it first; - reads standard input")
 
 
 def _resume(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
     from baton.sessions.launch import resume_session
 
-    session = resume_session(settings, inventory, options.name, prompt=_prompt(options.prompt))
+    prompt = None if options.prompt is None else read_text("prompt", options.prompt)
+    session = resume_session(settings, inventory, options.name, prompt=prompt)
     if not find_agent(settings, session.agent).keeps_conversation:
         say(f"baton: note: {session.agent} keeps no conversation: it begins anew in {session.workdir}")
     _tell(options, session, f"look at it: baton session attach {session.name}")
@@ -223,6 +210,7 @@ def _shown(session: Session, panes: dict[tuple[str, str], Pane]) -> dict[str, An
 
 
 def _attach_options(action: argparse.ArgumentParser) -> None:
+    _name(action)
     action.add_argument("--read-only", action="store_true", help="look, and do not type")
 
 
@@ -239,6 +227,7 @@ def attach_to(name: str, inventory: Inventory, *, read_only: bool) -> NoReturn:
 
 
 def _send_options(action: argparse.ArgumentParser) -> None:
+    _name(action)
     action.add_argument("text", metavar="TEXT", nargs="?", help="what to type; - reads standard input")
     action.add_argument("--no-enter", action="store_true", help="do not press Enter after it")
     action.add_argument("--key", metavar="K", action="append", default=[],
@@ -248,7 +237,7 @@ def _send_options(action: argparse.ArgumentParser) -> None:
 def _send(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
     if (options.text is None) == (not options.key):
         raise UsageError("send takes a TEXT to type, or --key")
-    text = None if options.key else _given("text", options.text)
+    text = None if options.key else read_text("text", options.text)
     session, tmux = _live(options.name, inventory)
     if text is None:
         assert session.pane_id is not None
@@ -264,6 +253,7 @@ def _send(options: argparse.Namespace, settings: Settings, inventory: Inventory)
 
 
 def _capture_options(action: argparse.ArgumentParser) -> None:
+    _name(action)
     action.add_argument("--lines", type=int, metavar="N", help="also N lines that have scrolled away")
 
 
@@ -288,19 +278,53 @@ def _clean(line: str) -> str:
     return "".join(each if each.isprintable() else "\ufffd" for each in line.expandtabs())
 
 
-def _prompt(argument: str | None) -> str | None:
-    return None if argument is None else _given("prompt", argument)
+# -- forgetting ----------------------------------------------------------------------------------------------
 
 
-def _given(field: str, argument: str) -> str:
-    """What was typed, or what standard input holds for a dash; InvalidValue when it is no text."""
-    if argument == "-" and sys.stdin is None:
-        raise InvalidValue(field, "cannot be read: standard input is closed")
-    content = sys.stdin.buffer.read() if argument == "-" else os.fsencode(argument)
-    try:
-        return content.decode()
-    except UnicodeDecodeError:
-        raise InvalidValue(field, "is not valid UTF-8") from None
+def _prune_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--older-than", default="30d", metavar="AGE", help="such as 30d (default), by when they ended")
+    action.add_argument(
+        "--stopped", action="store_true", help="also those that were stopped with their conversation kept"
+    )
+    action.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
+
+
+def _prune(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+    from collections import Counter
+
+    from baton.sessions.prune import Verdict, prune_sessions
+
+    before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
+    shown, counts, failed = [], Counter[str](), False
+    for each in prune_sessions(
+        inventory, settings.host, before_ns, stopped_too=options.stopped, dry_run=options.dry_run
+    ):
+        counts[each.verdict] += 1
+        if each.error is not None:
+            failed = True
+            say(f"baton: {one_line(each.error, 1000)}; the next prune tries again")
+        if options.json:
+            shown.append({"session_id": each.session_id, "name": each.name, "verdict": each.verdict})
+        elif options.dry_run and each.verdict in (Verdict.ENDED, Verdict.ORPHAN):
+            print(f"would forget\t{each.name or '-'}\t{each.session_id}")
+    if options.json:
+        print(json_text(shown, indent=2))
+    elif not options.dry_run:
+        orphans = f", and {counted(counts[Verdict.ORPHAN], 'folder')} of none" if counts[Verdict.ORPHAN] else ""
+        ended = counted(counts[Verdict.ENDED], "session")
+        print(f"{ended} forgotten{orphans}; the archive of them stays in {inventory.home}")
+    if counts[Verdict.RESUMABLE]:
+        say(f"kept {counts[Verdict.RESUMABLE]} that could be resumed; --stopped forgets them, too")
+    if counts[Verdict.ALIVE]:
+        say(f"kept {counts[Verdict.ALIVE]} whose process lives, or cannot be seen from here")
+    return 1 if failed else 0
+
+
+# -- what they share -----------------------------------------------------------------------------------------
+
+
+def _name(action: argparse.ArgumentParser) -> None:
+    action.add_argument("name", metavar="NAME", help="the session")
 
 
 def _live(name: str, inventory: Inventory) -> tuple[Session, Tmux]:
@@ -326,22 +350,14 @@ def _tell(options: argparse.Namespace, session: Session, hint: str) -> None:
         say(hint)
 
 
-_OPTIONS: Final = {
-    "create": _create_options,
-    "stop": _stop_options,
-    "resume": _resume_options,
-    "list": _list_options,
-    "attach": _attach_options,
-    "send": _send_options,
-    "capture": _capture_options,
-}
-_RUN: Final = {
-    "create": _create,
-    "stop": _stop,
-    "resume": _resume,
-    "list": _list,
-    "show": _show,
-    "attach": _attach,
-    "send": _send,
-    "capture": _capture,
+_ACTIONS: Final[dict[str, VerbAction]] = {
+    "create": ("start an agent in a tmux session of its own", _create_options, _create),
+    "stop": ("end a session with everything its agent started; the conversation is kept", _stop_options, _stop),
+    "resume": ("start the agent of an ended session again, with its conversation", _resume_options, _resume),
+    "list": ("show sessions and whether they live", _list_options, _list),
+    "show": ("print everything about a session", _name, _show),
+    "attach": ("look at a session and type into it (leave with Ctrl-b d)", _attach_options, _attach),
+    "send": ("type a text into a session", _send_options, _send),
+    "capture": ("print what a session shows", _capture_options, _capture),
+    "prune": ("forget sessions that ended long ago; the archive of them stays", _prune_options, _prune),
 }

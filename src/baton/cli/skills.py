@@ -7,12 +7,11 @@ import os
 from typing import NamedTuple
 
 from baton import __version__
-from baton.cli.main import Parser, add_common, sentence
+from baton.cli.main import action_parser
 from baton.cli.output import counted, json_text, print_table, say
 from baton.digest import sha256
 from baton.errors import BatonError, UsageError
-from baton.fsio import read_file
-from baton.verification import outside
+from baton.fsio import outside, read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,14 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Final
 
+    from baton.cli.main import VerbAction
+
 # Claude Code reads the one, Codex and Gemini the other.
 _PLACES: Final = {"claude": os.path.join(".claude", "skills"), "agents": os.path.join(".agents", "skills")}
 # What we put there, by its hash: whatever differs later was changed by somebody else.
 _MANIFEST: Final = ".baton-skills.json"
-_ACTIONS: Final = {
-    "install": "put the skills where Claude Code, Codex and Gemini read them",
-    "list": "show the skills, and where they are installed",
-}
 
 
 class _Step(NamedTuple):
@@ -39,17 +36,9 @@ class _Step(NamedTuple):
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = Parser(prog=f"baton {verb}", description="What agents read to use baton.")
-    add_common(parser)
-    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
-    for name, text in _ACTIONS.items():
-        action = actions.add_parser(name, help=text, description=sentence(text))
-        add_common(action)
-        action.add_argument("--json", action="store_true", help="print data as JSON")
-        if name == "install":
-            _install_options(action)
-    options = parser.parse_args(arguments)
-    return _install(options) if options.action == "install" else _list(options)
+    options = action_parser(verb, "What agents read to use baton.", _ACTIONS).parse_args(arguments)
+    _, _, act = _ACTIONS[options.action]
+    return act(options)
 
 
 def shipped() -> dict[str, bytes]:
@@ -233,3 +222,9 @@ def _list(options: argparse.Namespace) -> int:
     rows = [(skill["name"], ", ".join(skill["installed"]) or "-", skill["description"]) for skill in skills]
     print_table(("NAME", "INSTALLED", "WHAT FOR"), rows, [None] * len(rows))
     return 0
+
+
+_ACTIONS: Final[dict[str, VerbAction]] = {
+    "install": ("put the skills where Claude Code, Codex and Gemini read them", _install_options, _install),
+    "list": ("show the skills, and where they are installed", None, _list),
+}

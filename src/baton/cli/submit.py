@@ -10,6 +10,7 @@ from baton.agents import find_agent
 from baton.cli.jobs import add_job, job_of
 from baton.cli.main import INTERRUPTED, verb_parser
 from baton.cli.output import json_text, on_terminal, say
+from baton.cli.prompt import read_text
 from baton.cli.view import Lines, LiveTable
 from baton.config import Settings
 from baton.delegate import Delegation, Order, drafted, order, start_session
@@ -42,7 +43,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     parser.add_argument("--tmux-socket", metavar="L", help="a tmux server of your choice (default: baton)")
     parser.add_argument("--json", action="store_true", help="one JSON object an event")
     options = parser.parse_args(arguments)
-    settings = Settings({name: value for name, value in vars(options).items() if name not in ("agent", "timeout_sec")})
+    settings = Settings(vars(options))
     if verb == "retry":
         with open_jobs(settings) as jobs:
             orders = [_again(jobs, settings, options)]
@@ -64,7 +65,7 @@ def _warn(settings: Settings, orders: Sequence[Order]) -> None:
 
 def _work_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="what to do; - reads standard input")
-    parser.add_argument("--prompt-file", metavar="FILE", help="what to do, from a file")
+    parser.add_argument("--prompt-file", metavar="FILE", help="read what to do from a file; - is stdin")
     parser.add_argument("--agent", metavar="A", help="claude-code, codex, gemini, shell, or one of your config file")
     parser.add_argument("--session", metavar="NAME", help="give it to this session, which is running")
     parser.add_argument("--to", metavar="AGENT", help="give it to this live agent, also on another host")
@@ -75,7 +76,9 @@ def _work_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--expect", action="append", metavar="FILE", help="must be there, and changed, in the end")
     parser.add_argument("--allow-existing", action="store_true", default=None, help="... it may have been there before")
     parser.add_argument("--validate", metavar="CMD", help="must succeed in the work folder before it counts as done")
-    parser.add_argument("--max-attempts", type=int, metavar="N", help="how often it may be tried (default: 1)")
+    parser.add_argument(
+        "--max-attempts", type=int, metavar="N", help="after how many attempts a lost lease ends it as error (1)"
+    )
     parser.add_argument(
         "--batch",
         metavar="FILE",
@@ -114,30 +117,13 @@ def _orders(options: argparse.Namespace, settings: Settings) -> tuple[Settings, 
     }  # fmt: skip
     common = {name: value for name, value in common.items() if value is not None} | {"label": label}
     if options.batch is None:
-        return settings, [order(settings, _prompt(options), **common)]
+        prompt = read_text("prompt", options.prompt, file=options.prompt_file)
+        return settings, [order(settings, prompt, **common)]
     return settings, [_batch_order(settings, common, number, line) for number, line in _batch_lines(options.batch)]
 
 
-def _prompt(options: argparse.Namespace) -> str:
-    try:
-        if options.prompt_file is not None:
-            with open(options.prompt_file, encoding="utf-8") as file:
-                return file.read()
-        prompt: str = sys.stdin.read() if options.prompt == "-" else options.prompt
-    except UnicodeDecodeError:
-        raise InvalidValue("prompt", "is not UTF-8 text") from None
-    return prompt
-
-
 def _batch_lines(path: str) -> list[tuple[int, str]]:
-    try:
-        if path == "-":
-            lines = sys.stdin.read().splitlines()
-        else:
-            with open(path, encoding="utf-8") as file:
-                lines = file.read().splitlines()
-    except UnicodeDecodeError:
-        raise InvalidValue("--batch", f"{path} is not UTF-8 text") from None
+    lines = read_text("--batch", None, file=path).splitlines()
     found = [(number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not found:
         raise InvalidValue("--batch", f"{path} holds nothing to do")
@@ -158,8 +144,7 @@ def _batch_order(settings: Settings, common: dict[str, Any], number: int, line: 
 
 def _session_label(options: argparse.Namespace, settings: Settings) -> str:
     from baton.sessions.inventory import Inventory
-    from baton.sessions.launch import job_label
-    from baton.sessions.model import State
+    from baton.sessions.model import State, job_label
 
     session = Inventory(settings).get(options.session)
     if session.state is not State.RUNNING or session.made_for is not None:
@@ -169,7 +154,7 @@ def _session_label(options: argparse.Namespace, settings: Settings) -> str:
         raise InvalidValue("--session", f"{options.session!r} has died; `baton monitor --once` notes what became of it")
     options.agent = session.agent
     options.workdir = options.workdir or session.workdir
-    return job_label(session)
+    return job_label(session.agent_id)
 
 
 def _agent_label(options: argparse.Namespace, settings: Settings) -> tuple[Settings, str]:
@@ -179,6 +164,7 @@ def _agent_label(options: argparse.Namespace, settings: Settings) -> tuple[Setti
     from baton.directory.names import Names
     from baton.directory.resolve import resolve
     from baton.registry import open_registry
+    from baton.sessions.model import job_label
 
     directory = open_directory(settings)
     try:
@@ -200,7 +186,7 @@ def _agent_label(options: argparse.Namespace, settings: Settings) -> tuple[Setti
             if os.path.realpath(home) != os.path.realpath(settings.home):
                 say(f"baton: note: {record.agent_name} belongs to {home}: the job is registered there")
                 settings = _settings_of(home)
-    return settings, f"agent:{record.agent_id}"
+    return settings, job_label(record.agent_id)
 
 
 def _settings_of(home: str) -> Settings:
@@ -229,6 +215,7 @@ def _again(jobs: Jobs, settings: Settings, options: argparse.Namespace) -> Order
         priority=job.priority,
         allow_existing=not job.extra.get("fresh_artifacts"),
         label=None if made_for_it else job.agent_session,
+        labels=list(job.labels),
         headless=options.headless,
         yolo=options.yolo,
     )
@@ -238,7 +225,7 @@ def _again(jobs: Jobs, settings: Settings, options: argparse.Namespace) -> Order
 
 
 def _detach(settings: Settings, orders: list[Order], options: argparse.Namespace) -> int:
-    from baton.sessions.ending import end_job
+    from baton.sessions.ending import fail_job
     from baton.sessions.inventory import Inventory
 
     if len(orders) > 1 and any(each.label is None for each in orders):
@@ -250,7 +237,7 @@ def _detach(settings: Settings, orders: list[Order], options: argparse.Namespace
                 try:
                     start_session(settings, Inventory(settings), job, each)
                 except BatonError as error:
-                    end_job(jobs, job.job_id, None, str(error))
+                    fail_job(settings, jobs, job, None, str(error))
                     raise
             print(json_text({"job_id": job.job_id}) if options.json else job.job_id)
     say(f"wait for it: baton wait {' '.join(job.job_id for job in registered)}")

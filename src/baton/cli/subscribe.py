@@ -45,10 +45,11 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     if not job_ids and not options.follow_all:
         raise UsageError("which jobs? give their IDs, or --follow-all")
     readable = on_terminal() and not options.json
-    with open_jobs(Settings(vars(options))) as jobs:
+    settings = Settings(vars(options))
+    with open_jobs(settings) as jobs:
         subscription = Subscription(
             jobs,
-            Settings(vars(options)),
+            settings,
             job_ids,
             follow_all=options.follow_all,
             timeout_sec=options.timeout,

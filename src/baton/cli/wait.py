@@ -5,7 +5,7 @@ from __future__ import annotations
 from baton.cli.main import verb_parser
 from baton.cli.output import json_text, say
 from baton.config import Settings
-from baton.errors import UsageError
+from baton.errors import JobNotFound, UsageError
 from baton.jobs import open_jobs
 from baton.mqtt.subscriber import Subscription
 from baton.reconciler import Reconciler
@@ -34,7 +34,8 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         with Reconciler(settings):
             for _event in subscription:
                 pass
-        statuses = {job_id: jobs.get_job(job_id).status for job_id in subscription.outcomes()}
+        outcomes = subscription.outcomes()
+        statuses = {job_id: outcome or _status(subscription, job_id) for job_id, outcome in outcomes.items()}
     if options.json:
         print(json_text(statuses))
     else:
@@ -43,3 +44,10 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     if subscription.timed_out is not None:
         say(f"baton: {subscription.timed_out}")
     return subscription.exit_code
+
+
+def _status(subscription: Subscription, job_id: str) -> str:
+    try:
+        return subscription.job(job_id).status
+    except JobNotFound:
+        return "gone"

@@ -61,6 +61,9 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         def stop(number: int, _frame: object) -> None:
             if worker.stopping or number == signal.SIGINT:
                 worker.drain_sec = 0.0  # twice, or Ctrl-C: now
+            elif not worker.stopping:
+                # Not by `say`: this may come in the middle of another line.
+                os.write(2, b"baton: stopping once what is at work has ended; SIGTERM again hands it back\n")
             worker.stopping = True
 
         signal.signal(signal.SIGTERM, stop)

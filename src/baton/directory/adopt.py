@@ -14,9 +14,10 @@ from baton.directory import ownership
 from baton.directory.base import State
 from baton.directory.names import is_agent_id
 from baton.directory.record import AgentRecord, new_record
-from baton.errors import ControlRefused, SessionGone
+from baton.errors import BatonError, ControlRefused, SessionGone
 from baton.fsio import make_private_dir, remove_file
 from baton.manifest import Manifest, read_manifest
+from baton.model import Value
 from baton.processes import started_at
 from baton.tmux import NoServer, Tmux
 
@@ -27,6 +28,15 @@ if TYPE_CHECKING:
     from baton.config import Settings
     from baton.directory.base import Directory, Entry
     from baton.tmux import Pane
+
+
+class LeftOver(Value):
+    """A manifest of no agent, removed; or `error` says why not."""
+
+    __slots__ = ("error", "path")
+
+    path: str
+    error: str | None
 
 
 def adopt(
@@ -91,7 +101,7 @@ def forget_adopted(settings: Settings, directory: Directory, record: AgentRecord
 
 def sweep_manifests(
     settings: Settings, directory: Directory, *, grace_sec: float, dry_run: bool = False
-) -> Iterator[str]:
+) -> Iterator[LeftOver]:
     """Removes, and yields, the manifests written here that are older than the grace period, of no record in the
     directory, and of a process that is gone: what belongs to another directory lives on as long as its session."""
     folder = _manifests(settings)
@@ -108,9 +118,11 @@ def sweep_manifests(
             if _is_needed(directory.get(agent_id), generation_id):
                 continue
             if dry_run or _forget(directory, path, agent_id, generation_id):
-                yield path
+                yield LeftOver(path=path, error=None)
         except (ControlRefused, FileNotFoundError):
             continue  # gone at this moment, or not a manifest
+        except (BatonError, OSError) as error:
+            yield LeftOver(path=path, error=str(error))
 
 
 def _forget(directory: Directory, path: str, agent_id: str, generation_id: str) -> bool:

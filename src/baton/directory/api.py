@@ -10,9 +10,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from baton.config import Settings
-from baton.directory import cleanup as _cleanup
 from baton.directory import open_directory, ownership
-from baton.directory.adopt import forget_adopted, sweep_manifests
+from baton.directory.adopt import forget_adopted
+from baton.directory.cleanup import DEFAULT_GRACE_SEC, Decision, cleanup
 from baton.directory.control import control_target
 from baton.directory.names import Names, derived_id
 from baton.directory.record import UNNAMED_HOST, new_generation_id, new_record
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from typing import TypedDict, Unpack
 
     from baton.directory.base import Directory
-    from baton.directory.cleanup import Decision
     from baton.directory.control import Target
     from baton.directory.record import AgentRecord
 
@@ -133,7 +132,7 @@ def remove_live_agent_record(agent_id: str, generation_id: str, **where: Unpack[
 
 def cleanup_registry(
     *,
-    grace_sec: float = _cleanup.DEFAULT_GRACE_SEC,
+    grace_sec: float = DEFAULT_GRACE_SEC,
     dry_run: bool = False,
     tmux_check: bool = True,
     **where: Unpack[Where],
@@ -141,13 +140,8 @@ def cleanup_registry(
     """Removes entries that are missing, malformed, expired or whose session is gone, past the grace period. Returns a
     decision, with its reason, for every entry there was."""
     with _opened(where) as (settings, directory):
-        observer = _cleanup.Observer(settings.host) if tmux_check else None
-        decisions = list(_cleanup.cleanup(directory, observer=observer, grace_sec=grace_sec, dry_run=dry_run))
-        for decision in decisions:
-            if decision.action is _cleanup.Action.REMOVE and decision.entry.record is not None and not dry_run:
-                forget_adopted(settings, directory, decision.entry.record)
-        list(sweep_manifests(settings, directory, grace_sec=grace_sec, dry_run=dry_run))
-        return decisions
+        found = list(cleanup(settings, directory, tmux_check=tmux_check, grace_sec=grace_sec, dry_run=dry_run))
+        return [each for each in found if isinstance(each, Decision)]
 
 
 @contextmanager

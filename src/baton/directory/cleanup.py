@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from enum import StrEnum
 
+from baton.directory.adopt import forget_adopted, sweep_manifests
 from baton.directory.base import State
 from baton.directory.control import TMUX_OWN_SOCKET
 from baton.directory.record import in_seconds
@@ -17,6 +18,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from baton.config import Settings
+    from baton.directory.adopt import LeftOver
     from baton.directory.base import Directory, Entry
     from baton.directory.record import AgentRecord
 
@@ -104,10 +107,30 @@ def _process(record: AgentRecord) -> Liveness | None:
 
 
 def cleanup(
+    settings: Settings,
+    directory: Directory,
+    *,
+    tmux_check: bool = True,
+    grace_sec: float = DEFAULT_GRACE_SEC,
+    dry_run: bool = False,
+) -> Iterator[Decision | LeftOver]:
+    """One decision for each entry, then each manifest that is left over without one. What fails is told, and the others
+    have their turn."""
+    observer = Observer(settings.host) if tmux_check else None
+    for decision in cleanup_entries(directory, observer=observer, grace_sec=grace_sec, dry_run=dry_run):
+        if decision.action is Action.REMOVE and decision.entry.record is not None and not dry_run:
+            try:
+                forget_adopted(settings, directory, decision.entry.record)
+            except (BatonError, OSError):
+                pass  # it is left over then, and told as that
+        yield decision
+    yield from sweep_manifests(settings, directory, grace_sec=grace_sec, dry_run=dry_run)
+
+
+def cleanup_entries(
     directory: Directory, *, observer: Observer | None, grace_sec: float = DEFAULT_GRACE_SEC, dry_run: bool = False
 ) -> Iterator[Decision]:
-    """One decision for each entry, carried out unless `dry_run`. Without an observer the lease alone decides. What
-    fails for one entry is told in its decision, and the others have their turn."""
+    """One decision for each entry, carried out unless `dry_run`. Without an observer the lease alone decides."""
     if not 0 <= grace_sec < float("inf"):
         raise InvalidValue("grace_sec", "must be a number of seconds, 0 or more")
     grace_ns = int(grace_sec * 10**9)

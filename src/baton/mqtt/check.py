@@ -10,6 +10,7 @@ import threading
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion
 
+from baton.broker.address import is_loopback
 from baton.errors import BrokerUnavailable
 from baton.model import Value, new_job_id, topic_prefix
 from baton.mqtt.client import Publisher
@@ -95,7 +96,8 @@ def _new_topic() -> str:
 
 
 def _how(address: Address) -> str:
-    return f"{address.host}:{address.port}, {'TLS' if address.tls else 'no TLS, on this machine'}"
+    here = ", on this machine" if is_loopback(address.host) else ""
+    return f"{address.host}:{address.port}, {'TLS' if address.tls else f'no TLS{here}'}"
 
 
 def _keeping(writer: Address, reader: Address, client_id: str, topic: str, message: bytes) -> Iterator[Step]:

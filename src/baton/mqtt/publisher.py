@@ -20,12 +20,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import Any, Final
 
-    from baton.broker.address import Address
     from baton.config import Settings
     from baton.jobs import Jobs
     from baton.model import Job, StoredEvent
 
-ATTEMPTS: Final = 3
+TRIES: Final = 3
 _TERMINAL: Final = frozenset({EventName.COMPLETED, EventName.ERROR})
 _LEFT_BEHIND_NS: Final = 15 * SECOND_NS
 _OTHERS_AT_ONCE: Final = 100
@@ -59,7 +58,7 @@ def publish_event(
     data: Mapping[str, Any] | None = None,
     attempt: int | None = None,
     verify: bool = True,
-    tries: int = ATTEMPTS,
+    tries: int = TRIES,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Published:
     """Records the event and sends it, with whatever is still unsent before it. NotVerified, and nothing recorded,
@@ -68,7 +67,7 @@ def publish_event(
     try:
         send_unsent(jobs, settings, job, tries=tries, sleep=sleep)
     except TROUBLE as error:
-        return Published(event=stored, trouble=_words(error))
+        return Published(event=stored, trouble=words(error))
     return Published(event=stored, trouble=None)
 
 
@@ -97,7 +96,7 @@ def record(
 
 
 def send_unsent(
-    jobs: Jobs, settings: Settings, job: Job, *, tries: int = ATTEMPTS, sleep: Callable[[float], None] = time.sleep
+    jobs: Jobs, settings: Settings, job: Job, *, tries: int = TRIES, sleep: Callable[[float], None] = time.sleep
 ) -> None:
     """Sends the unsent events of this job in order, then what other jobs left behind for the same broker."""
     for number in range(1, tries + 1):
@@ -115,17 +114,24 @@ def send_unsent(
             return
 
 
-def clear_retained(settings: Settings, jobs: Sequence[Job]) -> int:
-    """Takes the last messages of ended jobs from their brokers; returns how many."""
-    by_broker: dict[str, tuple[Address, list[Job]]] = {}
+def clear_retained(settings: Settings, jobs: Sequence[Job], away: dict[str, str]) -> int:
+    """Takes the last messages of ended jobs from their brokers; returns how many. `away` gets what is wrong with a
+    broker that cannot be asked; those already in it are passed over."""
+    cleared = 0
+    by_broker: dict[str, list[Job]] = {}
     for job in jobs:
-        address = broker_address(settings, job)
-        by_broker.setdefault(repr(address), (address, []))[1].append(job)
-    for address, theirs in by_broker.values():
-        with Publisher(address) as connection:
-            for job in theirs:
-                connection.publish(job.events_topic, b"", retain=True)
-    return len(jobs)
+        by_broker.setdefault(job.broker.key(), []).append(job)
+    for key, theirs in by_broker.items():
+        if key in away:
+            continue
+        try:
+            with Publisher(broker_address(settings, theirs[0])) as connection:
+                for job in theirs:
+                    connection.publish(job.events_topic, b"", retain=True)
+                    cleared += 1
+        except TROUBLE as error:
+            away[key] = words(error)
+    return cleared
 
 
 def _send(jobs: Jobs, connection: Publisher, job: Job, events: Sequence[StoredEvent]) -> None:
@@ -160,7 +166,7 @@ def _send_left_behind(jobs: Jobs, connection: Publisher, job: Job) -> None:
         return
 
 
-def _words(error: Exception) -> str:
+def words(error: Exception) -> str:
     if isinstance(error, BatonError):
         return str(error)
     if isinstance(error, OSError) and error.strerror:

@@ -13,6 +13,7 @@ import time
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
+from baton.errors import BatonError, BrokerUnavailable
 from baton.fsio import make_private_dir, open_private, write_all
 from baton.mqtt.tls import tls_context, tls_failure
 from baton.wire.payload import MAX_PAYLOAD_BYTES
@@ -196,7 +197,6 @@ class BrokerSession:
 
     def _erase(self) -> None:
         """Connects once more under the same name with a clean session, which ends the persistent one."""
-        from baton.errors import BatonError
         from baton.mqtt.client import Publisher
 
         try:
@@ -221,7 +221,7 @@ def _own_client_id(state_dir: str, address: Address, topics: list[str]) -> tuple
             os.close(fd)
             continue
         return fd, f"baton-sub-{name}-{number}"
-    raise RuntimeError("a thousand listeners to the same jobs on one machine")
+    raise BrokerUnavailable("a thousand listeners to the same jobs on one machine", transient=False)
 
 
 def _own_id(folder: str) -> str:

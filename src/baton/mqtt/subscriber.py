@@ -15,15 +15,18 @@ from collections import Counter
 
 from baton.broker.address import broker_address
 from baton.clock import SECOND_NS, parse_time
-from baton.errors import BrokerUnavailable, InvalidValue, JobNotFound, Rejected
+from baton.errors import InvalidValue, JobNotFound, RegistryUnavailable, Rejected
 from baton.model import TERMINAL, Status
+from baton.mqtt.publisher import TROUBLE, words
 from baton.mqtt.watch import Watch
 from baton.wire.parse import parse_event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any, Final
+    from typing import Any, Final, TypeVar
+
+    Found = TypeVar("Found")
 
     from baton.config import Settings
     from baton.jobs import Jobs
@@ -39,6 +42,8 @@ _PAGE: Final = 1_000
 _POLL_SEC: Final = 2.0
 _POLL_WITHOUT_BROKER_SEC: Final = 0.25
 _REFRESH_SEC: Final = 0.1
+_AWAY_SEC: Final = 60.0
+_AGAIN_SEC: Final = 0.5
 _MOST_WATCHES: Final = 10_000
 _LATE_NS: Final = 60 * SECOND_NS  # how much later than it says a change may appear: slow commits, clocks of other hosts
 _NOTHING: Final = ("", b"")  # wakes whoever waits for a message
@@ -51,7 +56,7 @@ class Subscription:
     """Events of some jobs, or of all jobs of a registry, each once and in order.
 
     Iterate over it: it yields the payloads, without their signature, and ends when all jobs have ended or a clock
-    has run out. Then `exit_code` and `timed_out` tell how.
+    has run out. Then `exit_code` and `timed_out` tell how. A registry that goes away meanwhile is waited for.
     """
 
     def __init__(
@@ -83,6 +88,8 @@ class Subscription:
         self._refreshed: dict[str, float] = {}
         self._sessions: list[BrokerSession] = []
         self._stopping = False
+        self._ends = math.inf
+        self._last_news = 0.0
         self._began_ns = self._looked_ns = self._since_ns = time.time_ns()
         self._no_news = frozenset({"seq", "over", "job"} if follow_all else {"seq"})
         self.rejected: Counter[str] = Counter()
@@ -109,6 +116,10 @@ class Subscription:
     def outcomes(self) -> dict[str, Status | None]:
         return {job_id: watch.outcome for job_id, watch in self._watches.items()}
 
+    def job(self, job_id: str) -> Job:
+        """As the registry has it now."""
+        return self._ask(lambda: self._jobs.get_job(job_id))
+
     # -- listening ---------------------------------------------------------------------------------------------
 
     def connect(self, wait_sec: float = 0) -> bool:
@@ -134,24 +145,30 @@ class Subscription:
             pass  # then nobody is waiting for it
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        next_poll = began = last_news = self._monotonic()
+        next_poll = self._last_news = self._monotonic()
+        self._ends = next_poll + (self._wall_sec or math.inf)
         self.connect()
         try:
             while not self._stopping:
                 now = self._monotonic()
                 if self._poll_is_due(now, next_poll):
                     for payload in self._catch_up_all():
-                        last_news = self._monotonic()
+                        self._last_news = self._monotonic()
                         yield payload
                     next_poll = now + (_POLL_SEC if self._connected() else _POLL_WITHOUT_BROKER_SEC)
-                if self._all_ended() or self._out_of_time(self._monotonic(), began, last_news):
+                if self._all_ended() or self._out_of_time():
                     return
-                ends = (began + (self._wall_sec or math.inf), last_news + (self._idle_sec or math.inf))
-                for payload in self._from_wire(self._take_messages(min(next_poll, *ends) - self._monotonic())):
-                    last_news = self._monotonic()
+                until = min(next_poll, self._ends, self._last_news + (self._idle_sec or math.inf))
+                for payload in self._from_wire(self._take_messages(until - self._monotonic())):
+                    self._last_news = self._monotonic()
                     yield payload
             self.stopped = True
+        except RegistryUnavailable:
+            if not self._stopping and not self._out_of_time():
+                raise
+            self.stopped = self._stopping
         finally:
+            self._ends = math.inf  # whoever asks for a job now has time
             self.close()
 
     def _deliver(self, message: tuple[str, bytes]) -> bool:
@@ -203,7 +220,7 @@ class Subscription:
     def _is_recorded(self, event: Event, raw: bytes) -> bool:
         """Whether these very bytes are in the registry."""
         try:
-            found = self._jobs.events_after(event.job_id, event.seq - 1, limit=1)
+            found = self._ask(lambda: self._jobs.events_after(event.job_id, event.seq - 1, limit=1))
         except JobNotFound:
             return False
         return bool(found) and found[0].payload == raw
@@ -221,7 +238,7 @@ class Subscription:
         if not self._follow_all:
             raise Rejected("job", "about a job nobody asked for")
         try:
-            job = self._jobs.get_job(job_id)
+            job = self.job(job_id)
         except JobNotFound:
             raise Rejected("job", "about a job that is not in the registry") from None
         except InvalidValue as error:
@@ -240,7 +257,7 @@ class Subscription:
         if now - self._refreshed.get(watch.job.job_id, -1.0) >= _REFRESH_SEC:
             self._refreshed[watch.job.job_id] = now
             try:
-                watch.refresh(self._jobs.get_job(watch.job.job_id))
+                watch.refresh(self.job(watch.job.job_id))
             except JobNotFound:
                 raise Rejected("job", "about a job that is not in the registry any more") from None
 
@@ -258,7 +275,7 @@ class Subscription:
         if not self._follow_all or job_id in self._watches:
             return True
         try:
-            self._jobs.get_job(job_id)
+            self.job(job_id)
         except (JobNotFound, InvalidValue):
             return False
         return True
@@ -285,29 +302,23 @@ class Subscription:
             self._watches = {name: each for name, each in self._watches.items() if not self._was_over(each.job)}
         found: dict[str, Job] = {}
         for where in (JobFilter(statuses=[Status.RUNNING]), JobFilter(updated_from_ns=self._since_ns)):
-            for job in self._all_jobs(where):
+            for job in self._listed(where):
                 found[job.job_id] = job
                 if job.job_id not in self._watches and job.last_seq and not self._was_over(job):
                     self._watches[job.job_id] = Watch(job)
         return [watch for job_id, watch in self._watches.items() if watch.may_have_news(found.get(job_id))]
 
-    def _all_jobs(self, where: JobFilter) -> Iterator[Job]:
-        after = None
-        while True:
-            page = self._jobs.list_jobs(where, limit=_PAGE, after=after)
-            yield from page.jobs
-            after = page.next
-            if after is None:
-                return
+    def _listed(self, where: JobFilter) -> list[Job]:
+        return self._ask(lambda: list(self._jobs.each_job(where)))
 
     def _catch_up(self, watch: Watch) -> Iterator[dict[str, Any]]:
         """Passes on what the registry has beyond the last event; the job's state is read first, so that a
         finished job's events are all there when it is found finished."""
         try:
-            watch.refresh(self._jobs.get_job(watch.job.job_id))
+            watch.refresh(self.job(watch.job.job_id))
             page = _PAGE
             while page == _PAGE:
-                events = self._jobs.events_after(watch.job.job_id, watch.last_seq, limit=_PAGE)
+                events = self._ask(lambda: self._jobs.events_after(watch.job.job_id, watch.last_seq, limit=_PAGE))
                 page = len(events)
                 yield from self._pass_on(watch, events)
         except JobNotFound:
@@ -350,15 +361,37 @@ class Subscription:
             watch.gone = True
             self._log(f"job {job_id} is gone from the registry, and its audit log does not know how it ended")
 
+    def _ask(self, read: Callable[[], Found]) -> Found:
+        """What it reads; where the registry is away, once it is back: a server restarts, and the jobs go on meanwhile.
+        That nothing was heard until then is no silence of theirs."""
+        away_since: float | None = None
+        while True:
+            try:
+                found = read()
+            except RegistryUnavailable as error:
+                now = self._monotonic()
+                if away_since is None:
+                    away_since = now
+                    self._log(f"{error}; trying again")
+                if self._stopping or now >= min(away_since + _AWAY_SEC, self._ends):
+                    raise
+                time.sleep(min(_AGAIN_SEC, self._ends - now))
+                continue
+            if away_since is not None:
+                self._last_news = self._monotonic()
+                self._log("the registry is back")
+            return found
+
     # -- clocks and connections ----------------------------------------------------------------------------------
 
     def _all_ended(self) -> bool:
         return not self._follow_all and all(watch.over for watch in self._watches.values())
 
-    def _out_of_time(self, now: float, began: float, last_news: float) -> bool:
-        if self._wall_sec is not None and now - began >= self._wall_sec:
+    def _out_of_time(self) -> bool:
+        now = self._monotonic()
+        if now >= self._ends:
             self.timed_out = f"timed out: {self._wall_sec:g} s have passed"
-        elif self._idle_sec is not None and now - last_news >= self._idle_sec:
+        elif self._idle_sec is not None and now - self._last_news >= self._idle_sec:
             self.timed_out = f"timed out: nothing was heard for {self._idle_sec:g} s"
         return self.timed_out is not None
 
@@ -380,7 +413,7 @@ class Subscription:
         for job in jobs or [None]:
             try:
                 address = broker_address(self._settings, job, reading=True)
-            except BrokerUnavailable as error:
+            except TROUBLE as error:
                 self._no_broker(error)
                 continue
             topic = "python/mqtt/jobs/+/events" if self._follow_all or job is None else job.events_topic
@@ -391,12 +424,12 @@ class Subscription:
                 sessions.append(
                     BrokerSession(address, sorted(set(names)), self._settings.state_dir, self._deliver, self._log)
                 )
-            except BrokerUnavailable as error:
+            except TROUBLE as error:
                 self._no_broker(error)
         return sessions
 
-    def _no_broker(self, error: BrokerUnavailable) -> None:
-        self._log(f"{error}; listening to the registry alone")
+    def _no_broker(self, error: Exception) -> None:
+        self._log(f"{words(error)}; listening to the registry alone")
 
 
 def _limit(name: str, given: float | None, of_jobs: list[int]) -> float | None:

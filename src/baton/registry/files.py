@@ -41,6 +41,7 @@ from baton.registry.file_index import Index
 from baton.registry.listing import JobFilter, cursor, parse_cursor
 from baton.registry.moved import mark_moved, refuse_moved
 from baton.registry.results import Change, Entry, Page, Recorded
+from baton.registry.statement import stated
 from baton.seal import Seal
 
 TYPE_CHECKING = False
@@ -231,7 +232,7 @@ class FileRegistry:
                         changes.append(self._commit(job, after))
                     else:
                         detail = f"lease expired on attempt {job.attempt}, and there are no attempts left"
-                        recorded = self._record(job, EventName.ERROR, detail, {}, now_ns)
+                        recorded = self._store(stated(job, EventName.ERROR, detail, {}, now_ns))
                         changes.append(Change(before=job, after=recorded.after))
                 if len(changes) == limit:
                     break
@@ -283,7 +284,7 @@ class FileRegistry:
                 stored.attempt == before.attempt for stored in self._events(before)
             )
             lifecycle.before_event(before, event, attempt=attempt, has_events=has_events)
-            return self._record(before, event, detail, data or {}, self._clock.wall_ns(), holder)
+            return self._store(stated(before, event, detail, data or {}, self._clock.wall_ns(), holder))
 
     def next_seq(self, job_id: str, *, attempt: int | None = None) -> int:
         check_job_id(job_id)
@@ -416,28 +417,11 @@ class FileRegistry:
             self._index.drop_outdated(before, after)
         return Change(before=before or after, after=after)
 
-    def _record(
-        self,
-        before: Job,
-        event: EventName,
-        detail: str,
-        data: Mapping[str, Any],
-        now_ns: int,
-        holder: str = "operator",
-    ) -> Recorded:
-        from baton.wire.payload import signed_event
-
-        job = before
-        if job.status is Status.PENDING:
-            job = lifecycle.claim(job, holder=holder, now_ns=now_ns, token=new_token())
-        elif job.auth_token is None or job.attempt == 0:
-            job = lifecycle.adopt(job, token=new_token())
-        stored = signed_event(job, event, detail, data, now_ns)
-        after = lifecycle.after_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns)
-        self._index.add_unsent(job.job_id)
-        self._log(before).add(stored)
-        self._commit(before, after)
-        return Recorded(before=before, after=after, event=stored)
+    def _store(self, recorded: Recorded) -> Recorded:
+        self._index.add_unsent(recorded.after.job_id)
+        self._log(recorded.before).add(recorded.event)
+        self._commit(recorded.before, recorded.after)
+        return recorded
 
     def _leased(self, job: Job, lease_ns: int) -> Job:
         return job.replace(

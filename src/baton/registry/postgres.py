@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 from baton.errors import MigrationFailed
 from baton.postgres import Database, server_now_ns
-from baton.registry.sql import COLUMNS, SqlRegistry, jobs_that_fit
+from baton.registry.rows import COLUMNS, jobs_that_fit
+from baton.registry.sql import SqlRegistry
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +19,8 @@ if TYPE_CHECKING:
     from baton.model import Job
     from baton.postgres import Connection
     from baton.registry.base import Registry
-    from baton.registry.sql import Row, Transaction
+    from baton.registry.rows import Row
+    from baton.registry.sql import Transaction
 
 SCHEMA: Final = 1
 _TABLES: Final = """
@@ -42,12 +44,16 @@ CREATE INDEX jobs_created ON jobs (created_at, job_id);
 CREATE INDEX jobs_status ON jobs (status, created_at, job_id);
 CREATE INDEX jobs_session ON jobs (agent_session, created_at, job_id);
 CREATE INDEX jobs_agent ON jobs (agent, created_at, job_id);
+CREATE INDEX jobs_updated ON jobs (updated_at);
 CREATE TABLE events (
     id bigserial PRIMARY KEY, job_id text COLLATE "C" NOT NULL, seq bigint NOT NULL, attempt bigint NOT NULL,
     event text NOT NULL, payload bytea NOT NULL, sent smallint NOT NULL, UNIQUE (job_id, seq)
 );
 CREATE INDEX events_unsent ON events (id) WHERE sent = 0;
 """
+_LATER_INDEXES: Final = {"jobs_updated": "CREATE INDEX IF NOT EXISTS jobs_updated ON jobs (updated_at)"}
+_ID: Final = COLUMNS.index("job_id")
+_LEASE_END: Final = COLUMNS.index("lease_expires_at")
 _translated: dict[str, bytes] = {}
 
 
@@ -84,7 +90,7 @@ class PostgresRegistry(SqlRegistry):
 
     def __init__(self, url: str, *, clock: Clock | None = None, suffix: str = "") -> None:
         super().__init__(clock)
-        self._database = Database(url, tables=_TABLES, version=SCHEMA, suffix=suffix)
+        self._database = Database(url, tables=_TABLES, version=SCHEMA, suffix=suffix, later_indexes=_LATER_INDEXES)
         self._schema = self._database.schema
         self.where = self._database.where
         self.url = url
@@ -108,12 +114,19 @@ class PostgresRegistry(SqlRegistry):
         return self._now_ns(tx) + lease_ns, None
 
     def _expired(self, tx: Transaction, limit: int) -> list[Job]:
-        rows = tx.rows(
-            f"SELECT {', '.join(COLUMNS)} FROM jobs WHERE status = 'running' AND lease_expires_at < :now"
-            " ORDER BY lease_expires_at LIMIT :limit FOR UPDATE SKIP LOCKED",
-            {"now": self._now_ns(tx), "limit": limit},
-        )
-        return list(jobs_that_fit(rows))
+        late: list[Job] = []
+        values = {"now": self._now_ns(tx), "limit": limit, "after_ns": -(2**63), "after_id": ""}
+        while True:  # page by page: those that do not fit stay in front for ever
+            rows = tx.rows(
+                f"SELECT {', '.join(COLUMNS)} FROM jobs WHERE status = 'running' AND lease_expires_at < :now"
+                " AND (lease_expires_at, job_id) > (:after_ns, :after_id)"
+                " ORDER BY lease_expires_at, job_id LIMIT :limit FOR UPDATE SKIP LOCKED",
+                values,
+            )
+            late += jobs_that_fit(rows)
+            if len(late) >= limit or len(rows) < limit:
+                return late[:limit]
+            values |= {"after_ns": rows[-1][_LEASE_END], "after_id": rows[-1][_ID]}
 
     def _now_ns(self, tx: Transaction) -> int:
         assert isinstance(tx, _Transaction)

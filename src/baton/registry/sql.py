@@ -1,12 +1,11 @@
 """The registry verbs in SQL, for every database that has `UPDATE ... RETURNING`.
 
 A backend adds how to connect, how a transaction begins, and whose clock ends a lease. Statements are written
-with `:name` parameters. Times are columns of nanoseconds since 1970.
+with `:name` parameters.
 """
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from itertools import islice
 
@@ -14,9 +13,7 @@ from baton import lifecycle
 from baton.clock import SystemClock, format_time, parse_time
 from baton.errors import InvalidRecord, InvalidValue, JobNotFound, RegistryBusy
 from baton.model import (
-    JOB_FIELDS,
     TERMINAL,
-    TIME_FIELDS,
     EventName,
     Job,
     Status,
@@ -28,6 +25,18 @@ from baton.model import (
 )
 from baton.registry.listing import cursor, parse_cursor
 from baton.registry.results import Change, Entry, Page, Recorded
+from baton.registry.rows import (
+    COLUMNS,
+    CREATED,
+    EVENT_COLUMNS,
+    ID,
+    broker_text,
+    event_from_row,
+    job_from_row,
+    row_of_event,
+    row_of_job,
+)
+from baton.registry.statement import stated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,8 +47,7 @@ if TYPE_CHECKING:
     from baton.clock import Clock
     from baton.model import Broker
     from baton.registry.listing import JobFilter
-
-    Row = tuple[Any, ...]
+    from baton.registry.rows import Row
 
     class Transaction(Protocol):
         def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[Row]: ...
@@ -49,8 +57,6 @@ if TYPE_CHECKING:
         def change_many(self, statement: str, values: Iterable[Mapping[str, Any]]) -> None: ...
 
 
-_JSON: Final = frozenset({"broker", "expected_artifacts", "labels"})
-COLUMNS: Final = (*JOB_FIELDS, "extra")
 _SELECT: Final = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 _INSERT: Final = (
     f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join(':' + name for name in COLUMNS)})"
@@ -60,9 +66,7 @@ _INSERT_EVENT: Final = (
     "INSERT INTO events (job_id, seq, attempt, event, payload, sent)"
     " VALUES (:job_id, :seq, :attempt, :event, :payload, :sent)"
 )
-_EVENT_COLUMNS: Final = "job_id, seq, attempt, event, payload, sent"
 _PAGE: Final = 500
-_TIME_RANGE_NS: Final = 9 * 10**18
 
 
 class SqlRegistry:
@@ -103,7 +107,7 @@ class SqlRegistry:
                 created_ns = max(parse_time(job.created_at), last_ns + 1)
                 last_ns = created_ns
                 job = job.replace(created_at=format_time(created_ns))
-                while not tx.change(_INSERT, _to_row(job)):
+                while not tx.change(_INSERT, row_of_job(job)):
                     job = with_new_id(job)
                 registered.append(job)
         return registered
@@ -131,7 +135,7 @@ class SqlRegistry:
         following = None
         if len(rows) > limit:
             rows.pop()
-            following = cursor(rows[-1][_CREATED], rows[-1][_ID])
+            following = cursor(rows[-1][CREATED], rows[-1][ID])
         jobs, bad = [], []
         for row in rows:
             try:
@@ -234,7 +238,7 @@ class SqlRegistry:
                     changes.append(self._save(tx, job, after))
                 else:
                     detail = f"lease expired on attempt {job.attempt}, and there are no attempts left"
-                    recorded = self._record(tx, job, EventName.ERROR, detail, {}, self._clock.wall_ns())
+                    recorded = self._store(tx, stated(job, EventName.ERROR, detail, {}, self._clock.wall_ns()))
                     changes.append(Change(before=job, after=recorded.after))
         return changes
 
@@ -284,7 +288,7 @@ class SqlRegistry:
             )
             lifecycle.before_event(before, event, attempt=attempt, has_events=has_events)
             now_ns = self._clock.wall_ns()
-            return self._record(tx, before, event, detail, data or {}, now_ns, holder)
+            return self._store(tx, stated(before, event, detail, data or {}, now_ns, holder))
 
     def next_seq(self, job_id: str, *, attempt: int | None = None) -> int:
         check_job_id(job_id)
@@ -297,12 +301,12 @@ class SqlRegistry:
         check_job_id(job_id)
         with self._reading() as tx:
             rows = tx.rows(
-                f"SELECT {_EVENT_COLUMNS} FROM events WHERE job_id = :job_id AND seq > :seq ORDER BY seq LIMIT :limit",
+                f"SELECT {EVENT_COLUMNS} FROM events WHERE job_id = :job_id AND seq > :seq ORDER BY seq LIMIT :limit",
                 {"job_id": job_id, "seq": seq, "limit": limit},
             )
             if not rows:
                 self._get(tx, job_id)
-        return [_to_event(row) for row in rows]
+        return [event_from_row(row) for row in rows]
 
     def unsent_events(
         self, *, job_id: str | None = None, broker: Broker | None = None, limit: int = 1000
@@ -311,10 +315,10 @@ class SqlRegistry:
         values: dict[str, Any] = {"job_id": job_id and check_job_id(job_id), "limit": limit}
         if broker is not None:
             only += " AND EXISTS (SELECT 1 FROM jobs WHERE jobs.job_id = events.job_id AND broker = :broker)"
-            values["broker"] = _broker_text(broker)
+            values["broker"] = broker_text(broker)
         with self._reading() as tx:
-            rows = tx.rows(f"SELECT {_EVENT_COLUMNS} FROM events WHERE sent = 0{only} ORDER BY id LIMIT :limit", values)
-        return [_to_event(row) for row in rows]
+            rows = tx.rows(f"SELECT {EVENT_COLUMNS} FROM events WHERE sent = 0{only} ORDER BY id LIMIT :limit", values)
+        return [event_from_row(row) for row in rows]
 
     def mark_sent(self, job_id: str, seqs: Iterable[int]) -> None:
         check_job_id(job_id)
@@ -344,23 +348,23 @@ class SqlRegistry:
                         continue
                     events = (
                         tx.rows(
-                            f"SELECT {_EVENT_COLUMNS} FROM events WHERE job_id = :job_id ORDER BY seq",
+                            f"SELECT {EVENT_COLUMNS} FROM events WHERE job_id = :job_id ORDER BY seq",
                             {"job_id": job.job_id},
                         )
                         if job.last_seq
                         else []
                     )
-                    found.append(Entry(job=job, events=[_to_event(event) for event in events]))
+                    found.append(Entry(job=job, events=[event_from_row(event) for event in events]))
             yield from found
             if len(rows) < _PAGE:
                 return
-            last = (rows[-1][_CREATED], rows[-1][_ID])
+            last = (rows[-1][CREATED], rows[-1][ID])
 
     def import_entries(self, entries: Iterable[Entry]) -> None:
         with self._writing(create=True) as tx:
             for batch in _batches(entries):
-                tx.change_many(_INSERT, [_to_row(entry.job) for entry in batch])
-                tx.change_many(_INSERT_EVENT, [_event_row(event) for entry in batch for event in entry.events])
+                tx.change_many(_INSERT, [row_of_job(entry.job) for entry in batch])
+                tx.change_many(_INSERT_EVENT, [row_of_event(event) for entry in batch for event in entry.events])
 
     # -- inside a transaction ------------------------------------------------------------------------------
 
@@ -370,33 +374,15 @@ class SqlRegistry:
             raise JobNotFound(job_id, self.where)
         return job_from_row(rows[0])
 
-    def _record(
-        self,
-        tx: Transaction,
-        before: Job,
-        event: EventName,
-        detail: str,
-        data: Mapping[str, Any],
-        now_ns: int,
-        holder: str = "operator",
-    ) -> Recorded:
-        from baton.wire.payload import signed_event
-
-        job = before
-        if job.status is Status.PENDING:
-            job = lifecycle.claim(job, holder=holder, now_ns=now_ns, token=new_token())
-        elif job.auth_token is None or job.attempt == 0:
-            job = lifecycle.adopt(job, token=new_token())
-        stored = signed_event(job, event, detail, data, now_ns)
-        after = lifecycle.after_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns)
-        self._save(tx, before, after)
-        tx.change(_INSERT_EVENT, _event_row(stored))
-        return Recorded(before=before, after=after, event=stored)
+    def _store(self, tx: Transaction, recorded: Recorded) -> Recorded:
+        self._save(tx, recorded.before, recorded.after)
+        tx.change(_INSERT_EVENT, row_of_event(recorded.event))
+        return recorded
 
     def _save(self, tx: Transaction, before: Job, after: Job) -> Change:
         if before is after:
             return Change(before=before, after=after)
-        old, new = _to_row(before), _to_row(after)
+        old, new = row_of_job(before), row_of_job(after)
         changed = [name for name in COLUMNS if old[name] != new[name]]
         assignments = ", ".join(f"{name} = :{name}" for name in changed)
         guard = {"if_status": old["status"], "if_attempt": old["attempt"], "if_seq": old["last_seq"]}
@@ -409,83 +395,6 @@ class SqlRegistry:
         if done != 1:
             raise RegistryBusy(f"job {before.job_id} was changed by somebody else at this moment; try again")
         return Change(before=before, after=after)
-
-
-_ID: Final = COLUMNS.index("job_id")
-_CREATED: Final = COLUMNS.index("created_at")
-
-
-def _to_row(job: Job) -> dict[str, Any]:
-    row: dict[str, Any] = {}
-    for name in JOB_FIELDS:
-        value = getattr(job, name)
-        if name in TIME_FIELDS and value is not None:
-            value = parse_time(value)
-        elif name == "broker":
-            value = _broker_text(value)
-        elif name in _JSON:
-            value = json.dumps(value)
-        elif name == "status":
-            value = value.value
-        row[name] = value
-    row["extra"] = json.dumps(job.extra) if job.extra else None
-    return row
-
-
-def _broker_text(broker: Broker) -> str:
-    return json.dumps(broker.record())
-
-
-def job_from_row(row: Row) -> Job:
-    record = dict(zip(COLUMNS, row, strict=True))
-    job_id = str(record["job_id"])
-    extra = record.pop("extra")
-    for name in TIME_FIELDS:
-        value = record[name]
-        if type(value) is int and abs(value) < _TIME_RANGE_NS:
-            record[name] = format_time(value)
-        elif value is not None or name in ("created_at", "updated_at"):
-            raise InvalidRecord(job_id, name, "is not a number of nanoseconds")
-    try:
-        for name in _JSON:
-            record[name] = json.loads(record[name])
-        if extra is not None:
-            record |= json.loads(extra)
-    except (ValueError, TypeError):
-        raise InvalidRecord(job_id, "record", "holds a column that is not JSON") from None
-    return Job.parse(record, job_id, times_checked=True)
-
-
-def jobs_that_fit(rows: Iterable[Row]) -> Iterator[Job]:
-    """The jobs in these rows, without those that do not fit: one bad record must not stop the others."""
-    for row in rows:
-        try:
-            yield job_from_row(row)
-        except InvalidRecord:
-            continue
-
-
-def _to_event(row: Row) -> StoredEvent:
-    job_id, seq, attempt, event, payload, sent = row
-    return StoredEvent(
-        job_id=job_id,
-        seq=seq,
-        attempt=attempt,
-        event=EventName(event),
-        payload=bytes(payload),
-        sent=bool(sent),
-    )
-
-
-def _event_row(event: StoredEvent) -> dict[str, Any]:
-    return {
-        "job_id": event.job_id,
-        "seq": event.seq,
-        "attempt": event.attempt,
-        "event": event.event.value,
-        "payload": event.payload,
-        "sent": int(event.sent),
-    }
 
 
 def _batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:

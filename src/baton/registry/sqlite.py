@@ -16,7 +16,8 @@ from baton.clock import lease_expired, lease_mark
 from baton.errors import NewerSchema, RegistryBusy, RegistryUnavailable
 from baton.fsio import FileLock, exists, fsync_dir, make_private_dir, make_store_dir, open_private, remove_file
 from baton.registry.moved import mark_moved, moved_to, refuse_moved
-from baton.registry.sql import COLUMNS, SqlRegistry, jobs_that_fit
+from baton.registry.rows import COLUMNS, jobs_that_fit
+from baton.registry.sql import SqlRegistry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from baton.clock import Clock
     from baton.model import Job
     from baton.registry.base import Registry
-    from baton.registry.sql import Row, Transaction
+    from baton.registry.rows import Row
+    from baton.registry.sql import Transaction
 
 SCHEMA: Final = 1
 LEAST_SQLITE: Final = (3, 35)  # UPDATE ... RETURNING
@@ -143,7 +145,8 @@ class SqliteRegistry(SqlRegistry):
             try:
                 yield connection
             finally:
-                connection.raw.execute("ROLLBACK")
+                if connection.raw.in_transaction:  # after an error SQLite may have ended it already
+                    connection.raw.execute("ROLLBACK")
                 if not connection.lasting:
                     connection.raw.close()
                     self._reader = None
@@ -190,7 +193,9 @@ class SqliteRegistry(SqlRegistry):
 
     def _open(self, *, write: bool) -> _Connection:
         if sqlite3.sqlite_version_info < LEAST_SQLITE:
-            raise RegistryUnavailable(f"SQLite {sqlite3.sqlite_version} is too old; baton needs 3.35 or newer")
+            raise RegistryUnavailable(
+                f"SQLite {sqlite3.sqlite_version} is too old; baton needs {'.'.join(map(str, LEAST_SQLITE))} or newer"
+            )
         if write and not os.path.exists(self.path):
             self._create()
         found = os.stat(self.path)

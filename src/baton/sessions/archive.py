@@ -1,4 +1,8 @@
-"""Sessions that have ended, for people to read: a YAML file, replaced as a whole, with the one before it as `.bak`."""
+"""Sessions that have ended, for people to read: a YAML file, replaced as a whole, with the one before it as `.bak`.
+
+agent-sessions.yaml                  those that ended last
+agent-sessions.2026-07-29-1.yaml     one that was full then: it is not touched any more
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ import re
 import time
 
 from baton.digest import sha256
-from baton.fsio import FileLock, read_file, replace_file
+from baton.fsio import FileLock, fsync_dir, read_file, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
 
 _HEADER: Final = b"# Sessions that have ended. An archive: `baton session list` shows what is running.\n"
 _SEAL: Final = b"# As baton wrote it, if this is the SHA-256 of what stands above: "
+# Characters, of about 500 sessions: whoever ends one writes all of it, and the others wait meanwhile.
+_FULL: Final = 256 * 1024
 _NOT_SHOWN: Final = frozenset({"ending", "stopper", "pane_id", "pane_pid", "pane_started", "job_id"})
 
 
@@ -33,6 +39,7 @@ class Archive:
         self._change(session.session_id, _yaml([shown]))
 
     def remove(self, session_id: str) -> None:
+        """From the present file: those that were full are history."""
         self._change(session_id, "")
 
     def entries(self) -> list[dict[str, Any]]:
@@ -52,13 +59,25 @@ class Archive:
         with FileLock(self._path + ".lock"):
             before = self._texts()
             mine = re.compile(rf"^(?:- |  )session_id: '?{re.escape(session_id)}'?$", re.MULTILINE)
-            after = [text for text in before if not mine.search(text)] + ([added] if added else [])
+            others = [text for text in before if not mine.search(text)]
+            if added and others == before and sum(map(len, others)) >= _FULL:
+                self._move_aside()
+                before = others = []
+            after = others + ([added] if added else [])
             if after == before:
                 return
             if os.path.exists(self._path):
                 replace_file(self._path + ".bak", read_file(self._path))
             body = _HEADER + ("sessions:\n" + "".join(after) if after else "sessions: []\n").encode()
             replace_file(self._path, body + _seal(body))
+
+    def _move_aside(self) -> None:
+        stem = f"{self._path.removesuffix('.yaml')}.{time.strftime('%Y-%m-%d', time.gmtime())}"
+        number = 1
+        while os.path.lexists(f"{stem}-{number}.yaml"):
+            number += 1
+        os.rename(self._path, f"{stem}-{number}.yaml")
+        fsync_dir(os.path.dirname(self._path))  # before a new one takes its name
 
     def _texts(self) -> list[str]:
         """Each entry, as it stands there."""

@@ -9,13 +9,14 @@ from baton.clock import format_time
 from baton.directory import open_directory, ownership
 from baton.errors import BatonError, EventRefused, IllegalTransition, SessionNotFound, StaleAttempt
 from baton.model import TERMINAL, EventName, Status
-from baton.mqtt.publisher import record
+from baton.mqtt.publisher import record, send_unsent
 from baton.sessions.model import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from baton.config import Settings
     from baton.jobs import Jobs
+    from baton.model import Job
     from baton.sessions.inventory import Inventory
     from baton.sessions.model import Session
 
@@ -70,14 +71,28 @@ def forget_name(settings: Settings, session: Session) -> None:
 
 
 def end_job(jobs: Jobs, job_id: str, attempt: int | None, detail: str) -> bool:
-    """Records that the job failed, unless its story is already over or somebody else's."""
+    """Records that the job failed, unless its story is already over or somebody else's. With an `attempt`, whoever held
+    that one speaks, and a job that was handed back is theirs no more."""
     job = jobs.get_job(job_id)
     if job.status in TERMINAL:
         return False
     try:
         if job.status is Status.PENDING and job.attempt:
+            if attempt is not None:
+                return False
             attempt = jobs.pick_job(job_id).attempt  # handed back: only whoever claims it can say anything about it
         record(jobs, job_id, EventName.ERROR, detail=detail, data={ENDED_FROM_OUTSIDE: True}, attempt=attempt)
     except (EventRefused, IllegalTransition, StaleAttempt):
         return False
+    return True
+
+
+def fail_job(settings: Settings, jobs: Jobs, job: Job, attempt: int | None, detail: str) -> bool:
+    """As `end_job`, and whoever listens is told."""
+    if not end_job(jobs, job.job_id, attempt, detail):
+        return False
+    try:
+        send_unsent(jobs, settings, job, tries=1)
+    except BatonError:
+        pass  # sent later: the registry has it
     return True

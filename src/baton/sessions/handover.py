@@ -31,6 +31,7 @@ _NOT_PASSED_ON: Final = frozenset(
     {"TMUX", "TMUX_PANE", "TERM", "COLUMNS", "LINES", "PWD", "OLDPWD", "SHLVL", "_", MARKER, "BATON_SESSION_DIR"}
     | {"BATON_JOB_ID", "BATON_ATTEMPT"}
 )
+_FILES: Final = ("BATON_CONFIG", "MQTT_CA_CERTS", "MQTT_CERTFILE", "MQTT_KEYFILE")
 
 
 def agent_environment(settings: Settings, session_id: str, folder: str) -> dict[str, str]:
@@ -48,6 +49,11 @@ def agent_environment(settings: Settings, session_id: str, folder: str) -> dict[
         "DELEGATE_JOB_LOGS_DIR": os.path.abspath(settings.logs_dir),
         "BATON_REGISTRY": _absolute(registry_url(settings)),
     }
+    for name in _FILES:
+        if environment.get(name):
+            environment[name] = os.path.abspath(os.path.expanduser(environment[name]))
+    if settings.allow_network_fs:
+        environment["BATON_ALLOW_NETWORK_FS"] = "1"
     if which("baton", path=environment.get("PATH")) is None:
         environment["PATH"] = os.path.dirname(sys.executable) + os.pathsep + environment.get("PATH", os.defpath)
     return environment

@@ -38,24 +38,20 @@ def hook(settings: Settings, agent_name: str, message: Mapping[str, Any]) -> str
     session_id = os.environ.get(MARKER)
     if folder is None or session_id is None:
         return None  # the agent was not started by us
-    try:
-        agent = find_agent(settings, agent_name)
-        told = agent.understood_hook(message)
-        if told is None:
-            return None
-        inventory = Inventory(settings)
-        session = inventory.find(session_id)
-        if session is None:
-            return None
-        if told.conversation_id and told.conversation_id != session.conversation_id:
-            session = inventory.remember_conversation(session, told.conversation_id)
-        if session.job_id is None:
-            return None
-        with open_jobs(settings) as jobs:
-            return _tell(settings, jobs, folder, session, agent, message, told)
-    except BatonError as error:
-        _note(folder, str(error))
+    agent = find_agent(settings, agent_name)
+    told = agent.understood_hook(message)
+    if told is None:
         return None
+    inventory = Inventory(settings)
+    session = inventory.find(session_id)
+    if session is None:
+        return None
+    if told.conversation_id and told.conversation_id != session.conversation_id:
+        session = inventory.remember_conversation(session, told.conversation_id)
+    if session.job_id is None:
+        return None
+    with open_jobs(settings) as jobs:
+        return _tell(settings, jobs, folder, session, agent, message, told)
 
 
 def _tell(
@@ -92,7 +88,7 @@ def _finish(
         count = _counted(path)
         answer = agent.refusal(message, str(error)) if count < _REFUSALS else None
         if answer is None:
-            _publish(settings, jobs, job, "error", str(error))
+            _publish(settings, jobs, job, "error", error.why)
             return None
         replace_file(path, str(count + 1).encode(), durable=False)
         return answer
@@ -123,11 +119,15 @@ def _counted(path: str) -> int:
         return 0
 
 
-def _note(folder: str, text: str) -> None:
+def note(error: Exception) -> None:
     """Where somebody who wonders can look; the agent's screen is not ours to write on."""
+    folder = os.environ.get("BATON_SESSION_DIR")
+    if folder is None:
+        return
+    text = str(error) if isinstance(error, BatonError) else f"{type(error).__name__}: {error}"
     try:
         fd = open_private(os.path.join(folder, "hook.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+        with open(fd, "wb") as file:
+            write_all(file.fileno(), (json.dumps({"at": time.time(), "error": text}) + "\n").encode())
     except OSError:
-        return
-    write_all(fd, (json.dumps({"at": time.time(), "error": text}) + "\n").encode())
-    os.close(fd)
+        pass  # the disk is full, or the session is gone

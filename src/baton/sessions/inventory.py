@@ -14,7 +14,7 @@ from baton.sessions.model import Session, State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from typing import Final
 
     from baton.config import Settings
@@ -51,6 +51,21 @@ class Inventory:
     def all(self, *states: State) -> list[Session]:
         marks = ", ".join("?" * len(states))
         return self._select(f"WHERE state IN ({marks}) ORDER BY name" if states else "ORDER BY name", *states)
+
+    def made_for(self, job_id: str) -> Session | None:
+        """The running session that was made for this job."""
+        return next((session for session in self.all(State.RUNNING) if session.made_for == job_id), None)
+
+    def ended_after(self, name: str, limit: int) -> list[Session]:
+        """A page of those that have ended, by their names; the first is after ""."""
+        page = "WHERE name > ? AND state != ? ORDER BY name LIMIT ?"
+        return self._select(page, name, State.RUNNING, limit)
+
+    def known(self, session_ids: Iterable[str]) -> set[str]:
+        """Those of them that are of a session."""
+        wanted = list(session_ids)
+        found = self._select(f"WHERE session_id IN ({', '.join('?' * len(wanted))})", *wanted)
+        return {session.session_id for session in found}
 
     def add(self, session: Session, *, replace: bool = False) -> Session | None:
         """Claims the name. NameInUse when a session that is there, or could be resumed, has it. Returns the one that
@@ -91,9 +106,16 @@ class Inventory:
                 _write(tx, restore)
             self._archive.remove(session.session_id)
 
+    def forget(self, sessions: Iterable[Session]) -> list[Session]:
+        """Removes those that are still as they are given here, and returns them; the archive keeps what it has."""
+        with self._writing() as tx:
+            still = [session for session in sessions if _row(tx, session.name) == session]
+            tx.executemany("DELETE FROM sessions WHERE name = ?", [(session.name,) for session in still])
+        return still
+
     # -- SQLite ----------------------------------------------------------------------------------------------
 
-    def _select(self, condition: str, *values: str) -> list[Session]:
+    def _select(self, condition: str, *values: str | int) -> list[Session]:
         if not os.path.exists(self.path):
             return []
         with self._translated_errors(), closing(self._connect()) as connection:

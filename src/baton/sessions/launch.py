@@ -31,7 +31,6 @@ if TYPE_CHECKING:
 
     from baton.agents.base import Agent
     from baton.config import Settings
-    from baton.model import Job
     from baton.sessions.inventory import Inventory
     from baton.tmux import Pane
 
@@ -313,16 +312,6 @@ def task_for(session: Session, folder: str, *, prompt: str | None, resume: bool)
         workdir=session.workdir,
         hook=hook_command(session.agent),
     )
-
-
-def session_name(job: Job) -> str:
-    """Of a session that is made for this attempt of a job."""
-    return f"job-{job.job_id}-{job.attempt}"
-
-
-def job_label(session: Session) -> str:
-    """The queue of jobs that are meant for this session alone."""
-    return f"agent:{session.agent_id}"
 
 
 def hook_command(agent: str) -> list[str]:

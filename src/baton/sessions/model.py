@@ -11,6 +11,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final
 
+    from baton.model import Job
+
 
 class State(StrEnum):
     RUNNING = "running"
@@ -67,6 +69,16 @@ class Session(Value):
 
     def __repr__(self) -> str:
         return f"<Session {self.name} {self.state}>"
+
+
+def session_name(job: Job) -> str:
+    """Of a session that is made for this attempt of a job."""
+    return f"job-{job.job_id}-{job.attempt}"
+
+
+def job_label(agent_id: str) -> str:
+    """The queue of jobs that are meant for the session of this live agent alone."""
+    return f"agent:{agent_id}"
 
 
 _ORDER: Final = (

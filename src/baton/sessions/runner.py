@@ -31,8 +31,8 @@ from baton.sessions.ending import end_session
 from baton.sessions.handover import receive
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import BEGUN, LAST_SCREEN, LAUNCH, RUNNER_LOG, Plan, job_label, task_for
-from baton.sessions.model import State
+from baton.sessions.launch import BEGUN, LAST_SCREEN, LAUNCH, RUNNER_LOG, Plan, task_for
+from baton.sessions.model import State, job_label
 from baton.sessions.outbox import Outbox
 from baton.sessions.story import Story
 from baton.sessions.terminal import (
@@ -106,9 +106,7 @@ class Runner:
                 story.begin(self._claim(jobs))
                 reason, exit_text = self._run_agent(story)
             except Exception as error:  # noqa: BLE001  whatever it is, the job must not be left running
-                reason = str(error) if isinstance(error, BatonError) else self._unexpected(error)
-                self._tell_begun(failed=reason)
-                self._say(f"baton: {reason}")
+                reason = _tell_failed(self._folder, error)
                 story.failed(reason)
             finally:
                 self._end_processes(_LEFTOVER_GRACE_SEC)
@@ -133,13 +131,6 @@ class Runner:
     def _holder(self) -> str:
         return f"{self._session.host}:{self._session.name}:{os.getpid()}"
 
-    def _unexpected(self, error: Exception) -> str:
-        import traceback
-
-        path = os.path.join(self._folder, RUNNER_LOG)  # the pane closes with us, and what it showed
-        self._write(path, traceback.format_exc())
-        return f"the runner failed: {type(error).__name__}: {error}; see {path}"
-
     # -- the agent -----------------------------------------------------------------------------------------------
 
     def _run_agent(self, story: Story) -> tuple[str, str | None]:
@@ -158,7 +149,7 @@ class Runner:
                 self._judge(story, told, code, exit_text)
                 return f"the agent ended ({exit_text})", exit_text
             except NotVerified as error:
-                self._say(f"baton: {error}")
+                _say(f"baton: {error}")
                 can_mend = launch.reads_lines and self._agent.keeps_conversation and self._session.conversation_id
                 if not can_mend or refusals == _REFUSALS:
                     story.failed(error.why)
@@ -180,7 +171,8 @@ class Runner:
             line = _last_line(self._screen())
             story.failed(f"{ended} with {exit_text}" + (f": {line}" if line else ""))
         else:
-            story.failed(told.with_trouble(f"{ended} with {exit_text} before it said that the job was done"))
+            when = "before it said" if told.finished is None else "though it had said"
+            story.failed(told.with_trouble(f"{ended} with {exit_text} {when} that the job was done"))
 
     def _complete(self, story: Story, words: str) -> None:
         """In a thread of its own: a validation that takes long must not cost us the job, nor keep us from stopping."""
@@ -231,7 +223,7 @@ class Runner:
         give_terminal(child.pid)
         try:
             story.started(self._session, child.pid)
-            self._tell_begun(pid=child.pid)
+            _tell_begun(self._folder, pid=child.pid)
             self._feed(child, launch.stdin)
             code = self._watch(child, story, told)
         finally:
@@ -303,7 +295,7 @@ class Runner:
         try:
             chore(story)
         except (BatonError, OSError) as error:
-            self._say(f"baton: {error}")  # the store is away, or the disk full: the next time may do
+            _say(f"baton: {error}")  # the store is away, or the disk full: the next time may do
 
     def _read_lines(self, fd: int, rest: bytes, story: Story, told: _Told) -> tuple[bytes, bool]:
         """What is there to be read now, up to a limit; the rest of its last line; and whether that was all there will
@@ -332,11 +324,11 @@ class Runner:
         elif said.finished is not None:
             told.finished = said.finished
         elif said.trouble is not None:
-            self._say(said.trouble)
+            _say(said.trouble)
             told.trouble = said.trouble
         elif said.progress is not None:
             told.trouble = None
-            self._say(said.progress)
+            _say(said.progress)
             story.progress(said.progress)
         elif said.permission is not None:
             story.permission_required(said.permission)
@@ -388,7 +380,7 @@ class Runner:
 
     def _take_next(self, story: Story) -> None:
         """A session that is free takes the next job that was sent to it by its name, and the agent is told."""
-        label = job_label(self._session)
+        label = job_label(self._session.agent_id)
         waiting = story.jobs.list_jobs(JobFilter(statuses=[Status.PENDING], agent_session=label), limit=1).jobs
         waiting = waiting if self._is_free() else []
         if not waiting and story.job is None:
@@ -439,7 +431,7 @@ class Runner:
             self._refresh_record()
         except OwnershipLost as error:
             self._names_are_ours = False  # another leads that name now: this session goes on without it
-            self._say(f"baton: {error}")
+            _say(f"baton: {error}")
 
     def _refresh_record(self) -> None:
         directory = open_directory(self._settings)
@@ -475,32 +467,11 @@ class Runner:
     def _finish(self, reason: str, exit_text: str | None, redact: Callable[[str], str]) -> None:
         screen = redact("\n".join(line.rstrip() for line in self._screen().splitlines())).strip("\n")
         if screen:  # the pane closes with us, and with it what would tell why
-            self._write(os.path.join(self._folder, LAST_SCREEN), screen + "\n")
+            _write(os.path.join(self._folder, LAST_SCREEN), screen + "\n")
         told = {"reason": reason, "exit": exit_text, "at": format_time(time.time_ns())}
-        self._write(os.path.join(self._folder, "exit.json"), json.dumps(told))
+        _write(os.path.join(self._folder, "exit.json"), json.dumps(told))
         state = State.STOPPED if self._on_purpose else State.TERMINATED
         end_session(self._settings, self._inventory, self._session, state, reason=reason, exit_text=exit_text)
-
-    def _write(self, path: str, text: str) -> None:
-        """For people to read; that it cannot be written must not keep us from what counts."""
-        try:
-            replace_file(path, text.encode(errors="replace"))
-        except OSError as error:
-            self._say(f"baton: {path}: {error.strerror}")
-
-    # -- what people see --------------------------------------------------------------------------------------------
-
-    def _say(self, text: str) -> None:
-        flat = " ".join(text.split())
-        try:
-            print("".join(each if each.isprintable() else "\ufffd" for each in flat), flush=True)
-        except OSError:
-            pass  # nobody is there to read
-
-    def _tell_begun(self, **told: object) -> None:
-        path = os.path.join(self._folder, BEGUN)
-        if not os.path.exists(path):
-            replace_file(path, json.dumps(told).encode(), durable=False)
 
 
 class _Timer:
@@ -541,6 +512,48 @@ def _signal_name(number: int) -> str:
         return str(number)  # a real-time signal, which has none
 
 
+# -- what others see ---------------------------------------------------------------------------------------------
+
+
+def _say(text: str) -> None:
+    flat = " ".join(text.split())
+    try:
+        print("".join(each if each.isprintable() else "\ufffd" for each in flat), flush=True)
+    except OSError:
+        pass  # nobody is there to read
+
+
+def _write(path: str, text: str) -> None:
+    """For people to read; that it cannot be written must not keep us from what counts."""
+    try:
+        replace_file(path, text.encode(errors="replace"))
+    except OSError as error:
+        _say(f"baton: {path}: {error.strerror}")
+
+
+def _tell_begun(folder: str, **told: object) -> None:
+    path = os.path.join(folder, BEGUN)
+    if not os.path.exists(path):
+        replace_file(path, json.dumps(told).encode(), durable=False)
+
+
+def _tell_failed(folder: str, error: Exception) -> str:
+    """For whoever made the session, looks at the pane, or looks later; returns why."""
+    reason = str(error)
+    if not isinstance(error, BatonError):
+        import traceback
+
+        path = os.path.join(folder, RUNNER_LOG)  # the pane closes with us, and what it showed
+        _write(path, traceback.format_exc())
+        reason = f"the runner failed: {type(error).__name__}: {error}; see {path}"
+    _say(f"baton: {reason}")
+    try:
+        _tell_begun(folder, failed=reason)
+    except OSError:
+        pass  # then that we end has to tell it; the job must still hear of it
+    return reason
+
+
 def main(folder: str) -> int:
     environment = receive(folder)
     if environment is None:
@@ -548,6 +561,14 @@ def main(folder: str) -> int:
     terminal = {name: os.environ[name] for name in ("TERM", "TMUX", "TMUX_PANE", "COLORTERM") if name in os.environ}
     os.environ.clear()
     os.environ.update(environment | terminal)
+    try:
+        return _run(folder)
+    except Exception as error:  # noqa: BLE001  the pane closes with us: nobody would ever see it
+        _tell_failed(folder, error)
+        return 1
+
+
+def _run(folder: str) -> int:
     settings = Settings()
     inventory = Inventory(settings)
     session = inventory.find(os.path.basename(folder))

@@ -10,9 +10,8 @@ from baton.errors import AgentUnusable, BatonError, InvalidValue
 from baton.model import Status, Value
 from baton.processes import Process, end_processes, marked_processes, started_at, this_process
 from baton.sessions import handover
-from baton.sessions.ending import end_job, end_session
-from baton.sessions.launch import session_name
-from baton.sessions.model import State
+from baton.sessions.ending import end_session, fail_job
+from baton.sessions.model import State, session_name
 from baton.tmux import NoServer, Tmux
 
 TYPE_CHECKING = False
@@ -82,26 +81,24 @@ def stop_session(
     try:
         _kill_pane(session)
     finally:
-        fail_job(settings, jobs, session, f"the session was stopped: {reason}")
+        fail_job_in(settings, jobs, session, f"the session was stopped: {reason}")
         session = end_session(settings, inventory, session, state, reason=reason)
     return Stopped(session=session, ended=ended)
 
 
-def fail_job(settings: Settings, jobs: Jobs, session: Session, detail: str) -> None:
+def fail_job_in(settings: Settings, jobs: Jobs, session: Session, detail: str) -> None:
     """The job that was in the session, where its runner could not see to it any more."""
     if session.job_id is None:
         return
-    from baton.mqtt.publisher import send_unsent
-
     try:
         job = jobs.get_job(session.job_id)
         # A runner claims in the name of its session; for a worker's job, the name tells the attempt.
         claimed_here = (job.claimed_by or "").startswith(f"{session.host}:{session.name}:")
         ours = claimed_here or session.name == session_name(job)
-        if job.status is Status.RUNNING and ours and end_job(jobs, job.job_id, job.attempt, detail):
-            send_unsent(jobs, settings, job, tries=1)
+        if job.status is Status.RUNNING and ours:
+            fail_job(settings, jobs, job, job.attempt, detail)
     except BatonError:
-        pass  # gone, or sent later: what counts is in the registry
+        pass  # it is gone, or the registry is away: then its lease ends
 
 
 def all_processes(session: Session) -> list[Process]:

@@ -1,0 +1,251 @@
+"""agent resolve | list | show | watch: what the directory of live agents says, for people and for scripts."""
+
+from __future__ import annotations
+
+import time
+
+from baton.cli.output import json_text, one_line, print_table, say
+from baton.directory.base import State
+from baton.directory.names import Names
+from baton.directory.resolve import resolve
+from baton.errors import BatonError, InvalidValue, RegistryUnavailable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator
+    from typing import Any, Final
+
+    from baton.config import Settings
+    from baton.directory.base import Directory, Entry
+    from baton.directory.record import AgentRecord
+    from baton.directory.resolve import Resolution
+
+_OK: Final = "ok"
+_COLOURS: Final = {"fresh": "green", "expired": "yellow"}
+
+
+def resolve_options(action: argparse.ArgumentParser) -> None:
+    name_or_id(action)
+    action.add_argument("--explain", action="store_true", help="say what was looked at, and why it counts or not")
+    action.add_argument("--control", action="store_true", help="also check that the session can be controlled")
+    _def_dir(action)
+
+
+def resolve_name(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
+    found = find(options, settings, directory)
+    if options.explain and options.json:
+        shown = _explained(found, directory)
+        if options.control and found.record is not None:
+            shown["control"] = _control(options, settings, found.record)
+        print(json_text(shown, indent=2))
+        return 0 if found.record is not None and shown.get("control", _OK) == _OK else 1
+    if options.explain:
+        for entry in found.entries:
+            named = f" of {entry.record.agent_name}" if entry.record else ""
+            say(one_line(f"looked at {entry.agent_id}{named}: {entry.state}{entry.why and ': ' + entry.why}", 1000))
+        say(one_line(f"{found.reason}: {found.text}", 1000))
+        if found.record is None:
+            return 1
+    record = found.found()
+    if options.control:
+        _target(options, settings, record)
+    tell(options, record, None)
+    return 0
+
+
+def _explained(found: Resolution, directory: Directory) -> dict[str, Any]:
+    return {
+        "record": found.record.record() if found.record else None,
+        "reason": found.reason,
+        "explanation": found.text,
+        "looked_at": [_entry_json(entry, directory.now_ns()) for entry in found.entries],
+    }
+
+
+def _control(options: argparse.Namespace, settings: Settings, record: AgentRecord) -> str:
+    """`ok`, or why it cannot be controlled."""
+    try:
+        _target(options, settings, record)
+    except BatonError as error:
+        return str(error)
+    return _OK
+
+
+def _target(options: argparse.Namespace, settings: Settings, record: AgentRecord) -> None:
+    from baton.directory.control import control_target
+
+    control_target(
+        record,
+        host=settings.host,
+        needs_agent_def_dir=options.need_agent_def_dir,
+        agent_def_dir=options.agent_def_dir,
+    )
+
+
+def list_names(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
+    now_ns = directory.now_ns()
+    entries = list(directory.all())
+    times: dict[str, int] = {}
+    for entry in entries:
+        if entry.record is not None and entry.state is State.FRESH:
+            times[entry.record.agent_name] = times.get(entry.record.agent_name, 0) + 1
+
+    def verdict(entry: Entry) -> str:
+        fresh = entry.record is not None and entry.state is State.FRESH
+        return "ambiguous" if fresh and entry.record and times[entry.record.agent_name] > 1 else entry.state.value
+
+    if options.json:
+        print(json_text([_entry_json(entry, now_ns) | {"verdict": verdict(entry)} for entry in entries], indent=2))
+        return 0
+    if not entries:
+        say("no live agents")
+        return 0
+    rows, colours = [], []
+    for entry in sorted(entries, key=lambda entry: (entry.record.agent_name if entry.record else "~", entry.agent_id)):
+        record = entry.record
+        rows.append((
+            record.agent_name if record else "?",
+            verdict(entry),
+            entry.agent_id,
+            (record.host or settings.host) if record else "",
+            record.session_name if record else "",
+            _left(record, now_ns) if record else entry.why,
+        ))  # fmt: skip
+        colours.append(_COLOURS.get(verdict(entry), "red"))
+    print_table(("NAME", "VERDICT", "ID", "HOST", "SESSION", "LEASE LEFT"), rows, colours)
+    return 0
+
+
+def show_options(action: argparse.ArgumentParser) -> None:
+    name_or_id(action)
+    _def_dir(action)
+
+
+def show(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
+    found = find(options, settings, directory)
+    if found.record is None and not found.entries:
+        found.found()
+    shown = _explained(found, directory)
+    if found.record is not None:
+        shown["control"] = _control(options, settings, found.record)
+    print(json_text(shown, indent=2))
+    return 0 if found.record is not None else 1
+
+
+def watch_options(action: argparse.ArgumentParser) -> None:
+    action.add_argument("name", nargs="?", metavar="NAME", help="only this agent, by name or id")
+    _id(action)
+    action.add_argument("--interval", type=float, default=1.0, metavar="S", help="look so often (default: 1)")
+    action.add_argument("--timeout", type=float, metavar="S", help="stop after so long, with exit code 2")
+
+
+def watch(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
+    if not 0 < options.interval < float("inf"):
+        raise InvalidValue("--interval", "must be more than 0")
+    if options.timeout is not None and not options.timeout >= 0:
+        raise InvalidValue("--timeout", "must not be negative")
+    end = None if options.timeout is None else time.monotonic() + options.timeout
+    before: dict[str, Entry] | None = None
+    away = False
+    while True:
+        try:
+            entries = directory.all() if options.name is None else find(options, settings, directory).entries
+            now = {entry.agent_id: entry for entry in entries}
+            for change, entry in _changes(before or {}, now):
+                _tell_change(options, change, entry, directory.now_ns())
+            before, away = now, False
+        except RegistryUnavailable as error:
+            if before is None:
+                raise
+            if not away:
+                say(one_line(f"baton: {error}; trying again", 1000))
+            away = True
+        left = options.interval if end is None else min(options.interval, end - time.monotonic())
+        if left <= 0:
+            return 2
+        time.sleep(left)
+
+
+def _changes(before: dict[str, Entry], now: dict[str, Entry]) -> Iterator[tuple[str, Entry]]:
+    for agent_id, entry in now.items():
+        old = before.get(agent_id)
+        if old is None:
+            yield "appeared", entry
+        elif entry.record is None or old.record is None:
+            if entry.state is not old.state:
+                yield "changed", entry
+        elif entry.record.generation_id != old.record.generation_id:
+            yield "replaced", entry
+        elif entry.record.lease_expires_at != old.record.lease_expires_at:
+            yield "refreshed", entry
+        elif entry.state is not old.state:
+            yield "expired", entry
+    for agent_id, entry in before.items():
+        if agent_id not in now:
+            yield "removed", entry
+
+
+def _tell_change(options: argparse.Namespace, change: str, entry: Entry, now_ns: int) -> None:
+    if options.json:
+        print(json_text({"change": change} | _entry_json(entry, now_ns)), flush=True)
+        return
+    name = entry.record.agent_name if entry.record else entry.agent_id
+    more = f"session {entry.record.session_name}, {_left(entry.record, now_ns)} left" if entry.record else entry.why
+    print(f"{time.strftime('%H:%M:%S')}  {change:<9}  {name}  {entry.state}  {one_line(more, 1000)}", flush=True)
+
+
+# -- what they share -----------------------------------------------------------------------------------------
+
+
+def name_or_id(action: argparse.ArgumentParser) -> None:
+    action.add_argument("name", metavar="NAME", help="the agent, by name or id")
+    _id(action)
+
+
+def _id(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--id", action="store_true", help="NAME is an id, and nothing else")
+
+
+def _def_dir(action: argparse.ArgumentParser) -> None:
+    action.add_argument("--agent-def-dir", metavar="DIR", help="use this one, whatever the record says")
+    action.add_argument("--need-agent-def-dir", action="store_true", help="insist on one that is there")
+
+
+def find(options: argparse.Namespace, settings: Settings, directory: Directory) -> Resolution:
+    return resolve(directory, Names(settings.agent_name_prefix), options.name, by_id=options.id)
+
+
+def tell(options: argparse.Namespace, record: AgentRecord, done: str | None) -> None:
+    """The record as JSON, or the line that a script cuts into fields: name, id, generation, session, socket, host."""
+    if options.json:
+        print(json_text(record.record(), indent=2))
+        return
+    fields = (record.agent_name, record.agent_id, record.generation_id, record.session_name, record.socket, record.host)
+    print("\t".join(field or "-" for field in fields))
+    if done is not None:
+        say(done)
+
+
+def _entry_json(entry: Entry, now_ns: int) -> dict[str, Any]:
+    record = entry.record
+    return {
+        "agent_id": entry.agent_id,
+        "agent_name": record.agent_name if record else None,
+        "verdict": entry.state,
+        "why": entry.why,
+        "lease_left_sec": max(0, (record.expires_ns() - now_ns) // 10**9) if record else None,
+        "record": record.record() if record else None,
+    }
+
+
+def _left(record: AgentRecord, now_ns: int) -> str:
+    """Rounded up: a lease of 24h that was just given is one of 24h."""
+    left_ns = record.expires_ns() - now_ns
+    if left_ns < 0:
+        return "none"
+    seconds = -(-left_ns // 10**9)
+    for unit, size in (("d", 86400), ("h", 3600), ("m", 60)):
+        if seconds >= 2 * size:
+            return f"{-(-seconds // size)}{unit}"
+    return f"{seconds}s"

@@ -1,0 +1,98 @@
+"""Jobs and events as rows of a table, and back. Times are columns of nanoseconds since 1970."""
+
+from __future__ import annotations
+
+import json
+
+from baton.clock import format_time, parse_time
+from baton.errors import InvalidRecord
+from baton.model import JOB_FIELDS, TIME_FIELDS, EventName, Job, StoredEvent
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from typing import Any, Final
+
+    from baton.model import Broker
+
+    Row = tuple[Any, ...]
+
+COLUMNS: Final = (*JOB_FIELDS, "extra")
+ID: Final = COLUMNS.index("job_id")
+CREATED: Final = COLUMNS.index("created_at")
+EVENT_COLUMNS: Final = "job_id, seq, attempt, event, payload, sent"
+_JSON: Final = frozenset({"broker", "expected_artifacts", "labels"})
+_TIME_RANGE_NS: Final = 9 * 10**18
+
+
+def row_of_job(job: Job) -> dict[str, Any]:
+    row: dict[str, Any] = {}
+    for name in JOB_FIELDS:
+        value = getattr(job, name)
+        if name in TIME_FIELDS and value is not None:
+            value = parse_time(value)
+        elif name == "broker":
+            value = broker_text(value)
+        elif name in _JSON:
+            value = json.dumps(value)
+        elif name == "status":
+            value = value.value
+        row[name] = value
+    row["extra"] = json.dumps(job.extra) if job.extra else None
+    return row
+
+
+def broker_text(broker: Broker) -> str:
+    return json.dumps(broker.record())
+
+
+def job_from_row(row: Row) -> Job:
+    record = dict(zip(COLUMNS, row, strict=True))
+    job_id = str(record["job_id"])
+    extra = record.pop("extra")
+    for name in TIME_FIELDS:
+        value = record[name]
+        if type(value) is int and abs(value) < _TIME_RANGE_NS:
+            record[name] = format_time(value)
+        elif value is not None or name in ("created_at", "updated_at"):
+            raise InvalidRecord(job_id, name, "is not a number of nanoseconds")
+    try:
+        for name in _JSON:
+            record[name] = json.loads(record[name])
+        if extra is not None:
+            record |= json.loads(extra)
+    except (ValueError, TypeError):
+        raise InvalidRecord(job_id, "record", "holds a column that is not JSON") from None
+    return Job.parse(record, job_id, times_checked=True)
+
+
+def jobs_that_fit(rows: Iterable[Row]) -> Iterator[Job]:
+    """The jobs in these rows, without those that do not fit: one bad record must not stop the others."""
+    for row in rows:
+        try:
+            yield job_from_row(row)
+        except InvalidRecord:
+            continue
+
+
+def event_from_row(row: Row) -> StoredEvent:
+    job_id, seq, attempt, event, payload, sent = row
+    return StoredEvent(
+        job_id=job_id,
+        seq=seq,
+        attempt=attempt,
+        event=EventName(event),
+        payload=bytes(payload),
+        sent=bool(sent),
+    )
+
+
+def row_of_event(event: StoredEvent) -> dict[str, Any]:
+    return {
+        "job_id": event.job_id,
+        "seq": event.seq,
+        "attempt": event.attempt,
+        "event": event.event.value,
+        "payload": event.payload,
+        "sent": int(event.sent),
+    }

@@ -1,0 +1,125 @@
+"""Forgets sessions that ended long ago: their rows and their folders. What people read of them, the archive, stays."""
+
+from __future__ import annotations
+
+import os
+import re
+from enum import StrEnum
+from itertools import islice
+from shutil import rmtree
+
+from baton.clock import parse_time
+from baton.errors import ManifestGone, ManifestInvalid
+from baton.manifest import read_manifest
+from baton.model import Value
+from baton.processes import started_at
+from baton.sessions.model import State
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Final
+
+    from baton.sessions.inventory import Inventory
+    from baton.sessions.model import Session
+
+_BATCH: Final = 500
+_SESSION_ID: Final = re.compile(r"[0-9a-f]{16}")
+
+
+class Verdict(StrEnum):
+    ENDED = "ended"  # forgotten
+    ORPHAN = "orphan"  # a folder of no session: removed
+    RESUMABLE = "resumable"  # kept: it was stopped, and has a conversation to go on with
+    ALIVE = "alive"  # kept: its process lives, or nobody can tell
+
+
+class Judged(Value):
+    """A session that ended long ago; or a folder of none, without a `name`. `error`: why its folder is still there."""
+
+    __slots__ = ("error", "name", "session_id", "verdict")
+
+    session_id: str
+    name: str | None
+    verdict: Verdict
+    error: str | None
+
+
+def prune_sessions(
+    inventory: Inventory, host: str, before_ns: int, *, stopped_too: bool = False, dry_run: bool = False
+) -> Iterator[Judged]:
+    """Yields every session that ended before then, and what was done about it, or would be. `stopped_too`: also those
+    that could be resumed. `host` is this machine."""
+    last = ""
+    while page := inventory.ended_after(last, _BATCH):
+        last = page[-1].name
+        going = []
+        for session in page:
+            if parse_time(session.ended_at or session.updated_at) >= before_ns:
+                continue
+            verdict = _verdict(session, host)
+            if verdict is Verdict.ENDED or (verdict is Verdict.RESUMABLE and stopped_too):
+                going.append(session)
+            else:
+                yield Judged(session_id=session.session_id, name=session.name, verdict=verdict, error=None)
+        for session in going if dry_run else inventory.forget(going):
+            error = None if dry_run else _remove(inventory.folder_of(session))
+            yield Judged(session_id=session.session_id, name=session.name, verdict=Verdict.ENDED, error=error)
+    yield from _orphans(inventory, host, before_ns, dry_run=dry_run)
+
+
+def _verdict(session: Session, host: str) -> Verdict:
+    if session.host != host:
+        lives = session.state is State.ARCHIVED
+    else:
+        lives = session.pane_pid is not None and started_at(session.pane_pid) == session.pane_started
+    if lives:
+        return Verdict.ALIVE
+    return Verdict.RESUMABLE if session.state is State.STOPPED and session.conversation_id else Verdict.ENDED
+
+
+def _orphans(inventory: Inventory, host: str, before_ns: int, *, dry_run: bool) -> Iterator[Judged]:
+    """Folders that no row names: of a session whose name another has by now, of a creation that failed, of a prune that
+    was interrupted."""
+    folders = _old_folders(os.path.join(inventory.home, "sessions"), before_ns)
+    while batch := dict(islice(folders, _BATCH)):
+        for session_id in batch.keys() - inventory.known(batch):
+            verdict = Verdict.ALIVE if _may_live(batch[session_id], host) else Verdict.ORPHAN
+            error = None if dry_run or verdict is Verdict.ALIVE else _remove(batch[session_id])
+            yield Judged(session_id=session_id, name=None, verdict=verdict, error=error)
+
+
+def _old_folders(parent: str, before_ns: int) -> Iterator[tuple[str, str]]:
+    try:
+        entries = os.scandir(parent)
+    except FileNotFoundError:
+        return
+    with entries:
+        for entry in entries:
+            try:
+                if not _SESSION_ID.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
+                    continue
+                if entry.stat(follow_symlinks=False).st_mtime_ns < before_ns:
+                    yield entry.name, entry.path
+            except FileNotFoundError:
+                continue
+
+
+def _may_live(folder: str, host: str) -> bool:
+    try:
+        manifest = read_manifest(os.path.join(folder, "manifest.json"))
+    except ManifestGone:
+        return False
+    except ManifestInvalid:
+        return True
+    return manifest.host != host or manifest.process_lives() is not False
+
+
+def _remove(folder: str) -> str | None:
+    try:
+        rmtree(folder)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        return str(error)
+    return None
