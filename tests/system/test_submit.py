@@ -245,6 +245,16 @@ def test_on_a_terminal_there_is_a_table_that_ends_clean(office):
     assert "log: " in done.out.splitlines()[-1]
 
 
+@pytest.mark.parametrize("columns", ["80", "40"])
+def test_on_a_narrow_terminal_the_last_words_give_way_and_not_the_id_or_the_state(office, columns):
+    running = office.start("submit", f"sleep 1 # {'long ' * 30}", terminal=True, COLUMNS=columns)
+    done = running.end()
+    rows = [line.split() for line in done.out.splitlines() if line[:1] in "0123456789abcdef" and "  " in line]
+    assert {row[0] for row in rows} == {office.the_job()["job_id"]}, done
+    assert {row[1] for row in rows} <= {"pending", "started", "completed"}, done
+    assert rows[-1][1] == "completed"
+
+
 def test_on_a_terminal_a_cancelled_job_is_shown_as_that(office):
     running = office.start("submit", "sleep 1234", terminal=True)
     running.says("started")
