@@ -106,8 +106,11 @@ def test_detached_work_goes_on_and_wait_gives_its_exit_code(office, tmp_path):
     good = office.detached("sleep 0.5; echo hi > out.txt", "--expect", "out.txt")
     bad = office("submit", "--detach", "--json", "exit 1").json["job_id"]
     assert office("wait", good).out == f"{good}\tcompleted\n"
-    assert office("wait", "--job", bad, code=1).out == f"{bad}\terror\n"
-    assert office("wait", good, bad, "--json", code=1).json == {good: "completed", bad: "error"}
+    why = "the command ended with exit code 1"
+    assert office("wait", "--job", bad, code=1).out == f"{bad}\terror\t{why}\n"
+    told = office("wait", good, bad, "--json", code=1).json
+    assert told == {good: "completed", bad: "error", "details": {bad: why}}
+    assert office("wait", good, "--json").json == {good: "completed"}
     wait_until(lambda: not office.sessions())
 
 
