@@ -234,6 +234,10 @@ class Delegation:
             self._cancel(job)
             self._stop_session(self._jobs, job, "its job was cancelled")
 
+    def not_begun(self) -> int:
+        """How many `withdraw` would cancel."""
+        return len(self._waiting)
+
     def withdraw(self) -> list[str]:
         """Cancels what has not begun and never will without us; returns which jobs these are."""
         with self._turn:

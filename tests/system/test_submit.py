@@ -321,6 +321,18 @@ def test_ctrl_c_in_a_batch_withdraws_what_has_not_begun(office, tmp_path):
     wait_until(lambda: not office.sessions())
 
 
+def test_ctrl_c_in_a_batch_says_beforehand_that_what_has_not_begun_is_cancelled(office, tmp_path):
+    orders = [{"prompt": "sleep 1234"}, {"prompt": "true"}, {"prompt": "true"}]
+    running = office.start(*batch(tmp_path, *orders), "--parallel", "1", terminal=True)
+    running.says("started")
+    running.type("\x03")
+    running.says("let it go on without you (Enter; 2 jobs not begun are cancelled), or cancel all (c)?")
+    running.type("c\n")
+    assert running.end().code == 4
+    assert [job["status"] for job in office.jobs()] == ["cancelled"] * 3
+    wait_until(lambda: not office.sessions())
+
+
 def test_attach_shows_the_session_and_lets_one_type(office):
     job_id = office.detached("echo look here; read answer; echo $answer > out", "--expect", "out")
     running = office.start("attach", job_id, terminal=True)

@@ -9,7 +9,7 @@ import sys
 from baton.agents import find_agent
 from baton.cli.jobs import add_job, job_of
 from baton.cli.main import INTERRUPTED, verb_parser
-from baton.cli.output import json_text, on_terminal, say
+from baton.cli.output import counted, json_text, on_terminal, say
 from baton.cli.prompt import read_text
 from baton.cli.view import Lines, LiveTable
 from baton.config import Settings
@@ -29,6 +29,10 @@ if TYPE_CHECKING:
     from baton.jobs import Jobs
 
 CANCELLED = 4
+_EPILOG = (
+    "Ctrl-C asks: Enter lets the work go on without you (exit code 130), c cancels it (4). Without a terminal it goes "
+    "on. Jobs of a batch that have not begun are cancelled either way, but for those in somebody's queue."
+)
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
@@ -42,6 +46,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     parser.add_argument("--yolo", action="store_true", default=None, help="let the agent do everything without asking")
     parser.add_argument("--tmux-socket", metavar="L", help="a tmux server of your choice (default: baton)")
     parser.add_argument("--json", action="store_true", help="one JSON object an event")
+    parser.epilog = _EPILOG
     options = parser.parse_args(arguments)
     settings = Settings(vars(options))
     if verb == "retry":
@@ -275,17 +280,29 @@ def _interrupted(delegation: Delegation) -> int:
     answer = ""
     if sys.stdin.isatty():
         try:
-            answer = input("\nlet it go on without you (Enter), or cancel it (c)? ").strip().lower()
+            answer = input(_question(delegation.not_begun())).strip().lower()
         except (EOFError, KeyboardInterrupt):
             answer = ""
     if answer.startswith("c"):
         delegation.cancel()
         say(f"cancelled {ids}")
         return CANCELLED
+    _let_go(delegation)
+    return INTERRUPTED
+
+
+def _question(not_begun: int) -> str:
+    if not not_begun:
+        return "\nlet it go on without you (Enter), or cancel it (c)? "
+    them = f"{counted(not_begun, 'job')} not begun {'is' if not_begun == 1 else 'are'}"
+    return f"\nlet it go on without you (Enter; {them} cancelled), or cancel all (c)? "
+
+
+def _let_go(delegation: Delegation) -> None:
+    """What has begun goes on without us; what has not never would."""
     withdrawn = delegation.withdraw()
     if withdrawn:
         say(f"had not begun and {'is' if len(withdrawn) == 1 else 'are'} cancelled: {' '.join(withdrawn)}")
     going_on = [job.job_id for job in delegation.jobs if job.job_id not in withdrawn]
     if going_on:
         say(f"it goes on; wait for it: baton wait {' '.join(going_on)}")
-    return INTERRUPTED
