@@ -333,6 +333,47 @@ def test_ctrl_c_in_a_batch_says_beforehand_that_what_has_not_begun_is_cancelled(
     wait_until(lambda: not office.sessions())
 
 
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_withdraws_what_has_not_begun_and_tells_what_goes_on(office, tmp_path, number, code):
+    running = office.start(*batch(tmp_path, {"prompt": "sleep 1"}, {"prompt": "true"}), "--parallel", "1")
+    running.says("started")
+    running.signal(number)
+    done = running.end()
+    assert done.code == code, done
+    first = office.jobs("running")[0]["job_id"]
+    second = office.jobs("cancelled")[0]["job_id"]
+    assert done.err.splitlines() == [
+        f"had not begun and is cancelled: {second}", f"it goes on; wait for it: baton wait {first}",
+    ]  # fmt: skip
+    office("wait", first)
+    wait_until(lambda: not office.sessions())
+
+
+@pytest.mark.parametrize("at_the_question", [False, True])
+def test_a_closed_terminal_withdraws_what_has_not_begun(office, tmp_path, at_the_question):
+    orders = [{"prompt": "while ! test -e enough; do sleep 0.1; done"}, {"prompt": "true"}]
+    running = office.start(*batch(tmp_path, *orders), "--parallel", "1", terminal=True)
+    running.says("started")
+    if at_the_question:
+        running.type("\x03")
+        running.says("let it go on without you")
+    running.hang_up()
+    assert running.process.wait(20) == 129
+    assert sorted(job["status"] for job in office.jobs()) == ["cancelled", "running"]
+    (tmp_path / "enough").write_text("")
+    office("wait", office.jobs("running")[0]["job_id"])
+    wait_until(lambda: not office.sessions())
+
+
+def test_what_is_started_with_nohup_stays_when_the_terminal_is_closed(office):
+    office.prefix = ["nohup"]
+    running = office.start("submit", "sleep 1")
+    running.says("started")
+    running.signal(signal.SIGHUP)
+    assert running.end().code == 0
+    office.prefix = []
+
+
 def test_attach_shows_the_session_and_lets_one_type(office):
     job_id = office.detached("echo look here; read answer; echo $answer > out", "--expect", "out")
     running = office.start("attach", job_id, terminal=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 
 from baton.agents import find_agent
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 CANCELLED = 4
 _EPILOG = (
     "Ctrl-C asks: Enter lets the work go on without you (exit code 130), c cancels it (4). Without a terminal it goes "
-    "on. Jobs of a batch that have not begun are cancelled either way, but for those in somebody's queue."
+    "on, as after SIGTERM (143) and SIGHUP (129). Jobs of a batch that have not begun are cancelled either way, "
+    "but for those in somebody's queue."
 )
 
 
@@ -250,17 +252,21 @@ def _detach(settings: Settings, orders: list[Order], options: argparse.Namespace
 
 
 def _see_through(settings: Settings, orders: list[Order], options: argparse.Namespace) -> int:
+    signals = _Signals()
     with open_jobs(settings) as jobs:
         parallel = options.parallel if len(orders) > 1 else 1
         delegation = Delegation(settings, jobs, orders, parallel=parallel, log=lambda line: say(f"baton: {line}"))
-        live = on_terminal() and not options.json
         try:
-            with LiveTable(delegation.jobs) if live else Lines(as_json=options.json) as view:
-                for payload in delegation:
-                    view.show(payload)
-                view.over(delegation.statuses())
-        except KeyboardInterrupt:
-            return _interrupted(delegation)
+            with signals:
+                try:
+                    _watch(delegation, as_json=options.json)
+                except KeyboardInterrupt:
+                    return _interrupted(delegation)
+        except (_Told, OSError):  # an OSError: whoever read our output has gone, perhaps with the terminal
+            _let_go(delegation)
+            if not signals.told:
+                raise
+            return 128 + signals.told
         except RegistryUnavailable:
             ids = " ".join(job.job_id for job in delegation.jobs)
             say(f"what has begun goes on; once the registry is back: baton wait {ids}")
@@ -274,6 +280,42 @@ def _see_through(settings: Settings, orders: list[Order], options: argparse.Name
         return delegation.exit_code
 
 
+def _watch(delegation: Delegation, *, as_json: bool) -> None:
+    live = on_terminal() and not as_json
+    with LiveTable(delegation.jobs) if live else Lines(as_json=as_json) as view:
+        for payload in delegation:
+            view.show(payload)
+        view.over(delegation.statuses())
+
+
+class _Told(BaseException):
+    """Somebody wants us to end: SIGTERM, or SIGHUP when the terminal is closed."""
+
+
+class _Signals:
+    """`_Told` is raised inside of the `with` block alone, and once: else there is nothing to let go of."""
+
+    def __init__(self) -> None:
+        self.told = 0
+        self._inside = False
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
+                signal.signal(number, self._heed)
+
+    def __enter__(self) -> None:
+        self._inside = True
+        if self.told:
+            raise _Told
+
+    def __exit__(self, *_: object) -> None:
+        self._inside = False
+
+    def _heed(self, number: int, _frame: object) -> None:
+        first, self.told = not self.told, self.told or number
+        if first and self._inside:
+            raise _Told
+
+
 def _interrupted(delegation: Delegation) -> int:
     """Asked once: the work goes on without us, or ends with us."""
     ids = " ".join(job.job_id for job in delegation.jobs)
@@ -281,7 +323,7 @@ def _interrupted(delegation: Delegation) -> int:
     if sys.stdin.isatty():
         try:
             answer = input(_question(delegation.not_begun())).strip().lower()
-        except (EOFError, KeyboardInterrupt):
+        except (EOFError, KeyboardInterrupt, OSError):
             answer = ""
     if answer.startswith("c"):
         delegation.cancel()
@@ -301,8 +343,20 @@ def _question(not_begun: int) -> str:
 def _let_go(delegation: Delegation) -> None:
     """What has begun goes on without us; what has not never would."""
     withdrawn = delegation.withdraw()
+    going_on = [job.job_id for job in delegation.jobs if job.job_id not in withdrawn]
+    try:
+        _tell_of(withdrawn, going_on)
+    except OSError:
+        pass
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # the terminal has been closed: what is left goes nowhere, and is no failure of ours
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _tell_of(withdrawn: list[str], going_on: list[str]) -> None:
     if withdrawn:
         say(f"had not begun and {'is' if len(withdrawn) == 1 else 'are'} cancelled: {' '.join(withdrawn)}")
-    going_on = [job.job_id for job in delegation.jobs if job.job_id not in withdrawn]
     if going_on:
         say(f"it goes on; wait for it: baton wait {' '.join(going_on)}")
