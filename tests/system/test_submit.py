@@ -71,7 +71,7 @@ def test_a_command_that_fails_is_an_error_with_its_exit_code(office):
     ("limit", "words"), [("--timeout", "3 s have passed"), ("--idle-timeout", "nothing was heard for 3 s")]
 )
 def test_work_that_takes_too_long_is_ended_with_everything_it_started(office, limit, words):
-    done = office.submit("setsid sleep 1234 & sleep 1235", limit, "3", code=2)
+    done = office.submit("setsid sleep 1234 & sleep 1235", limit, "3s", code=2)
     assert words in done.err
     assert office.the_job()["status"] == "error"
     assert words in office.the_job()["detail"]
@@ -412,7 +412,7 @@ def test_what_cannot_work_is_refused_in_one_line_before_anything_is_made(office)
         (("x", "--expect", "../up.txt"), "outside the work folder"),
         (("x", "--expect", "/etc/passwd"), "outside the work folder"),
         (("",), "prompt"),
-        (("x", "--timeout", "0"), "timeout"),
+        (("x", "--timeout", "0"), "--timeout must be more than 0"),
         (("x", "--prompt-file", "/gone"), "what is to be done?"),
         (("x", "--session", "a", "--to", "b"), "one of them"),
         (("--prompt-file", "/gone"), "/gone"),

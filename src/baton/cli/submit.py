@@ -10,7 +10,7 @@ import sys
 from baton.agents import find_agent
 from baton.cli.jobs import add_job, job_of
 from baton.cli.main import INTERRUPTED, verb_parser
-from baton.cli.output import counted, json_text, on_terminal, say
+from baton.cli.output import counted, json_text, limit, on_terminal, say
 from baton.cli.prompt import read_text
 from baton.cli.view import Lines, LiveTable
 from baton.config import Settings
@@ -78,8 +78,20 @@ def _work_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", metavar="AGENT", help="give it to this live agent, also on another host")
     parser.add_argument("--agent-session", metavar="LABEL", help="put it in this queue, for a worker to take")
     parser.add_argument("--workdir", metavar="DIR", help="where to work (default: here)")
-    parser.add_argument("--timeout", type=int, dest="timeout_sec", metavar="S", help="how long it may take")
-    parser.add_argument("--idle-timeout", type=int, dest="idle_timeout_sec", metavar="S", help="and say nothing")
+    parser.add_argument(
+        "--timeout",
+        type=limit("--timeout", int),
+        dest="timeout_sec",
+        metavar="S",
+        help="how long it may take: seconds, or such as 90s, 10m, 2h",
+    )
+    parser.add_argument(
+        "--idle-timeout",
+        type=limit("--idle-timeout", int),
+        dest="idle_timeout_sec",
+        metavar="S",
+        help="and say nothing",
+    )
     parser.add_argument("--expect", action="append", metavar="FILE", help="must be there, and changed, in the end")
     parser.add_argument("--allow-existing", action="store_true", default=None, help="... it may have been there before")
     parser.add_argument("--validate", metavar="CMD", help="must succeed in the work folder before it counts as done")

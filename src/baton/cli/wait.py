@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from baton.cli.main import verb_parser
-from baton.cli.output import json_text, one_line, say
+from baton.cli.output import json_text, limit, one_line, say
 from baton.config import Settings
 from baton.errors import JobNotFound, UsageError
 from baton.jobs import open_jobs
@@ -20,8 +20,15 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     parser = verb_parser(verb)
     parser.add_argument("ids", nargs="*", metavar="ID", help="the jobs")
     parser.add_argument("--job", action="append", default=[], metavar="ID", help="a job, as an option; may repeat")
-    parser.add_argument("--timeout", type=float, metavar="S", help="give up after S seconds (default: the job's)")
-    parser.add_argument("--idle-timeout", type=float, metavar="S", help="give up after S silent seconds")
+    parser.add_argument(
+        "--timeout",
+        type=limit("--timeout"),
+        metavar="S",
+        help="give up after S seconds, or such as 90s, 10m, 2h (default: the job's)",
+    )
+    parser.add_argument(
+        "--idle-timeout", type=limit("--idle-timeout"), metavar="S", help="give up after so long a silence"
+    )
     parser.add_argument(
         "--json", action="store_true", help="print how each ended as JSON, and why those did that failed, as `details`"
     )
