@@ -406,6 +406,7 @@ def test_attach_without_a_terminal_says_what_else_there_is(office):
 def test_what_cannot_work_is_refused_in_one_line_before_anything_is_made(office):
     for arguments, words in (
         (("x", "--agent", "hal"), "hal"),
+        (("x", "--yolo"), "--yolo means nothing for it"),
         (("x", "--session", "nobody"), "nobody"),
         (("x", "--to", "nobody"), "nobody"),
         (("x", "--workdir", "/gone"), "/gone is not a folder"),
@@ -485,13 +486,14 @@ def test_who_listens_or_waits_also_waits_for_it(office, postgres):
     assert (waited.code, waited.text) == (0, f"{job}\tcompleted"), waited
 
 
-def test_without_tmux_the_job_says_so(office, tmp_path):
+@pytest.mark.parametrize("how", [(), ("--detach",)])
+def test_without_tmux_it_is_refused_before_anything_is_made(office, tmp_path, how):
     (tmp_path / "bin").mkdir()
     for name in ("sh", "env"):
         os.symlink(f"/bin/{name}", tmp_path / "bin" / name)
-    done = office.submit("true", code=1, PATH=str(tmp_path / "bin"))
-    assert "tmux is not installed" in done.out + done.err
-    assert [job["status"] for job in office.jobs()] in ([], ["error"])
+    said = office.refused("submit", "true", *how, PATH=str(tmp_path / "bin"))
+    assert said.startswith("baton: tmux is not installed")
+    assert office.jobs() == []
 
 
 def test_a_folder_that_goes_away_meanwhile_is_an_error(office, tmp_path):

@@ -14,7 +14,7 @@ from baton.cli.output import counted, json_text, limit, on_terminal, say
 from baton.cli.prompt import read_text
 from baton.cli.view import Lines, LiveTable
 from baton.config import Settings
-from baton.delegate import Delegation, Order, drafted, order, start_session
+from baton.delegate import Delegation, Order, order, register_orders, start_session
 from baton.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
 from baton.jobs import open_jobs
 from baton.own_queue import is_own_queue
@@ -250,7 +250,7 @@ def _detach(settings: Settings, orders: list[Order], options: argparse.Namespace
     if len(orders) > 1 and any(each.label is None for each in orders):
         raise UsageError("--detach with a batch: let a `baton worker` take the jobs, or stay")
     with open_jobs(settings) as jobs:
-        registered = jobs.register_many([drafted(settings, each) for each in orders])
+        registered = register_orders(settings, jobs, orders)
         for job, each in zip(registered, orders, strict=True):
             if each.label is None:
                 try:
