@@ -29,9 +29,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     parser.add_argument(
         "--idle-timeout", type=limit("--idle-timeout"), metavar="S", help="give up after so long a silence"
     )
-    parser.add_argument(
-        "--json", action="store_true", help="print how each ended as JSON, and why those did that failed, as `details`"
-    )
+    parser.add_argument("--json", action="store_true", help="print how each ended as JSON")
     options = parser.parse_args(arguments)
     job_ids = [*options.ids, *options.job]
     if not job_ids:
@@ -48,7 +46,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         statuses = {job_id: outcome or _status(subscription, job_id) for job_id, outcome in outcomes.items()}
         details = {job_id: why for job_id in statuses if (why := _why(subscription, job_id))}
     if options.json:
-        print(json_text({**statuses, "details": details} if details else statuses))
+        print(json_text(statuses))
     else:
         for job_id, status in statuses.items():
             print("\t".join(filter(None, (job_id, status, details.get(job_id)))))
