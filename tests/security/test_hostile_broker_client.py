@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import socket
@@ -50,6 +51,7 @@ def test_a_hostile_client_changes_nothing(broker, tmp_path, figure, full, seed):
         _, client_id, before_mb = crew.hear_word("listening")
         crew.fork(_rewrite_and_take_over, settings, over, going, client_id, enough)
         crew.fork(_flood, broker.port, going, replays, chance.random(), enough)
+        crew.hear_word("flooding")
         crew.fork(_publish, settings, going.job_id, 60 if full else 3)
         heard = _hear_the_end(crew, (65 if full else 8) + PATIENCE_SEC)
         os.close(os.open(enough, os.O_CREAT))
@@ -202,20 +204,23 @@ def _flood(say: Callable[..., None], port: int, going: Job, replays: list[bytes]
     """As much as the broker takes, up to a rate that fits into the memory of a broker that has to keep it."""
     rubbish = list(_rubbish(going, replays, Random(seed)))
     messages = [_qos0(going.events_topic, each) for each in rubbish]
-    batch, each_batch = b"".join(messages), len(messages)
-    sent = 0
+    batches = [messages[start : start + 100] for start in range(0, len(messages), 100)]
+    sent = sent_bytes = 0
+    say("flooding")
     began = time.monotonic()
     while not os.path.exists(enough):
         try:
             with _flooding_connection(port, f"flood-{sent}") as connection:
-                while not os.path.exists(enough):
-                    connection.sendall(batch)
-                    sent += each_batch
-                    allowed_sec = sent / each_batch * len(batch) / FLOOD_BYTES_PER_SEC
-                    time.sleep(max(began + allowed_sec - time.monotonic(), 0))
+                for batch in itertools.cycle(batches):
+                    if os.path.exists(enough):
+                        break
+                    content = b"".join(batch)
+                    connection.sendall(content)
+                    sent, sent_bytes = sent + len(batch), sent_bytes + len(content)
+                    time.sleep(max(began + sent_bytes / FLOOD_BYTES_PER_SEC - time.monotonic(), 0))
         except OSError:
             time.sleep(0.05)  # thrown out; once more
-    say("flooded", sent, sent // each_batch * len(batch) // 1_000_000)
+    say("flooded", sent, sent_bytes // 1_000_000)
 
 
 def _flooding_connection(port: int, client_id: str) -> socket.socket:

@@ -176,5 +176,5 @@ def test_an_interrupted_migration_is_finished_and_said_in_json(tmp_path):
     target.import_entries(list(source.export()))
     target.close()
     done = baton("registry", "migrate", "--to", f"sqlite:{folder}/registry.db", "--json").json
-    assert (done["jobs"], done["from"], done["to"]) == (0, "file:.hermes/jobs", "sqlite:.hermes/jobs/registry.db")
+    assert (done["jobs"], done["from"], done["to"]) == (0, f"file:{folder}", f"sqlite:{folder}/registry.db")
     assert baton("status", job).text == "pending"
