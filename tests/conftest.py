@@ -17,36 +17,45 @@ def pytest_addoption(parser):
     parser.addoption("--seed", type=int, default=None, help="run the random tests again with this seed")
 
 
-_figures: list[tuple[str, str, bool, int]] = []
-
-
 @pytest.fixture
-def figure():
+def figure(request):
     """Notes what a guarantee held at, for the table at the end, and fails the test when it did not hold."""
 
     def note(name: str, text: str, *, held: bool, seed: int = 0) -> None:
-        _figures.append((name, text, held, seed))
-        assert held, f"{name}: {text}"
+        again = f"  [--seed {seed}]" if seed else ""
+        line = f"{name}: {text} ({'held' if held else 'broken'}){again}"
+        request.node.user_properties.append(("figure", line))
+        assert held, line
 
     return note
 
 
-def pytest_sessionfinish(session):
-    if hasattr(session.config, "workeroutput"):  # one of several processes: the figures go to whoever prints them
-        session.config.workeroutput["figures"] = _figures
+def pytest_configure(config):
+    if not hasattr(config, "workerinput"):  # of several processes, the one that prints
+        config.pluginmanager.register(_Figures(config))
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node):
-    _figures.extend(tuple(each) for each in node.workeroutput.get("figures", []))
+class _Figures:
+    """At full size, which takes long, each figure and each failure is printed when it is there; always, at the end."""
 
+    def __init__(self, config) -> None:
+        self._config = config
+        self._lines: list[str] = []
 
-def pytest_terminal_summary(terminalreporter):
-    if _figures:
-        terminalreporter.section("guarantees")
-        for name, text, held, seed in sorted(_figures):
-            again = f"  [--seed {seed}]" if seed else ""
-            terminalreporter.line(f"{name}: {text} ({'held' if held else 'broken'}){again}")
+    def pytest_runtest_logreport(self, report):
+        lines = [line for name, line in report.user_properties if name == "figure"] if report.when == "teardown" else []
+        self._lines += lines
+        if self._config.getoption("--full"):
+            printer = self._config.pluginmanager.getplugin("terminalreporter")
+            why = report.longreprtext.strip().splitlines()[-1:] if report.failed else []
+            for line in lines + [f"FAILED {report.nodeid} {text}" for text in why]:
+                printer.write(f"\n{line}")
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if self._lines:
+            terminalreporter.section("guarantees")
+            for line in sorted(self._lines):
+                terminalreporter.line(line)
 
 
 @pytest.fixture

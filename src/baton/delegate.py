@@ -7,6 +7,7 @@ import os
 import threading
 import time
 
+from baton.agents import allowed_silence
 from baton.agents.base import Mode
 from baton.broker.address import broker_record
 from baton.errors import BatonError, IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
@@ -83,13 +84,13 @@ def order(settings: Settings, prompt: str, **given: Any) -> Order:
         raise InvalidValue(unknown[0][:40], f"is no part of an order; there are {', '.join(values)}")
     made = Order(**values | {name: value for name, value in given.items() if value is not None})
     _check_types(made)
+    if given.get("idle_timeout_sec") is None:
+        made = made.replace(idle_timeout_sec=allowed_silence(settings, made.agent, made.timeout_sec))
     if made.label is None or made.workdir is not None:
         made = made.replace(workdir=os.path.abspath(made.workdir or "."))
     drafted(settings, made)  # which checks every field
     if made.label is None:
-        agent = usable_agent(settings, made.agent)
-        if agent.exit_is_verdict and given.get("idle_timeout_sec") is None:
-            made = made.replace(idle_timeout_sec=made.timeout_sec)  # its end is seen: it need not talk meanwhile
+        usable_agent(settings, made.agent)
         if not os.path.isdir(made.workdir or "."):
             raise InvalidValue("workdir", f"{made.workdir} is not a folder")
     for name in made.expect:

@@ -96,7 +96,10 @@ class Tmux:
             kind = NoSocket if reason.endswith("(No such file or directory)") else kind
             raise kind(f"tmux has no server at socket {self.socket}: {reason}")
         if reason.startswith("duplicate session"):
-            raise NameInUse(f"tmux at socket {self.socket} has a session of that name already: {reason}")
+            raise NameInUse(
+                f"tmux at socket {self.socket} has a session of that name already, perhaps from another folder; "
+                f"choose another ({reason})"
+            )
         if reason.startswith(("can't find", "no such")):
             raise SessionGone(f"tmux at socket {self.socket}: {reason}")
         raise TmuxUnavailable(f"tmux {verb} failed: {reason}")

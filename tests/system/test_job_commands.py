@@ -331,7 +331,7 @@ class TestList:
         registry.close()
         screen = on_terminal(default, "list", NO_COLOR="1")
         lines = screen.splitlines()
-        assert lines[0].split() == ["ID", "STATUS", "SESSION", "TRY", "CREATED", "PROMPT"]
+        assert lines[0].split() == ["ID", "STATUS", "QUEUE", "TRY", "CREATED", "PROMPT"]
         assert len(lines) == 52
         assert "\x1b" not in screen
         assert "\u202e" not in screen

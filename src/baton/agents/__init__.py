@@ -40,6 +40,17 @@ def find_agent(settings: Settings, name: str) -> Agent:
     return agent
 
 
+def allowed_silence(settings: Settings, name: str, timeout_sec: int) -> int:
+    """How long an agent may say nothing where nobody chose a limit. The end of a command is seen: it need not talk."""
+    if settings.sources["idle_timeout_sec"] == "default":
+        try:
+            if find_agent(settings, name).exit_is_verdict:
+                return timeout_sec
+        except AgentUnusable:
+            pass  # one that another machine knows
+    return settings.idle_timeout_sec
+
+
 def agent_names(settings: Settings) -> list[str]:
     return [*_BUILT_IN, *_custom(settings)]
 

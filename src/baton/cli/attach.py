@@ -8,6 +8,7 @@ from baton.cli.session import attach_to
 from baton.config import Settings
 from baton.errors import SessionGone
 from baton.jobs import open_jobs
+from baton.model import TERMINAL
 from baton.sessions.inventory import Inventory
 from baton.sessions.model import State
 
@@ -28,5 +29,9 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     for session in inventory.all(State.RUNNING):
         if job.job_id in (session.job_id, session.made_for):
             attach_to(session.name, inventory, read_only=options.read_only)
+    if job.status in TERMINAL:
+        raise SessionGone(
+            f"job {job.job_id} is {job.status}: nobody works on it any more; `baton logs {job.job_id}` tells why"
+        )
     holder = f", held by {job.claimed_by}" if job.claimed_by else ""
     raise SessionGone(f"no session here works on job {job.job_id}: it is {job.status}{holder}")

@@ -93,7 +93,7 @@ def _tmux() -> Finding:
     try:
         Tmux("any").check_version()
     except TmuxUnavailable as error:
-        return "warning", "tmux", f"{error}; sessions, submit and the demo need it"
+        return "broken", "tmux", f"{error}; sessions, submit and the demo need it"
     return "ok", "tmux", _version("tmux", "-V")
 
 

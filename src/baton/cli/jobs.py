@@ -64,7 +64,11 @@ def _register_arguments(parser: argparse.ArgumentParser) -> None:
         "--timeout", dest="timeout_sec", type=int, metavar="S", help="seconds it may take (default: 3600)"
     )
     parser.add_argument(
-        "--idle-timeout", dest="idle_timeout_sec", type=int, metavar="S", help="seconds it may be silent (default: 120)"
+        "--idle-timeout",
+        dest="idle_timeout_sec",
+        type=int,
+        metavar="S",
+        help="seconds it may be silent (default: 120; a command: as long as it may take)",
     )
     parser.add_argument("--expect", action="append", default=[], metavar="FILE", help="a file the work must leave")
     parser.add_argument("--validate", metavar="CMD", help="a command that must succeed before it is completed")
@@ -93,6 +97,7 @@ def _register(options: argparse.Namespace, settings: Settings) -> int:
         raise InvalidValue("--validate", "must not be empty")
     literal = options.prompt is not None
     prompt = options.prompt if literal else read_text("prompt", options.text, file=options.prompt_file)
+    from baton.agents import allowed_silence
     from baton.broker.address import broker_record
 
     with open_jobs(settings) as jobs:
@@ -103,7 +108,7 @@ def _register(options: argparse.Namespace, settings: Settings) -> int:
             workdir=workdir,
             broker=broker_record(settings),
             timeout_sec=settings.timeout_sec,
-            idle_timeout_sec=settings.idle_timeout_sec,
+            idle_timeout_sec=allowed_silence(settings, settings.agent, settings.timeout_sec),
             expected_artifacts=options.expect,
             validate=options.validate,
             priority=options.priority,

@@ -11,6 +11,7 @@ from baton.clock import parse_time
 from baton.config import Settings
 from baton.jobs import open_jobs
 from baton.model import agent_name, check_status
+from baton.own_queue import is_own_queue
 from baton.registry.listing import JobFilter
 
 TYPE_CHECKING = False
@@ -89,7 +90,7 @@ def _print_json(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -
     sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
 
 
-_HEADINGS = ("ID", "STATUS", "SESSION", "TRY", "CREATED", "PROMPT")
+_HEADINGS = ("ID", "STATUS", "QUEUE", "TRY", "CREATED", "PROMPT")
 
 
 def _print_page(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -> None:
@@ -98,7 +99,7 @@ def _print_page(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -
     for error in page.bad:
         say(f"baton: skipped {error}")
     if not page.jobs:
-        say("no jobs here" if not page.bad else "no other jobs here")
+        say(f"no {'other ' if page.bad else ''}jobs in {jobs.registry.where}")
         return
     now = time.time_ns()
     print_table(_HEADINGS, [_row(job, now) for job in page.jobs], [STATUS_COLOURS[job.status] for job in page.jobs])
@@ -110,11 +111,16 @@ def _row(job: Job, now_ns: int) -> tuple[str, ...]:
     return (
         job.job_id,
         job.status,
-        one_line(job.agent_session, 30),
+        _queue(job.agent_session),
         str(job.attempt),
         ago(parse_time(job.created_at), now_ns),
         one_line(job.prompt),
     )
+
+
+def _queue(label: str) -> str:
+    """A queue that only its submitter takes from is nobody else's business, except in a pipe."""
+    return "submit" if is_own_queue(label) and on_terminal() else one_line(label)
 
 
 def _warn_of_two_registries(settings: Settings) -> None:

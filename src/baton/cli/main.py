@@ -142,7 +142,7 @@ def add_common(parser: argparse.ArgumentParser) -> None:
     common = parser.add_argument_group("everywhere", argument_default=argparse.SUPPRESS)
     common.add_argument("--home", metavar="DIR", help="where baton keeps its state (default: .hermes)")
     common.add_argument("--registry", metavar="URL", help="sqlite:PATH, file:DIR or postgresql://...")
-    common.add_argument("--registry-dir", metavar="DIR", help="folder of the registry (default: HOME/jobs)")
+    common.add_argument("--registry-dir", metavar="DIR", help="folder of the registry (default: jobs in --home)")
     common.add_argument("--allow-network-fs", action="store_true", help=argparse.SUPPRESS)
     common.add_argument("--debug", action="store_true", help="show the traceback of an error")
 

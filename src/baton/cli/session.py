@@ -309,10 +309,14 @@ def _prune(options: argparse.Namespace, settings: Settings, inventory: Inventory
             print(f"would forget\t{each.name or '-'}\t{each.session_id}")
     if options.json:
         print(json_text(shown, indent=2))
-    elif not options.dry_run:
+    else:
         orphans = f", and {counted(counts[Verdict.ORPHAN], 'folder')} of none" if counts[Verdict.ORPHAN] else ""
         ended = counted(counts[Verdict.ENDED], "session")
-        print(f"{ended} forgotten{orphans}; the archive of them stays in {inventory.home}")
+        stays = f"the archive of them stays in {inventory.home}"
+        if options.dry_run:
+            say(f"{ended} would be forgotten{orphans}; {stays}")
+        else:
+            print(f"{ended} forgotten{orphans}; {stays}")
     if counts[Verdict.RESUMABLE]:
         say(f"kept {counts[Verdict.RESUMABLE]} that could be resumed; --stopped forgets them, too")
     if counts[Verdict.ALIVE]:
@@ -356,7 +360,11 @@ _ACTIONS: Final[dict[str, VerbAction]] = {
     "resume": ("start the agent of an ended session again, with its conversation", _resume_options, _resume),
     "list": ("show sessions and whether they live", _list_options, _list),
     "show": ("print everything about a session", _name, _show),
-    "attach": ("look at a session and type into it (leave with Ctrl-b d)", _attach_options, _attach),
+    "attach": (
+        "look at a session and type into it (leave with Ctrl-b d; inside your own tmux, Ctrl-b Ctrl-b d)",
+        _attach_options,
+        _attach,
+    ),
     "send": ("type a text into a session", _send_options, _send),
     "capture": ("print what a session shows", _capture_options, _capture),
     "prune": ("forget sessions that ended long ago; the archive of them stays", _prune_options, _prune),

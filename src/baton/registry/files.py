@@ -77,7 +77,7 @@ class FileRegistry:
     multi_host = False
 
     def __init__(self, folder: str, *, clock: Clock | None = None) -> None:
-        self.where = f"file:{folder}"
+        self.where = f"file:{os.path.abspath(folder)}"
         self.folder = folder = os.path.realpath(folder)
         self.url = f"file:{folder}"
         self._clock: Clock = clock or SystemClock()

@@ -108,7 +108,7 @@ class SqliteRegistry(SqlRegistry):
 
     def __init__(self, path: str, *, clock: Clock | None = None) -> None:
         super().__init__(clock)
-        self.where = f"sqlite:{path}"
+        self.where = f"sqlite:{os.path.abspath(path)}"
         self.path = os.path.realpath(path)
         self.url = f"sqlite:{self.path}"
         self._folder = os.path.dirname(self.path)
