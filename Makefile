@@ -26,7 +26,7 @@ lint: $(VENV)/.dev-installed
 	$(BIN)/mypy
 
 # Every promise at its full size; what each held at stands in the table at the end.
-FULL := $(BIN)/python -m pytest -n 3 --dist worksteal --full --timeout 3600
+FULL := $(BIN)/python -m pytest -n 4 --dist worksteal --full --timeout 3600
 
 security: $(VENV)/.security-installed system-packages
 	$(BIN)/python -m pip check

@@ -8,7 +8,7 @@ import threading
 import time
 
 from baton.agents import allowed_silence
-from baton.agents.base import Mode
+from baton.agents.base import Mode, Task
 from baton.broker.address import broker_record
 from baton.errors import BatonError, IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
 from baton.fsio import open_private, outside, write_all
@@ -17,10 +17,12 @@ from baton.mqtt.subscriber import Subscription
 from baton.own_queue import own_queue
 from baton.reconciler import Reconciler
 from baton.sessions.ending import fail_job
+from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import create_session, usable_agent
+from baton.sessions.launch import check_task, create_session, hook_command, usable_agent
 from baton.sessions.model import session_name
 from baton.sessions.stop import StopMode, stop_session
+from baton.tmux import Tmux
 from baton.verification import missing_results
 
 TYPE_CHECKING = False
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any, Final
 
+    from baton.agents.base import Agent
     from baton.config import Settings
     from baton.jobs import Jobs
     from baton.model import Job
@@ -88,15 +91,34 @@ def order(settings: Settings, prompt: str, **given: Any) -> Order:
         made = made.replace(idle_timeout_sec=allowed_silence(settings, made.agent, made.timeout_sec))
     if made.label is None or made.workdir is not None:
         made = made.replace(workdir=os.path.abspath(made.workdir or "."))
-    drafted(settings, made)  # which checks every field
+    job = drafted(settings, made)  # which checks every field
     if made.label is None:
-        usable_agent(settings, made.agent)
+        agent = usable_agent(settings, made.agent)
         if not os.path.isdir(made.workdir or "."):
             raise InvalidValue("workdir", f"{made.workdir} is not a folder")
+        check_task(agent, _task(agent, made, job))
     for name in made.expect:
         if outside(name, made.workdir or "."):
             raise InvalidValue("expect", f"{name!r} lies outside the work folder {made.workdir or ''}".rstrip())
     return made
+
+
+def _task(agent: Agent, made: Order, job: Job) -> Task:
+    """As its session will have it, but for what only a session has."""
+    return Task(
+        mode=_mode(made),
+        prompt=job_prompt(agent, job),
+        conversation_id=job.job_id if agent.chooses_id else None,
+        resume=False,
+        yolo=made.yolo,
+        folder="",
+        workdir=made.workdir or ".",
+        hook=hook_command(agent.name),
+    )
+
+
+def _mode(made: Order) -> Mode:
+    return Mode.HEADLESS if made.headless else Mode.INTERACTIVE
 
 
 def _check_types(made: Order) -> None:
@@ -128,6 +150,13 @@ def drafted(settings: Settings, made: Order) -> Job:
     return job if made.allow_existing else job.replace(extra={"fresh_artifacts": True})
 
 
+def register_orders(settings: Settings, jobs: Jobs, orders: Sequence[Order]) -> list[Job]:
+    """The jobs of orders; TmuxUnavailable before any is registered, where one needs a session that cannot be made."""
+    if any(each.label is None for each in orders):
+        Tmux(settings.tmux_socket).check_version()
+    return jobs.register_many([drafted(settings, each) for each in orders])
+
+
 def start_session(settings: Settings, inventory: Inventory, job: Job, made: Order) -> None:
     """A session for this job alone; its runner claims it."""
     assert made.workdir is not None
@@ -137,7 +166,7 @@ def start_session(settings: Settings, inventory: Inventory, job: Job, made: Orde
         session_name(job.replace(attempt=job.attempt + 1)),
         agent=made.agent,
         workdir=made.workdir,
-        mode=Mode.HEADLESS if made.headless else Mode.INTERACTIVE,
+        mode=_mode(made),
         job_id=job.job_id,
         yolo=made.yolo,
     )
@@ -160,7 +189,7 @@ class Delegation:
         self._log = log
         self._inventory = Inventory(settings)
         self._parallel = parallel
-        self.jobs = jobs.register_many([drafted(settings, each) for each in orders])
+        self.jobs = register_orders(settings, jobs, orders)
         self._orders = {job.job_id: each for job, each in zip(self.jobs, orders, strict=True)}
         self._waiting = [job for job in self.jobs if self._orders[job.job_id].label is None]
         self._at_work: set[str] = set()
@@ -233,6 +262,10 @@ class Delegation:
         for job in self.jobs:
             self._cancel(job)
             self._stop_session(self._jobs, job, "its job was cancelled")
+
+    def not_begun(self) -> int:
+        """How many `withdraw` would cancel."""
+        return len(self._waiting)
 
     def withdraw(self) -> list[str]:
         """Cancels what has not begun and never will without us; returns which jobs these are."""

@@ -135,7 +135,7 @@ class Worker:
             self._fail(job, str(error))
 
     def _fail(self, job: Job, why: str) -> None:
-        self._log(f"job {job.job_id}: {why}")
+        """Why, is told once it has made room."""
         fail_job(self._settings, self._jobs, job, job.attempt, why)
 
     def _look(self) -> None:
@@ -158,7 +158,8 @@ class Worker:
                 continue  # its session is about to end
             del self._at_work[job_id]
             self.done += 1
-            self._log(f"job {job_id}: {job.status}")
+            why = f": {job.detail}" if job.status is Status.ERROR and job.detail else ""
+            self._log(f"job {job_id}: {job.status}{why}")
 
     def _drain(self) -> None:
         began = time.monotonic()

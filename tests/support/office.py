@@ -260,8 +260,12 @@ class Terminal(Running):
         wait_until(lambda: self.raw is not None and self.process.poll() is not None, "for its end", patience_sec)
         return Result(subprocess.CompletedProcess([], self.process.returncode, self.screen, ""))
 
-    def kill(self) -> None:
-        super().kill()
+    def hang_up(self) -> None:
+        """As when the window is closed."""
         if self._master >= 0:
             os.close(self._master)
             self._master = -1
+
+    def kill(self) -> None:
+        super().kill()
+        self.hang_up()

@@ -245,7 +245,7 @@ def test_a_wrong_name_is_refused_before_anything_is_built_from_it(baton, tmux, n
         (["cleanup", "--grace-seconds", "inf"], 1, "--grace-seconds must be a number of seconds"),
         (["cleanup", "--grace", "soon"], 1, "--grace-seconds must be a duration"),
         (["watch", "--interval", "0"], 1, "--interval must be more than 0"),
-        (["watch", "--timeout", "nan"], 1, "--timeout must not be negative"),
+        (["watch", "--timeout", "nan"], 1, "--timeout must be at least 0"),
         ([], 64, "ACTION"),
     ],
 )

@@ -69,7 +69,7 @@ class TestStores:
         assert registry.expire_leases() == []
 
     def test_a_time_out_beyond_all_calendars_is_refused(self, tmp_path):
-        assert "timeout_sec" in Baton(tmp_path).refused("register", "x", "--timeout", "9999999999")
+        assert "--timeout" in Baton(tmp_path).refused("register", "x", "--timeout", "9999999999")
         with pytest.raises(InvalidRecord, match="timeout_sec"):
             Job.parse(SEED_RECORD | {"timeout_sec": 10**11})
 

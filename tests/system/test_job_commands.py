@@ -123,8 +123,8 @@ class TestRegister:
         [
             (["register", ""], "prompt"),
             (["register", "  "], "prompt"),
-            (["register", "x", "--timeout", "-5"], "timeout_sec"),
-            (["register", "x", "--timeout", "0"], "timeout_sec"),
+            (["register", "x", "--timeout", "-5"], "--timeout must be more than 0"),
+            (["register", "x", "--idle-timeout", "0s"], "--idle-timeout must be more than 0"),
             (["register", "x", "--agent-session", "a\nb"], "agent_session"),
             (["register", "x", "--agent", ""], "agent"),
             (["register", "x", "--max-attempts", "0"], "max_attempts"),
@@ -155,6 +155,14 @@ class TestRegister:
     def test_what_does_not_fit_is_refused_before_anything_is_written(self, default, tmp_path, arguments, word):
         assert word in default.refused(*arguments)
         assert list(tmp_path.iterdir()) == []
+
+    def test_a_limit_is_seconds_or_a_duration(self, default):
+        job = default("register", "x", "--timeout", "10m", "--idle-timeout", "90").text
+        record = default("get", job).json
+        assert (record["timeout_sec"], record["idle_timeout_sec"]) == (600, 90)
+        for verb in (("register", "x"), ("submit", "x"), ("wait", job), ("subscribe", job), ("agent", "watch")):
+            said = default(*verb, "--timeout", "10 minutes", code=64).err
+            assert "argument --timeout: must be seconds, or such as 90s, 10m or 2h, not '10 minutes'" in said
 
     def test_a_prompt_that_is_not_utf_8(self, default):
         assert "UTF-8" in default.refused("register", "-", stdin=b"\xff\xfe")

@@ -71,7 +71,7 @@ def test_a_command_that_fails_is_an_error_with_its_exit_code(office):
     ("limit", "words"), [("--timeout", "3 s have passed"), ("--idle-timeout", "nothing was heard for 3 s")]
 )
 def test_work_that_takes_too_long_is_ended_with_everything_it_started(office, limit, words):
-    done = office.submit("setsid sleep 1234 & sleep 1235", limit, "3", code=2)
+    done = office.submit("setsid sleep 1234 & sleep 1235", limit, "3s", code=2)
     assert words in done.err
     assert office.the_job()["status"] == "error"
     assert words in office.the_job()["detail"]
@@ -106,7 +106,8 @@ def test_detached_work_goes_on_and_wait_gives_its_exit_code(office, tmp_path):
     good = office.detached("sleep 0.5; echo hi > out.txt", "--expect", "out.txt")
     bad = office("submit", "--detach", "--json", "exit 1").json["job_id"]
     assert office("wait", good).out == f"{good}\tcompleted\n"
-    assert office("wait", "--job", bad, code=1).out == f"{bad}\terror\n"
+    why = "the command ended with exit code 1"
+    assert office("wait", "--job", bad, code=1).out == f"{bad}\terror\t{why}\n"
     assert office("wait", good, bad, "--json", code=1).json == {good: "completed", bad: "error"}
     wait_until(lambda: not office.sessions())
 
@@ -245,6 +246,16 @@ def test_on_a_terminal_there_is_a_table_that_ends_clean(office):
     assert "log: " in done.out.splitlines()[-1]
 
 
+@pytest.mark.parametrize("columns", ["80", "40"])
+def test_on_a_narrow_terminal_the_last_words_give_way_and_not_the_id_or_the_state(office, columns):
+    running = office.start("submit", f"sleep 1 # {'long ' * 30}", terminal=True, COLUMNS=columns)
+    done = running.end()
+    rows = [line.split() for line in done.out.splitlines() if line[:1] in "0123456789abcdef" and "  " in line]
+    assert {row[0] for row in rows} == {office.the_job()["job_id"]}, done
+    assert {row[1] for row in rows} <= {"pending", "started", "completed"}, done
+    assert rows[-1][1] == "completed"
+
+
 def test_on_a_terminal_a_cancelled_job_is_shown_as_that(office):
     running = office.start("submit", "sleep 1234", terminal=True)
     running.says("started")
@@ -308,6 +319,59 @@ def test_ctrl_c_in_a_batch_withdraws_what_has_not_begun(office, tmp_path):
     wait_until(lambda: not office.sessions())
 
 
+def test_ctrl_c_in_a_batch_says_beforehand_that_what_has_not_begun_is_cancelled(office, tmp_path):
+    orders = [{"prompt": "sleep 1234"}, {"prompt": "true"}, {"prompt": "true"}]
+    running = office.start(*batch(tmp_path, *orders), "--parallel", "1", terminal=True)
+    running.says("started")
+    running.type("\x03")
+    running.says("let it go on without you (Enter; 2 jobs not begun are cancelled), or cancel all (c)?")
+    running.type("c\n")
+    assert running.end().code == 4
+    assert [job["status"] for job in office.jobs()] == ["cancelled"] * 3
+    wait_until(lambda: not office.sessions())
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129)])
+def test_a_signal_withdraws_what_has_not_begun_and_tells_what_goes_on(office, tmp_path, number, code):
+    running = office.start(*batch(tmp_path, {"prompt": "sleep 1"}, {"prompt": "true"}), "--parallel", "1")
+    running.says("started")
+    running.signal(number)
+    done = running.end()
+    assert done.code == code, done
+    first = office.jobs("running")[0]["job_id"]
+    second = office.jobs("cancelled")[0]["job_id"]
+    assert done.err.splitlines() == [
+        f"had not begun and is cancelled: {second}", f"it goes on; wait for it: baton wait {first}",
+    ]  # fmt: skip
+    office("wait", first)
+    wait_until(lambda: not office.sessions())
+
+
+@pytest.mark.parametrize("at_the_question", [False, True])
+def test_a_closed_terminal_withdraws_what_has_not_begun(office, tmp_path, at_the_question):
+    orders = [{"prompt": "while ! test -e enough; do sleep 0.1; done"}, {"prompt": "true"}]
+    running = office.start(*batch(tmp_path, *orders), "--parallel", "1", terminal=True)
+    running.says("started")
+    if at_the_question:
+        running.type("\x03")
+        running.says("let it go on without you")
+    running.hang_up()
+    assert running.process.wait(20) == 129
+    assert sorted(job["status"] for job in office.jobs()) == ["cancelled", "running"]
+    (tmp_path / "enough").write_text("")
+    office("wait", office.jobs("running")[0]["job_id"])
+    wait_until(lambda: not office.sessions())
+
+
+def test_what_is_started_with_nohup_stays_when_the_terminal_is_closed(office):
+    office.prefix = ["nohup"]
+    running = office.start("submit", "sleep 1")
+    running.says("started")
+    running.signal(signal.SIGHUP)
+    assert running.end().code == 0
+    office.prefix = []
+
+
 def test_attach_shows_the_session_and_lets_one_type(office):
     job_id = office.detached("echo look here; read answer; echo $answer > out", "--expect", "out")
     running = office.start("attach", job_id, terminal=True)
@@ -340,13 +404,14 @@ def test_attach_without_a_terminal_says_what_else_there_is(office):
 def test_what_cannot_work_is_refused_in_one_line_before_anything_is_made(office):
     for arguments, words in (
         (("x", "--agent", "hal"), "hal"),
+        (("x", "--yolo"), "--yolo means nothing for it"),
         (("x", "--session", "nobody"), "nobody"),
         (("x", "--to", "nobody"), "nobody"),
         (("x", "--workdir", "/gone"), "/gone is not a folder"),
         (("x", "--expect", "../up.txt"), "outside the work folder"),
         (("x", "--expect", "/etc/passwd"), "outside the work folder"),
         (("",), "prompt"),
-        (("x", "--timeout", "0"), "timeout"),
+        (("x", "--timeout", "0"), "--timeout must be more than 0"),
         (("x", "--prompt-file", "/gone"), "what is to be done?"),
         (("x", "--session", "a", "--to", "b"), "one of them"),
         (("--prompt-file", "/gone"), "/gone"),
@@ -419,13 +484,14 @@ def test_who_listens_or_waits_also_waits_for_it(office, postgres):
     assert (waited.code, waited.text) == (0, f"{job}\tcompleted"), waited
 
 
-def test_without_tmux_the_job_says_so(office, tmp_path):
+@pytest.mark.parametrize("how", [(), ("--detach",)])
+def test_without_tmux_it_is_refused_before_anything_is_made(office, tmp_path, how):
     (tmp_path / "bin").mkdir()
     for name in ("sh", "env"):
         os.symlink(f"/bin/{name}", tmp_path / "bin" / name)
-    done = office.submit("true", code=1, PATH=str(tmp_path / "bin"))
-    assert "tmux is not installed" in done.out + done.err
-    assert [job["status"] for job in office.jobs()] in ([], ["error"])
+    said = office.refused("submit", "true", *how, PATH=str(tmp_path / "bin"))
+    assert said.startswith("baton: tmux is not installed")
+    assert office.jobs() == []
 
 
 def test_a_folder_that_goes_away_meanwhile_is_an_error(office, tmp_path):

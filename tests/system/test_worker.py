@@ -32,6 +32,8 @@ def test_it_takes_the_jobs_of_its_own_queue_until_that_is_empty(office, tmp_path
     (tmp_path / "gone").rmdir()
     done = office("worker", "--agent-session", "mine", "--until-empty")
     assert "baton: 5 done" in done.err
+    assert f"baton: job {mine[1]}: error: the command ended with exit code 3\n" in done.err
+    assert done.err.count("is not a folder") == 1
     assert (tmp_path / "order").read_text().split() == ["a", "b", "c", "d"]
     assert statuses(office, [*mine, lost, *last]) == ["completed", "error", "completed", "error", "completed"]
     assert "is not a folder" in office.job(lost)["detail"]

@@ -7,7 +7,7 @@ import sys
 import time
 
 from baton.cli.main import verb_parser
-from baton.cli.output import json_text
+from baton.cli.output import json_text, limit
 from baton.cli.prompt import read_text
 from baton.config import Settings
 from baton.errors import InvalidValue, NothingPending, UsageError
@@ -61,14 +61,18 @@ def _register_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--agent-session", metavar="LABEL", help="whose queue it joins (default: tmux:AGENT)")
     parser.add_argument("--workdir", metavar="DIR", help="where the work is done (default: this folder)")
     parser.add_argument(
-        "--timeout", dest="timeout_sec", type=int, metavar="S", help="seconds it may take (default: 3600)"
+        "--timeout",
+        dest="timeout_sec",
+        type=limit("--timeout", int, years=10),
+        metavar="S",
+        help="how long it may take: seconds, or such as 90s, 10m, 2h (default: 3600)",
     )
     parser.add_argument(
         "--idle-timeout",
         dest="idle_timeout_sec",
-        type=int,
+        type=limit("--idle-timeout", int, years=10),
         metavar="S",
-        help="seconds it may be silent (default: 120; a command: as long as it may take)",
+        help="how long it may be silent (default: 120; a command: as long as it may take)",
     )
     parser.add_argument("--expect", action="append", default=[], metavar="FILE", help="a file the work must leave")
     parser.add_argument("--validate", metavar="CMD", help="a command that must succeed before it is completed")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from baton.cli.output import json_text, one_line, print_table, say
+from baton.cli.output import json_text, limit, one_line, print_table, say
 from baton.directory.base import State
 from baton.directory.names import Names
 from baton.directory.resolve import resolve
@@ -137,14 +137,17 @@ def watch_options(action: argparse.ArgumentParser) -> None:
     action.add_argument("name", nargs="?", metavar="NAME", help="only this agent, by name or id")
     _id(action)
     action.add_argument("--interval", type=float, default=1.0, metavar="S", help="look so often (default: 1)")
-    action.add_argument("--timeout", type=float, metavar="S", help="stop after so long, with exit code 2")
+    action.add_argument(
+        "--timeout",
+        type=limit("--timeout", zero=True),
+        metavar="S",
+        help="stop after S seconds, or such as 90s, 10m, 2h, with exit code 2",
+    )
 
 
 def watch(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
     if not 0 < options.interval < float("inf"):
         raise InvalidValue("--interval", "must be more than 0")
-    if options.timeout is not None and not options.timeout >= 0:
-        raise InvalidValue("--timeout", "must not be negative")
     end = None if options.timeout is None else time.monotonic() + options.timeout
     before: dict[str, Entry] | None = None
     away = False

@@ -6,12 +6,13 @@ import json
 import os
 import re
 import sys
+from argparse import ArgumentTypeError
 
 from baton.errors import InvalidValue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
     from typing import Final
 
 STATUS_COLOURS: Final = {
@@ -101,3 +102,25 @@ def parse_duration(field: str, text: str) -> int:
     if match is None:
         raise InvalidValue(field, f"must be a duration such as 90s, 15m, 2h, 30d or 4w, not {text[:40]!r}")
     return int(match[1]) * _UNITS[match[2]] * 10**9
+
+
+def limit(
+    option: str, number: type[int | float] = float, years: int = 1, *, zero: bool = False
+) -> Callable[[str], float]:
+    """For argparse, the type of an option that limits a time: a number of seconds, or a duration such as `10m`."""
+
+    def parse(text: str) -> float:
+        try:
+            seconds = number(text)
+        except ValueError:
+            try:
+                seconds = number(parse_duration(option, text) // 10**9)
+            except InvalidValue:
+                raise ArgumentTypeError(f"must be seconds, or such as 90s, 10m or 2h, not {text[:40]!r}") from None
+        if not 0 <= seconds <= years * 366 * 86400 or (seconds == 0 and not zero):
+            raise InvalidValue(
+                option, f"must be {'at least' if zero else 'more than'} 0 and at most {counted(years, 'year')}"
+            )
+        return seconds
+
+    return parse

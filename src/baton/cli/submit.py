@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 
 from baton.agents import find_agent
 from baton.cli.jobs import add_job, job_of
 from baton.cli.main import INTERRUPTED, verb_parser
-from baton.cli.output import json_text, on_terminal, say
+from baton.cli.output import counted, json_text, limit, on_terminal, say
 from baton.cli.prompt import read_text
 from baton.cli.view import Lines, LiveTable
 from baton.config import Settings
-from baton.delegate import Delegation, Order, drafted, order, start_session
+from baton.delegate import Delegation, Order, order, register_orders, start_session
 from baton.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
 from baton.jobs import open_jobs
 from baton.own_queue import is_own_queue
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from baton.jobs import Jobs
 
 CANCELLED = 4
+_EPILOG = (
+    "Ctrl-C asks: Enter lets the work go on without you (exit code 130), c cancels it (4). Without a terminal it goes "
+    "on, as after SIGTERM (143) and SIGHUP (129). Jobs of a batch that have not begun are cancelled either way, "
+    "but for those in somebody's queue."
+)
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
@@ -42,6 +48,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     parser.add_argument("--yolo", action="store_true", default=None, help="let the agent do everything without asking")
     parser.add_argument("--tmux-socket", metavar="L", help="a tmux server of your choice (default: baton)")
     parser.add_argument("--json", action="store_true", help="one JSON object an event")
+    parser.epilog = _EPILOG
     options = parser.parse_args(arguments)
     settings = Settings(vars(options))
     if verb == "retry":
@@ -71,8 +78,20 @@ def _work_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--to", metavar="AGENT", help="give it to this live agent, also on another host")
     parser.add_argument("--agent-session", metavar="LABEL", help="put it in this queue, for a worker to take")
     parser.add_argument("--workdir", metavar="DIR", help="where to work (default: here)")
-    parser.add_argument("--timeout", type=int, dest="timeout_sec", metavar="S", help="how long it may take")
-    parser.add_argument("--idle-timeout", type=int, dest="idle_timeout_sec", metavar="S", help="and say nothing")
+    parser.add_argument(
+        "--timeout",
+        type=limit("--timeout", int),
+        dest="timeout_sec",
+        metavar="S",
+        help="how long it may take: seconds, or such as 90s, 10m, 2h",
+    )
+    parser.add_argument(
+        "--idle-timeout",
+        type=limit("--idle-timeout", int),
+        dest="idle_timeout_sec",
+        metavar="S",
+        help="and say nothing",
+    )
     parser.add_argument("--expect", action="append", metavar="FILE", help="must be there, and changed, in the end")
     parser.add_argument("--allow-existing", action="store_true", default=None, help="... it may have been there before")
     parser.add_argument("--validate", metavar="CMD", help="must succeed in the work folder before it counts as done")
@@ -231,7 +250,7 @@ def _detach(settings: Settings, orders: list[Order], options: argparse.Namespace
     if len(orders) > 1 and any(each.label is None for each in orders):
         raise UsageError("--detach with a batch: let a `baton worker` take the jobs, or stay")
     with open_jobs(settings) as jobs:
-        registered = jobs.register_many([drafted(settings, each) for each in orders])
+        registered = register_orders(settings, jobs, orders)
         for job, each in zip(registered, orders, strict=True):
             if each.label is None:
                 try:
@@ -245,17 +264,21 @@ def _detach(settings: Settings, orders: list[Order], options: argparse.Namespace
 
 
 def _see_through(settings: Settings, orders: list[Order], options: argparse.Namespace) -> int:
+    signals = _Signals()
     with open_jobs(settings) as jobs:
         parallel = options.parallel if len(orders) > 1 else 1
         delegation = Delegation(settings, jobs, orders, parallel=parallel, log=lambda line: say(f"baton: {line}"))
-        live = on_terminal() and not options.json
         try:
-            with LiveTable(delegation.jobs) if live else Lines(as_json=options.json) as view:
-                for payload in delegation:
-                    view.show(payload)
-                view.over(delegation.statuses())
-        except KeyboardInterrupt:
-            return _interrupted(delegation)
+            with signals:
+                try:
+                    _watch(delegation, as_json=options.json)
+                except KeyboardInterrupt:
+                    return _interrupted(delegation)
+        except (_Told, OSError):  # an OSError: whoever read our output has gone, perhaps with the terminal
+            _let_go(delegation)
+            if not signals.told:
+                raise
+            return 128 + signals.told
         except RegistryUnavailable:
             ids = " ".join(job.job_id for job in delegation.jobs)
             say(f"what has begun goes on; once the registry is back: baton wait {ids}")
@@ -269,23 +292,83 @@ def _see_through(settings: Settings, orders: list[Order], options: argparse.Name
         return delegation.exit_code
 
 
+def _watch(delegation: Delegation, *, as_json: bool) -> None:
+    live = on_terminal() and not as_json
+    with LiveTable(delegation.jobs) if live else Lines(as_json=as_json) as view:
+        for payload in delegation:
+            view.show(payload)
+        view.over(delegation.statuses())
+
+
+class _Told(BaseException):
+    """Somebody wants us to end: SIGTERM, or SIGHUP when the terminal is closed."""
+
+
+class _Signals:
+    """`_Told` is raised inside of the `with` block alone, and once: else there is nothing to let go of."""
+
+    def __init__(self) -> None:
+        self.told = 0
+        self._inside = False
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
+                signal.signal(number, self._heed)
+
+    def __enter__(self) -> None:
+        self._inside = True
+        if self.told:
+            raise _Told
+
+    def __exit__(self, *_: object) -> None:
+        self._inside = False
+
+    def _heed(self, number: int, _frame: object) -> None:
+        first, self.told = not self.told, self.told or number
+        if first and self._inside:
+            raise _Told
+
+
 def _interrupted(delegation: Delegation) -> int:
     """Asked once: the work goes on without us, or ends with us."""
     ids = " ".join(job.job_id for job in delegation.jobs)
     answer = ""
     if sys.stdin.isatty():
         try:
-            answer = input("\nlet it go on without you (Enter), or cancel it (c)? ").strip().lower()
-        except (EOFError, KeyboardInterrupt):
+            answer = input(_question(delegation.not_begun())).strip().lower()
+        except (EOFError, KeyboardInterrupt, OSError):
             answer = ""
     if answer.startswith("c"):
         delegation.cancel()
         say(f"cancelled {ids}")
         return CANCELLED
+    _let_go(delegation)
+    return INTERRUPTED
+
+
+def _question(not_begun: int) -> str:
+    if not not_begun:
+        return "\nlet it go on without you (Enter), or cancel it (c)? "
+    them = f"{counted(not_begun, 'job')} not begun {'is' if not_begun == 1 else 'are'}"
+    return f"\nlet it go on without you (Enter; {them} cancelled), or cancel all (c)? "
+
+
+def _let_go(delegation: Delegation) -> None:
+    """What has begun goes on without us; what has not never would."""
     withdrawn = delegation.withdraw()
+    going_on = [job.job_id for job in delegation.jobs if job.job_id not in withdrawn]
+    try:
+        _tell_of(withdrawn, going_on)
+    except OSError:
+        pass
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError:  # the terminal has been closed: what is left goes nowhere, and is no failure of ours
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _tell_of(withdrawn: list[str], going_on: list[str]) -> None:
     if withdrawn:
         say(f"had not begun and {'is' if len(withdrawn) == 1 else 'are'} cancelled: {' '.join(withdrawn)}")
-    going_on = [job.job_id for job in delegation.jobs if job.job_id not in withdrawn]
     if going_on:
         say(f"it goes on; wait for it: baton wait {' '.join(going_on)}")
-    return INTERRUPTED

@@ -9,7 +9,7 @@ import stat
 import threading
 
 from baton.cli.main import verb_parser
-from baton.cli.output import STATUS_COLOURS, json_text, on_terminal, one_line, say
+from baton.cli.output import STATUS_COLOURS, json_text, limit, on_terminal, one_line, say
 from baton.config import Settings
 from baton.errors import UsageError
 from baton.jobs import open_jobs
@@ -27,13 +27,16 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     parser.add_argument("--job", action="append", default=[], metavar="ID", help="a job, as an option; may repeat")
     parser.add_argument("--follow-all", action="store_true", help="every job of this registry, until interrupted")
     parser.add_argument(
-        "--timeout", type=float, metavar="S", help="give up after S seconds (default: the largest limit of the jobs)"
+        "--timeout",
+        type=limit("--timeout"),
+        metavar="S",
+        help="give up after S seconds, or such as 90s, 10m, 2h (default: the largest limit of the jobs)",
     )
     parser.add_argument(
         "--idle-timeout",
-        type=float,
+        type=limit("--idle-timeout"),
         metavar="S",
-        help="give up after S seconds without an event of any of the jobs, also while they are pending "
+        help="give up after so long without an event of any of the jobs, also while they are pending "
         "(default: the largest limit of the jobs)",
     )
     parser.add_argument("--allow-plaintext", action="store_true", default=None, help="no TLS to another machine")

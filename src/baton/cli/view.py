@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from baton.model import Job
 
+_LEAST_WORDS: Final = 10
 _COLOURS: Final = {**STATUS_COLOURS, "started": "cyan", "progress": "cyan", "permission_required": "yellow"}
 
 
@@ -60,7 +61,7 @@ class LiveTable:
         from rich.live import Live
 
         console = Console(no_color=bool(os.environ.get("NO_COLOR")) or None)
-        self._live = Live(console=console, get_renderable=self._table, refresh_per_second=4)
+        self._live = Live(console=console, get_renderable=lambda: self.table(console.width), refresh_per_second=4)
         self._live.start()
         return self
 
@@ -79,18 +80,29 @@ class LiveTable:
         for job_id, status in statuses.items():
             self._rows[job_id].end(status)
 
-    def _table(self) -> Table:
+    def table(self, width: int) -> Table:
+        """No cell but the last words is ever cut; a column for which there is no room is left out, from the right."""
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=None, pad_edge=False)
-        for heading in ("JOB", "STATE", "TIME", "LEFT", "IDLE LEFT", "LAST WORDS"):
-            table.add_column(heading, no_wrap=True)
         now = time.monotonic()
-        for job_id, row in self._rows.items():
-            state = Text(row.state, style=_COLOURS.get(row.state, ""))
-            left, idle_left = row.left(now)
-            table.add_row(job_id, state, _clock(row.elapsed(now)), left, idle_left, Text(one_line(row.words, 80)))
+        rows = [[Text(cell) for cell in (job_id, *row.cells(now))] for job_id, row in self._rows.items()]
+        *columns, words = zip(*rows, strict=True)
+        table = Table(box=None, pad_edge=False)
+        for heading, cells in zip(("JOB", "STATE", "TIME", "LEFT", "IDLE LEFT"), columns, strict=True):
+            needed = max(len(heading), *(cell.cell_len for cell in cells))
+            if table.columns[1:] and needed > width:
+                width = 0
+                break
+            table.add_column(heading, no_wrap=True, min_width=needed)
+            width -= needed + 2
+        if width >= _LEAST_WORDS:
+            table.add_column("LAST WORDS", no_wrap=True)
+            for cell in words:
+                cell.truncate(width, overflow="ellipsis")
+        for row in rows:
+            row[1].stylize(_COLOURS.get(row[1].plain, ""))
+            table.add_row(*row[: len(table.columns)])
         return table
 
 
@@ -113,16 +125,12 @@ class _Row:
         self.state = status
         self._ended = self._ended or time.monotonic()
 
-    def elapsed(self, now: float) -> float:
-        return (self._ended or now) - self._began
-
-    def left(self, now: float) -> tuple[str, str]:
-        if self._ended is not None:
-            return "", ""
-        return (
-            _clock(max(0.0, self._job.timeout_sec - (now - self._began))),
-            _clock(max(0.0, self._job.idle_timeout_sec - (now - self._last))),
-        )
+    def cells(self, now: float) -> tuple[str, str, str, str, str]:
+        left = idle_left = ""
+        if self._ended is None:
+            left = _clock(max(0.0, self._job.timeout_sec - (now - self._began)))
+            idle_left = _clock(max(0.0, self._job.idle_timeout_sec - (now - self._last)))
+        return self.state, _clock((self._ended or now) - self._began), left, idle_left, one_line(self.words, 80)
 
 
 def _clock(seconds: float) -> str:

@@ -6,7 +6,7 @@ import os
 import signal
 
 from baton.cli.main import verb_parser
-from baton.cli.output import say
+from baton.cli.output import one_line, say
 from baton.config import Settings
 from baton.errors import InvalidValue
 from baton.jobs import open_jobs
@@ -55,7 +55,7 @@ def run(verb: str, arguments: Sequence[str]) -> int:
             yolo=options.yolo,
             until_empty=options.until_empty,
             drain_sec=options.drain,
-            log=lambda line: say(f"baton: {line}"),
+            log=lambda line: say(f"baton: {one_line(line, 300)}"),
         )
 
         def stop(number: int, _frame: object) -> None:

@@ -108,10 +108,7 @@ def create_session(
     folder = inventory.folder_of(session)
     # What the agent cannot do is found out before anything is made.
     given = prompt if job_id is None else _given(settings, program, job_id)
-    task = task_for(session, folder, prompt=given, resume=False)
-    argv = program.launch(task).argv
-    if yolo and argv == program.launch(task.replace(yolo=False)).argv:
-        raise program.unusable("has no flag that skips permissions, so --yolo means nothing for it")
+    check_task(program, task_for(session, folder, prompt=given, resume=False))
     Tmux(session.socket).check_version()
     before = inventory.add(session, replace=replace)
     try:
@@ -172,6 +169,13 @@ def _take_back(settings: Settings, inventory: Inventory, archived: Session) -> S
 def _given(settings: Settings, program: Agent, job_id: str) -> str:
     with open_jobs(settings) as jobs:
         return job_prompt(program, jobs.get_job(job_id))
+
+
+def check_task(program: Agent, task: Task) -> None:
+    """AgentUnusable when it cannot do that."""
+    argv = program.launch(task).argv
+    if task.yolo and argv == program.launch(task.replace(yolo=False)).argv:
+        raise program.unusable("has no flag that skips permissions, so --yolo means nothing for it")
 
 
 def usable_agent(settings: Settings, name: str) -> Agent:

@@ -1,0 +1,30 @@
+"""The table of a delegation, on terminals of different widths."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from rich.console import Console
+
+from baton.cli.view import LiveTable
+from baton.model import new_job
+
+
+@pytest.mark.parametrize("width", [20, 31, 40, 60, 80, 100, 150])
+@pytest.mark.parametrize("state", ["progress", "permission_required"])
+def test_the_id_and_the_state_are_never_cut(width, state):
+    job = new_job("write the report " * 20, now_ns=1, agent="shell", timeout_sec=36000)
+    view = LiveTable([job])
+    view.show({"job_id": job.job_id, "event": state, "detail": "日本語 " * 40})
+    console = Console(file=io.StringIO(), width=width, legacy_windows=False)
+    console.print(view.table(width), crop=False)
+    headings, row = console.file.getvalue().splitlines()
+    assert row.split()[0] == job.job_id
+    if width >= 8 + 2 + len(state):
+        assert row.split()[1] == state
+        assert len(headings.rstrip()) <= width
+    if width >= 80:
+        assert "LAST WORDS" in headings
+        assert row.rstrip().endswith("…")
+        assert "9:59:59" in row or "10:00:00" in row
