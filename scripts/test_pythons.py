@@ -23,7 +23,7 @@ TESTS = (
     "tests/integration",
     "tests/contract",
     "tests/unit",
-    "tests/system/test_worker.py",
+    "tests/system/test_custom_agents.py",
     "tests/system/test_completion.py",
     "tests/system/test_docs.py::test_the_generated_pages_are_what_the_program_says",
 )

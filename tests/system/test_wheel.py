@@ -8,6 +8,7 @@ import glob
 import os
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 
@@ -202,3 +203,14 @@ def test_all_is_every_other_extra(wheel):
     assert {what for what, _, extra in needed if extra == "'all'"} == {
         what for what, _, extra in needed if extra != "'all'"
     }
+
+
+def test_the_oldest_dependencies_will_do(wheel, tmp_path):
+    with open(f"{ROOT}/pyproject.toml", "rb") as file:
+        needed = tomllib.load(file)["project"]["dependencies"]
+    oldest = [each.replace(">=", "==") + ".*" for each in needed]
+    baton = command_of(new_environment(tmp_path / "environment", wheel, *oldest), tmp_path)
+    try:
+        assert "persistent session: kept" in baton("broker", "check").out
+    finally:
+        baton("broker", "down")
