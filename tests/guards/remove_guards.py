@@ -114,7 +114,7 @@ GUARDS = (
     ),
     Guard(
         "artifact that is missing", "verification.py", "    if not os.path.exists(path):\n", "    if False:\n",
-        "tests/integration/test_publisher.py -k 'completed or verif or artifact or empty or missing'",
+        "tests/integration/test_publisher.py",
     ),
     Guard(
         "artifact outside the work folder", "verification.py", "    if outside(name, folder):\n", "    if False:\n",
@@ -152,7 +152,7 @@ GUARDS = (
     ),
     Guard(
         "artifact that is empty", "verification.py", "    if os.path.getsize(path) == 0:\n", "    if False:\n",
-        "tests/integration/test_publisher.py tests/system/test_submit.py -k 'empty or artifact or missing'",
+        "tests/integration/test_publisher.py",
     ),
     Guard(
         "artifact that was there before", "verification.py",
@@ -161,7 +161,7 @@ GUARDS = (
     ),
     Guard(
         "verdict of the validation", "verification.py", "    if code == 0:\n", "    if True:\n",
-        "tests/integration/test_publisher.py tests/system/test_submit.py",
+        "tests/integration/test_publisher.py",
     ),
     Guard(
         "end of a job that is over", "mqtt/watch.py", "        if self.over:\n            raise Rejected", "        if False:\n            raise Rejected",
