@@ -93,6 +93,16 @@ class TestRegistering:
 
 
 class TestPicking:
+    def test_a_job_that_somebody_has_or_that_is_over_is_not_picked_by_its_id(self, registry, add):
+        job = add()
+        held = registry.pick_job(job.job_id, holder="first").after
+        with pytest.raises(IllegalTransition, match="running"):
+            registry.pick_job(job.job_id, holder="second")
+        assert registry.get_job(job.job_id) == held
+        registry.update_status(job.job_id, Status.COMPLETED, attempt=None, holder="first")
+        with pytest.raises(IllegalTransition, match="completed"):
+            registry.pick_job(job.job_id, holder="second")
+
     def test_nothing_to_pick(self, registry, add):
         assert pick(registry) is None
         add(agent_session="tmux:other")

@@ -175,7 +175,7 @@ GUARDS = (
     Guard(
         "login for a broker that a folder names", "broker/address.py",
         '    if file is not None and settings.sources["mqtt_host"] == file and sources != [file, file]:\n', "    if False:\n",
-        "tests/unit/test_config.py tests/system/test_attacks.py tests/integration/test_publisher.py",
+        "tests/integration/test_brokers.py -k login_of_the_user",
     ),
     Guard(
         "id before it is a path", "model.py", "    if isinstance(value, str) and _ID.fullmatch(value):\n",

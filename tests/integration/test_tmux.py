@@ -59,6 +59,8 @@ def test_a_target_is_exactly_that_session(ours, tmp_path):
     assert names(ours) == ["gpu-2", "gpu-22"]
     ours.kill_session("gpu-2")
     assert names(ours) == ["gpu-22"]
+    ours.kill_session("gpu-2")
+    assert names(ours) == ["gpu-22"], "also where only one begins like it"
 
 
 def test_one_name_is_one_session(ours, tmp_path):

@@ -14,6 +14,7 @@ from baton.errors import Rejected
 from baton.model import EventName, Job, Status, StoredEvent, new_job
 from baton.mqtt import subscriber, watch
 from baton.mqtt.subscriber import Subscription
+from baton.wire.parse import parse_event
 from baton.wire.payload import signed_event
 
 NOW_NS = 1_750_000_000 * 10**9
@@ -161,3 +162,27 @@ def test_every_order_tells_the_same_story(history, known, settings, figure, full
     wrong = [order for order in orders if heard_in(order, story, KNOWN[known], settings) != right]
     text = f"{len(orders):,} orders in {time.monotonic() - began:.1f} s, {len(wrong)} told otherwise"
     figure(f"R7 every order ({history}, {known})", f"{text} {wrong[:1] or ''}".strip(), held=not wrong, seed=seed)
+
+
+def judged(job, event):
+    """Why a listener that knows the job like this has no use for that event; None when it has."""
+    watching = watch.Watch(job)
+    watching.ended()
+    try:
+        watching.judge(parse_event(event.payload))
+    except Rejected as error:
+        return error.reason
+    return None
+
+
+def test_an_event_of_another_attempt_is_not_of_this_one_even_with_its_key():
+    job = lifecycle.claim(new_job("x", now_ns=NOW_NS, agent="a"), holder="h", now_ns=NOW_NS, token="token")
+    said = signed_event(job, EventName.PROGRESS, "", {}, NOW_NS)
+    assert judged(job, said) is None
+    assert judged(job.replace(attempt=2), said) == "attempt"
+
+
+def test_nothing_is_news_after_the_end():
+    job = lifecycle.claim(new_job("x", now_ns=NOW_NS, agent="a"), holder="h", now_ns=NOW_NS, token="token")
+    said = signed_event(job, EventName.PROGRESS, "", {}, NOW_NS)
+    assert judged(job.replace(status=Status.COMPLETED), said) == "lifecycle"
