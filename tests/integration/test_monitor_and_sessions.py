@@ -22,6 +22,7 @@ from baton.monitor import Monitor
 from baton.processes import started_at
 from baton.sessions.inventory import Inventory
 from baton.sessions.model import Session, State
+from baton.sessions.stop import StopMode, stop_session
 from support.backends import spoil
 from support.brokers import free_port
 from support.office import Office, wait_until
@@ -127,6 +128,17 @@ def test_another_session_of_the_same_name_on_the_same_socket_is_left_alone(watch
     assert mine.pane_pid != stranger
 
 
+def test_a_stop_leaves_another_session_of_the_same_name_alone(watch, tmux):
+    watch.add(tmux, "work")
+    tmux.start("other")
+    tmux.end("work")
+    stranger = tmux.start("work")
+    stop_session(watch.settings, watch.inventory, watch.jobs, "work", mode=StopMode.HARD)
+    assert started_at(stranger) is not None
+    assert "work" in tmux("list-sessions", "-F", "#{session_name}").split()
+    assert watch.inventory.get("work").state is State.TERMINATED
+
+
 def test_a_process_that_got_the_number_of_ours_is_left_alone(watch, tmux):
     stranger = subprocess.Popen(["sleep", "600"])
     try:
@@ -186,6 +198,14 @@ def test_a_session_that_was_brought_back_between_two_looks_lives(watch, tmux):
 
     assert watch.sweep(sleep=meanwhile) == []
     assert watch.sweep() == []
+    assert watch.inventory.get("work").state is State.RUNNING
+
+
+def test_a_session_that_the_second_look_finds_lives(watch, tmux):
+    """Its process cannot be told from another, so that tmux alone decides; and tmux was hidden for a moment."""
+    session = watch.add(tmux, "work", pane_started=1)
+    os.rename(session.socket, session.socket + ".moved")
+    assert watch.sweep(sleep=lambda _seconds: os.rename(session.socket + ".moved", session.socket)) == []
     assert watch.inventory.get("work").state is State.RUNNING
 
 

@@ -229,10 +229,11 @@ def test_hostile_names(desk, hostile, settings, tally, full):
         tally("refused")
     for number, text in enumerate(each for each in hostile.some(14, full=full) if "\0" not in each):
         verb = ("get", "status", "cancel", "logs", "release", "publish", "agent")[number % 7]
+        code = 64 if text == "--" else 1
         if verb == "agent":
-            desk.refused("session", "create", "gpu", f"--agent={text}")
+            desk.refused("session", "create", "gpu", f"--agent={text}", code=code)
         else:
-            desk.refused(verb, f"--job={text}", *(["--event=progress"] if verb == "publish" else []))
+            desk.refused(verb, f"--job={text}", *(["--event=progress"] if verb == "publish" else []), code=code)
         tally("refused")
 
 

@@ -33,6 +33,10 @@ class Desk(SessionDesk):
 
     said = ""
 
+    @property
+    def backend(self):
+        return self.env.get("BATON_REGISTRY", "sqlite").partition(":")[0]
+
     def __call__(self, *arguments, **more):
         result = super().__call__(*arguments, **more)
         self.said += result.out + result.err
@@ -127,7 +131,7 @@ def test_secrets_stay_where_they_have_to_be(desk, tmp_path, figure):
     assert b"<secret>" in wire.read_bytes(), "the agent did try to say them"
     count = f"{len(secrets)} secrets, {len(places) + 1} places"
     figure(
-        f"S5 secrets ({desk.env.get('BATON_REGISTRY', 'sqlite').partition(':')[0]})",
+        f"S5 secrets ({desk.backend})",
         f"{count}: hits {hits}",
         held=not hits,
     )
@@ -231,7 +235,7 @@ def test_nobody_else_may_read_what_we_write(desk, tmp_path, figure):
         desk("broker", "down", code=None)
     # The parents that a user has anyway, such as ~/.local, are ours only when we made them.
     figure(
-        "S5 modes under umask 000",
+        f"S5 modes under umask 000 ({desk.backend})",
         f"{checked} files and folders, not private: {sorted(set(wrong))[:9]}",
         held=not wrong,
     )
