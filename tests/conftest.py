@@ -36,16 +36,26 @@ def pytest_configure(config):
 
 
 class _Figures:
-    """At full size, which takes long, each figure and each failure is printed when it is there; always, at the end."""
+    """At full size, which takes long, each figure and each failure is printed when it is there; always, at the end. A
+    test that failed held nothing, whatever its figure says."""
 
     def __init__(self, config) -> None:
         self._config = config
+        self._failed: set[str] = set()
         self._lines: list[str] = []
 
     def pytest_runtest_logreport(self, report):
-        lines = [line for name, line in report.user_properties if name == "figure"] if report.when == "teardown" else []
+        full = self._config.getoption("--full")
+        lines = []
+        if report.failed:
+            self._failed.add(report.nodeid)
+        if report.when == "teardown":
+            lines = [line for name, line in report.user_properties if name == "figure"]
+            if report.nodeid in self._failed:
+                lines = [line.replace("(held)", "(broken)") for line in lines]
+                lines = lines or [f"{report.nodeid}: failed without a figure (broken)"] * full
         self._lines += lines
-        if self._config.getoption("--full"):
+        if full:
             printer = self._config.pluginmanager.getplugin("terminalreporter")
             why = report.longreprtext.strip().splitlines()[-1:] if report.failed else []
             for line in lines + [f"FAILED {report.nodeid} {text}" for text in why]:
