@@ -173,7 +173,7 @@ def overview() -> str:
         *(f"  {verb:<{width}}  {text}" for verb, text in shown.items()),
         "",
         "baton VERB --help tells more. Exit codes: 0 ok, 1 refused or failed, 2 timed out, 3 nothing to pick,",
-        "4 cancelled, 64 wrong command line, 130 interrupted.",
+        "4 cancelled, 64 wrong command line, 130 interrupted (129, 143: by SIGHUP, SIGTERM).",
     ]
     return "\n".join(lines)
 

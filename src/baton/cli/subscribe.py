@@ -17,15 +17,15 @@ from baton.mqtt.subscriber import Subscription
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Iterator, Sequence
     from typing import Any
 
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = verb_parser(verb)
+def listening_options(parser: argparse.ArgumentParser) -> None:
+    """To whom one listens, and for how long; `wait` has the same."""
     parser.add_argument("ids", nargs="*", metavar="ID", help="the jobs")
     parser.add_argument("--job", action="append", default=[], metavar="ID", help="a job, as an option; may repeat")
-    parser.add_argument("--follow-all", action="store_true", help="every job of this registry, until interrupted")
     parser.add_argument(
         "--timeout",
         type=limit("--timeout"),
@@ -40,6 +40,12 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         "(default: the largest limit of the jobs)",
     )
     parser.add_argument("--allow-plaintext", action="store_true", default=None, help="no TLS to another machine")
+
+
+def run(verb: str, arguments: Sequence[str]) -> int:
+    parser = verb_parser(verb)
+    listening_options(parser)
+    parser.add_argument("--follow-all", action="store_true", help="every job of this registry, until interrupted")
     parser.add_argument("--json", action="store_true", help="one JSON object a line, also on a terminal")
     options = parser.parse_args(arguments)
     job_ids = [*options.ids, *options.job]

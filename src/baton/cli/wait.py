@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from baton.cli.main import verb_parser
-from baton.cli.output import json_text, limit, one_line, say
+from baton.cli.output import json_text, one_line, say
+from baton.cli.subscribe import listening_options
 from baton.config import Settings
 from baton.errors import JobNotFound, UsageError
 from baton.jobs import open_jobs
@@ -18,17 +19,7 @@ if TYPE_CHECKING:
 
 def run(verb: str, arguments: Sequence[str]) -> int:
     parser = verb_parser(verb)
-    parser.add_argument("ids", nargs="*", metavar="ID", help="the jobs")
-    parser.add_argument("--job", action="append", default=[], metavar="ID", help="a job, as an option; may repeat")
-    parser.add_argument(
-        "--timeout",
-        type=limit("--timeout"),
-        metavar="S",
-        help="give up after S seconds, or such as 90s, 10m, 2h (default: the job's)",
-    )
-    parser.add_argument(
-        "--idle-timeout", type=limit("--idle-timeout"), metavar="S", help="give up after so long a silence"
-    )
+    listening_options(parser)
     parser.add_argument("--json", action="store_true", help="print how each ended as JSON")
     options = parser.parse_args(arguments)
     job_ids = [*options.ids, *options.job]
@@ -42,30 +33,21 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         with Reconciler(settings):
             for _event in subscription:
                 pass
-        outcomes = subscription.outcomes()
-        statuses = {job_id: outcome or _status(subscription, job_id) for job_id, outcome in outcomes.items()}
-        details = {job_id: why for job_id in statuses if (why := _why(subscription, job_id))}
+        ended = {job_id: _ended(subscription, job_id, outcome) for job_id, outcome in subscription.outcomes().items()}
     if options.json:
-        print(json_text(statuses))
+        print(json_text({job_id: status for job_id, (status, _why) in ended.items()}))
     else:
-        for job_id, status in statuses.items():
-            print("\t".join(filter(None, (job_id, status, details.get(job_id)))))
+        for job_id, (status, why) in ended.items():
+            print("\t".join(filter(None, (job_id, status, why))))
     if subscription.timed_out is not None:
         say(f"baton: {subscription.timed_out}")
     return subscription.exit_code
 
 
-def _status(subscription: Subscription, job_id: str) -> str:
-    try:
-        return subscription.job(job_id).status
-    except JobNotFound:
-        return "gone"
-
-
-def _why(subscription: Subscription, job_id: str) -> str:
-    """Why it failed; empty where it did not, or nobody knows any more."""
+def _ended(subscription: Subscription, job_id: str, outcome: str | None) -> tuple[str, str]:
+    """How it ended or how it stands, and why it failed; nothing where it did not, or nobody knows any more."""
     try:
         job = subscription.job(job_id)
     except JobNotFound:
-        return ""
-    return one_line(job.detail or "") if job.status is Status.ERROR else ""
+        return outcome or "gone", ""
+    return outcome or job.status, one_line(job.detail or "") if job.status is Status.ERROR else ""
