@@ -13,6 +13,7 @@ import pytest
 
 from baton.mqtt import packets
 from support.command import BATON, Baton, interruptible
+from support.resident import memory_mb
 
 TOPIC = b"python/mqtt/jobs/abc12345/events"
 MOST_MB = 100
@@ -88,10 +89,6 @@ class Listening:
         out, err = self.process.communicate(timeout=30)
         return self.process.returncode, out, err
 
-    def most_memory_mb(self):
-        with open(f"/proc/{self.process.pid}/status") as file:
-            return next(int(line.split()[1]) for line in file if line.startswith("VmHWM")) / 1024
-
     def wait_until(self, condition):
         deadline = time.monotonic() + 30
         while not condition():
@@ -125,12 +122,12 @@ def test_what_no_broker_sends_ends_the_connection_and_not_the_listener(baton, be
     with HostileBroker(behaviour, endless) as broker:
         listening = Listening(baton, broker.port)
         listening.wait_until(lambda: broker.subscriptions >= 2)
-        memory_mb = listening.most_memory_mb()
+        most_mb = memory_mb("VmHWM", listening.process.pid)
         code, out, err = listening.complete()
     assert (code, out) == (0, "")
     assert words in err
     assert "Traceback" not in err
-    assert memory_mb < MOST_MB
+    assert most_mb < MOST_MB
 
 
 @pytest.mark.parametrize("tls", ["0", "1"])

@@ -22,6 +22,7 @@ from baton.mqtt.client import Publisher
 from baton.mqtt.publisher import publish_event
 from baton.mqtt.subscriber import Subscription
 from support.crew import Crew
+from support.resident import memory_mb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -151,11 +152,11 @@ def _listen(say: Callable[..., None], settings: Settings, job_id: str) -> None:
     with open_jobs(settings) as jobs:
         subscription = Subscription(jobs, settings, [job_id], timeout_sec=200, idle_timeout_sec=100, log=lines.append)
         assert subscription.connect(wait_sec=20)
-        say("listening", subscription._sessions[0]._client_id, _memory_mb("VmRSS"))
+        say("listening", subscription._sessions[0]._client_id, memory_mb("VmRSS"))
         for payload in subscription:
             say("seen", payload["seq"])
         lost = sum("lost the broker" in line for line in lines)
-        say("ended", subscription.exit_code, dict(subscription.rejected), lost, _memory_mb("VmHWM"))
+        say("ended", subscription.exit_code, dict(subscription.rejected), lost, memory_mb("VmHWM"))
 
 
 def _publish(say: Callable[..., None], settings: Settings, job_id: str, seconds: float) -> None:
@@ -167,11 +168,6 @@ def _publish(say: Callable[..., None], settings: Settings, job_id: str, seconds:
             say("published", publish_event(jobs, settings, job_id, "progress", tries=1).event.seq)
             time.sleep(0.1)
         say("published", publish_event(jobs, settings, job_id, "completed", tries=1).event.seq)
-
-
-def _memory_mb(field: str) -> float:
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) for line in file if line.startswith(field)) / 1024
 
 
 # -- the hostile one ---------------------------------------------------------------------------------------------

@@ -161,6 +161,7 @@ def main() -> int:
     killed: Counter[str] = Counter()
     registered = 0
     first: dict[str, tuple[int, int]] = {}
+    processes = []
     try:
         crew.keep()
         end = time.monotonic() + options.minutes * 60
@@ -177,6 +178,7 @@ def main() -> int:
                 registered += 1
             if not first and time.monotonic() > settled:
                 first = measured(crew.pids())
+                processes.append(marked(folder))
             if time.monotonic() > next_trouble:
                 killed[trouble(crew, draw)] += 1
                 next_trouble = time.monotonic() + draw.uniform(2, 8)
@@ -189,6 +191,7 @@ def main() -> int:
                 )
             time.sleep(0.5)
         last = measured(crew.pids())
+        processes.append(marked(folder))
         deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             crew.keep()
@@ -210,6 +213,7 @@ def main() -> int:
             print(
                 f"{name}: {memory / 1024:.0f} MB, {files} open files; at the end {memory_now / 1024:.0f} MB, {files_now}"
             )
+    print(f"processes in sessions: {processes[0]}; at the end {processes[-1]}, and after all was ended {left}")
     grown = [name for name in first if name in last and last[name][0] > first[name][0] * 1.5 + 20_000]
     held = open_jobs == 0 and stats.get("unsent", 0) == 0 and left == 0 and not grown
     print(
