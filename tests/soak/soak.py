@@ -1,6 +1,6 @@
 """`make soak`: half an hour of work and trouble with the installed command: a worker, a monitor, a listener and the local
-broker at work, each killed now and then, agents and their runners too. At the end every job must have ended, once, and
-nobody may have grown: memory, open files and processes are printed at the start and at the end.
+broker at work, each killed now and then, agents and their runners too. In the last third only agents and runners are
+killed: whoever lives on must not grow in that time. At the end every job must have ended, once, and nothing be left.
 
     python tests/soak/soak.py --minutes 30 [--seed N]
 """
@@ -18,6 +18,10 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 BATON = os.path.join(os.path.dirname(sys.executable), "baton")
 # Short work, some of it in trouble: {number} is the job's own.
@@ -29,6 +33,11 @@ SCRIPTS = (
     "(setsid sleep 600 &); echo x > out-{number}",
     "sleep 1; echo x > out-{number}",
 )
+
+
+AGENTS = ("agent", "runner")
+EVERYBODY = (*AGENTS, "worker", "monitor", "listener", "broker")
+SETTLE_SEC = 20
 
 
 class Crew:
@@ -98,17 +107,31 @@ class Crew:
         self.baton("broker", "down")
 
 
-def measured(pids: dict[str, int]) -> dict[str, tuple[int, int]]:
-    """Memory in kB and open files of each."""
-    found = {}
-    for name, pid in pids.items():
-        try:
-            with open(f"/proc/{pid}/status", encoding="ascii") as file:
-                memory = next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
-            found[name] = (memory, len(os.listdir(f"/proc/{pid}/fd")))
-        except (OSError, StopIteration):
-            continue
-    return found
+class Look:
+    """What each of the crew takes at one moment: memory in kB, and open files; and how many processes agents have."""
+
+    def __init__(self, crew: Crew) -> None:
+        self.processes = marked(crew.folder)
+        self.sizes: dict[str, tuple[int, int]] = {}
+        for name, pid in crew.pids().items():
+            try:
+                with open(f"/proc/{pid}/status", encoding="ascii") as file:
+                    memory = next(int(line.split()[1]) for line in file if line.startswith("VmRSS"))
+                self.sizes[name] = (memory, len(os.listdir(f"/proc/{pid}/fd")))
+            except (OSError, StopIteration):
+                continue
+
+    def words(self, name: str) -> str:
+        if name not in self.sizes:
+            return "not there"
+        memory, files = self.sizes[name]
+        return f"{memory / 1024:.0f} MB, {files} open files"
+
+    def has_grown_since(self, before: Look, name: str) -> bool:
+        if name not in before.sizes:
+            return False
+        (memory, files), (memory_now, files_now) = before.sizes[name], self.sizes[name]
+        return memory_now > memory * 1.25 + 8_000 or files_now > files + 8
 
 
 def marked(folder: str) -> int:
@@ -124,9 +147,9 @@ def marked(folder: str) -> int:
     return count
 
 
-def trouble(crew: Crew, draw: random.Random) -> str:
+def trouble(crew: Crew, draw: random.Random, kinds: Sequence[str]) -> str:
     """Kills something that is at work."""
-    what = draw.choice(["agent", "runner", "worker", "monitor", "listener", "broker"])
+    what = draw.choice(kinds)
     if what in ("worker", "monitor", "listener"):
         crew.kill(what)
     elif what == "broker":
@@ -160,13 +183,14 @@ def main() -> int:
     crew = Crew(folder)
     killed: Counter[str] = Counter()
     registered = 0
-    first: dict[str, tuple[int, int]] = {}
-    processes = []
+    looks: list[Look] = []
     try:
         crew.keep()
-        end = time.monotonic() + options.minutes * 60
-        next_trouble = time.monotonic() + 5
-        settled = time.monotonic() + 20
+        began = time.monotonic()
+        end = began + options.minutes * 60
+        calm = began + options.minutes * 40
+        look_at = [began + SETTLE_SEC, calm + SETTLE_SEC]
+        next_trouble = began + 5
         told = 0.0
         while time.monotonic() < end:
             crew.keep()
@@ -176,11 +200,11 @@ def main() -> int:
                 expected = [] if "exit" in script else ["--expect", f"out-{registered}"]
                 crew.baton("register", script, "--agent", "shell", "--max-attempts", "3", *expected)
                 registered += 1
-            if not first and time.monotonic() > settled:
-                first = measured(crew.pids())
-                processes.append(marked(folder))
+            if look_at and time.monotonic() > look_at[0]:
+                look_at.pop(0)
+                looks.append(Look(crew))
             if time.monotonic() > next_trouble:
-                killed[trouble(crew, draw)] += 1
+                killed[trouble(crew, draw, EVERYBODY if time.monotonic() < calm else AGENTS)] += 1
                 next_trouble = time.monotonic() + draw.uniform(2, 8)
             if time.monotonic() - told > 60:
                 told = time.monotonic()
@@ -190,8 +214,7 @@ def main() -> int:
                     flush=True,
                 )
             time.sleep(0.5)
-        last = measured(crew.pids())
-        processes.append(marked(folder))
+        looks.append(Look(crew))
         deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             crew.keep()
@@ -205,19 +228,18 @@ def main() -> int:
     left = marked(folder)
     stats = json.loads(crew.baton("registry", "stats", "--json"))
     open_jobs = stats.get("pending", 0) + stats.get("running", 0)
-    print(f"{registered} jobs: {stats}")
+    died = sum(count - 1 - killed[name] for name, count in crew.started.items())
+    print(f"{registered} jobs: " + ", ".join(f"{name} {count}" for name, count in stats.items() if name != "registry"))
     print("killed: " + ", ".join(f"{name} {count}" for name, count in sorted(killed.items())))
-    for name in sorted(first):
-        if name in last:
-            (memory, files), (memory_now, files_now) = first[name], last[name]
-            print(
-                f"{name}: {memory / 1024:.0f} MB, {files} open files; at the end {memory_now / 1024:.0f} MB, {files_now}"
-            )
-    print(f"processes in sessions: {processes[0]}; at the end {processes[-1]}, and after all was ended {left}")
-    grown = [name for name in first if name in last and last[name][0] > first[name][0] * 1.5 + 20_000]
-    held = open_jobs == 0 and stats.get("unsent", 0) == 0 and left == 0 and not grown
+    print(f"at the start, after {options.minutes * 2 / 3:.3g} min, and at the end:")
+    for name in ("worker", "monitor", "listener", "broker"):
+        print(f"  {name}: " + "; ".join(look.words(name) for look in looks))
+    print("  processes in sessions: " + "; ".join(str(look.processes) for look in looks))
+    grown = [name for name in looks[-1].sizes if looks[-1].has_grown_since(looks[-2], name)] if len(looks) == 3 else []
+    held = open_jobs == stats.get("unsent", 0) == left == died == 0 and not grown
     print(
-        f"soak: {options.minutes:g} min, {open_jobs} jobs without an end, {left} processes left, {len(grown)} grown"
+        f"soak: {options.minutes:g} min, {open_jobs} jobs without an end, {left} processes left, {len(grown)} grown, "
+        f"{died} died unasked"
         f" ({'held' if held else 'broken'})  [--seed {options.seed}]"
     )
     if held:
