@@ -174,7 +174,12 @@ GUARDS = (
     ),
     Guard(
         "login for a broker that a folder names", "broker/address.py",
-        '    if file is not None and settings.sources["mqtt_host"] == file and sources != [file, file]:\n', "    if False:\n",
+        '    if (named and settings.sources["mqtt_host"] != file) or sources == [file, file]:\n', "    if named:\n",
+        "tests/integration/test_brokers.py -k login_of_the_user",
+    ),
+    Guard(
+        "login for a broker that a record names", "broker/address.py",
+        '    if (named and settings.sources["mqtt_host"] != file) or sources == [file, file]:\n', "    if not named:\n",
         "tests/integration/test_brokers.py -k login_of_the_user",
     ),
     Guard(

@@ -433,7 +433,8 @@ class TestWhichBroker:
         job = self.job(host="127.0.0.1", port=7, username="worker", password="secret")
         found = broker_address(settings, job)
         assert (found.host, found.port, found.username, found.password) == ("127.0.0.1", 7, "worker", "secret")
-        reading = broker_address(settings, job, reading=True)
+        same_broker = Settings(env={"HOME": "/x", "MQTT_BROKER": "127.0.0.1", "MQTT_USERNAME": "me"})
+        reading = broker_address(same_broker, job, reading=True)
         assert (reading.host, reading.port, reading.username) == ("127.0.0.1", 7, "me")
         found = broker_address(settings, self.job())
         assert (found.host, found.port, found.username) == ("127.0.0.9", 5, "me")
@@ -471,7 +472,6 @@ class TestWhichBroker:
             with pytest.raises(BrokerUnavailable, match=r"MQTT_USERNAME; .* set MQTT_BROKER=evil\.example"):
                 broker_address(Settings(env=env | login), job)
         assert broker_address(Settings(env=env | login | {"MQTT_BROKER": "evil.example"}), None).username == "me"
-        assert broker_address(Settings(env=env | login), self.job(host="good.example", tls=True)).username == "me"
         home.write_text(host + 'mqtt_username = "me"\n')
         with pytest.raises(BrokerUnavailable, match="the login is from MQTT_PASSWORD"):
             broker_address(Settings(env=env | {"MQTT_PASSWORD": "pw"}), None)
@@ -481,6 +481,17 @@ class TestWhichBroker:
             broker_address(Settings(env=env), None)
         home.write_text(host + 'mqtt_username = "its"\nmqtt_password = "own"\n')
         assert broker_address(Settings(env=env), None).password == "own"
+
+    @pytest.mark.parametrize("own", [None, "mine.example"])
+    def test_the_record_of_a_job_does_not_get_the_login_of_the_user(self, own):
+        """A folder's file may have named that broker when the job was registered, or the folder came with its jobs."""
+        env = {"HOME": "/x", "MQTT_USERNAME": "me", "MQTT_PASSWORD": "pw"} | ({"MQTT_BROKER": own} if own else {})
+        job = self.job(host="evil.example", tls=True)
+        for reading in (False, True):
+            with pytest.raises(BrokerUnavailable, match=r"the record of the job .* set MQTT_BROKER=evil\.example"):
+                broker_address(Settings(env=env), job, reading=reading)
+        assert broker_address(Settings(env=env | {"MQTT_BROKER": "evil.example"}), job).username == "me"
+        assert broker_address(Settings(env=env), self.job(host="e.example", tls=True, username="its")).username == "its"
 
     def test_config_show_names_the_source_and_hides_the_password(self, tmp_path):
         shown = Baton(tmp_path, MQTT_BROKER="b.example", MQTT_PASSWORD="hunter2")("config", "show").out

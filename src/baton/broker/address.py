@@ -73,8 +73,8 @@ def broker_address(settings: Settings, job: Job | None, *, reading: bool = False
     recorded = (record.username, record.password) if record is not None else (None, None)
     first, second = (own, recorded) if reading else (recorded, own)
     username, password = login = first if first[0] is not None else second
-    if login is own and username is not None and host == settings.mqtt_host:
-        _refuse_foreign_login(settings)
+    if login is own and username is not None:
+        _refuse_foreign_login(settings, host)
     port = (record.port if record is not None and record.host else None) or settings.mqtt_port
     address = Address(
         host=host,
@@ -97,14 +97,17 @@ def broker_address(settings: Settings, job: Job | None, *, reading: bool = False
     return address
 
 
-def _refuse_foreign_login(settings: Settings) -> None:
-    """A config file that came with a clone must not get the user's login sent to where it likes."""
+def _refuse_foreign_login(settings: Settings, host: str) -> None:
+    """The user's login goes to the broker that the user names: neither a config file that came with a clone nor the
+    record of a job gets it sent to where it likes."""
     file = settings.home_file
     sources = [settings.sources[name] for name in ("mqtt_username", "mqtt_password")]
-    if file is not None and settings.sources["mqtt_host"] == file and sources != [file, file]:
-        source = sources[0] if sources[0] != file else sources[1]
-        raise BrokerUnavailable(
-            f"{file} names the broker {settings.mqtt_host}, but the login is from {source}; if it is meant for that "
-            f"broker, set MQTT_BROKER={settings.mqtt_host}",
-            transient=False,
-        )
+    named = host == settings.mqtt_host
+    if (named and settings.sources["mqtt_host"] != file) or sources == [file, file]:
+        return
+    source = sources[0] if sources[0] != file else sources[1]
+    raise BrokerUnavailable(
+        f"{file if named else 'the record of the job'} names the broker {host}, but the login is from {source}; "
+        f"if it is meant for that broker, set MQTT_BROKER={host}",
+        transient=False,
+    )
