@@ -103,7 +103,7 @@ def test_secrets_stay_where_they_have_to_be(desk, tmp_path, figure):
     sessions = os.path.join(desk.home, "sessions") + "/"
 
     def may_hold(name, path):
-        if name.startswith(("token", "password")):
+        if name.startswith("token"):
             return path.startswith(jobs)
         if name == "prompt":
             own = path.startswith(sessions) and os.path.basename(path) in (

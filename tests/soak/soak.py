@@ -236,9 +236,10 @@ def main() -> int:
         print(f"  {name}: " + "; ".join(look.words(name) for look in looks))
     print("  processes in sessions: " + "; ".join(str(look.processes) for look in looks))
     grown = [name for name in looks[-1].sizes if looks[-1].has_grown_since(looks[-2], name)] if len(looks) == 3 else []
-    held = open_jobs == stats.get("unsent", 0) == left == died == 0 and not grown
+    lost = registered - sum(stats[status] for status in ("pending", "running", "completed", "error", "cancelled"))
+    held = lost == open_jobs == stats["unsent"] == left == died == 0 and not grown
     print(
-        f"soak: {options.minutes:g} min, {open_jobs} jobs without an end, {left} processes left, {len(grown)} grown, "
+        f"soak: {options.minutes:g} min, {lost} jobs lost, {open_jobs} without an end, {left} processes left, {len(grown)} grown, "
         f"{died} died unasked"
         f" ({'held' if held else 'broken'})  [--seed {options.seed}]"
     )
