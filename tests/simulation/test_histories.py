@@ -7,7 +7,9 @@ import time
 import pytest
 
 from baton import lifecycle
+from baton.clock import parse_time
 from baton.model import Status
+from simulation import memory
 from simulation.world import history, play, shortest, told
 
 
@@ -54,7 +56,36 @@ def plant_no_numbers_remembered(monkeypatch):
     monkeypatch.setattr(Watch, "passed_on", forgetful)
 
 
-@pytest.mark.parametrize("plant", [plant_leaving_the_end, plant_stale_writes, plant_no_numbers_remembered])
+def plant_leases_by_the_date(monkeypatch):
+    monkeypatch.setattr(memory, "lease_expired", lambda clock, mark, end: clock.wall_ns() > parse_time(end))
+
+
+def plant_leases_that_end_at_once(monkeypatch):
+    monkeypatch.setattr(memory, "lease_expired", lambda clock, mark, end: True)
+
+
+def plant_leases_that_never_end(monkeypatch):
+    monkeypatch.setattr(memory, "lease_expired", lambda clock, mark, end: False)
+
+
+def plant_no_signature_check(monkeypatch):
+    from baton.mqtt import watch
+
+    monkeypatch.setattr(watch, "check_signature", lambda event, token: None)
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        plant_leaving_the_end,
+        plant_stale_writes,
+        plant_no_numbers_remembered,
+        plant_leases_by_the_date,
+        plant_leases_that_end_at_once,
+        plant_leases_that_never_end,
+        plant_no_signature_check,
+    ],
+)
 def test_a_planted_bug_is_found_within_a_thousand_histories(monkeypatch, figure, plant):
     plant(monkeypatch)
     found = run(1, 1000)

@@ -7,6 +7,8 @@ can be played again, so that a failing one can be cut down to what it needs.
 
 from __future__ import annotations
 
+import json
+import math
 import os
 import random
 from collections import Counter
@@ -14,8 +16,9 @@ from collections import Counter
 from baton.config import Settings
 from baton.errors import BatonError
 from baton.jobs import Jobs
-from baton.model import TERMINAL, Status, new_job
+from baton.model import TERMINAL, EventName, Status, new_job
 from baton.mqtt.subscriber import Subscription
+from baton.wire.payload import signed_event
 from simulation.memory import MemoryRegistry
 from support.clock import FakeClock
 
@@ -62,11 +65,14 @@ class World:
         self.seen = {}  # job: (status, attempt, events) when last looked at
         self.counts = Counter()
         self.recorded_by = {}  # (job, seq): attempt of the worker that was told "accepted"
+        self.lease_ends = {}  # (job, attempt): on the clock that never jumps
+        self.may_let_go = False  # whether this step is the holder's or the operator's
 
     # -- steps -------------------------------------------------------------------------------------------------
 
     def step(self, name, number):
         draw = random.Random(number)
+        self.may_let_go = name in ("say", "operator")
         getattr(self, f"do_{name}")(draw)
         self.counts[name] += 1
         self.check()
@@ -85,6 +91,7 @@ class World:
         job = self.jobs.pick_pending(LABEL, holder=f"w{len(self.workers)}", lease_sec=LEASE_SEC)
         if job is not None:
             self.workers.append(Worker(job.job_id, job.attempt))
+            self._lease_begins(job.job_id, job.attempt)
 
     def do_say(self, draw):
         """A worker says something; perhaps one that lost its job long ago."""
@@ -116,6 +123,7 @@ class World:
                 return
             if not current:
                 raise Broken("a lease was renewed by somebody who does not hold it")
+            self._lease_begins(worker.job_id, worker.attempt)
 
     def do_crash_worker(self, draw):
         if self.workers:
@@ -134,7 +142,7 @@ class World:
             pass
 
     def do_monitor(self, draw):
-        self.jobs.expire_leases()
+        self._sweep()
         for job_id in {event.job_id for event in self.registry.unsent_events()}:
             self._send(job_id, draw)
 
@@ -168,10 +176,20 @@ class World:
         event = draw.choice(events)
         job = self.registry.jobs[event.job_id]
         raw = bytearray(event.payload)
-        if draw.random() < 0.5:
+        kind = draw.choice(["repeat", "repeat", "alter", "alter", "invent"])
+        if kind == "alter":
             raw[draw.randrange(len(raw))] ^= 1 << draw.randrange(7)
+        elif kind == "invent":
+            stranger = job.replace(auth_token=f"{draw.getrandbits(128):032x}")
+            raw = signed_event(stranger, draw.choice(list(EventName)), "invented", {}, self.clock.wall_ns()).payload
         topic = draw.choice(list(self.registry.jobs.values())).events_topic if draw.random() < 0.3 else job.events_topic
-        self._print(self.listener._from_wire([(topic, bytes(raw))]))
+        rejected = self.listener.rejected.total()
+        printed = list(self.listener._from_wire([(topic, bytes(raw))]))
+        if (kind != "repeat" or topic != job.events_topic) and (
+            printed or self.listener.rejected.total() != rejected + 1
+        ):
+            raise Broken(f"the listener took a forged message for a true one ({kind}, for {job!r})")
+        self._print(printed)
 
     def do_listen(self, draw):
         """A listener, new or after a crash: what the last one printed is forgotten."""
@@ -204,7 +222,29 @@ class World:
 
     def _print(self, payloads):
         for payload in payloads:
+            stored = self.registry.events.get(payload["job_id"], [])[payload["seq"] - 1 : payload["seq"]]
+            recorded = [json.loads(event.payload) for event in stored]
+            for each in recorded:
+                del each["data"]["hmac_sig"]
+            if recorded != [payload]:
+                raise Broken(f"the listener printed what nobody recorded: {payload}")
             self.heard.append(payload)
+
+    # -- leases --------------------------------------------------------------------------------------------------
+
+    def _lease_begins(self, job_id, attempt):
+        self.lease_ends[job_id, attempt] = self.clock.monotonic + LEASE_SEC * 10**9
+
+    def _lease_left(self, job_id, attempt):
+        """Nanoseconds until the lease truly ends; for ever where there is none."""
+        return self.lease_ends.get((job_id, attempt), math.inf) - self.clock.monotonic
+
+    def _sweep(self):
+        """As the monitor does. Whether it took too much is seen by `check`."""
+        self.jobs.expire_leases()
+        for job_id, job in self.registry.jobs.items():
+            if job.status is Status.RUNNING and self._lease_left(job_id, job.attempt) < 0:
+                raise Broken(f"{job!r}: its lease is over, and the monitor left it to its holder")
 
     # -- what must hold ------------------------------------------------------------------------------------------
 
@@ -218,6 +258,9 @@ class World:
                     raise Broken(f"{job!r} was {status} and went on")
                 if job.attempt < attempt or len(events) < count:
                     raise Broken(f"{job!r} went back")
+                lost = status is Status.RUNNING and (job.status, job.attempt) != (status, attempt)
+                if lost and not self.may_let_go and self._lease_left(job_id, attempt) > 0:
+                    raise Broken(f"{job!r} was taken from attempt {attempt}, whose lease was not over")
             self.seen[job_id] = (job.status, job.attempt, len(events))
             if [event.seq for event in events] != list(range(1, len(events) + 1)):
                 raise Broken(f"{job!r}: the numbers of its events are not 1, 2, 3, ...")
@@ -244,8 +287,36 @@ class World:
         self.last_heard = last
 
     def settle(self):
-        """The faults end; then everything that was recorded must arrive."""
+        """The faults end; then everything that was recorded must arrive, and every job can end."""
         self.broker_up = True
+        self._all_arrives()
+        self._all_end()
+        self._all_arrives()
+
+    def _all_end(self):
+        """Nobody renews any more, so the monitor takes every lease; then one good worker does what is left, and the
+        operator ends what he took himself."""
+        self.may_let_go = False
+        self.clock.advance(LEASE_SEC + 1)
+        self._sweep()
+        self.check()
+        self.may_let_go = True
+        try:
+            for job_id, job in list(self.registry.jobs.items()):
+                if job.status is Status.RUNNING:
+                    self.jobs.record_event(job_id, "completed", attempt=job.attempt)
+            for _ in range(len(self.registry.jobs)):
+                job = self.jobs.pick_pending(LABEL, holder="last", lease_sec=LEASE_SEC)
+                if job is not None:
+                    self.jobs.record_event(job.job_id, "completed", attempt=job.attempt)
+        except BatonError as error:
+            raise Broken(f"a job cannot end: {error}") from error
+        for job in self.registry.jobs.values():
+            if job.status not in TERMINAL:
+                raise Broken(f"{job!r} never ends")
+        self.check()
+
+    def _all_arrives(self):
         if self.listener is None:
             return
         self._print(self.listener._catch_up_all())
