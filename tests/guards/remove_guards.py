@@ -59,6 +59,11 @@ GUARDS = (
         "    if not isinstance(data, dict):\n", "tests/unit/test_wire.py",
     ),
     Guard(
+        "topic of an event", "mqtt/subscriber.py",
+        '        if topic != f"python/mqtt/jobs/{event.job_id}/events" and not self._is_topic_of(topic, event.job_id):\n',
+        "        if False:\n", "tests/integration/test_subscriber.py -k topic_of_another_job",
+    ),
+    Guard(
         "attempt of an event", "mqtt/watch.py",
         "        if event.attempt != self.job.attempt and not (event.attempt == 1 and self.job.attempt == 0):\n",
         "        if False:\n", "tests/unit/test_watch.py",

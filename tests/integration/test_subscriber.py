@@ -381,6 +381,22 @@ def test_an_unsigned_word_about_a_job_makes_nobody_follow_it(jobs, settings):
         assert subscription.outcomes() == {}
 
 
+@pytest.mark.parametrize("follow_all", [False, True])
+def test_an_event_on_the_topic_of_another_job_is_no_news(jobs, settings, follow_all):
+    """However true it is: who may write to one topic only must not be heard about the others."""
+    job, other = jobs.register_job("x", agent="a"), jobs.register_job("y", agent="a")
+    jobs.record_event(job.job_id, "started")
+    payload = jobs.events_after(job.job_id)[0].payload
+    with open_jobs(settings) as own:
+        ids = [] if follow_all else [job.job_id, other.job_id]
+        subscription = Subscription(own, settings, ids, follow_all=follow_all, timeout_sec=5)
+        assert list(subscription._from_wire([(other.events_topic, payload)])) == []
+        assert subscription.rejected == {"topic": 1}
+        told = subscription._from_wire([(job.events_topic, payload)])
+        assert [event["seq"] for event in told] == [1]
+        assert subscription.rejected == {"topic": 1}
+
+
 def test_following_begins_with_the_past_of_what_is_not_over_in_order_of_time(jobs, settings):
     over, *going = (jobs.register_job("x", agent="a") for _ in range(4))
     publish_event(jobs, settings, over.job_id, "started")
