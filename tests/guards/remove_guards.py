@@ -59,6 +59,18 @@ GUARDS = (
         "    if not isinstance(data, dict):\n", "tests/unit/test_wire.py",
     ),
     Guard(
+        "topic of an event", "mqtt/subscriber.py",
+        '        if topic != f"python/mqtt/jobs/{event.job_id}/events" and not self._is_topic_of(topic, event.job_id):\n',
+        "        if False:\n", "tests/integration/test_subscriber.py -k topic_of_another_job",
+    ),
+    Guard(
+        "idle clock that only news feeds", "mqtt/subscriber.py",
+        "        return [message for message in messages if message is not _NOTHING]\n",
+        "        if messages:\n            self._last_news = self._monotonic()\n"
+        "        return [message for message in messages if message is not _NOTHING]\n",
+        "tests/integration/test_subscriber.py -k replays_do_not_feed",
+    ),
+    Guard(
         "attempt of an event", "mqtt/watch.py",
         "        if event.attempt != self.job.attempt and not (event.attempt == 1 and self.job.attempt == 0):\n",
         "        if False:\n", "tests/unit/test_watch.py",
@@ -107,6 +119,10 @@ GUARDS = (
     Guard(
         "SQLite waits for the disk", "registry/sqlite.py", "synchronous = FULL", "synchronous = OFF",
         "tests/crash/test_every_write.py -k sqlite",
+    ),
+    Guard(
+        "row lock of a claim", "registry/postgres.py", '    _skip_locked = " FOR UPDATE SKIP LOCKED"\n',
+        '    _skip_locked = ""\n', "tests/crash/test_backlog.py -k postgresql",
     ),
     Guard(
         "hash chain of the audit log", "audit.py", '        elif line.get("prev") != previous:\n', "        elif False:\n",
