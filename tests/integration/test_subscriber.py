@@ -227,7 +227,7 @@ class TestClocks:
             ((draw.choice(topics), draw.choice(payloads)) for _ in itertools.count()),
         ]
         share = (100_000 if full else 2_000) // len(ways)
-        idle_sec = 10 if full else 1
+        idle_sec = 10 if full else 2
         began = time.monotonic()
         sent = effects = fed = deaf = listeners = 0
         # Each listener ends by its idle clock while replays still come, and another takes its place.
