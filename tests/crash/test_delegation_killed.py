@@ -82,7 +82,7 @@ def check(office, job_id, status):
     job = office.wait_for_status(job_id, "completed", "error", "cancelled")
     assert job["status"] == status, job
     wait_until(lambda: not office.sessions() and not office.agents(), "for an empty house")
-    said = wait_until(lambda: (said := published(office, job_id))[-1] == status and said, "for the log to follow")
+    said = wait_until(lambda: (said := published(office, job_id))[-1:] == [status] and said, "for the log to follow")
     log = office.audit(job_id)
     ends = [line["to"] for line in log if line["event"] == "status_changed" and line["to"] in ("completed", "error")]
     assert ends == [status]
