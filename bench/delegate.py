@@ -21,14 +21,14 @@ from contextlib import contextmanager
 from statistics import median
 from typing import TYPE_CHECKING
 
-from baton.agents.base import Mode
-from baton.clock import format_time
+from baton.adapters.contract import Mode
 from baton.config import Settings
-from baton.jobs import open_jobs
-from baton.model import new_job
-from baton.processes import started_at
+from baton.core.clock import format_time
+from baton.core.job import new_job
+from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
-from baton.sessions.model import Session, State
+from baton.sessions.processes import started_at
+from baton.sessions.session import Session, State
 from table import Folder, Row, chosen_parts, in_turns, ms, run_parts, timed
 
 if TYPE_CHECKING:

@@ -16,11 +16,11 @@ import sys
 from statistics import quantiles
 from typing import TYPE_CHECKING
 
-from baton.directory import ownership
-from baton.directory.files import FileDirectory
-from baton.directory.names import Names, derived_id
-from baton.directory.record import new_record
-from baton.directory.resolve import resolve
+from baton.live_agents import ownership
+from baton.live_agents.files import FileDirectory
+from baton.live_agents.names import Names, derived_id
+from baton.live_agents.record import new_record
+from baton.live_agents.resolve import resolve
 from table import Folder, Row, at_most, chosen_parts, in_turns, ms, run_parts
 
 if TYPE_CHECKING:
@@ -83,8 +83,8 @@ def lookups(folder: Folder) -> Iterator[Row]:
 
 PUBLISHER = """
 import sys, time
-from baton.directory import ownership
-from baton.directory.files import FileDirectory
+from baton.live_agents import ownership
+from baton.live_agents.files import FileDirectory
 from directory import record
 me, folder, seconds = sys.argv[1], sys.argv[2], float(sys.argv[3])
 directory = FileDirectory(folder)

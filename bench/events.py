@@ -31,15 +31,15 @@ from typing import TYPE_CHECKING
 
 from baton.broker.local import _free_port, _program, running_broker, stop_broker
 from baton.broker.production import write_set
-from baton.clock import SECOND_NS
 from baton.config import Settings
-from baton.jobs import open_jobs
-from baton.lifecycle import claim
-from baton.model import EventName, new_job
-from baton.mqtt.client import Publisher
-from baton.mqtt.publisher import publish_event
-from baton.mqtt.subscriber import Subscription
+from baton.core.clock import SECOND_NS
+from baton.core.job import EventName, new_job
+from baton.core.lifecycle import claim
+from baton.jobs.verbs import open_jobs
 from baton.registry.results import Entry
+from baton.transport.connection import Publisher
+from baton.transport.publish import publish_event
+from baton.transport.subscription import Subscription
 from baton.wire.payload import signed_event
 from table import Folder, Row, Runner, at_most, chosen_parts, in_turns, ms, run_parts, timed
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from baton.model import Job, StoredEvent
+    from baton.core.job import Job, StoredEvent
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BATON = os.path.join(os.path.dirname(sys.executable), "baton")
@@ -106,7 +106,7 @@ class Broker:
 
     def wait(self) -> None:
         from baton.broker.address import broker_address
-        from baton.errors import BrokerUnavailable
+        from baton.core.errors import BrokerUnavailable
 
         address = broker_address(Settings(env={"HOME": "/", **self.env("worker")}), None)
         deadline = time.monotonic() + 10

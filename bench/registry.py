@@ -20,12 +20,12 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING, BinaryIO
 
-from baton.clock import format_time, parse_time
 from baton.config import Settings
-from baton.jobs import open_jobs
-from baton.model import EventName, Job, Status, new_job
+from baton.core.clock import format_time, parse_time
+from baton.core.job import EventName, Job, Status, new_job
+from baton.jobs.verbs import open_jobs
 from baton.registry.files import FileRegistry
-from baton.registry.listing import JobFilter
+from baton.registry.query import JobFilter
 from baton.registry.results import Entry
 from baton.registry.sqlite import SqliteRegistry
 from seed_design import SeedRegistry
@@ -34,7 +34,7 @@ from table import ROOT, Folder, Row, Runner, at_most, chosen_parts, in_turns, ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from baton.registry.base import Registry
+    from baton.registry.contract import Registry
 
 PROMPT = "Write ten exercises about sorting, with solutions, and save them as sort_problems.md. " * 4
 AGENT = "claude-code"

@@ -18,11 +18,11 @@ from contextlib import contextmanager
 from statistics import median
 from typing import TYPE_CHECKING
 
-from baton.agents.base import Mode
+from baton.adapters.contract import Mode
 from baton.config import Settings
-from baton.jobs import open_jobs
+from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
-from baton.sessions.model import Session, State
+from baton.sessions.session import Session, State
 from table import Folder, Row, at_most, chosen_parts, in_turns, ms, run_parts, timed
 
 if TYPE_CHECKING:

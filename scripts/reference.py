@@ -7,9 +7,9 @@ import inspect
 import os
 import sys
 
-from baton import errors
 from baton.cli.main import VERBS, describe, overview
 from baton.config import KNOWN, Settings
+from baton.core import errors
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _FOLDER = os.path.join(ROOT, "docs", "reference")
@@ -57,7 +57,7 @@ def error_tree() -> str:
         f"# Errors\n\n{_GENERATED}\n"
         "An error is one line on stderr: what is wrong, why, and what to do next. In Python each is an exception\n"
         "of its own, with the exit code the command ends with. Those that calls from Python raise are in `baton`\n"
-        "(`baton.JobNotFound`, ...), all of them in `baton.errors`:\n\n"
+        "(`baton.JobNotFound`, ...), all of them in `baton.core.errors`:\n\n"
         f"```text\n{tree}\n```\n"
     )
 

@@ -36,28 +36,7 @@ if TYPE_CHECKING:
         update_status,
         verify_event,
     )
-    from baton.audit import (
-        append_event,
-        init_job_log,
-        iter_logged_events,
-        job_log_path,
-        list_logged_jobs,
-        read_logged_meta,
-        read_logged_status,
-        update_logged_status,
-        verify_log,
-    )
-    from baton.directory.api import (
-        cleanup_registry,
-        new_live_agent_record,
-        publish_live_agent_record,
-        refresh_live_agent_record,
-        remove_live_agent_record,
-        resolve_for_control,
-        resolve_live_agent_record,
-    )
-    from baton.directory.record import AgentRecord
-    from baton.errors import (
+    from baton.core.errors import (
         AgentDefDirUnusable,
         AgentNotFound,
         AgentTaken,
@@ -88,9 +67,30 @@ if TYPE_CHECKING:
         StaleAttempt,
         TmuxUnavailable,
     )
-    from baton.jobs import Jobs
-    from baton.model import EventName, Job, Status, StoredEvent
-    from baton.registry.listing import JobFilter
+    from baton.core.job import EventName, Job, Status, StoredEvent
+    from baton.history.log import (
+        append_event,
+        init_job_log,
+        iter_logged_events,
+        job_log_path,
+        list_logged_jobs,
+        read_logged_meta,
+        read_logged_status,
+        update_logged_status,
+        verify_log,
+    )
+    from baton.jobs.verbs import Jobs
+    from baton.live_agent_api import (
+        cleanup_registry,
+        new_live_agent_record,
+        publish_live_agent_record,
+        refresh_live_agent_record,
+        remove_live_agent_record,
+        resolve_for_control,
+        resolve_live_agent_record,
+    )
+    from baton.live_agents.record import AgentRecord
+    from baton.registry.query import JobFilter
 
     LOGS_DIR: str
 
@@ -99,25 +99,25 @@ _HOME_OF = {
         "events_after get_job list_jobs mark_sent next_seq open_jobs pick_pending publish_event record_event "
         "register_job release renew_lease requeue stats subscribe unsent_events update_status verify_event"
     ),
-    "baton.audit": (
+    "baton.history.log": (
         "LOGS_DIR append_event init_job_log iter_logged_events job_log_path list_logged_jobs read_logged_meta "
         "read_logged_status update_logged_status verify_log"
     ),
-    "baton.directory.api": (
+    "baton.live_agent_api": (
         "cleanup_registry new_live_agent_record publish_live_agent_record refresh_live_agent_record "
         "remove_live_agent_record resolve_for_control resolve_live_agent_record"
     ),
-    "baton.directory.record": "AgentRecord",
-    "baton.errors": (
+    "baton.live_agents.record": "AgentRecord",
+    "baton.core.errors": (
         "AgentDefDirUnusable AgentNotFound AgentTaken BatonError BrokerUnavailable ControlRefused "
         "EventRefused IdentityMismatch IllegalTransition InvalidRecord InvalidValue JobNotFound ManifestGone "
         "ManifestInvalid ManifestPathRelative MissingExtra NetworkFileSystem NewerSchema NotInTmux NotVerified "
         "OwnershipLost RegistryBusy RegistryUnavailable Rejected RemoteAgent SessionGone SessionMismatch StaleAttempt "
         "TmuxUnavailable"
     ),
-    "baton.jobs": "Jobs",
-    "baton.model": "EventName Job Status StoredEvent",
-    "baton.registry.listing": "JobFilter",
+    "baton.jobs.verbs": "Jobs",
+    "baton.core.job": "EventName Job Status StoredEvent",
+    "baton.registry.query": "JobFilter",
 }
 _MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names.split()}
 

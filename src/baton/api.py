@@ -6,20 +6,20 @@ not given comes from the environment and the config file, as on the command line
 
 from __future__ import annotations
 
-from baton import jobs as _jobs
 from baton.config import Settings
-from baton.errors import InvalidValue
+from baton.core.errors import InvalidValue
+from baton.jobs import verbs as _jobs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any, TypedDict, Unpack
 
-    from baton.model import Job, StoredEvent
-    from baton.mqtt.publisher import Published
-    from baton.mqtt.subscriber import Subscription
-    from baton.registry.listing import JobFilter
+    from baton.core.job import Job, StoredEvent
+    from baton.registry.query import JobFilter
     from baton.registry.results import Page
+    from baton.transport.publish import Published
+    from baton.transport.subscription import Subscription
     from baton.wire.parse import Event
 
     class Where(TypedDict, total=False):
@@ -131,7 +131,7 @@ def publish_event(
 ) -> Published:
     """Records the event and sends it. When no broker can be reached it is safe in the registry, `sent` is False, and
     `trouble` says why. `completed` is refused (NotVerified) while the expected results are not there."""
-    from baton.mqtt.publisher import publish_event as publish
+    from baton.transport.publish import publish_event as publish
 
     settings = Settings(where)
     with _jobs.open_jobs(settings) as jobs:
@@ -148,7 +148,7 @@ def subscribe(
     """The events of these jobs as they come, each once and in order, until the jobs have ended or a clock has run out
     (the largest limits of the jobs, unless others are given): payloads, without their signature. Afterwards
     `exit_code`, `outcomes()` and `timed_out` of what is returned tell how it ended."""
-    from baton.mqtt.subscriber import Subscription
+    from baton.transport.subscription import Subscription
 
     settings = Settings(where)
     jobs = _jobs.open_jobs(settings)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import os
 import re
 
-from baton.errors import InvalidValue
-from baton.model import DEFAULT_AGENT, DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, HIDDEN, agent_name
+from baton.core.errors import InvalidValue
+from baton.core.job import DEFAULT_AGENT, DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, HIDDEN, agent_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 
 from agents.model_service import ModelService
 from baton.config import Settings
-from baton.jobs import open_jobs
+from baton.jobs.verbs import open_jobs
 from support.brokers import Broker, free_port
 from support.command import Baton
 from support.tmux import TmuxServer

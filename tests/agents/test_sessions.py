@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from agents.model_service import Run, Say
-from baton.processes import started_at
+from baton.sessions.processes import started_at
 
 CLAUDE, CODEX = "claude-code", "codex"
 

@@ -17,8 +17,8 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from baton.errors import BatonError
-from baton.model import EventName, Status, new_job
+from baton.core.errors import BatonError
+from baton.core.job import EventName, Status, new_job
 from contract.model_registry import ModelRegistry, Refused
 from support.backends import clocked_registry, registry_url
 from support.clock import FakeClock

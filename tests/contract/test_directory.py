@@ -11,17 +11,17 @@ from concurrent.futures import ThreadPoolExecutor
 import psycopg
 import pytest
 
-from baton.directory import ownership
-from baton.directory.base import State
-from baton.directory.cleanup import Action, Observer, cleanup_entries
-from baton.directory.control import control_target
-from baton.directory.files import FileDirectory
-from baton.directory.names import Names, derived_id
-from baton.directory.postgres import PostgresDirectory
-from baton.directory.record import new_record
-from baton.directory.resolve import Reason, resolve
-from baton.errors import AgentNotFound, AgentTaken, InvalidValue, OwnershipLost, RegistryUnavailable, RemoteAgent
+from baton.core.errors import AgentNotFound, AgentTaken, InvalidValue, OwnershipLost, RegistryUnavailable, RemoteAgent
+from baton.live_agents import ownership
+from baton.live_agents.contract import State
+from baton.live_agents.files import FileDirectory
+from baton.live_agents.names import Names, derived_id
+from baton.live_agents.postgres import PostgresDirectory
+from baton.live_agents.record import new_record
+from baton.live_agents.resolve import Reason, resolve
 from baton.registry.postgres import PostgresRegistry
+from baton.sessions.live_agent_cleanup import Action, Observer, cleanup_entries
+from baton.sessions.live_agent_control import control_target
 
 HOUR = 3600 * 10**9
 DAY = 24 * HOUR

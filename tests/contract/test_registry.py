@@ -7,10 +7,10 @@ import json
 import pytest
 
 from baton.api import verify_event
-from baton.clock import format_time, parse_time
-from baton.errors import EventRefused, IllegalTransition, InvalidValue, JobNotFound, StaleAttempt
-from baton.model import EventName, Job, Status, new_job
-from baton.registry.listing import JobFilter
+from baton.core.clock import format_time, parse_time
+from baton.core.errors import EventRefused, IllegalTransition, InvalidValue, JobNotFound, StaleAttempt
+from baton.core.job import EventName, Job, Status, new_job
+from baton.registry.query import JobFilter
 from baton.registry.results import Entry
 from support.backends import spoil
 

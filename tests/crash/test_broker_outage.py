@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from baton import audit
 from baton.config import Settings
-from baton.jobs import open_jobs
-from baton.mqtt.publisher import publish_event, send_unsent
-from baton.mqtt.subscriber import Subscription
+from baton.history import log as audit
+from baton.jobs.verbs import open_jobs
+from baton.transport.publish import publish_event, send_unsent
+from baton.transport.subscription import Subscription
 from support.crew import Crew
 
 if TYPE_CHECKING:

@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from baton import audit, open_jobs
+from baton import open_jobs
+from baton.history import log as audit
 from support.command import Baton
 
 if TYPE_CHECKING:
-    from baton.jobs import Jobs
+    from baton.jobs.verbs import Jobs
 
 JUMPS = ("+1h", "-1h", "+1d", "-1d")
 SHORT_LEASE_SEC = 1

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import baton
-from baton.errors import InvalidRecord, RegistryUnavailable
+from baton.core.errors import InvalidRecord, RegistryUnavailable
 from baton.registry import open_url
 from support import writing_verbs
 from support.command import BATON, Baton, Result
@@ -39,7 +39,7 @@ AS_NOBODY = (
 # been started, and an interpreter that cannot load its own parts is not ours to test.
 WITH_FEW_FILES = """
 import os, resource, sys
-import binascii, baton.audit, baton.cli.jobs, baton.registry.files, baton.registry.sqlite, baton.wire.payload
+import binascii, baton.history.log, baton.cli.jobs, baton.registry.files, baton.registry.sqlite, baton.wire.payload
 from baton.cli.main import run
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 held = []

@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from baton import audit
-from baton.errors import InvalidRecord
-from baton.jobs import Jobs
-from baton.model import Status
+from baton.core.errors import InvalidRecord
+from baton.core.job import Status
+from baton.history import log as audit
+from baton.jobs.verbs import Jobs
 from baton.registry import open_url
 from support import writing_verbs
 from support.memory import folder_in_memory

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from baton import audit
 from baton.config import Settings
-from baton.jobs import open_jobs
-from baton.mqtt.publisher import publish_event
+from baton.history import log as audit
+from baton.jobs.verbs import open_jobs
+from baton.transport.publish import publish_event
 from support.command import BATON, Baton
 from support.crew import Crew
 

@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from baton.errors import BatonError, RegistryBusy, StaleAttempt
-from baton.fsio import FileLock
-from baton.model import EventName, Status, new_job
+from baton.core.errors import BatonError, RegistryBusy, StaleAttempt
+from baton.core.job import EventName, Status, new_job
 from baton.registry import open_url
+from baton.storage.files import FileLock
 from support.crew import PATIENCE_SEC, Crew
 
 LABEL = "tmux:claude"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 
-from baton.directory.record import AgentRecord, Unfit
-from baton.errors import InvalidRecord, Rejected
-from baton.model import Job
-from baton.mqtt import packets
+from baton.core.errors import InvalidRecord, Rejected
+from baton.core.job import Job
+from baton.live_agents.record import AgentRecord, Unfit
+from baton.transport import packets
 from baton.wire.canonical import canonical
 from baton.wire.parse import check_signature, parse_event
 from baton.wire.payload import MAX_PAYLOAD_BYTES

@@ -59,60 +59,60 @@ GUARDS = (
         "    if not isinstance(data, dict):\n", "tests/unit/test_wire.py",
     ),
     Guard(
-        "topic of an event", "mqtt/subscriber.py",
+        "topic of an event", "transport/subscription.py",
         '        if topic != f"python/mqtt/jobs/{event.job_id}/events" and not self._is_topic_of(topic, event.job_id):\n',
         "        if False:\n", "tests/integration/test_subscriber.py -k topic_of_another_job",
     ),
     Guard(
-        "idle clock that only news feeds", "mqtt/subscriber.py",
+        "idle clock that only news feeds", "transport/subscription.py",
         "        return [message for message in messages if message is not _NOTHING]\n",
         "        if messages:\n            self._last_news = self._monotonic()\n"
         "        return [message for message in messages if message is not _NOTHING]\n",
         "tests/integration/test_subscriber.py -k replays_do_not_feed",
     ),
     Guard(
-        "attempt of an event", "mqtt/watch.py",
+        "attempt of an event", "transport/job_cursor.py",
         "        if event.attempt != self.job.attempt and not (event.attempt == 1 and self.job.attempt == 0):\n",
         "        if False:\n", "tests/unit/test_watch.py",
     ),
     Guard(
-        "number seen before", "mqtt/watch.py", "        if event.seq <= self.last_seq:\n", "        if False:\n",
+        "number seen before", "transport/job_cursor.py", "        if event.seq <= self.last_seq:\n", "        if False:\n",
         "tests/unit/test_watch.py",
     ),
     Guard(
-        "attempt guard of a write", "lifecycle.py",
+        "attempt guard of a write", "core/lifecycle.py",
         "    if attempt is not None and (attempt != job.attempt or job.status is Status.PENDING):\n", "    if False:\n",
         "tests/contract/test_registry.py",
     ),
     Guard(
-        "terminal rule for events", "lifecycle.py",
+        "terminal rule for events", "core/lifecycle.py",
         "    if job.status in TERMINAL:\n        raise EventRefused(job.job_id, event,",
         "    if False:\n        raise EventRefused(job.job_id, event,", "tests/contract/test_registry.py",
     ),
     Guard(
-        "transitions", "lifecycle.py", "    if wanted not in _FOLLOWS.get(job.status, ()):\n", "    if False:\n",
+        "transitions", "core/lifecycle.py", "    if wanted not in _FOLLOWS.get(job.status, ()):\n", "    if False:\n",
         "tests/contract/test_registry.py",
     ),
     Guard(
-        "claim of what is not pending", "lifecycle.py",
+        "claim of what is not pending", "core/lifecycle.py",
         "    if job.status is not Status.PENDING:\n        raise IllegalTransition(job.job_id, job.status, Status.RUNNING)\n",
         "", "tests/contract/test_registry.py",
     ),
     Guard(
-        "new key for a new attempt", "lifecycle.py",
+        "new key for a new attempt", "core/lifecycle.py",
         "auth_token=job.auth_token if job.attempt == 0 and job.auth_token else token,",
         "auth_token=job.auth_token or token,", "tests/contract/test_registry.py",
     ),
     Guard(
-        "file lock", "fsio.py", "                lock_within(fd, self.path, self._timeout_sec)\n", "                pass\n",
+        "file lock", "storage/files.py", "                lock_within(fd, self.path, self._timeout_sec)\n", "                pass\n",
         "tests/unit/test_fsio.py tests/contract/test_registry.py",
     ),
     Guard(
-        "fsync of a replaced file", "fsio.py", "            if durable:\n                os.fsync(fd)\n", "",
+        "fsync of a replaced file", "storage/files.py", "            if durable:\n                os.fsync(fd)\n", "",
         "tests/crash/test_every_write.py -k file",
     ),
     Guard(
-        "private files", "fsio.py",
+        "private files", "storage/files.py",
         "    if flags & os.O_CREAT and os.fstat(fd).st_mode & 0o777 != 0o600:\n        os.fchmod(fd, 0o600)\n", "",
         "tests/unit/test_fsio.py tests/contract/test_directory.py",
     ),
@@ -125,62 +125,62 @@ GUARDS = (
         '    _skip_locked = ""\n', "tests/crash/test_backlog.py -k postgresql",
     ),
     Guard(
-        "hash chain of the audit log", "audit.py", '        elif line.get("prev") != previous:\n', "        elif False:\n",
+        "hash chain of the audit log", "history/log.py", '        elif line.get("prev") != previous:\n', "        elif False:\n",
         "tests/system/test_audit_log.py",
     ),
     Guard(
-        "artifact that is missing", "verification.py", "    if not os.path.exists(path):\n", "    if False:\n",
+        "artifact that is missing", "jobs/verification.py", "    if not os.path.exists(path):\n", "    if False:\n",
         "tests/integration/test_publisher.py",
     ),
     Guard(
-        "artifact outside the work folder", "verification.py", "    if outside(name, folder):\n", "    if False:\n",
+        "artifact outside the work folder", "jobs/verification.py", "    if outside(name, folder):\n", "    if False:\n",
         "tests/integration/test_publisher.py tests/system/test_publish_and_subscribe.py",
     ),
     Guard(
-        "redaction of what is said", "jobs.py", "            detail = shorten(redactor.text(detail, 2 * MAX_DETAIL_BYTES), MAX_DETAIL_BYTES)\n",
+        "redaction of what is said", "jobs/verbs.py", "            detail = shorten(redactor.text(detail, 2 * MAX_DETAIL_BYTES), MAX_DETAIL_BYTES)\n",
         "            detail = shorten(detail, MAX_DETAIL_BYTES)\n", "tests/integration/test_publisher.py tests/integration/test_python_interface.py",
     ),
     Guard(
-        "owner of a name", "directory/ownership.py", "    if entry.state is State.FRESH and entry.record is not None:\n",
+        "owner of a name", "live_agents/ownership.py", "    if entry.state is State.FRESH and entry.record is not None:\n",
         "    if False:\n", "tests/contract/test_directory.py",
     ),
     Guard(
-        "lock of a name", "directory/files.py", "            with FileLock(lock):\n", "            if True:\n",
+        "lock of a name", "live_agents/files.py", "            with FileLock(lock):\n", "            if True:\n",
         "tests/security/test_name_race.py tests/contract/test_directory.py",
     ),
     Guard(
-        "generation of a removal", "directory/ownership.py",
+        "generation of a removal", "live_agents/ownership.py",
         '        if stored.generation_id != generation_id:\n            raise OwnershipLost(\n                f"{_described(stored)} owns {stored.agent_name}, not generation',
         '        if False:\n            raise OwnershipLost(\n                f"{_described(stored)} owns {stored.agent_name}, not generation',
         "tests/contract/test_directory.py",
     ),
     Guard(
-        "exact tmux target", "tmux.py", '            self.run("kill-session", "-t", f"={name}")\n',
+        "exact tmux target", "sessions/tmux.py", '            self.run("kill-session", "-t", f"={name}")\n',
         '            self.run("kill-session", "-t", name)\n', "tests/integration/test_tmux.py tests/system/test_sessions.py",
     ),
     Guard(
-        "format characters in a folder's name", "tmux.py", 'workdir.replace("#", "##")', "workdir",
+        "format characters in a folder's name", "sessions/tmux.py", 'workdir.replace("#", "##")', "workdir",
         "tests/integration/test_tmux.py tests/system/test_sessions.py",
     ),
     Guard(
-        "start time of a process", "processes.py", "        return started_at(self.pid) == self.started\n",
+        "start time of a process", "sessions/processes.py", "        return started_at(self.pid) == self.started\n",
         "        return started_at(self.pid) is not None\n", "tests/unit/test_processes.py",
     ),
     Guard(
-        "artifact that is empty", "verification.py", "    if os.path.getsize(path) == 0:\n", "    if False:\n",
+        "artifact that is empty", "jobs/verification.py", "    if os.path.getsize(path) == 0:\n", "    if False:\n",
         "tests/integration/test_publisher.py",
     ),
     Guard(
-        "artifact that was there before", "verification.py",
+        "artifact that was there before", "jobs/verification.py",
         "    if since_ns is not None and os.stat(path).st_mtime_ns < since_ns:\n", "    if False:\n",
         "tests/system/test_submit.py",
     ),
     Guard(
-        "verdict of the validation", "verification.py", "    if code == 0:\n", "    if True:\n",
+        "verdict of the validation", "jobs/verification.py", "    if code == 0:\n", "    if True:\n",
         "tests/integration/test_publisher.py",
     ),
     Guard(
-        "end of a job that is over", "mqtt/watch.py", "        if self.over:\n            raise Rejected", "        if False:\n            raise Rejected",
+        "end of a job that is over", "transport/job_cursor.py", "        if self.over:\n            raise Rejected", "        if False:\n            raise Rejected",
         "tests/unit/test_watch.py",
     ),
     Guard(
@@ -199,27 +199,27 @@ GUARDS = (
         "tests/integration/test_brokers.py -k login_of_the_user",
     ),
     Guard(
-        "id before it is a path", "model.py", "    if isinstance(value, str) and _ID.fullmatch(value):\n",
+        "id before it is a path", "core/job.py", "    if isinstance(value, str) and _ID.fullmatch(value):\n",
         "    if isinstance(value, str):\n", "tests/unit/test_model.py tests/system/test_job_commands.py",
     ),
     Guard(
-        "name before it is a path", "directory/names.py", "        if not _PLAIN.fullmatch(bare):\n", "        if False:\n",
+        "name before it is a path", "live_agents/names.py", "        if not _PLAIN.fullmatch(bare):\n", "        if False:\n",
         "tests/unit/test_agent_names.py",
     ),
     Guard(
-        "session on another host", "directory/control.py", "    if record.host is not None and record.host != host:\n",
+        "session on another host", "sessions/live_agent_control.py", "    if record.host is not None and record.host != host:\n",
         "    if False:\n", "tests/integration/test_agent_control.py",
     ),
     Guard(
-        "identity in the manifest", "directory/control.py", "        if theirs != ours:\n", "        if False:\n",
+        "identity in the manifest", "sessions/live_agent_control.py", "        if theirs != ours:\n", "        if False:\n",
         "tests/integration/test_agent_control.py",
     ),
     Guard(
-        "network file system", "fsio.py", "    if kind is not None:\n        raise NetworkFileSystem(path, kind)\n",
+        "network file system", "storage/files.py", "    if kind is not None:\n        raise NetworkFileSystem(path, kind)\n",
         "    del kind\n", "tests/system/test_network_file_system.py",
     ),
     Guard(
-        "end of a paste inside of it", "tmux.py", "        if _PASTE_END in text:\n", "        if False:\n",
+        "end of a paste inside of it", "sessions/tmux.py", "        if _PASTE_END in text:\n", "        if False:\n",
         "tests/integration/test_tmux.py",
     ),
     Guard(
@@ -227,12 +227,12 @@ GUARDS = (
         "tests/integration/test_stubborn_sessions.py tests/system/test_sessions.py tests/integration/test_monitor_and_sessions.py",
     ),
     Guard(
-        "second look before a session is buried", "monitor.py",
+        "second look before a session is buried", "delegation/monitor.py",
         "                if session.socket in again and not _lives(session, again[session.socket]):\n",
         "                if True:\n", "tests/unit/test_monitor.py tests/integration/test_monitor_and_sessions.py",
     ),
     Guard(
-        "cut of an audit log", "audit.py", "    elif number > last:\n", "    elif False:\n",
+        "cut of an audit log", "history/log.py", "    elif number > last:\n", "    elif False:\n",
         "tests/system/test_audit_log.py",
     ),
 )  # fmt: skip

@@ -8,12 +8,7 @@ import time
 
 import pytest
 
-from baton.directory.cleanup import Action, Observer, cleanup_entries
-from baton.directory.control import control_target
-from baton.directory.files import FileDirectory
-from baton.directory.names import derived_id
-from baton.directory.record import new_record
-from baton.errors import (
+from baton.core.errors import (
     AgentDefDirUnusable,
     IdentityMismatch,
     ManifestGone,
@@ -24,8 +19,13 @@ from baton.errors import (
     SessionGone,
     SessionMismatch,
 )
-from baton.manifest import Manifest
-from baton.processes import started_at
+from baton.live_agents.files import FileDirectory
+from baton.live_agents.names import derived_id
+from baton.live_agents.record import new_record
+from baton.sessions.live_agent_cleanup import Action, Observer, cleanup_entries
+from baton.sessions.live_agent_control import control_target
+from baton.sessions.manifest import Manifest
+from baton.sessions.processes import started_at
 from support.tmux import TmuxServer
 
 NAME = "HOUMAO-gpu"
@@ -266,7 +266,7 @@ def test_a_socket_one_may_not_use_proves_nothing(directory, tmux, monkeypatch):
     def refused(self):
         self._fail("list-panes", f"error connecting to {self.socket} (Permission denied)")
 
-    monkeypatch.setattr("baton.tmux.Tmux.panes", refused)  # root, who may run the tests, may use every socket
+    monkeypatch.setattr("baton.sessions.tmux.Tmux.panes", refused)  # root, who may run the tests, may use every socket
     assert decisions(directory)[agent][0] is Action.KEEP
 
 

@@ -20,12 +20,12 @@ from baton.broker.address import broker_address
 from baton.broker.local import known_broker, running_broker, stop_broker
 from baton.broker.production import write_set
 from baton.config import Settings
-from baton.errors import BrokerUnavailable, InvalidValue
-from baton.jobs import open_jobs
-from baton.mqtt import check
-from baton.mqtt.check import check_broker, check_role
-from baton.mqtt.client import Publisher
-from baton.mqtt.subscriber import Subscription
+from baton.core.errors import BrokerUnavailable, InvalidValue
+from baton.jobs.verbs import open_jobs
+from baton.transport import check
+from baton.transport.check import check_broker, check_role
+from baton.transport.connection import Publisher
+from baton.transport.subscription import Subscription
 from support.brokers import Broker, free_port
 from support.command import BATON, Baton, interruptible
 
@@ -423,7 +423,7 @@ class TestWhichBroker:
     """Default < config file < environment < the job's record; MQTT_TLS and certificates of the environment win."""
 
     def job(self, **broker):
-        from baton.model import new_job
+        from baton.core.job import new_job
 
         return new_job("x", now_ns=1, agent="a", broker=broker)
 

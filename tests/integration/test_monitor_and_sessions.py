@@ -9,19 +9,19 @@ import time
 
 import pytest
 
-from baton import monitor as monitor_module
-from baton import tmux as tmux_module
-from baton.agents.base import Mode
-from baton.clock import format_time
+from baton.adapters.contract import Mode
 from baton.config import Settings
-from baton.directory import open_directory, ownership
-from baton.jobs import open_jobs
-from baton.manifest import Manifest
-from baton.model import Status
-from baton.monitor import Monitor
-from baton.processes import started_at
+from baton.core.clock import format_time
+from baton.core.job import Status
+from baton.delegation import monitor as monitor_module
+from baton.delegation.monitor import Monitor
+from baton.jobs.verbs import open_jobs
+from baton.live_agents import open_directory, ownership
+from baton.sessions import tmux as tmux_module
 from baton.sessions.inventory import Inventory
-from baton.sessions.model import Session, State
+from baton.sessions.manifest import Manifest
+from baton.sessions.processes import started_at
+from baton.sessions.session import Session, State
 from baton.sessions.stop import StopMode, stop_session
 from support.backends import spoil
 from support.brokers import free_port

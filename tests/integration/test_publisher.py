@@ -14,10 +14,9 @@ import time
 
 import pytest
 
-from baton.audit import iter_logged_events
 from baton.broker.address import is_loopback
 from baton.config import Settings
-from baton.errors import (
+from baton.core.errors import (
     EventRefused,
     InvalidRecord,
     InvalidValue,
@@ -25,12 +24,13 @@ from baton.errors import (
     NotVerified,
     StaleAttempt,
 )
-from baton.jobs import open_jobs
-from baton.model import EventName, new_job
-from baton.mqtt import client as mqtt_client
-from baton.mqtt.publisher import publish_event
-from baton.redact import Redactor
-from baton.verification import missing_results
+from baton.core.job import EventName, new_job
+from baton.core.redact import Redactor
+from baton.history.log import iter_logged_events
+from baton.jobs.verbs import open_jobs
+from baton.jobs.verification import missing_results
+from baton.transport import connection as mqtt_client
+from baton.transport.publish import publish_event
 from support.brokers import free_port
 
 
@@ -559,7 +559,7 @@ def test_a_key_with_a_pass_phrase_is_refused_and_nobody_is_asked(tmp_path):
 import sys
 from baton.broker.address import broker_address
 from baton.config import Settings
-from baton.mqtt.tls import tls_context
+from baton.transport.tls import tls_context
 env = {"HOME": "/x", "MQTT_BROKER": "localhost", "MQTT_TLS": "1", "MQTT_CERTFILE": sys.argv[1], "MQTT_KEYFILE": sys.argv[2]}
 try:
     tls_context(broker_address(Settings(env=env), None))

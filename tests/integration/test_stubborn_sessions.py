@@ -9,19 +9,19 @@ import time
 
 import pytest
 
-from baton.agents.base import Mode
+from baton.adapters.contract import Mode
 from baton.config import Settings
-from baton.errors import RunnerDied, TmuxUnavailable
-from baton.fsio import read_file
-from baton.jobs import open_jobs
-from baton.model import new_job
-from baton.processes import MARKER, end_processes, is_alive, marked_processes, this_process
-from baton.sessions import handover
+from baton.core.errors import RunnerDied, TmuxUnavailable
+from baton.core.job import new_job
+from baton.jobs.verbs import open_jobs
+from baton.sessions import env_pipe as handover
 from baton.sessions.ending import end_job
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import RUNNER_LOG, read_begun
-from baton.sessions.model import Session, State
-from baton.tmux import Tmux
+from baton.sessions.processes import MARKER, end_processes, is_alive, marked_processes, this_process
+from baton.sessions.session import Session, State
+from baton.sessions.tmux import Tmux
+from baton.storage.files import read_file
 from support.office import Office, wait_until
 
 

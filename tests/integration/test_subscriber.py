@@ -11,16 +11,16 @@ import time
 
 import pytest
 
-from baton import audit
-from baton import jobs as jobs_module
 from baton.broker.address import broker_address
 from baton.config import Settings
-from baton.jobs import open_jobs
-from baton.model import EventName
-from baton.mqtt import subscriber
-from baton.mqtt.client import Publisher
-from baton.mqtt.publisher import publish_event
-from baton.mqtt.subscriber import Subscription
+from baton.core.job import EventName
+from baton.history import log as audit
+from baton.jobs import verbs as jobs_module
+from baton.jobs.verbs import open_jobs
+from baton.transport import subscription as subscriber
+from baton.transport.connection import Publisher
+from baton.transport.publish import publish_event
+from baton.transport.subscription import Subscription
 from baton.wire.payload import signature, signed_event
 
 

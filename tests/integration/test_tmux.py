@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from baton.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable
-from baton.tmux import NoServer, Tmux
+from baton.core.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable
+from baton.sessions.tmux import NoServer, Tmux
 from support.waiting import until
 
 # Writes every byte it reads to the file it is given, and says when it is there.
@@ -30,7 +30,7 @@ def ours(tmux):
 @pytest.fixture
 def reader(ours, tmp_path, monkeypatch):
     """A pane, and what it has read so far, once that is enough."""
-    monkeypatch.setattr("baton.tmux._SHOWN_SEC", 0.0)  # it shows nothing: nothing is to be waited for
+    monkeypatch.setattr("baton.sessions.tmux._SHOWN_SEC", 0.0)  # it shows nothing: nothing is to be waited for
     (tmp_path / "reader.py").write_text(READER)
     heard = tmp_path / "heard"
     argv = [sys.executable, "-I", str(tmp_path / "reader.py"), str(heard)]
@@ -203,7 +203,7 @@ def test_tmux_is_missing_too_old_or_strange(tmp_path, monkeypatch):
 
 
 def test_tmux_that_does_not_answer(tmp_path, monkeypatch):
-    monkeypatch.setattr("baton.tmux._TIMEOUT_SEC", 0.2)
+    monkeypatch.setattr("baton.sessions.tmux._TIMEOUT_SEC", 0.2)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     _program(tmp_path / "tmux", "exec sleep 600")
     with pytest.raises(TmuxUnavailable, match=r"does not answer at socket x within 0\.2 s"):

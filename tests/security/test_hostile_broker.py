@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from baton.mqtt import packets
+from baton.transport import packets
 from support.command import BATON, Baton, interruptible
 from support.resident import memory_mb
 

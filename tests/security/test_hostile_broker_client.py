@@ -12,22 +12,22 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from baton import audit
 from baton.broker.address import broker_address
 from baton.config import Settings
-from baton.errors import BrokerUnavailable
-from baton.jobs import open_jobs
-from baton.mqtt import packets
-from baton.mqtt.client import Publisher
-from baton.mqtt.publisher import publish_event
-from baton.mqtt.subscriber import Subscription
+from baton.core.errors import BrokerUnavailable
+from baton.history import log as audit
+from baton.jobs.verbs import open_jobs
+from baton.transport import packets
+from baton.transport.connection import Publisher
+from baton.transport.publish import publish_event
+from baton.transport.subscription import Subscription
 from support.crew import Crew
 from support.resident import memory_mb
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from baton.model import Job
+    from baton.core.job import Job
 
 FLOOD_BYTES_PER_SEC = 40_000_000
 MOST_GROWTH_MB = 100

@@ -12,21 +12,21 @@ from pathlib import Path
 
 import pytest
 
-from baton.agents import find_agent
-from baton.agents.base import Mode
-from baton.audit import read_logged_meta
+from baton.adapters import find_agent
+from baton.adapters.contract import Mode
 from baton.config import Settings
-from baton.errors import BatonError
-from baton.jobs import open_jobs
-from baton.model import new_job
-from baton.mqtt.publisher import record
-from baton.redact import process_redactor, shorten
+from baton.core.errors import BatonError
+from baton.core.job import new_job
+from baton.core.redact import process_redactor, shorten
+from baton.history.log import read_logged_meta
+from baton.jobs.verbs import open_jobs
 from baton.sessions.archive import Archive
 from baton.sessions.instructions import instructions
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import create_session, task_for
-from baton.sessions.model import State
-from baton.tmux import Tmux
+from baton.sessions.session import State
+from baton.sessions.tmux import Tmux
+from baton.transport.publish import record
 from support.hostile import Hostile
 from support.memory import folder_in_memory
 from support.terminal import Terminal
@@ -296,7 +296,9 @@ def test_hostile_reasons(desk, hostile, settings, tally, tmp_path, full):
 
 
 def test_hostile_texts(desk, hostile, settings, tally, tmp_path, full, monkeypatch):
-    monkeypatch.setattr("baton.tmux._SHOWN_SEC", 0.0)  # the one who listens shows nothing: nothing is to be waited for
+    monkeypatch.setattr(
+        "baton.sessions.tmux._SHOWN_SEC", 0.0
+    )  # the one who listens shows nothing: nothing is to be waited for
     inventory = Inventory(settings)
     for name, brackets in (("plain", False), ("bracketed", True)):
         heard = tmp_path / f"heard-{name}"

@@ -8,8 +8,8 @@ import sys
 
 import pytest
 
-from baton.directory.files import FileDirectory
-from baton.directory.postgres import PostgresDirectory
+from baton.live_agents.files import FileDirectory
+from baton.live_agents.postgres import PostgresDirectory
 
 PUBLISHERS = 8
 
@@ -17,9 +17,10 @@ PUBLISHERS = 8
 PUBLISHER = """
 import sys
 from baton.config import Settings
-from baton.directory import open_directory, ownership
-from baton.directory.record import new_record
-from baton.errors import AgentTaken
+from baton.live_agents import ownership
+from baton.live_agents import open_directory
+from baton.live_agents.record import new_record
+from baton.core.errors import AgentTaken
 me, url = sys.argv[1:]
 directory = open_directory(Settings({"directory": url}))
 directory.now_ns()

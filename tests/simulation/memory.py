@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from baton import lifecycle
-from baton.clock import format_time, lease_expired, lease_mark, parse_time
-from baton.errors import JobNotFound
-from baton.model import EventName, Status
+from baton.core import lifecycle
+from baton.core.clock import format_time, lease_expired, lease_mark, parse_time
+from baton.core.errors import JobNotFound
+from baton.core.job import EventName, Status
 from baton.registry.results import Change, Page, Recorded
 from baton.wire.payload import signed_event
 

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from baton import lifecycle
-from baton.clock import parse_time
-from baton.model import Status
+from baton.core import lifecycle
+from baton.core.clock import parse_time
+from baton.core.job import Status
 from simulation import memory
 from simulation.world import history, play, shortest, told
 
@@ -44,7 +44,7 @@ def plant_stale_writes(monkeypatch):
 
 
 def plant_no_numbers_remembered(monkeypatch):
-    from baton.mqtt.watch import Watch
+    from baton.transport.job_cursor import Watch
 
     real = Watch.passed_on
 
@@ -69,7 +69,7 @@ def plant_leases_that_never_end(monkeypatch):
 
 
 def plant_no_signature_check(monkeypatch):
-    from baton.mqtt import watch
+    from baton.transport import job_cursor as watch
 
     monkeypatch.setattr(watch, "check_signature", lambda event, token: None)
 

@@ -14,10 +14,10 @@ import random
 from collections import Counter
 
 from baton.config import Settings
-from baton.errors import BatonError
-from baton.jobs import Jobs
-from baton.model import TERMINAL, EventName, Status, new_job
-from baton.mqtt.subscriber import Subscription
+from baton.core.errors import BatonError
+from baton.core.job import TERMINAL, EventName, Status, new_job
+from baton.jobs.verbs import Jobs
+from baton.transport.subscription import Subscription
 from baton.wire.payload import signed_event
 from simulation.memory import MemoryRegistry
 from support.clock import FakeClock

@@ -14,13 +14,13 @@ import tempfile
 import time
 from typing import TYPE_CHECKING, Self
 
-from baton.audit import iter_logged_events
 from baton.config import Settings
-from baton.jobs import open_jobs
-from baton.model import Status
-from baton.registry.listing import JobFilter
+from baton.core.job import Status
+from baton.history.log import iter_logged_events
+from baton.jobs.verbs import open_jobs
+from baton.registry.query import JobFilter
 from baton.sessions.inventory import Inventory
-from baton.sessions.model import State
+from baton.sessions.session import State
 from support.command import BATON, Baton, Result, interruptible
 
 if TYPE_CHECKING:

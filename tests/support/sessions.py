@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from baton.processes import Process, started_at
+from baton.sessions.processes import Process, started_at
 from support.brokers import free_port
 from support.command import Baton
 from support.tmux import TmuxServer

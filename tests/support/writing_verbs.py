@@ -14,16 +14,17 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from baton import audit, fsio
-from baton.model import EventName, Status, new_job
+from baton.core.job import EventName, Status, new_job
+from baton.history import log as audit
 from baton.registry import files, open_url
 from baton.registry.sqlite import SqliteRegistry
+from baton.storage import files as fsio
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from baton.model import Job
-    from baton.registry.base import Registry
+    from baton.core.job import Job
+    from baton.registry.contract import Registry
 
 LABEL = "tmux:claude"
 OTHER_LABEL = "tmux:other"

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from baton.manifest import Manifest
+from baton.sessions.manifest import Manifest
 from support.command import BATON, Baton, interruptible
 from support.postgres import PostgresServer
 

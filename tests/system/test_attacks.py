@@ -13,14 +13,14 @@ import psycopg
 import pytest
 
 import baton as api
-from baton import audit
 from baton.config import Settings
-from baton.errors import InvalidRecord, MigrationFailed, RegistryUnavailable
-from baton.fsio import FileLock
-from baton.jobs import open_jobs
-from baton.model import Job, Status, new_job
+from baton.core.errors import InvalidRecord, MigrationFailed, RegistryUnavailable
+from baton.core.job import Job, Status, new_job
+from baton.history import log as audit
+from baton.jobs.verbs import open_jobs
 from baton.registry import open_url
 from baton.registry.migrate import migrate
+from baton.storage.files import FileLock
 from support.command import Baton
 from unit.test_model import SEED_RECORD
 

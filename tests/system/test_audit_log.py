@@ -8,8 +8,8 @@ import threading
 
 import pytest
 
-from baton import audit
-from baton.errors import InvalidValue
+from baton.core.errors import InvalidValue
+from baton.history import log as audit
 from support.command import Baton
 
 NOW = 1_800_000_000 * 10**9

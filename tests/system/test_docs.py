@@ -25,7 +25,7 @@ import pytest
 
 import baton as package
 from baton.cli.main import VERBS
-from baton.model import JOB_FIELDS
+from baton.core.job import JOB_FIELDS
 from support.command import BATON, Baton
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))

@@ -12,8 +12,8 @@ import time
 
 import pytest
 
-from baton.errors import MigrationFailed, RegistryUnavailable
-from baton.model import EventName, Status, new_job
+from baton.core.errors import MigrationFailed, RegistryUnavailable
+from baton.core.job import EventName, Status, new_job
 from baton.registry import open_url
 from baton.registry.migrate import migrate
 from support.backends import BACKENDS, registry_url

@@ -13,8 +13,8 @@ import time
 import pytest
 
 from baton.config import Settings
-from baton.jobs import open_jobs
-from baton.model import EventName
+from baton.core.job import EventName
+from baton.jobs.verbs import open_jobs
 from support.brokers import free_port
 from support.command import BATON, Baton, interruptible
 
@@ -228,7 +228,7 @@ def test_values_nested_too_deeply_are_refused_in_one_line(tmp_path):
     assert baton("status", job).text == "pending"
 
 
-@pytest.mark.parametrize("module", ["argparse", "baton.cli.main", "baton.cli.publish", "baton.mqtt.client"])
+@pytest.mark.parametrize("module", ["argparse", "baton.cli.main", "baton.cli.publish", "baton.transport.connection"])
 def test_interrupted_while_it_loads_it_exits_as_interrupted(tmp_path, module):
     code = """
 import os, signal, sys

@@ -9,7 +9,7 @@ import time
 
 import pytest
 
-from baton.processes import started_at
+from baton.sessions.processes import started_at
 from support.waiting import until
 
 WAITS = "echo $$ > pid.txt; exec sleep 600"
@@ -285,7 +285,7 @@ def test_an_agent_that_takes_its_time_is_asked_once(desk, tmp_path):
 
 
 def marked(desk, session_id):
-    from baton.processes import marked_processes
+    from baton.sessions.processes import marked_processes
 
     return marked_processes(session_id)
 

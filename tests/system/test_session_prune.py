@@ -10,12 +10,12 @@ from contextlib import closing
 
 import pytest
 
-from baton.agents.base import Mode
-from baton.clock import format_time
+from baton.adapters.contract import Mode
 from baton.config import Settings
-from baton.processes import started_at
+from baton.core.clock import format_time
 from baton.sessions.inventory import Inventory
-from baton.sessions.model import Session, State
+from baton.sessions.processes import started_at
+from baton.sessions.session import Session, State
 from support.memory import folder_in_memory
 
 DAY_NS = 86400 * 10**9

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from baton.directory.names import Names, check_agent_id, derived_id, nearest
-from baton.errors import InvalidValue
+from baton.core.errors import InvalidValue
+from baton.live_agents.names import Names, check_agent_id, derived_id, nearest
 
 
 @pytest.mark.parametrize("typed", ["gpu", "HOUMAO-gpu"])

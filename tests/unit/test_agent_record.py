@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.clock import parse_time
-from baton.directory.base import Entry, State, parsed_entry
-from baton.directory.record import AgentRecord, Unfit
+from baton.core.clock import parse_time
+from baton.live_agents.contract import Entry, State, parsed_entry
+from baton.live_agents.record import AgentRecord, Unfit
 
 # As in the seed: what it writes must be read unchanged.
 SEED = {

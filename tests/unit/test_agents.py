@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from baton.agents import agent_names, find_agent
-from baton.agents.base import MAX_ARGUMENT_BYTES, Agent, Mode, Task
+from baton.adapters import agent_names, find_agent
+from baton.adapters.contract import MAX_ARGUMENT_BYTES, Agent, Mode, Task
 from baton.config import Settings
-from baton.errors import AgentUnusable, InvalidValue
-from baton.model import new_job
+from baton.core.errors import AgentUnusable, InvalidValue
+from baton.core.job import new_job
 from baton.sessions.instructions import instructions
 
 

@@ -7,10 +7,10 @@ import time
 import pytest
 import yaml
 
-from baton.agents.base import Mode
+from baton.adapters.contract import Mode
 from baton.sessions import archive as archive_module
 from baton.sessions.archive import Archive
-from baton.sessions.model import Session, State
+from baton.sessions.session import Session, State
 
 EMPTY = dict.fromkeys(Session.__slots__)
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
+from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
 from support.clock import FakeClock
 
 SECOND = 10**9

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from baton.config import Settings, hide_password
-from baton.errors import InvalidValue
+from baton.core.errors import InvalidValue
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ import pytest
 from baton.cli.submit import run as submit
 from baton.cli.wait import run as wait
 from baton.config import Settings
-from baton.delegate import Delegation, order
-from baton.errors import InvalidValue
-from baton.jobs import open_jobs
-from baton.model import EventName
-from baton.mqtt.publisher import record
-from baton.mqtt.subscriber import Subscription
+from baton.core.errors import InvalidValue
+from baton.core.job import EventName
+from baton.delegation.submit import Delegation, order
+from baton.jobs.verbs import open_jobs
+from baton.transport.publish import record
+from baton.transport.subscription import Subscription
 from support.brokers import free_port
 
 
@@ -67,7 +67,7 @@ def test_wait_says_of_a_job_that_is_gone_that_nobody_knows(jobs, monkeypatch, ca
     job = jobs.register_job("x", agent_session="q").job_id
     end(jobs, job)
     before(monkeypatch, Subscription, "connect", lambda: prune(jobs))
-    monkeypatch.setattr("baton.audit.read_logged_status", lambda *_: None)
+    monkeypatch.setattr("baton.history.log.read_logged_status", lambda *_: None)
     assert wait("wait", [job]) == 1
     assert capsys.readouterr().out == f"{job}\tgone\n"
 
@@ -78,7 +78,7 @@ def test_a_full_disk_takes_the_copy_of_what_was_said_and_no_more(settings, jobs,
 
     delegation = Delegation(settings, jobs, [order(settings, "x", label="q")])
     end(jobs, delegation.jobs[0].job_id)
-    monkeypatch.setattr("baton.delegate.write_all", full)
+    monkeypatch.setattr("baton.delegation.submit.write_all", full)
     assert [payload["event"] for payload in delegation] == ["completed"]
 
 

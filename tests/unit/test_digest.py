@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.digest import hmac_sha256, same, sha256
+from baton.core.hashing import hmac_sha256, same, sha256
 
 # RFC 4231: key, data, HMAC-SHA-256
 VECTORS = [

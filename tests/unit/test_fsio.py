@@ -7,8 +7,8 @@ import sys
 
 import pytest
 
-from baton.errors import NetworkFileSystem, RegistryBusy
-from baton.fsio import (
+from baton.core.errors import NetworkFileSystem, RegistryBusy
+from baton.storage.files import (
     FileLock,
     make_home,
     make_private_dir,
@@ -101,7 +101,7 @@ class TestLock:
     def hold(self, path):
         """Another process that holds the lock until its stdin is closed."""
         code = (
-            "import sys; from baton.fsio import FileLock\n"
+            "import sys; from baton.storage.files import FileLock\n"
             "with FileLock(sys.argv[1]):\n    print('held', flush=True); sys.stdin.read()"
         )
         holder = subprocess.Popen([sys.executable, "-c", code, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE)

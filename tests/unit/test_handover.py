@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from baton.config import Settings
-from baton.sessions.handover import agent_environment
+from baton.sessions.env_pipe import agent_environment
 
 
 @pytest.fixture

@@ -8,13 +8,13 @@ import os
 
 import pytest
 
-from baton.agents.base import Mode
+from baton.adapters.contract import Mode
 from baton.cli.hook import run
 from baton.config import Settings
-from baton.jobs import open_jobs
+from baton.jobs.verbs import open_jobs
 from baton.sessions import hook as hook_module
 from baton.sessions.inventory import Inventory
-from baton.sessions.model import Session, State
+from baton.sessions.session import Session, State
 from support.brokers import free_port
 
 STOP = json.dumps({"hook_event_name": "Stop", "session_id": "c", "last_assistant_message": "done"})

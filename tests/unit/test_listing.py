@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from baton import jobs as jobs_module
 from baton.config import Settings
-from baton.jobs import open_jobs
-from baton.model import Status
-from baton.registry.listing import JobFilter
+from baton.core.job import Status
+from baton.jobs import verbs as jobs_module
+from baton.jobs.verbs import open_jobs
+from baton.registry.query import JobFilter
 
 
 @pytest.fixture

@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from baton.errors import InvalidRecord, InvalidValue
-from baton.model import HIDDEN, Job, new_job, new_token
+from baton.core.errors import InvalidRecord, InvalidValue
+from baton.core.job import HIDDEN, Job, new_job, new_token
 
 SEED_RECORD = {
     "schema_version": 1,

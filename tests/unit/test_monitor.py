@@ -8,13 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from baton import monitor as monitor_module
-from baton.clock import SystemClock, lease_expired
 from baton.config import Settings
-from baton.jobs import open_jobs
-from baton.model import new_job
-from baton.monitor import Monitor
-from baton.own_queue import is_own_queue, own_queue, submitter_is_gone
+from baton.core.clock import SystemClock, lease_expired
+from baton.core.job import new_job
+from baton.delegation import monitor as monitor_module
+from baton.delegation.monitor import Monitor
+from baton.delegation.own_queue import is_own_queue, own_queue, submitter_is_gone
+from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from support.brokers import free_port
 from support.waiting import until

@@ -7,10 +7,10 @@ import time
 import pytest
 
 from baton.config import Settings
-from baton.errors import RegistryUnavailable
-from baton.jobs import open_jobs
-from baton.mqtt import subscriber
-from baton.mqtt.subscriber import Subscription
+from baton.core.errors import RegistryUnavailable
+from baton.jobs.verbs import open_jobs
+from baton.transport import subscription as subscriber
+from baton.transport.subscription import Subscription
 from support.brokers import free_port
 
 

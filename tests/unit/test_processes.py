@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from baton.processes import MARKER, Process, end_processes, marked_processes, started_at
+from baton.sessions.processes import MARKER, Process, end_processes, marked_processes, started_at
 from support.waiting import until
 
 
@@ -86,7 +86,7 @@ def test_one_that_is_just_becoming_another_program_is_found(children, tmp_path):
 
 def test_we_are_never_among_them(monkeypatch, tmp_path):
     session = os.urandom(8).hex()
-    code = f"from baton.processes import marked_processes; print(len(marked_processes({session!r})))"
+    code = f"from baton.sessions.processes import marked_processes; print(len(marked_processes({session!r})))"
     done = subprocess.run(
         [sys.executable, "-c", code], env=os.environ | {MARKER: session}, capture_output=True, text=True, check=True
     )
@@ -126,7 +126,7 @@ def test_one_that_is_stopped_hears_it(children):
 
 
 def test_another_one_of_that_number_is_left_alone(children, monkeypatch):
-    monkeypatch.setattr("baton.processes._GIVE_UP_SEC", 0.3)
+    monkeypatch.setattr("baton.sessions.processes._GIVE_UP_SEC", 0.3)
     process = children("sleep", "600")
     other = seen(process).replace(started=1)
     assert end_processes(lambda: [other], grace_sec=0) == [other], "it gives up in the end"

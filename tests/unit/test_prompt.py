@@ -10,7 +10,7 @@ import pytest
 from baton.cli.jobs import run as jobs
 from baton.cli.session import run as session
 from baton.cli.submit import run as submit
-from baton.errors import InvalidValue
+from baton.core.errors import InvalidValue
 from support.brokers import free_port
 
 SUBMIT = ("--agent-session", "q", "--detach")

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.redact import Redactor, shorten
+from baton.core.redact import Redactor, shorten
 
 ENV = {
     "HOME": "/home/kim", "PATH": "/usr/bin:/bin", "ANTHROPIC_API_KEY": "abc-env-secret-1", "DB_PASSWORD": "correct horse",

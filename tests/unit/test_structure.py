@@ -16,13 +16,11 @@ import baton
 ROOT = os.path.dirname(baton.__file__)
 DOCS = Path(__file__).parents[2] / "docs"
 
-# A module imports only from those before it in this list.
+# A package imports only from those before it in this list.
 ORDER = [
-    "baton", "baton.errors", "baton.digest", "baton.clock", "baton.model", "baton.lifecycle", "baton.redact",
-    "baton.config", "baton.fsio", "baton.seal", "baton.postgres", "baton.wire", "baton.registry", "baton.audit",
-    "baton.jobs", "baton.verification", "baton.broker", "baton.mqtt", "baton.processes", "baton.own_queue", "baton.tmux",
-    "baton.manifest",    "baton.directory", "baton.agents", "baton.sessions", "baton.monitor", "baton.reconciler",
-    "baton.delegate", "baton.worker", "baton.api", "baton.cli", "baton.__main__",
+    "baton", "baton.core", "baton.config", "baton.storage", "baton.wire", "baton.registry", "baton.history", "baton.jobs",
+    "baton.broker", "baton.transport", "baton.live_agents", "baton.adapters", "baton.sessions", "baton.delegation",
+    "baton.live_agent_api", "baton.api", "baton.cli", "baton.__main__",
 ]  # fmt: skip
 # `baton` itself only passes on names, when they are asked for.
 LAZY = {"baton"}
@@ -68,6 +66,21 @@ def test_imports_go_one_way(name, path):
             assert place(imported) <= place(name), f"{name} imports {imported}"
 
 
+def test_few_modules_stand_beside_the_packages():
+    beside = [entry.name for entry in os.scandir(ROOT) if entry.is_file() and not entry.name.startswith(".")]
+    assert len(beside) <= 8, sorted(beside)
+
+
+@pytest.mark.parametrize(
+    "package", sorted(name for name in ORDER if os.path.isdir(os.path.join(ROOT, name.removeprefix("baton."))))
+)
+def test_a_package_says_what_it_is_for(package):
+    with open(os.path.join(ROOT, package.removeprefix("baton."), "__init__.py")) as file:
+        assert len((ast.get_docstring(ast.parse(file.read())) or "").splitlines()) >= 3, (
+            f"{package}: purpose and limits"
+        )
+
+
 def loaded_by(*arguments, folder):
     """Modules that a command loads beyond what the interpreter loads by itself."""
     code = (
@@ -101,7 +114,7 @@ def test_the_quick_verbs_load_nothing_heavy(tmp_path):
 def test_reading_loads_no_audit_log(tmp_path):
     _, job = loaded_by("register", "x", folder=tmp_path)
     for verb in (["get", job], ["status", job]):
-        assert "baton.audit" not in loaded_by(*verb, folder=tmp_path)[0]
+        assert "baton.history.log" not in loaded_by(*verb, folder=tmp_path)[0]
 
 
 def test_every_public_name_is_there_and_documented():

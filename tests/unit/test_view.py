@@ -7,8 +7,8 @@ import io
 import pytest
 from rich.console import Console
 
-from baton.cli.view import LiveTable
-from baton.model import new_job
+from baton.cli.progress_view import LiveTable
+from baton.core.job import new_job
 
 
 @pytest.mark.parametrize("width", [20, 31, 40, 60, 80, 100, 150])

@@ -8,12 +8,13 @@ from random import Random
 
 import pytest
 
-from baton import lifecycle
 from baton.config import Settings
-from baton.errors import Rejected
-from baton.model import EventName, Job, Status, StoredEvent, new_job
-from baton.mqtt import subscriber, watch
-from baton.mqtt.subscriber import Subscription
+from baton.core import lifecycle
+from baton.core.errors import Rejected
+from baton.core.job import EventName, Job, Status, StoredEvent, new_job
+from baton.transport import job_cursor as watch
+from baton.transport import subscription as subscriber
+from baton.transport.subscription import Subscription
 from baton.wire.parse import parse_event
 from baton.wire.payload import signed_event
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from baton import worker as worker_module
 from baton.config import Settings
-from baton.errors import AgentUnusable, RegistryUnavailable
-from baton.jobs import open_jobs
-from baton.model import EventName
-from baton.mqtt.publisher import record
-from baton.worker import Worker
+from baton.core.errors import AgentUnusable, RegistryUnavailable
+from baton.core.job import EventName
+from baton.delegation import worker as worker_module
+from baton.delegation.worker import Worker
+from baton.jobs.verbs import open_jobs
+from baton.transport.publish import record
 
 
 @pytest.fixture

@@ -1,1 +1,3 @@
-"""Brokers: the local one that starts by itself, and the configuration of a production one."""
+"""Run the user's local broker and write the configuration of a production broker.
+
+It sends and receives no events: that is the task of transport."""

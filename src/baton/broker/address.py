@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import _socket
 
-from baton.errors import BrokerUnavailable
-from baton.model import Value
+from baton.core.errors import BrokerUnavailable
+from baton.core.job import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from baton.config import Settings
-    from baton.model import Job
+    from baton.core.job import Job
 
 
 class Address(Value):

@@ -19,9 +19,9 @@ import json
 import os
 import time
 
-from baton.errors import BrokerUnavailable, InvalidValue
-from baton.fsio import FileLock, make_private_dir, open_private, read_file, remove_file, replace_file
-from baton.model import Value, new_token
+from baton.core.errors import BrokerUnavailable, InvalidValue
+from baton.core.job import Value, new_token
+from baton.storage.files import FileLock, make_private_dir, open_private, read_file, remove_file, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,9 +15,9 @@ import re
 import shlex
 from datetime import UTC, datetime, timedelta
 
-from baton.errors import InvalidValue, MissingExtra
-from baton.fsio import make_private_dir, open_private, read_file, replace_file
-from baton.model import new_token
+from baton.core.errors import InvalidValue, MissingExtra
+from baton.core.job import new_token
+from baton.storage.files import make_private_dir, open_private, read_file, replace_file
 
 try:
     from cryptography import x509

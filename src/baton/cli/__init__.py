@@ -1,1 +1,3 @@
-"""The command line: what people and agents type."""
+"""Parse the command line, call a service and print the result: one module for each noun.
+
+No module here writes to a store."""

@@ -10,10 +10,10 @@ from baton.cli import live_agents
 from baton.cli.main import action_parser
 from baton.cli.output import json_text, on_terminal, one_line, parse_duration, say
 from baton.config import Settings
-from baton.directory import open_directory, ownership
-from baton.directory.names import Names, check_generation_id, derived_id
-from baton.directory.record import in_seconds
-from baton.errors import ControlRefused, InvalidValue, OwnershipLost
+from baton.core.errors import ControlRefused, InvalidValue, OwnershipLost
+from baton.live_agents import open_directory, ownership
+from baton.live_agents.names import Names, check_generation_id, derived_id
+from baton.live_agents.record import in_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from typing import Final
 
     from baton.cli.main import VerbAction
-    from baton.directory.adopt import LeftOver
-    from baton.directory.base import Directory
-    from baton.directory.record import AgentRecord
+    from baton.live_agents.contract import Directory
+    from baton.live_agents.record import AgentRecord
+    from baton.sessions.adopt import LeftOver
 
 
 def run(verb: str, arguments: Sequence[str]) -> int:
@@ -77,8 +77,8 @@ def _publish(options: argparse.Namespace, settings: Settings, directory: Directo
 
 
 def _publish_session(options: argparse.Namespace, settings: Settings, directory: Directory) -> AgentRecord:
-    from baton.directory.adopt import adopt
-    from baton.directory.record import new_generation_id
+    from baton.live_agents.record import new_generation_id
+    from baton.sessions.adopt import adopt
 
     names = Names(settings.agent_name_prefix)
     name = names.canonical(options.name)
@@ -99,9 +99,9 @@ def _publish_session(options: argparse.Namespace, settings: Settings, directory:
 
 def _described_record(options: argparse.Namespace, settings: Settings, directory: Directory) -> AgentRecord:
     """What a manifest says, after a look at whether it is still true."""
-    from baton.directory.control import control_target
-    from baton.directory.record import new_record
-    from baton.manifest import read_manifest
+    from baton.live_agents.record import new_record
+    from baton.sessions.live_agent_control import control_target
+    from baton.sessions.manifest import read_manifest
 
     names = Names(settings.agent_name_prefix)
     name = names.canonical(options.name)
@@ -156,7 +156,7 @@ def _remove_options(action: argparse.ArgumentParser) -> None:
 
 
 def _remove(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
-    from baton.directory.adopt import forget_adopted
+    from baton.sessions.adopt import forget_adopted
 
     agent_id = _owned_id(options, settings, directory)
     record = ownership.remove(directory, agent_id, options.generation)
@@ -213,8 +213,8 @@ def _cleanup_options(action: argparse.ArgumentParser) -> None:
 
 
 def _cleanup(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
-    from baton.directory.adopt import LeftOver
-    from baton.directory.cleanup import Action, cleanup
+    from baton.sessions.adopt import LeftOver
+    from baton.sessions.live_agent_cleanup import Action, cleanup
 
     shown, failed = [], False
     for each in cleanup(

@@ -6,11 +6,11 @@ from baton.cli.jobs import add_job, job_of
 from baton.cli.main import verb_parser
 from baton.cli.session import attach_to
 from baton.config import Settings
-from baton.errors import SessionGone
-from baton.jobs import open_jobs
-from baton.model import TERMINAL
+from baton.core.errors import SessionGone
+from baton.core.job import TERMINAL
+from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
-from baton.sessions.model import State
+from baton.sessions.session import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ import time
 from baton.broker.local import HOST, known_broker, log_path, running_broker, stop_broker
 from baton.cli.main import action_parser
 from baton.config import Settings
-from baton.errors import BrokerUnavailable, InvalidValue
-from baton.fsio import read_file
+from baton.core.errors import BrokerUnavailable, InvalidValue
+from baton.storage.files import read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def _check_options(action: argparse.ArgumentParser) -> None:
 
 def _check(options: argparse.Namespace, settings: Settings) -> int:
     from baton.broker.address import broker_address
-    from baton.mqtt.check import check_broker, check_role
+    from baton.transport.check import check_broker, check_role
 
     def address(role: str) -> Address:
         own = Settings(vars(options), _environment_of(options.set, role)) if options.set else settings

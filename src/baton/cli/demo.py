@@ -9,29 +9,29 @@ import tempfile
 import time
 from functools import partial
 
-from baton.audit import iter_logged_events, verify_log
 from baton.broker.local import stop_broker
 from baton.cli.logs import readable
 from baton.cli.main import verb_parser
 from baton.cli.output import on_terminal, say
-from baton.cli.view import Lines, LiveTable
+from baton.cli.progress_view import Lines, LiveTable
 from baton.config import Settings
-from baton.delegate import Delegation, order
-from baton.errors import BatonError, TmuxUnavailable
-from baton.fsio import replace_file
-from baton.jobs import open_jobs
-from baton.processes import end_processes
+from baton.core.errors import BatonError, TmuxUnavailable
+from baton.delegation.submit import Delegation, order
+from baton.history.log import iter_logged_events, verify_log
+from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
+from baton.sessions.processes import end_processes
 from baton.sessions.stop import all_processes
-from baton.tmux import Tmux
+from baton.sessions.tmux import Tmux
+from baton.storage.files import replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Final
 
-    from baton.jobs import Jobs
-    from baton.model import Job
+    from baton.core.job import Job
+    from baton.jobs.verbs import Jobs
 
 # What each of the three agents does, and how its job must end.
 _ORDERS: Final = (

@@ -11,32 +11,32 @@ import sys
 import time
 from importlib.util import find_spec
 
-from baton.agents import agent_names, find_agent
-from baton.audit import verify_log
+from baton.adapters import agent_names, find_agent
 from baton.broker.local import known_broker
 from baton.cli.main import verb_parser
 from baton.cli.output import counted, one_line
-from baton.clock import format_time, parse_time
 from baton.config import Settings, hide_password
-from baton.directory import open_directory
-from baton.directory.base import State as EntryState
-from baton.errors import BatonError, TmuxUnavailable
-from baton.fsio import network_fs_kind, try_lock
-from baton.jobs import open_jobs
-from baton.monitor import monitor_lock
-from baton.processes import started_at
+from baton.core.clock import format_time, parse_time
+from baton.core.errors import BatonError, TmuxUnavailable
+from baton.delegation.monitor import monitor_lock
+from baton.history.log import verify_log
+from baton.jobs.verbs import open_jobs
+from baton.live_agents import open_directory
+from baton.live_agents.contract import State as EntryState
 from baton.registry import other_registry_here, registry_url
 from baton.registry.sqlite import LEAST_SQLITE
 from baton.sessions.inventory import Inventory
-from baton.sessions.model import State
-from baton.tmux import Tmux
+from baton.sessions.processes import started_at
+from baton.sessions.session import State
+from baton.sessions.tmux import Tmux
+from baton.storage.files import network_fs_kind, try_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from typing import Final
 
-    from baton.sessions.model import Session
+    from baton.sessions.session import Session
 
     Finding = tuple[str, str, str]  # ok | warning | broken, what, how it is or what to do
 

@@ -10,16 +10,16 @@ from baton.cli.main import verb_parser
 from baton.cli.output import json_text, limit
 from baton.cli.prompt import read_text
 from baton.config import Settings
-from baton.errors import InvalidValue, NothingPending, UsageError
-from baton.jobs import open_jobs
+from baton.core.errors import InvalidValue, NothingPending, UsageError
+from baton.jobs.verbs import open_jobs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from baton.jobs import Jobs
-    from baton.model import Job
+    from baton.core.job import Job
+    from baton.jobs.verbs import Jobs
 
 _POLL_SEC = 0.2
 
@@ -101,7 +101,7 @@ def _register(options: argparse.Namespace, settings: Settings) -> int:
         raise InvalidValue("--validate", "must not be empty")
     literal = options.prompt is not None
     prompt = options.prompt if literal else read_text("prompt", options.text, file=options.prompt_file)
-    from baton.agents import allowed_silence
+    from baton.adapters import allowed_silence
     from baton.broker.address import broker_record
 
     with open_jobs(settings) as jobs:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import time
 
 from baton.cli.output import json_text, limit, one_line, print_table, say
-from baton.directory.base import State
-from baton.directory.names import Names
-from baton.directory.resolve import resolve
-from baton.errors import BatonError, InvalidValue, RegistryUnavailable
+from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable
+from baton.live_agents.contract import State
+from baton.live_agents.names import Names
+from baton.live_agents.resolve import resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
     from baton.config import Settings
-    from baton.directory.base import Directory, Entry
-    from baton.directory.record import AgentRecord
-    from baton.directory.resolve import Resolution
+    from baton.live_agents.contract import Directory, Entry
+    from baton.live_agents.record import AgentRecord
+    from baton.live_agents.resolve import Resolution
 
 _OK: Final = "ok"
 _COLOURS: Final = {"fresh": "green", "expired": "yellow"}
@@ -73,7 +73,7 @@ def _control(options: argparse.Namespace, settings: Settings, record: AgentRecor
 
 
 def _target(options: argparse.Namespace, settings: Settings, record: AgentRecord) -> None:
-    from baton.directory.control import control_target
+    from baton.sessions.live_agent_control import control_target
 
     control_target(
         record,

@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import os
 
-from baton import audit
 from baton.cli.jobs import add_job, job_of
 from baton.cli.main import verb_parser
 from baton.cli.output import STATUS_COLOURS, counted, json_text, on_terminal, one_line, print_table, say
 from baton.config import Settings
-from baton.errors import AuditDamaged, BatonError, InvalidValue, UsageError
-from baton.jobs import open_jobs
-from baton.model import check_job_id
+from baton.core.errors import AuditDamaged, BatonError, InvalidValue, UsageError
+from baton.core.job import check_job_id
+from baton.history import log as audit
+from baton.jobs.verbs import open_jobs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

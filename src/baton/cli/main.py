@@ -7,7 +7,7 @@ import io
 import os
 import sys
 
-from baton.errors import BatonError
+from baton.core.errors import BatonError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ VERBS: Final = {
     "worker": ("worker", "keep taking jobs of a queue, each in a session of its own"),
     "monitor": ("monitor", "notice what died, was forgotten or takes too long, and put it right"),
     "register": ("jobs", "hand in a piece of work; prints its id"),
-    "list": ("listing", "show jobs, newest first"),
+    "list": ("list", "show jobs, newest first"),
     "get": ("jobs", "print one job as JSON"),
     "status": ("jobs", "print or set the status of a job"),
     "pick": ("jobs", "claim the next pending job of a session; prints its id"),

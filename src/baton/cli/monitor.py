@@ -9,11 +9,11 @@ import time
 from baton.cli.main import verb_parser
 from baton.cli.output import json_text, say
 from baton.config import Settings
-from baton.errors import InvalidValue
-from baton.fsio import make_home, try_lock
-from baton.jobs import open_jobs
-from baton.monitor import Monitor, monitor_lock
+from baton.core.errors import InvalidValue
+from baton.delegation.monitor import Monitor, monitor_lock
+from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
+from baton.storage.files import make_home, try_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ import re
 import sys
 from argparse import ArgumentTypeError
 
-from baton.errors import InvalidValue
+from baton.core.errors import InvalidValue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from baton.errors import InvalidValue
+from baton.core.errors import InvalidValue
 
 
 def read_text(field: str, typed: str | None, *, file: str | None = None) -> str:

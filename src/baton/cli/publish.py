@@ -10,9 +10,9 @@ from baton.cli.jobs import add_job, job_of
 from baton.cli.main import verb_parser
 from baton.cli.output import one_line
 from baton.config import Settings
-from baton.errors import BrokerUnavailable, InvalidValue, UsageError
-from baton.jobs import open_jobs
-from baton.mqtt.publisher import TRIES, publish_event
+from baton.core.errors import BrokerUnavailable, InvalidValue, UsageError
+from baton.jobs.verbs import open_jobs
+from baton.transport.publish import TRIES, publish_event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,9 +10,9 @@ import time
 from baton.cli.main import action_parser
 from baton.cli.output import counted, parse_duration, say
 from baton.config import Settings
-from baton.errors import InvalidValue
-from baton.jobs import open_jobs
-from baton.model import Status
+from baton.core.errors import InvalidValue
+from baton.core.job import Status
+from baton.jobs.verbs import open_jobs
 from baton.registry import DATABASE, open_registry, open_url, other_registry_here
 
 TYPE_CHECKING = False

@@ -7,20 +7,20 @@ import signal
 import sys
 import time
 
-from baton.agents import find_agent
-from baton.agents.base import Mode
+from baton.adapters import find_agent
+from baton.adapters.contract import Mode
 from baton.cli.main import action_parser
 from baton.cli.output import ago, counted, json_text, on_terminal, one_line, parse_duration, print_table, say
 from baton.cli.prompt import read_text
-from baton.clock import parse_time
 from baton.config import Settings
-from baton.errors import InvalidValue, SessionGone, UsageError
-from baton.fsio import read_file
-from baton.jobs import open_jobs
+from baton.core.clock import parse_time
+from baton.core.errors import InvalidValue, SessionGone, UsageError
+from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import LAST_SCREEN
-from baton.sessions.model import State
-from baton.tmux import NoServer, Tmux
+from baton.sessions.session import State
+from baton.sessions.tmux import NoServer, Tmux
+from baton.storage.files import read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from typing import Any, Final, NoReturn
 
     from baton.cli.main import VerbAction
-    from baton.sessions.model import Session
-    from baton.tmux import Pane
+    from baton.sessions.session import Session
+    from baton.sessions.tmux import Pane
 
 _COLOURS: Final = {State.RUNNING: "green", State.STOPPED: "yellow"}
 

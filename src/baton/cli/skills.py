@@ -9,9 +9,9 @@ from typing import NamedTuple
 from baton import __version__
 from baton.cli.main import action_parser
 from baton.cli.output import counted, json_text, print_table, say
-from baton.digest import sha256
-from baton.errors import BatonError, UsageError
-from baton.fsio import outside, read_file
+from baton.core.errors import BatonError, UsageError
+from baton.core.hashing import sha256
+from baton.storage.files import outside, read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

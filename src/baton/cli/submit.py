@@ -7,19 +7,19 @@ import os
 import signal
 import sys
 
-from baton.agents import find_agent
+from baton.adapters import find_agent
 from baton.cli.jobs import add_job, job_of
 from baton.cli.main import INTERRUPTED, verb_parser
 from baton.cli.output import counted, json_text, limit, on_terminal, say
+from baton.cli.progress_view import Lines, LiveTable
 from baton.cli.prompt import read_text
-from baton.cli.view import Lines, LiveTable
 from baton.config import Settings
-from baton.delegate import Delegation, Order, order, register_orders, start_session
-from baton.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
-from baton.jobs import open_jobs
-from baton.own_queue import is_own_queue
-from baton.processes import started_at
+from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
+from baton.delegation.own_queue import is_own_queue
+from baton.delegation.submit import Delegation, Order, order, register_orders, start_session
+from baton.jobs.verbs import open_jobs
 from baton.registry import registry_url
+from baton.sessions.processes import started_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any
 
-    from baton.jobs import Jobs
+    from baton.jobs.verbs import Jobs
 
 CANCELLED = 4
 _EPILOG = (
@@ -163,7 +163,7 @@ def _batch_order(settings: Settings, common: dict[str, Any], number: int, line: 
 
 def _session_label(options: argparse.Namespace, settings: Settings) -> str:
     from baton.sessions.inventory import Inventory
-    from baton.sessions.model import State, job_label
+    from baton.sessions.session import State, job_label
 
     session = Inventory(settings).get(options.session)
     if session.state is not State.RUNNING or session.made_for is not None:
@@ -178,12 +178,12 @@ def _session_label(options: argparse.Namespace, settings: Settings) -> str:
 
 def _agent_label(options: argparse.Namespace, settings: Settings) -> tuple[Settings, str]:
     """The queue of a live agent, and the settings that lead to it: its registry may be another folder's."""
-    from baton.directory import open_directory
-    from baton.directory.control import control_target
-    from baton.directory.names import Names
-    from baton.directory.resolve import resolve
+    from baton.live_agents import open_directory
+    from baton.live_agents.names import Names
+    from baton.live_agents.resolve import resolve
     from baton.registry import open_registry
-    from baton.sessions.model import job_label
+    from baton.sessions.live_agent_control import control_target
+    from baton.sessions.session import job_label
 
     directory = open_directory(settings)
     try:

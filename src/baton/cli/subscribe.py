@@ -11,9 +11,9 @@ import threading
 from baton.cli.main import verb_parser
 from baton.cli.output import STATUS_COLOURS, json_text, limit, on_terminal, one_line, say
 from baton.config import Settings
-from baton.errors import UsageError
-from baton.jobs import open_jobs
-from baton.mqtt.subscriber import Subscription
+from baton.core.errors import UsageError
+from baton.jobs.verbs import open_jobs
+from baton.transport.subscription import Subscription
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

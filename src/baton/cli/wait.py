@@ -6,11 +6,11 @@ from baton.cli.main import verb_parser
 from baton.cli.output import json_text, one_line, say
 from baton.cli.subscribe import listening_options
 from baton.config import Settings
-from baton.errors import JobNotFound, UsageError
-from baton.jobs import open_jobs
-from baton.model import Status
-from baton.mqtt.subscriber import Subscription
-from baton.reconciler import Reconciler
+from baton.core.errors import JobNotFound, UsageError
+from baton.core.job import Status
+from baton.delegation.background_monitor import Reconciler
+from baton.jobs.verbs import open_jobs
+from baton.transport.subscription import Subscription
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ import signal
 from baton.cli.main import verb_parser
 from baton.cli.output import one_line, say
 from baton.config import Settings
-from baton.errors import InvalidValue
-from baton.jobs import open_jobs
+from baton.core.errors import InvalidValue
+from baton.delegation.worker import Worker
+from baton.jobs.verbs import open_jobs
 from baton.sessions.launch import usable_agent
-from baton.tmux import Tmux
-from baton.worker import Worker
+from baton.sessions.tmux import Tmux
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -1,19 +1,21 @@
-"""Where jobs are kept: one protocol (`base`), three backends, chosen by url."""
+"""Store jobs and their events: one contract (`contract`), three backends, chosen by url.
+
+The registry decides every change of a job, in one transaction. It does not know the wire or the history."""
 
 from __future__ import annotations
 
 import os
 
 from baton.config import hide_password
-from baton.errors import InvalidValue
-from baton.fsio import refuse_network_fs
+from baton.core.errors import InvalidValue
 from baton.registry.moved import moved_to
+from baton.storage.files import refuse_network_fs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from baton.clock import Clock
     from baton.config import Settings
-    from baton.registry.base import Registry
+    from baton.core.clock import Clock
+    from baton.registry.contract import Registry
 
 DATABASE = "registry.db"
 

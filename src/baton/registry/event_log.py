@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import os
 
-from baton.fsio import fsync_dir, last_line, open_private, overwrite_from, read_file, replace_file
-from baton.model import EventName, StoredEvent
+from baton.core.job import EventName, StoredEvent
+from baton.storage.files import fsync_dir, last_line, open_private, overwrite_from, read_file, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
     from typing import Any
 
-    from baton.model import Job
+    from baton.core.job import Job
 
 
 class EventLog:

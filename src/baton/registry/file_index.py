@@ -6,15 +6,15 @@ import os
 import re
 import zlib
 
-from baton.clock import parse_time
-from baton.fsio import make_private_dir, open_private, remove_file
-from baton.model import Status
+from baton.core.clock import parse_time
+from baton.core.job import Status
+from baton.storage.files import make_private_dir, open_private, remove_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from baton.model import Job
+    from baton.core.job import Job
 
 
 class Index:

@@ -22,10 +22,18 @@ import os
 import re
 from contextlib import contextmanager
 
-from baton import lifecycle
-from baton.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
-from baton.errors import InvalidRecord, InvalidValue, JobNotFound, RegistryUnavailable
-from baton.fsio import (
+from baton.core import lifecycle
+from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
+from baton.core.errors import InvalidRecord, InvalidValue, JobNotFound, RegistryUnavailable
+from baton.core.job import EventName, Job, Status, StoredEvent, check_job_id, check_label, new_token, with_new_id
+from baton.registry.event_log import EventLog
+from baton.registry.file_index import Index
+from baton.registry.moved import mark_moved, refuse_moved
+from baton.registry.query import JobFilter, cursor, parse_cursor
+from baton.registry.results import Change, Entry, Page, Recorded
+from baton.registry.statement import stated
+from baton.storage.boot_stamp import Seal
+from baton.storage.files import (
     FileLock,
     exists,
     fsync_dir,
@@ -35,23 +43,15 @@ from baton.fsio import (
     remove_file,
     replace_file,
 )
-from baton.model import EventName, Job, Status, StoredEvent, check_job_id, check_label, new_token, with_new_id
-from baton.registry.event_log import EventLog
-from baton.registry.file_index import Index
-from baton.registry.listing import JobFilter, cursor, parse_cursor
-from baton.registry.moved import mark_moved, refuse_moved
-from baton.registry.results import Change, Entry, Page, Recorded
-from baton.registry.statement import stated
-from baton.seal import Seal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any, Final
 
-    from baton.clock import Clock
-    from baton.model import Broker
-    from baton.registry.base import Registry
+    from baton.core.clock import Clock
+    from baton.core.job import Broker
+    from baton.registry.contract import Registry
 
 _RECORD: Final = re.compile(r"([0-9a-f]{8,32})\.json", re.ASCII)
 _TEMPORARY: Final = re.compile(r"\.[0-9a-z_.]+\.[0-9a-f]{8}\.tmp", re.ASCII)

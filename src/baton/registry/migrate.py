@@ -11,12 +11,12 @@ from contextlib import nullcontext
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
-from baton.errors import InvalidRecord, MigrationFailed
+from baton.core.errors import InvalidRecord, MigrationFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from baton.registry.base import Registry
+    from baton.registry.contract import Registry
     from baton.registry.results import Entry
 
 

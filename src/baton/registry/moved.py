@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 
 from baton.config import hide_password
-from baton.errors import RegistryUnavailable
-from baton.fsio import read_file, replace_file
+from baton.core.errors import RegistryUnavailable
+from baton.storage.files import read_file, replace_file
 
 _NOTE = ".moved"
 _LOCAL = ("sqlite", "file")

@@ -7,20 +7,20 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
-from baton.errors import MigrationFailed
-from baton.postgres import Database, server_now_ns
+from baton.core.errors import MigrationFailed
 from baton.registry.rows import COLUMNS, jobs_that_fit
 from baton.registry.sql import SqlRegistry
+from baton.storage.postgres import Database, server_now_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from baton.clock import Clock
-    from baton.model import Job
-    from baton.postgres import Connection
-    from baton.registry.base import Registry
+    from baton.core.clock import Clock
+    from baton.core.job import Job
+    from baton.registry.contract import Registry
     from baton.registry.rows import Row
     from baton.registry.sql import Transaction
+    from baton.storage.postgres import Connection
 
 SCHEMA: Final = 1
 _TABLES: Final = """

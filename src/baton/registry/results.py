@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from baton.model import Value
+from baton.core.job import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from baton.errors import InvalidRecord
-    from baton.model import Job, StoredEvent
+    from baton.core.errors import InvalidRecord
+    from baton.core.job import Job, StoredEvent
 
 
 class Change(Value):

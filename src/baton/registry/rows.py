@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 
-from baton.clock import format_time, parse_time
-from baton.errors import InvalidRecord
-from baton.model import JOB_FIELDS, TIME_FIELDS, EventName, Job, StoredEvent
+from baton.core.clock import format_time, parse_time
+from baton.core.errors import InvalidRecord
+from baton.core.job import JOB_FIELDS, TIME_FIELDS, EventName, Job, StoredEvent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Any, Final
 
-    from baton.model import Broker
+    from baton.core.job import Broker
 
     Row = tuple[Any, ...]
 

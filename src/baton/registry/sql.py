@@ -9,10 +9,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from itertools import islice
 
-from baton import lifecycle
-from baton.clock import SystemClock, format_time, parse_time
-from baton.errors import InvalidRecord, InvalidValue, JobNotFound, RegistryBusy
-from baton.model import (
+from baton.core import lifecycle
+from baton.core.clock import SystemClock, format_time, parse_time
+from baton.core.errors import InvalidRecord, InvalidValue, JobNotFound, RegistryBusy
+from baton.core.job import (
     TERMINAL,
     EventName,
     Job,
@@ -23,7 +23,7 @@ from baton.model import (
     new_token,
     with_new_id,
 )
-from baton.registry.listing import cursor, parse_cursor
+from baton.registry.query import cursor, parse_cursor
 from baton.registry.results import Change, Entry, Page, Recorded
 from baton.registry.rows import (
     COLUMNS,
@@ -44,9 +44,9 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Any, Final, Protocol
 
-    from baton.clock import Clock
-    from baton.model import Broker
-    from baton.registry.listing import JobFilter
+    from baton.core.clock import Clock
+    from baton.core.job import Broker
+    from baton.registry.query import JobFilter
     from baton.registry.rows import Row
 
     class Transaction(Protocol):

@@ -12,21 +12,21 @@ import sqlite3
 from _weakrefset import WeakSet
 from contextlib import contextmanager
 
-from baton.clock import lease_expired, lease_mark
-from baton.errors import NewerSchema, RegistryBusy, RegistryUnavailable
-from baton.fsio import FileLock, exists, fsync_dir, make_private_dir, make_store_dir, open_private, remove_file
+from baton.core.clock import lease_expired, lease_mark
+from baton.core.errors import NewerSchema, RegistryBusy, RegistryUnavailable
 from baton.registry.moved import mark_moved, moved_to, refuse_moved
 from baton.registry.rows import COLUMNS, jobs_that_fit
 from baton.registry.sql import SqlRegistry
+from baton.storage.files import FileLock, exists, fsync_dir, make_private_dir, make_store_dir, open_private, remove_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
     from typing import Any, Final
 
-    from baton.clock import Clock
-    from baton.model import Job
-    from baton.registry.base import Registry
+    from baton.core.clock import Clock
+    from baton.core.job import Job
+    from baton.registry.contract import Registry
     from baton.registry.rows import Row
     from baton.registry.sql import Transaction
 

@@ -6,7 +6,7 @@ import os
 import shutil
 import time
 
-from baton.fsio import fsync_dir, make_private_dir
+from baton.storage.files import fsync_dir, make_private_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

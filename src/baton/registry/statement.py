@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from baton import lifecycle
-from baton.model import Status, new_token
+from baton.core import lifecycle
+from baton.core.job import Status, new_token
 from baton.registry.results import Recorded
 
 TYPE_CHECKING = False
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from baton.model import EventName, Job
+    from baton.core.job import EventName, Job
 
 
 def stated(

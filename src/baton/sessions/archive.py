@@ -10,14 +10,14 @@ import os
 import re
 import time
 
-from baton.digest import sha256
-from baton.fsio import FileLock, fsync_dir, read_file, replace_file
+from baton.core.hashing import sha256
+from baton.storage.files import FileLock, fsync_dir, read_file, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final
 
-    from baton.sessions.model import Session
+    from baton.sessions.session import Session
 
 _HEADER: Final = b"# Sessions that have ended. An archive: `baton session list` shows what is running.\n"
 _SEAL: Final = b"# As baton wrote it, if this is the SHA-256 of what stands above: "

@@ -5,20 +5,20 @@ from __future__ import annotations
 
 import time
 
-from baton.clock import format_time
-from baton.directory import open_directory, ownership
-from baton.errors import BatonError, EventRefused, IllegalTransition, SessionNotFound, StaleAttempt
-from baton.model import TERMINAL, EventName, Status
-from baton.mqtt.publisher import record, send_unsent
-from baton.sessions.model import State
+from baton.core.clock import format_time
+from baton.core.errors import BatonError, EventRefused, IllegalTransition, SessionNotFound, StaleAttempt
+from baton.core.job import TERMINAL, EventName, Status
+from baton.live_agents import open_directory, ownership
+from baton.sessions.session import State
+from baton.transport.publish import record, send_unsent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from baton.config import Settings
-    from baton.jobs import Jobs
-    from baton.model import Job
+    from baton.core.job import Job
+    from baton.jobs.verbs import Jobs
     from baton.sessions.inventory import Inventory
-    from baton.sessions.model import Session
+    from baton.sessions.session import Session
 
 
 # In the data of an error that its agent did not say: it may still be at work.

@@ -7,26 +7,26 @@ import json
 import os
 import time
 
-from baton.agents import find_agent
-from baton.errors import BatonError, NotVerified
-from baton.fsio import open_private, replace_file, write_all
-from baton.jobs import open_jobs
-from baton.model import TERMINAL
-from baton.mqtt.publisher import publish_event
-from baton.processes import MARKER
+from baton.adapters import find_agent
+from baton.core.errors import BatonError, NotVerified
+from baton.core.job import TERMINAL
+from baton.jobs.verbs import open_jobs
 from baton.sessions.instructions import mark
 from baton.sessions.inventory import Inventory
+from baton.sessions.processes import MARKER
+from baton.storage.files import open_private, replace_file, write_all
+from baton.transport.publish import publish_event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Final
 
-    from baton.agents.base import Agent, Said
+    from baton.adapters.contract import Agent, Said
     from baton.config import Settings
-    from baton.jobs import Jobs
-    from baton.model import Job
-    from baton.sessions.model import Session
+    from baton.core.job import Job
+    from baton.jobs.verbs import Jobs
+    from baton.sessions.session import Session
 
 _PROGRESS_EVERY_SEC: Final = 5.0
 _REFUSALS: Final = 3

@@ -8,8 +8,8 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from baton.agents.base import Agent
-    from baton.model import Job
+    from baton.adapters.contract import Agent
+    from baton.core.job import Job
 
 
 def job_prompt(agent: Agent, job: Job) -> str:

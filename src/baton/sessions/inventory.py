@@ -7,10 +7,10 @@ import os
 import sqlite3
 from contextlib import closing, contextmanager
 
-from baton.errors import NameInUse, RegistryUnavailable, SessionNotFound
-from baton.fsio import FileLock, make_home, open_private, refuse_network_fs
+from baton.core.errors import NameInUse, RegistryUnavailable, SessionNotFound
 from baton.sessions.archive import Archive
-from baton.sessions.model import Session, State
+from baton.sessions.session import Session, State
+from baton.storage.files import FileLock, make_home, open_private, refuse_network_fs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

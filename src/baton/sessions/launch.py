@@ -7,32 +7,32 @@ import os
 import sys
 import time
 
-from baton.agents import find_agent
-from baton.agents.base import Mode, Task
-from baton.clock import format_time
-from baton.directory import open_directory, ownership
-from baton.directory.names import Names, derived_id
-from baton.directory.record import new_generation_id, new_record
-from baton.errors import AgentUnusable, InvalidValue, RunnerDied, TmuxUnavailable
-from baton.fsio import make_private_dir, read_file, remove_file, replace_file
-from baton.jobs import open_jobs
-from baton.manifest import Manifest
-from baton.model import Value
-from baton.processes import started_at
-from baton.sessions import handover
+from baton.adapters import find_agent
+from baton.adapters.contract import Mode, Task
+from baton.core.clock import format_time
+from baton.core.errors import AgentUnusable, InvalidValue, RunnerDied, TmuxUnavailable
+from baton.core.job import Value
+from baton.jobs.verbs import open_jobs
+from baton.live_agents import open_directory, ownership
+from baton.live_agents.names import Names, derived_id
+from baton.live_agents.record import new_generation_id, new_record
+from baton.sessions import env_pipe as handover
 from baton.sessions.ending import forget_name
 from baton.sessions.instructions import job_prompt
-from baton.sessions.model import Session, State
-from baton.tmux import Tmux, check_session_name
+from baton.sessions.manifest import Manifest
+from baton.sessions.processes import started_at
+from baton.sessions.session import Session, State
+from baton.sessions.tmux import Tmux, check_session_name
+from baton.storage.files import make_private_dir, read_file, remove_file, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Final
 
-    from baton.agents.base import Agent
+    from baton.adapters.contract import Agent
     from baton.config import Settings
     from baton.sessions.inventory import Inventory
-    from baton.tmux import Pane
+    from baton.sessions.tmux import Pane
 
 LAUNCH: Final = "launch.json"
 BEGUN: Final = "begun.json"

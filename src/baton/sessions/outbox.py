@@ -5,15 +5,15 @@ from __future__ import annotations
 import queue
 import threading
 
-from baton.jobs import open_jobs
-from baton.mqtt.publisher import TROUBLE, send_unsent
+from baton.jobs.verbs import open_jobs
+from baton.transport.publish import TROUBLE, send_unsent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
     from baton.config import Settings
-    from baton.model import Job
+    from baton.core.job import Job
 
 _LAST_WORDS_SEC: Final = 8.0
 

@@ -8,12 +8,12 @@ from enum import StrEnum
 from itertools import islice
 from shutil import rmtree
 
-from baton.clock import parse_time
-from baton.errors import ManifestGone, ManifestInvalid
-from baton.manifest import read_manifest
-from baton.model import Value
-from baton.processes import started_at
-from baton.sessions.model import State
+from baton.core.clock import parse_time
+from baton.core.errors import ManifestGone, ManifestInvalid
+from baton.core.job import Value
+from baton.sessions.manifest import read_manifest
+from baton.sessions.processes import started_at
+from baton.sessions.session import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from typing import Final
 
     from baton.sessions.inventory import Inventory
-    from baton.sessions.model import Session
+    from baton.sessions.session import Session
 
 _BATCH: Final = 500
 _SESSION_ID: Final = re.compile(r"[0-9a-f]{16}")

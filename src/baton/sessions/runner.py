@@ -15,26 +15,24 @@ import sys
 import threading
 import time
 
-from baton.agents import find_agent
-from baton.agents.base import Mode
-from baton.clock import format_time
+from baton.adapters import find_agent
+from baton.adapters.contract import Mode
 from baton.config import Settings
-from baton.directory import open_directory, ownership
-from baton.errors import BatonError, EventRefused, IllegalTransition, NotVerified, OwnershipLost, StaleAttempt
-from baton.fsio import read_file, replace_file
-from baton.jobs import open_jobs
-from baton.model import TERMINAL, EventName, Status
-from baton.mqtt.publisher import record
-from baton.processes import end_processes, is_alive, marked_processes
-from baton.registry.listing import JobFilter
+from baton.core.clock import format_time
+from baton.core.errors import BatonError, EventRefused, IllegalTransition, NotVerified, OwnershipLost, StaleAttempt
+from baton.core.job import TERMINAL, EventName, Status
+from baton.jobs.verbs import open_jobs
+from baton.live_agents import open_directory, ownership
+from baton.registry.query import JobFilter
 from baton.sessions.ending import end_session
-from baton.sessions.handover import receive
+from baton.sessions.env_pipe import receive
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import BEGUN, LAST_SCREEN, LAUNCH, RUNNER_LOG, Plan, task_for
-from baton.sessions.model import State, job_label
 from baton.sessions.outbox import Outbox
-from baton.sessions.story import Story
+from baton.sessions.processes import end_processes, is_alive, marked_processes
+from baton.sessions.reporter import Story
+from baton.sessions.session import State, job_label
 from baton.sessions.terminal import (
     continue_if_suspended,
     give_terminal,
@@ -42,17 +40,19 @@ from baton.sessions.terminal import (
     take_terminal,
     without_flow_control,
 )
-from baton.tmux import Tmux
+from baton.sessions.tmux import Tmux
+from baton.storage.files import read_file, replace_file
+from baton.transport.publish import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Final
 
-    from baton.agents.base import Launch, Said
-    from baton.jobs import Jobs
-    from baton.model import Job
-    from baton.sessions.model import Session
+    from baton.adapters.contract import Launch, Said
+    from baton.core.job import Job
+    from baton.jobs.verbs import Jobs
+    from baton.sessions.session import Session
 
 _LOOK_SEC: Final = 1.0
 _PULSE_SEC: Final = 20.0

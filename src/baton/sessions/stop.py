@@ -5,23 +5,23 @@ from __future__ import annotations
 import time
 from enum import StrEnum
 
-from baton.agents import find_agent
-from baton.errors import AgentUnusable, BatonError, InvalidValue
-from baton.model import Status, Value
-from baton.processes import Process, end_processes, marked_processes, started_at, this_process
-from baton.sessions import handover
+from baton.adapters import find_agent
+from baton.core.errors import AgentUnusable, BatonError, InvalidValue
+from baton.core.job import Status, Value
+from baton.sessions import env_pipe as handover
 from baton.sessions.ending import end_session, fail_job
-from baton.sessions.model import State, session_name
-from baton.tmux import NoServer, Tmux
+from baton.sessions.processes import Process, end_processes, marked_processes, started_at, this_process
+from baton.sessions.session import State, session_name
+from baton.sessions.tmux import NoServer, Tmux
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Final
 
     from baton.config import Settings
-    from baton.jobs import Jobs
+    from baton.jobs.verbs import Jobs
     from baton.sessions.inventory import Inventory
-    from baton.sessions.model import Session
+    from baton.sessions.session import Session
 
 GRACE_SEC: Final = 10.0
 _RUNNER_SEC: Final = 15.0  # it still has to say what became of the job

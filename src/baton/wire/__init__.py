@@ -1,1 +1,3 @@
-"""Bytes and events, no I/O: the canonical form of a payload and its signature."""
+"""Turn events into bytes and back: canonical form, signature, strict parsing.
+
+It does no I/O and decides nothing about a job."""

@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import math
 
-from baton.clock import parse_time
-from baton.digest import same
-from baton.errors import InvalidValue, Rejected
-from baton.model import SCHEMA_VERSION, EventName, Value, check_job_id
+from baton.core.clock import parse_time
+from baton.core.errors import InvalidValue, Rejected
+from baton.core.hashing import same
+from baton.core.job import SCHEMA_VERSION, EventName, Value, check_job_id
 from baton.wire.canonical import MAX_INTEGER
 from baton.wire.payload import MAX_DETAIL_BYTES, MAX_PAYLOAD_BYTES, signature
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from baton.clock import format_time
-from baton.digest import hmac_sha256
-from baton.errors import InvalidValue, Rejected
-from baton.model import SCHEMA_VERSION, StoredEvent
+from baton.core.clock import format_time
+from baton.core.errors import InvalidValue, Rejected
+from baton.core.hashing import hmac_sha256
+from baton.core.job import SCHEMA_VERSION, StoredEvent
 from baton.wire.canonical import canonical, json_string
 
 TYPE_CHECKING = False
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from baton.model import EventName, Job
+    from baton.core.job import EventName, Job
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_DETAIL_BYTES = 4 * 1024

@@ -1,0 +1,141 @@
+"""Claude Code."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import time
+
+from baton.adapters.contract import Agent, Launch, Mode, json_object, one_argument, said, short
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Final
+
+    from baton.adapters.contract import Said, Task
+
+_SETTINGS: Final = "claude-settings.json"
+_HOOKS: Final = ("SessionStart", "PermissionRequest", "PostToolUse", "Stop", "StopFailure")
+_TRANSCRIPT_SEC: Final = 2.0  # it is written a moment after it was said
+_HOOK_TIMEOUT_SEC: Final = 900  # Stop runs the job's own validation
+
+
+class ClaudeCode(Agent):
+    name = "claude-code"
+    program = "claude"
+    install = "npm install -g @anthropic-ai/claude-code"
+    chooses_id = True
+    keeps_conversation = True
+
+    def launch(self, task: Task) -> Launch:
+        if task.yolo and os.geteuid() == 0 and "IS_SANDBOX" not in os.environ:
+            raise self.unusable("refuses to skip its permissions as root; run baton as another user, or without --yolo")
+        argv = [self.program]
+        if task.conversation_id is not None:
+            argv += ["--resume" if task.resume else "--session-id", task.conversation_id]
+        if task.yolo:
+            argv.append("--dangerously-skip-permissions")
+        if task.mode is Mode.HEADLESS:
+            argv += ["-p", "--output-format", "stream-json", "--verbose"]
+            return Launch.of(*argv, stdin=task.prompt or "", reads_lines=True)
+        argv += ["--settings", os.path.join(task.folder, _SETTINGS)]
+        if task.prompt is not None:
+            argv += ["--", one_argument(self, task.prompt)]
+        return Launch.of(*argv, files={_SETTINGS: _settings(task.hook)})
+
+    def output(self, line: str) -> Said | None:
+        message = json_object(line)
+        kind = message.get("type")
+        if kind == "system" and message.get("subtype") == "init":
+            return said(conversation_id=message.get("session_id"))
+        if kind == "system" and message.get("subtype") == "api_retry":
+            why = message.get("error") or message.get("error_status")
+            tries = f"try {message.get('attempt')} of {message.get('max_retries')}"
+            return said(trouble=short(f"the model service does not answer ({why}), {tries}"))
+        if kind == "assistant":
+            return _doing(message)
+        if kind == "result":
+            text = short(message.get("result") or message.get("subtype") or "")
+            denied = message.get("permission_denials") or []
+            if message.get("is_error"):
+                return said(failed=text or "it ended with an error")
+            if denied:
+                names = ", ".join(sorted({str(each.get("tool_name")) for each in denied if isinstance(each, dict)}))
+                text = f"{text} (not allowed to use: {names})"
+            return said(finished=text)
+        return None
+
+    def hooked(self, message: Mapping[str, Any]) -> Said | None:
+        event = message.get("hook_event_name")
+        conversation = message.get("session_id")
+        if event == "SessionStart":
+            return said(conversation_id=conversation)
+        if event == "PermissionRequest":
+            return said(conversation_id=conversation, permission=_tool_use(message))
+        if event == "PostToolUse":
+            return said(conversation_id=conversation, progress=_tool_use(message))
+        if event == "Stop":
+            return said(conversation_id=conversation, finished=short(message.get("last_assistant_message") or ""))
+        if event == "StopFailure":
+            # `error` is a kind, such as "unknown"; the last message is what a person would read.
+            why = message.get("last_assistant_message") or message.get("error") or "the model service failed"
+            return said(conversation_id=conversation, failed=short(why))
+        return None
+
+    def was_asked(self, message: Mapping[str, Any], mark: str) -> bool:
+        path = str(message.get("transcript_path") or "")
+        deadline = time.monotonic() + _TRANSCRIPT_SEC
+        while os.path.exists(path):
+            with open(path, encoding="utf-8", errors="replace") as file:
+                # Other lines that have it tell what waits in a queue.
+                if any(mark in line and json_object(line).get("type") in ("user", "attachment") for line in file):
+                    return True
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(0.1)
+        return True  # it keeps none
+
+    def refusal(self, message: Mapping[str, Any], why: str) -> str | None:
+        return json.dumps({"decision": "block", "reason": why})
+
+    def in_the_way(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
+        folder = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or os.path.expanduser("~")
+        path = os.path.join(folder, ".claude.json")
+        try:
+            with open(path, encoding="utf-8") as file:
+                known = json.load(file)
+        except (OSError, ValueError):
+            known = {}
+        problems = []
+        if not known.get("hasCompletedOnboarding"):
+            problems.append(f"Claude Code was never set up for this user ({path}): run `claude` once by hand")
+        project = (known.get("projects") or {}).get(os.path.realpath(workdir)) or {}
+        if not project.get("hasTrustDialogAccepted"):
+            problems.append(
+                f"Claude Code will ask whether you trust {workdir}: attach and answer, or run `claude` there once "
+                f"(it notes the answer in {path})"
+            )
+        return problems
+
+
+def _settings(hook: list[str]) -> str:
+    command = {"type": "command", "command": shlex.join(hook), "timeout": _HOOK_TIMEOUT_SEC}
+    return json.dumps({"hooks": {event: [{"matcher": "", "hooks": [command]}] for event in _HOOKS}}, indent=2) + "\n"
+
+
+def _doing(message: Mapping[str, Any]) -> Said | None:
+    content = (message.get("message") or {}).get("content") or []
+    for part in content if isinstance(content, list) else []:
+        if part.get("type") == "tool_use":
+            return said(progress=_tool_use({"tool_name": part.get("name"), "tool_input": part.get("input")}))
+        if part.get("type") == "text" and part.get("text"):
+            return said(progress=short(part["text"]))
+    return None
+
+
+def _tool_use(message: Mapping[str, Any]) -> str:
+    given = message.get("tool_input") or {}
+    what = given.get("command") or given.get("file_path") or given.get("url") or given.get("description") or ""
+    return short(f"{message.get('tool_name')}: {what}" if what else message.get("tool_name"))

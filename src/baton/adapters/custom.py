@@ -1,0 +1,115 @@
+"""An agent from the config file:
+
+    [agents.aider]
+    interactive = ["aider", "--message-file", "{prompt_file}"]
+    headless    = ["aider", "--yes", "--message-file", "{prompt_file}"]   # optional
+    resume      = ["aider", "--restore-chat-history"]                      # optional
+    stdin       = false             # hand the prompt in on standard input
+    yolo        = ["--yes-always"]  # added by --yolo; without this, --yolo is refused
+    chooses_id  = false             # {conversation_id} is ours to choose
+    exit_is_verdict = true          # exit code 0 means done
+    install     = "pip install aider-chat"
+
+    [agents.aider.output]           # optional: what lines of its headless output tell, as patterns
+    progress = '^step: (.*)'
+
+`{prompt}`, `{prompt_file}`, `{conversation_id}` and `{workdir}` stand for an argument of their own, or a part of one.
+`output` knows progress, permission, finished, failed, trouble and conversation_id; the first group of a pattern is what
+is told, or all that it matches.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+
+from baton.adapters.contract import Agent, Launch, Mode, Said, one_argument, said, short
+from baton.core.errors import InvalidValue
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any, Final
+
+    from baton.adapters.contract import Task
+
+_LISTS: Final = ("interactive", "headless", "resume", "yolo")
+_FLAGS: Final = ("stdin", "chooses_id", "exit_is_verdict")
+_KEYS: Final = (*_LISTS, *_FLAGS, "install", "output")
+
+
+class Custom(Agent):
+    def __init__(self, name: str, table: Mapping[str, Any]) -> None:
+        self.name = name
+        for key, value in table.items():
+            if key in _LISTS:
+                fits = isinstance(value, list) and value and all(isinstance(each, str) for each in value)
+                wanted = "a list of arguments"
+            elif key in _FLAGS:
+                fits, wanted = isinstance(value, bool), "true or false"
+            elif key == "output":
+                fits, wanted = isinstance(value, dict), "a table of patterns"
+            elif key == "install":
+                fits, wanted = isinstance(value, str), "text"
+            else:
+                raise InvalidValue(f"[agents.{name}]", f"has {key!r}, which is none of {', '.join(_KEYS)}")
+            if not fits:
+                raise InvalidValue(f"[agents.{name}]", f"{key} must be {wanted}")
+        if "interactive" not in table and "headless" not in table:
+            raise InvalidValue(f"[agents.{name}]", "needs `interactive` or `headless`: the command to run")
+        self._table = table
+        self._patterns = _patterns(name, table.get("output", {}))
+        self.program = (table.get("interactive") or table["headless"])[0]
+        self.install = table.get("install", f"install {self.program}")
+        self.exit_is_verdict = table.get("exit_is_verdict", True)
+        self.chooses_id = table.get("chooses_id", False)
+        self.keeps_conversation = "resume" in table
+        self.resumes_by_id = any("{conversation_id}" in part for part in table.get("resume", ()))
+
+    def launch(self, task: Task) -> Launch:
+        wanted = "resume" if task.resume else task.mode.value
+        template = self._table.get(wanted)
+        if template is None and task.mode is Mode.INTERACTIVE:
+            template = self._table.get("headless")
+        if template is None:
+            raise self.unusable(f"has no `{wanted}` in the config file")
+        if task.yolo and "yolo" not in self._table:
+            raise self.unusable("has no `yolo` in the config file, so --yolo means nothing for it")
+        prompt = task.prompt or ""
+        values = {
+            "{prompt}": prompt,
+            "{prompt_file}": os.path.join(task.folder, "prompt.txt"),
+            "{conversation_id}": task.conversation_id or "",
+            "{workdir}": task.workdir,
+        }
+        # In one go, so that nothing in a prompt is taken for a placeholder.
+        argv = [one_argument(self, _PLACEHOLDER.sub(lambda found: values[found[0]], part)) for part in template]
+        argv += self._table["yolo"] if task.yolo else []
+        return Launch.of(
+            *argv,
+            stdin=prompt if self._table.get("stdin") else None,
+            reads_lines=bool(self._patterns) and task.mode is Mode.HEADLESS,
+            files={"prompt.txt": prompt},
+        )
+
+    def output(self, line: str) -> Said | None:
+        for told, pattern in self._patterns.items():
+            if found := pattern.search(line):
+                return said(**{told: short(found[1] if pattern.groups else found[0])})
+        return None
+
+
+_PLACEHOLDER: Final = re.compile(r"\{(?:prompt|prompt_file|conversation_id|workdir)\}")
+
+
+def _patterns(name: str, table: Mapping[str, Any]) -> dict[str, re.Pattern[str]]:
+    found = {}
+    for key, value in table.items():
+        if key not in Said.__slots__:
+            known = ", ".join(Said.__slots__)
+            raise InvalidValue(f"[agents.{name}]", f"has 'output.{key}', which is none of {known}")
+        try:
+            found[key] = re.compile(value)
+        except (re.error, TypeError) as error:
+            raise InvalidValue(f"[agents.{name}]", f"output.{key} is no pattern: {error}") from None
+    return found

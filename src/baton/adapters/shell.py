@@ -1,0 +1,47 @@
+"""Any command: the prompt is the script, its exit code the verdict."""
+
+from __future__ import annotations
+
+import os
+import shlex
+
+from baton.adapters.contract import Agent, Launch
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.adapters.contract import Task
+
+
+class Shell(Agent):
+    name = "shell"
+    program = "sh"
+    install = "a POSIX system has it"
+    exit_is_verdict = True
+    interrupt_key = "C-c"
+
+    def launch(self, task: Task) -> Launch:
+        if task.prompt is None:
+            return Launch.of(os.environ.get("SHELL") or "/bin/sh", "-i")
+        if task.yolo:
+            raise self.unusable("asks for no permissions, so --yolo means nothing for it")
+        # In a file: no limit of length, and `ps` does not show it.
+        return Launch.of("/bin/sh", os.path.join(task.folder, "prompt.sh"), files={"prompt.sh": task.prompt + "\n"})
+
+    def typed(self, prompt: str, file: str, publish: list[str]) -> tuple[str, dict[str, str]]:
+        run = f"{file}.run"
+        return f"/bin/sh {shlex.quote(run)}", {
+            file: prompt + "\n",
+            run: _RUN.format(file=shlex.quote(file), say=shlex.join(publish)),
+        }
+
+
+_RUN = """\
+/bin/sh {file}
+code=$?
+if [ $code = 0 ]; then
+    {say} completed --detail "the command ended with exit code 0" ||
+        {say} error --detail "the command ended with exit code 0, but what it was to leave behind was not accepted"
+else
+    {say} error --detail "the command ended with exit code $code"
+fi
+"""

@@ -1,0 +1,131 @@
+"""list"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from baton.cli.main import verb_parser
+from baton.cli.output import STATUS_COLOURS, ago, json_text, on_terminal, one_line, parse_duration, print_table, say
+from baton.config import Settings
+from baton.core.clock import parse_time
+from baton.core.job import agent_name, check_status
+from baton.delegation.own_queue import is_own_queue
+from baton.jobs.verbs import open_jobs
+from baton.registry.query import JobFilter
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Iterator, Sequence
+
+    from baton.core.job import Job
+    from baton.jobs.verbs import Jobs
+    from baton.registry.results import Page
+
+_SCREEN = 50
+
+
+def run(verb: str, arguments: Sequence[str]) -> int:
+    parser = verb_parser(verb)
+    parser.add_argument("--status", action="append", default=[], metavar="S", help="only these; may be repeated")
+    parser.add_argument("--agent-session", metavar="LABEL", help="only jobs of this queue")
+    parser.add_argument("--agent", metavar="A", help="only jobs for this agent")
+    parser.add_argument("--newer-than", metavar="AGE", help="only jobs registered in the last 90s, 15m, 2h, 30d")
+    parser.add_argument("--older-than", metavar="AGE", help="only jobs registered before that")
+    parser.add_argument(
+        "--limit", type=int, metavar="N", help=f"at most N (default: {_SCREEN} on a terminal, else all)"
+    )
+    parser.add_argument("--after", metavar="CURSOR", help="go on where a page ended")
+    parser.add_argument("--json", action="store_true", help="an array of whole records")
+    parser.add_argument("--show-secrets", action="store_true", help="with --json: print keys and passwords")
+    options = parser.parse_args(arguments)
+    condition = _condition(options)
+    # Here --agent is a filter, not the default agent for something.
+    settings = Settings({key: value for key, value in vars(options).items() if key != "agent"})
+    with open_jobs(settings) as jobs:
+        _warn_of_two_registries(settings)
+        if options.json:
+            _print_json(jobs, condition, options)
+        elif on_terminal():
+            _print_page(jobs, condition, options)
+        else:
+            for page in _pages(jobs, condition, options):
+                print_table(_HEADINGS, [_row(job, time.time_ns()) for job in page], ())
+    return 0
+
+
+def _condition(options: argparse.Namespace) -> JobFilter:
+    now = time.time_ns()
+    newer, older = options.newer_than, options.older_than
+    return JobFilter(
+        statuses=[check_status(each) for each in options.status],
+        agent=options.agent and agent_name(options.agent),
+        agent_session=options.agent_session,
+        created_from_ns=None if newer is None else now - parse_duration("--newer-than", newer),
+        created_until_ns=None if older is None else now - parse_duration("--older-than", older),
+    )
+
+
+def _pages(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -> Iterator[Page]:
+    """All pages up to the limit, naming the records that do not fit as it comes across them."""
+    after = None
+    for page in jobs.pages(condition, limit=options.limit, after=options.after):
+        for error in page.bad:
+            say(f"baton: skipped {error}")
+        yield page
+        after = page.next
+    if after is not None:
+        say(f"there are more: add --after {after}")
+
+
+def _print_json(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -> None:
+    """Streams the array, so that 100,000 jobs need no more memory than a page."""
+    separator = "[\n"
+    for page in _pages(jobs, condition, options):
+        for job in page:
+            record = json_text(job.public(show_secrets=options.show_secrets))
+            sys.stdout.write(separator + record)
+            separator = ",\n"
+    sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
+
+
+_HEADINGS = ("ID", "STATUS", "QUEUE", "TRY", "CREATED", "PROMPT")
+
+
+def _print_page(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -> None:
+    limit = _SCREEN if options.limit is None else options.limit
+    page = jobs.list_jobs(condition, limit=limit, after=options.after)
+    for error in page.bad:
+        say(f"baton: skipped {error}")
+    if not page.jobs:
+        say(f"no {'other ' if page.bad else ''}jobs in {jobs.registry.where}")
+        return
+    now = time.time_ns()
+    print_table(_HEADINGS, [_row(job, now) for job in page.jobs], [STATUS_COLOURS[job.status] for job in page.jobs])
+    if page.next is not None:
+        say(f"{len(page.jobs)} shown, there are more: add --after {page.next}")
+
+
+def _row(job: Job, now_ns: int) -> tuple[str, ...]:
+    return (
+        job.job_id,
+        job.status,
+        _queue(job.agent_session),
+        str(job.attempt),
+        ago(parse_time(job.created_at), now_ns),
+        one_line(job.prompt),
+    )
+
+
+def _queue(label: str) -> str:
+    """A queue that only its submitter takes from is nobody else's business, except in a pipe."""
+    return "submit" if is_own_queue(label) and on_terminal() else one_line(label)
+
+
+def _warn_of_two_registries(settings: Settings) -> None:
+    from baton.registry import other_registry_here
+
+    other = other_registry_here(settings)
+    if other is not None:
+        say(f"baton: note: {other}")

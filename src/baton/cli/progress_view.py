@@ -1,0 +1,139 @@
+"""How a delegation looks: a table that changes in place on a terminal, lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from baton.cli.output import STATUS_COLOURS, json_text, one_line
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from types import TracebackType
+    from typing import Any, Final, Self
+
+    from rich.live import Live
+    from rich.table import Table
+
+    from baton.core.job import Job
+
+_LEAST_WORDS: Final = 10
+_COLOURS: Final = {**STATUS_COLOURS, "started": "cyan", "progress": "cyan", "permission_required": "yellow"}
+
+
+class Lines:
+    """One line an event: JSON for programs, words for people."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Nothing is kept open."""
+
+    def show(self, payload: dict[str, Any]) -> None:
+        if self._as_json:
+            print(json_text(payload), flush=True)
+            return
+        words = one_line(payload["detail"], 1000)
+        print(
+            f"{payload['timestamp'][11:19]}  {payload['job_id']}  {payload['event']:<19}  {words}".rstrip(), flush=True
+        )
+
+    def over(self, statuses: Mapping[str, str]) -> None:
+        """The last lines have told it."""
+
+
+class LiveTable:
+    """Every job in a row of its own: how long it has taken, what was last heard, how much of both clocks is left."""
+
+    def __init__(self, jobs: Sequence[Job]) -> None:
+        self._rows = {job.job_id: _Row(job) for job in jobs}
+        self._live: Live | None = None
+
+    def __enter__(self) -> Self:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(no_color=bool(os.environ.get("NO_COLOR")) or None)
+        self._live = Live(console=console, get_renderable=lambda: self.table(console.width), refresh_per_second=4)
+        self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+    def show(self, payload: dict[str, Any]) -> None:
+        self._rows[payload["job_id"]].heard(payload)
+
+    def over(self, statuses: Mapping[str, str]) -> None:
+        """How all ended: not every end is an event."""
+        for job_id, status in statuses.items():
+            self._rows[job_id].end(status)
+
+    def table(self, width: int) -> Table:
+        """No cell but the last words is ever cut; a column for which there is no room is left out, from the right."""
+        from rich.table import Table
+        from rich.text import Text
+
+        now = time.monotonic()
+        rows = [[Text(cell) for cell in (job_id, *row.cells(now))] for job_id, row in self._rows.items()]
+        *columns, words = zip(*rows, strict=True)
+        table = Table(box=None, pad_edge=False)
+        for heading, cells in zip(("JOB", "STATE", "TIME", "LEFT", "IDLE LEFT"), columns, strict=True):
+            needed = max(len(heading), *(cell.cell_len for cell in cells))
+            if table.columns[1:] and needed > width:
+                width = 0
+                break
+            table.add_column(heading, no_wrap=True, min_width=needed)
+            width -= needed + 2
+        if width >= _LEAST_WORDS:
+            table.add_column("LAST WORDS", no_wrap=True)
+            for cell in words:
+                cell.truncate(width, overflow="ellipsis")
+        for row in rows:
+            row[1].stylize(_COLOURS.get(row[1].plain, ""))
+            table.add_row(*row[: len(table.columns)])
+        return table
+
+
+class _Row:
+    def __init__(self, job: Job) -> None:
+        self._job = job
+        self._began = self._last = time.monotonic()
+        self._ended: float | None = None
+        self.state = "pending"
+        self.words = job.prompt
+
+    def heard(self, payload: dict[str, Any]) -> None:
+        self._last = time.monotonic()
+        self.state = payload["event"]
+        self.words = payload["detail"] or self.words
+        if payload["event"] in ("completed", "error"):
+            self._ended = self._last
+
+    def end(self, status: str) -> None:
+        self.state = status
+        self._ended = self._ended or time.monotonic()
+
+    def cells(self, now: float) -> tuple[str, str, str, str, str]:
+        left = idle_left = ""
+        if self._ended is None:
+            left = _clock(max(0.0, self._job.timeout_sec - (now - self._began)))
+            idle_left = _clock(max(0.0, self._job.idle_timeout_sec - (now - self._last)))
+        return self.state, _clock((self._ended or now) - self._began), left, idle_left, one_line(self.words, 80)
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -1,0 +1,154 @@
+"""The directory of live agents as functions, for a script that makes one call: each opens it and closes it again.
+
+Every function takes, as keywords, where to look: `state_dir`, `directory` (a url), `registry` (a url), `home`; what is
+not given comes from the environment and the config file, as on the command line. A name may be given in either
+spelling, or as an id.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+from baton.config import Settings
+from baton.live_agents import open_directory, ownership
+from baton.live_agents.names import Names, derived_id
+from baton.live_agents.record import UNNAMED_HOST, new_generation_id, new_record
+from baton.live_agents.resolve import resolve
+from baton.sessions.adopt import forget_adopted
+from baton.sessions.live_agent_cleanup import DEFAULT_GRACE_SEC, Decision, cleanup
+from baton.sessions.live_agent_control import control_target
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import TypedDict, Unpack
+
+    from baton.live_agents.contract import Directory
+    from baton.live_agents.record import AgentRecord
+    from baton.sessions.live_agent_control import Target
+
+    class Where(TypedDict, total=False):
+        home: str | None
+        registry: str | None
+        directory: str | None
+        state_dir: str | None
+
+
+def new_live_agent_record(
+    name: str,
+    *,
+    session_name: str,
+    manifest_path: str,
+    tool: str,
+    lease_sec: float = ownership.DEFAULT_LEASE_SEC,
+    agent_id: str | None = None,
+    generation_id: str | None = None,
+    socket: str | None = None,
+    session_root: str | None = None,
+    agent_def_dir: str | None = None,
+    **where: Unpack[Where],
+) -> AgentRecord:
+    """The record of a tmux session on this machine, ready to be published. The id is derived from the name and the
+    generation is a new one, unless you give them."""
+    lease_ns = ownership.checked_lease(lease_sec * 10**9)
+    with _opened(where) as (settings, directory):
+        names = Names(settings.agent_name_prefix)
+        canonical = names.canonical(name)
+        return new_record(
+            canonical,
+            derived_id(canonical) if agent_id is None else names.explicit_id(agent_id),
+            new_generation_id() if generation_id is None else generation_id,
+            now_ns=directory.now_ns(),
+            lease_ns=lease_ns,
+            tool=tool,
+            manifest_path=manifest_path,
+            session_name=session_name,
+            socket=socket,
+            host=settings.host,
+            session_root=session_root,
+            agent_def_dir=agent_def_dir,
+        )
+
+
+def publish_live_agent_record(record: AgentRecord, *, takeover: bool = False, **where: Unpack[Where]) -> AgentRecord:
+    """Makes the record's generation the owner of its agent_id, and returns what is stored. AgentTaken when a fresh
+    record of another session is there, unless `takeover`."""
+    with _opened(where) as (settings, directory):
+        names = Names(settings.agent_name_prefix)
+        names.explicit_id(record.agent_id)
+        record = _with_host(record.replace(agent_name=names.canonical(record.agent_name)), settings, directory)
+        return ownership.publish(directory, record, takeover=takeover)
+
+
+def refresh_live_agent_record(
+    record: AgentRecord, *, lease_sec: float = ownership.DEFAULT_LEASE_SEC, **where: Unpack[Where]
+) -> AgentRecord:
+    """The session lives: its lease ends `lease_sec` from now. OwnershipLost when another generation has its id."""
+    lease_ns = ownership.checked_lease(lease_sec * 10**9)
+    with _opened(where) as (settings, directory):
+        record = _with_host(record, settings, directory)
+        return ownership.refresh(directory, record.agent_id, record.generation_id, lease_ns=lease_ns, record=record)
+
+
+def _with_host(record: AgentRecord, settings: Settings, directory: Directory) -> AgentRecord:
+    """Among the agents of many machines, one that does not say where it is would be found by all and be nobody's."""
+    unnamed = directory.multi_host and record.host in (None, UNNAMED_HOST)
+    return record.replace(host=settings.host) if unnamed else record
+
+
+def resolve_live_agent_record(name_or_id: str, *, by_id: bool = False, **where: Unpack[Where]) -> AgentRecord | None:
+    """The one fresh record of that name or id (`by_id`: of that id alone); None when it is missing, malformed, invalid,
+    expired, of another name, or ambiguous."""
+    with _opened(where) as (settings, directory):
+        return resolve(directory, Names(settings.agent_name_prefix), name_or_id, by_id=by_id).record
+
+
+def resolve_for_control(
+    name_or_id: str,
+    *,
+    by_id: bool = False,
+    needs_agent_def_dir: bool = False,
+    agent_def_dir: str | None = None,
+    **where: Unpack[Where],
+) -> Target:
+    """The session of that name or id, after everything that leads to it was checked. AgentNotFound when there is no
+    fresh record, a ControlRefused of its own for each way in which it cannot be trusted."""
+    with _opened(where) as (settings, directory):
+        record = resolve(directory, Names(settings.agent_name_prefix), name_or_id, by_id=by_id).found()
+    return control_target(
+        record, host=settings.host, needs_agent_def_dir=needs_agent_def_dir, agent_def_dir=agent_def_dir
+    )
+
+
+def remove_live_agent_record(agent_id: str, generation_id: str, **where: Unpack[Where]) -> bool:
+    """Removes the record of that generation; False when there is none. OwnershipLost, and nothing removed, when another
+    generation has the agent_id."""
+    with _opened(where) as (settings, directory):
+        removed = ownership.remove(directory, agent_id, generation_id)
+        if removed is not None:
+            forget_adopted(settings, directory, removed)
+        return removed is not None
+
+
+def cleanup_registry(
+    *,
+    grace_sec: float = DEFAULT_GRACE_SEC,
+    dry_run: bool = False,
+    tmux_check: bool = True,
+    **where: Unpack[Where],
+) -> list[Decision]:
+    """Removes entries that are missing, malformed, expired or whose session is gone, past the grace period. Returns a
+    decision, with its reason, for every entry there was."""
+    with _opened(where) as (settings, directory):
+        found = list(cleanup(settings, directory, tmux_check=tmux_check, grace_sec=grace_sec, dry_run=dry_run))
+        return [each for each in found if isinstance(each, Decision)]
+
+
+@contextmanager
+def _opened(where: Where) -> Iterator[tuple[Settings, Directory]]:
+    settings = Settings(where)
+    directory = open_directory(settings)
+    try:
+        yield settings, directory
+    finally:
+        directory.close()

@@ -1,0 +1,35 @@
+"""Find the session that owns a name now: names, records, ownership, look-up.
+
+It stores pointers only. It does not ask tmux and starts nothing: that is the task of sessions."""
+
+from __future__ import annotations
+
+import os
+
+from baton.core.errors import InvalidValue
+from baton.registry import registry_url
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.config import Settings
+    from baton.live_agents.contract import Directory
+
+_SERVER = ("postgresql:", "postgres:")
+
+
+def open_directory(settings: Settings) -> Directory:
+    """The directory the settings name; else the one beside a registry on PostgreSQL; else the user's own files."""
+    url = settings.directory
+    if url is None and (jobs := registry_url(settings)).startswith(_SERVER):
+        url = jobs
+    if url is not None and url.startswith(_SERVER):
+        from baton.live_agents.postgres import PostgresDirectory
+
+        return PostgresDirectory(url)
+    if url is not None and not url.startswith("file:/"):
+        # A folder that depends on where one stands would be another directory in each place.
+        raise InvalidValue("directory", "must be file:/FOLDER, with its whole path, or postgresql://...")
+    from baton.live_agents.files import FileDirectory
+
+    folder = os.path.join(settings.state_dir, "registry") if url is None else url.removeprefix("file:")
+    return FileDirectory(folder, allow_network_fs=settings.allow_network_fs)

@@ -1,0 +1,304 @@
+"""Live agents as files, in the layout of the seeds, for the agents of one user on one machine.
+
+    live_agents/<agent_id>/record.json    the record; replacing it is what publishes
+    locks/<agent_id>                      flock around every compare-and-write of that id
+    names/<canonical name>/<agent_id>     empty files: where to look for a name
+    names/.whole                          there when none of them is missing, as far as the seal holds
+    quarantine/                           what could not be read, moved out of the way
+    .lock                                 flock around adding and removing an agent's folder
+
+A name's marker is made before the record that needs it, and checked against the record when it is used: there may be
+one too many, never one too few. A folder that came from elsewhere breaks the seal of `live_agents`, and the next lookup
+by name makes the markers anew. While a record cannot be read, every lookup looks at all of them: it may be mended in
+place at any time.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import time
+from contextlib import contextmanager
+
+from baton.core.clock import SystemClock
+from baton.core.errors import RegistryUnavailable
+from baton.live_agents.contract import Entry, State, parsed_entry
+from baton.live_agents.names import check_agent_id, derived_id, is_agent_id
+from baton.live_agents.record import MAX_RECORD_BYTES
+from baton.storage.boot_stamp import Seal
+from baton.storage.files import (
+    FileLock,
+    fsync_dir,
+    make_private_dir,
+    open_private,
+    refuse_network_fs,
+    remove_file,
+    replace_file,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from typing import Final
+
+    from baton.core.clock import Clock
+    from baton.live_agents.record import AgentRecord
+
+RECORD: Final = "record.json"
+# What baton itself puts into an agent's folder; anything else there is somebody's and is not deleted.
+_OURS: Final = re.compile(r"record\.json|\.record\.[0-9a-f]{8}\.tmp", re.ASCII)
+_TRIES: Final = 20
+_TICK_NS: Final = 10**8  # coarser than the clock that files are stamped with
+
+
+class FileDirectory:
+    multi_host = False
+
+    def __init__(self, folder: str, *, clock: Clock | None = None, allow_network_fs: bool = False) -> None:
+        if not allow_network_fs:
+            refuse_network_fs(folder)
+        self.where = folder
+        self._clock: Clock = clock or SystemClock()
+        self._agents = os.path.join(folder, "live_agents")
+        self._names = os.path.join(folder, "names")
+        self._locks = os.path.join(folder, "locks")
+        self._quarantine = os.path.join(folder, "quarantine")
+        self._whole_path = os.path.join(self._names, ".whole")
+        self._lock_path = os.path.join(folder, ".lock")
+        self._seal = Seal(self._agents, self._clock)
+
+    def close(self) -> None:
+        """Nothing is kept open."""
+
+    def now_ns(self) -> int:
+        return self._clock.wall_ns()
+
+    def folder_of(self, agent_id: str) -> str:
+        return os.path.join(self._agents, check_agent_id(agent_id))
+
+    # -- looking ---------------------------------------------------------------------------------------------
+
+    def get(self, agent_id: str) -> Entry:
+        folder = self.folder_of(agent_id)
+        touched_ns = 0
+        try:
+            found = os.lstat(folder)
+            touched_ns = found.st_mtime_ns
+            if not stat.S_ISDIR(found.st_mode):
+                return Entry.unfit(agent_id, State.MALFORMED, "is not a folder", touched_ns)
+            content, touched_ns = _read_record(os.path.join(folder, RECORD))
+        except (FileNotFoundError, NotADirectoryError):
+            return Entry.unfit(agent_id, State.MISSING, "there is no record", touched_ns)
+        except PermissionError as error:
+            return Entry.unfit(agent_id, State.UNREADABLE, f"cannot be read: {error.strerror}", touched_ns)
+        except OSError as error:  # a folder, a pipe, a link in place of the file
+            return Entry.unfit(agent_id, State.MALFORMED, f"cannot be read: {error.strerror}", touched_ns)
+        return parsed_entry(agent_id, content, self.now_ns(), touched_ns)
+
+    def named(self, canonical_name: str) -> list[Entry]:
+        if not self._is_whole():
+            try:
+                self._mark_all()
+            except RegistryUnavailable:  # we may look, but not write
+                return [entry for entry in self.all() if _may_be(entry, canonical_name)]
+        ids = {derived_id(canonical_name), *_listed(os.path.join(self._names, canonical_name))}
+        return [self.get(agent_id) for agent_id in sorted(ids) if is_agent_id(agent_id)]
+
+    def all(self) -> Iterator[Entry]:
+        for agent_id in sorted(_listed(self._agents)):
+            if is_agent_id(agent_id):
+                yield self.get(agent_id)
+
+    def names(self) -> list[str]:
+        return [name for name in _listed(self._names) if not name.startswith(".")]
+
+    # -- changing --------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def locked(self, agent_id: str) -> Iterator[_FileSlot]:
+        check_agent_id(agent_id)
+        with self._translated_errors():
+            make_private_dir(self._locks)
+            lock = os.path.join(self._locks, agent_id)
+            with FileLock(lock):
+                slot = _FileSlot(self, self.get(agent_id))
+                try:
+                    yield slot
+                finally:
+                    if slot.empty:
+                        remove_file(lock)  # the last thing we do; whoever waits for it notices, and makes it anew
+
+    def put(self, before: Entry, record: AgentRecord) -> None:
+        folder = self.folder_of(record.agent_id)
+        self._mark(record.agent_name, record.agent_id)
+        is_new = not os.path.isdir(folder)
+        try:
+            if is_new:
+                with self._changing_folders():
+                    os.mkdir(folder, 0o700)
+                os.chmod(folder, 0o700)
+                fsync_dir(self._agents)
+            replace_file(os.path.join(folder, RECORD), record.content())
+        except BaseException:
+            if is_new:
+                _remove_empty(folder)  # interrupted: a folder without its record would look like a ruin
+            raise
+        if before.record is not None and before.record.agent_name != record.agent_name:
+            self._unmark_entry(before)
+
+    def remove(self, entry: Entry) -> None:
+        """The entry's folder; when somebody else put something into it, it is set aside as a whole."""
+        folder = self.folder_of(entry.agent_id)
+        names = _listed(folder)
+        if not all(_OURS.fullmatch(name) and os.path.isfile(os.path.join(folder, name)) for name in names):
+            self.set_aside(entry)
+            return
+        for name in sorted(names, key=lambda name: name != RECORD):  # the record first: half removed is removed
+            remove_file(os.path.join(folder, name))
+        with self._changing_folders():
+            os.rmdir(folder)
+        fsync_dir(self._agents)
+        self._unmark_entry(entry)
+
+    def set_aside(self, entry: Entry) -> str:
+        make_private_dir(self._quarantine)
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.now_ns() // 10**9))
+        place = os.path.join(self._quarantine, f"{entry.agent_id}-{stamp}-{os.urandom(4).hex()}")
+        with self._changing_folders():
+            os.rename(self.folder_of(entry.agent_id), place)
+        fsync_dir(self._agents)
+        self._unmark_entry(entry)
+        return place
+
+    @contextmanager
+    def _changing_folders(self) -> Iterator[None]:
+        """Around making or removing the folder of an agent, and nothing slower: so that the seal tells our changes from
+        others'."""
+        make_private_dir(self._agents)
+        with FileLock(self._lock_path):
+            whole = self._is_whole() or not _listed(self._agents)
+            yield
+            if whole:
+                self._note_whole()
+
+    # -- where to look for a name ----------------------------------------------------------------------------
+
+    def _is_whole(self) -> bool:
+        """Whether every record there is has its marker."""
+        return self._seal.holds() and (os.path.exists(self._whole_path) or not os.path.exists(self._agents))
+
+    def _note_whole(self) -> None:
+        if not os.path.exists(self._whole_path):
+            make_private_dir(self._names)
+            os.close(open_private(self._whole_path, os.O_WRONLY | os.O_CREAT))
+        self._seal.put()
+
+    def _mark(self, canonical_name: str, agent_id: str) -> None:
+        path = os.path.join(self._names, canonical_name, agent_id)
+        if os.path.exists(path):
+            return
+        for _ in range(_TRIES):
+            make_private_dir(os.path.dirname(path))
+            try:
+                os.close(open_private(path, os.O_WRONLY | os.O_CREAT))
+                return
+            except FileNotFoundError:
+                continue  # the last other agent of that name went at this moment, and its folder with it
+        raise RegistryUnavailable(f"{path} cannot be made: its folder is removed again and again")
+
+    def _unmark_entry(self, entry: Entry) -> None:
+        for name in self.names() if entry.record is None else [entry.record.agent_name]:
+            self._unmark(name, entry.agent_id)
+
+    def _unmark(self, canonical_name: str, agent_id: str) -> None:
+        folder = os.path.join(self._names, canonical_name)
+        remove_file(os.path.join(folder, agent_id))
+        try:
+            os.rmdir(folder)
+        except OSError:
+            pass  # another id has that name, too
+
+    def _mark_all(self) -> None:
+        """Makes the markers of every record there is."""
+        with self._translated_errors(), FileLock(self._lock_path):
+            if self._is_whole():
+                return
+            before_ns = _modified_ns(self._agents)
+            # A change right after this one could leave the same time there.
+            whole = abs(time.time_ns() - before_ns) > _TICK_NS
+            for entry in self.all():
+                if entry.record is None:
+                    whole = False
+                else:
+                    self._mark(entry.record.agent_name, entry.agent_id)
+            if whole and _modified_ns(self._agents) == before_ns:
+                self._note_whole()
+
+    @contextmanager
+    def _translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            place = error.filename or self.where
+            raise RegistryUnavailable(f"{place}: {error.strerror}; mend that and try again") from error
+
+
+class _FileSlot:
+    """The place of one id, while its lock is held."""
+
+    def __init__(self, directory: FileDirectory, entry: Entry) -> None:
+        self._directory = directory
+        self.entry = entry
+        self.empty = entry.absent
+
+    def put(self, record: AgentRecord) -> None:
+        self.empty = False
+        self._directory.put(self.entry, record)
+
+    def remove(self) -> None:
+        self._directory.remove(self.entry)
+        self.empty = True
+
+    def quarantine(self) -> str:
+        place = self._directory.set_aside(self.entry)
+        self.empty = True
+        return place
+
+
+def _may_be(entry: Entry, canonical_name: str) -> bool:
+    return entry.agent_id == derived_id(canonical_name) or (
+        entry.record is not None and entry.record.agent_name == canonical_name
+    )
+
+
+def _remove_empty(folder: str) -> None:
+    try:
+        os.rmdir(folder)
+    except OSError:
+        pass  # not made yet, or whole after all
+
+
+def _listed(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _read_record(path: str) -> tuple[bytes, int]:
+    """What is in the file, no more of it than a record may have, and when it was written. No link is followed."""
+    fd = open_private(path, os.O_RDONLY | os.O_NONBLOCK)
+    with open(fd, "rb") as file:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", path)
+        return file.read(MAX_RECORD_BYTES + 1), found.st_mtime_ns
+
+
+def _modified_ns(path: str) -> int:
+    try:
+        return os.stat(path).st_mtime_ns
+    except OSError:
+        return 0

@@ -1,0 +1,111 @@
+"""What live agents are called: one spelling inside, whatever was typed.
+
+`gpu` and `HOUMAO-gpu` are the same name; the second is the canonical one. Everything that takes a name from outside
+passes it through here once, before a path or a query is built from it.
+"""
+
+from __future__ import annotations
+
+import re
+
+from baton.config import DEFAULT_AGENT_NAME_PREFIX
+from baton.core.errors import InvalidValue
+from baton.core.hashing import sha256
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from typing import Final
+
+_PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+_CANONICAL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,95}", re.ASCII)
+_PREFIX: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", re.ASCII)
+
+
+class Names:
+    """The names under one prefix."""
+
+    def __init__(self, prefix: str = DEFAULT_AGENT_NAME_PREFIX) -> None:
+        if not _PREFIX.fullmatch(prefix):
+            raise InvalidValue("agent_name_prefix", "must be up to 32 of A-Z a-z 0-9 _ -, and begin with none of _ -")
+        self.prefix = prefix
+
+    def canonical(self, typed: str) -> str:
+        """The name with its prefix, or InvalidValue."""
+        bare = self.bare(typed)
+        if not _PLAIN.fullmatch(bare):
+            raise InvalidValue("agent name", f"{_WANTED}, not {_shown(typed)}")
+        return self.prefix + bare
+
+    def bare(self, typed: str) -> str:
+        """The name without its prefix. What reads like the prefix, but is not, would be taken for another name by
+        everybody who sees it: it is refused."""
+        prefix = self.prefix.lower()
+        if typed.lower() in (prefix, prefix.rstrip("-_")):
+            raise InvalidValue(
+                "agent name", f"{typed!r} is what all names begin with; add one of your own, such as gpu"
+            )
+        bare = typed.removeprefix(self.prefix)
+        if bare.lower().startswith(prefix):
+            raise InvalidValue(
+                "agent name", f"must not begin with {bare[: len(prefix)]!r}: it reads like {self.prefix!r}"
+            )
+        return bare
+
+    def explicit_id(self, value: str) -> str:
+        """An id that somebody chose, or InvalidValue: one that reads like a canonical name would be taken for that."""
+        prefix = self.prefix.lower()
+        reads_like_one = value.lower() == prefix.rstrip("-_") or value.lower().startswith(prefix)
+        if reads_like_one and not is_derived(value):
+            raise InvalidValue("agent id", f"must not be {_shown(value)}: it reads like a name under {self.prefix!r}")
+        return check_agent_id(value)
+
+
+_WANTED: Final = "must be 1 to 64 of A-Z a-z 0-9 _ -, and begin with a letter or digit"
+
+
+def check_agent_id(value: str) -> str:
+    if _PLAIN.fullmatch(value):
+        return value
+    raise InvalidValue("agent id", f"{_WANTED}, not {_shown(value)}")
+
+
+def check_agent_name(value: str) -> str:
+    """A canonical name under any prefix: what may lie in a record."""
+    if _CANONICAL.fullmatch(value):
+        return value
+    raise InvalidValue("agent name", f"must be 1 to 96 of A-Z a-z 0-9 _ -, not {_shown(value)}")
+
+
+def check_generation_id(value: str) -> str:
+    if _PLAIN.fullmatch(value):
+        return value
+    raise InvalidValue("generation id", f"{_WANTED}, not {_shown(value)}")
+
+
+def is_agent_id(value: str) -> bool:
+    return _PLAIN.fullmatch(value) is not None
+
+
+def derived_id(canonical_name: str) -> str:
+    """The id of an agent that was given none: the same for both spellings of its name, on every machine."""
+    digest: str = sha256(canonical_name.encode()).hexdigest()
+    return digest[:32]
+
+
+def is_derived(value: str) -> bool:
+    """Whether it has the form of a derived id: nobody calls an agent so."""
+    return re.fullmatch(r"[0-9a-f]{32}", value, re.ASCII) is not None
+
+
+def nearest(canonical_name: str, known: Iterable[str]) -> str | None:
+    """The known name that was probably meant: never the very one that was asked for."""
+    from difflib import get_close_matches
+
+    lower = {name.lower(): name for name in known if name != canonical_name}
+    found = get_close_matches(canonical_name.lower(), lower, 1, 0.85)
+    return lower[found[0]] if found else None
+
+
+def _shown(text: str) -> str:
+    return repr(text[:40]) + ("..." if len(text) > 40 else "")

@@ -1,0 +1,257 @@
+"""The record of a live agent: where the session that owns a name can be found. Strict, and pointers only."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from baton.core.clock import format_time, parse_time
+from baton.core.errors import InvalidValue
+from baton.core.job import Value
+from baton.live_agents.names import check_agent_id, check_agent_name, check_generation_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from typing import Any, Final
+
+SCHEMA_VERSION = 1
+MAX_RECORD_BYTES = 64 * 1024
+# Where many machines share a directory, a record without its host is on none of them that we could tell.
+UNNAMED_HOST = "a host that is not named"
+
+
+class Unfit(Exception):
+    """Why a stored record cannot be used."""
+
+
+class NotJson(Unfit):
+    pass
+
+
+class Newer(Unfit):
+    """Written by a later version: we cannot read it, but it is no ruin."""
+
+
+class AgentRecord(Value):
+    """Who owns a name now. Times are RFC 3339 text in UTC.
+
+    `manifest_path` and `agent_def_dir` are kept as they came: whoever is about to trust them checks them. `host` is the
+    machine of the tmux session; a record without one was written on the machine where it lies.
+    """
+
+    __slots__ = (
+        "agent_def_dir", "agent_id", "agent_name", "backend", "generation_id", "host", "lease_expires_at",
+        "manifest_path", "published_at", "session_name", "session_root", "socket", "tool",
+    )  # fmt: skip
+
+    agent_name: str
+    agent_id: str
+    generation_id: str
+    published_at: str
+    lease_expires_at: str
+    backend: str
+    tool: str
+    manifest_path: str
+    session_root: str | None
+    agent_def_dir: str | None
+    session_name: str
+    socket: str | None
+    host: str | None
+
+    @classmethod
+    def parse(cls, value: object) -> AgentRecord:
+        """The record in a decoded JSON value, or Unfit naming the first field that does not fit."""
+        top = _fields("the record", value, _TOP)
+        identity = _fields("identity", top["identity"], _IDENTITY)
+        runtime = _fields("runtime", top["runtime"], _RUNTIME)
+        terminal = _fields("terminal", top["terminal"], _TERMINAL)
+        if terminal["kind"] != "tmux":
+            raise Unfit("terminal.kind must be 'tmux'")
+        if parse_time(top["lease_expires_at"]) <= parse_time(top["published_at"]):
+            raise Unfit("lease_expires_at must be after published_at")
+        names = ("agent_name", "agent_id", "generation_id", "published_at", "lease_expires_at")
+        return cls(
+            **{name: top[name] for name in names},
+            **identity,
+            **runtime,
+            session_name=terminal["session_name"],
+            socket=terminal["socket"],
+            host=terminal["host"],
+        )
+
+    @classmethod
+    def parse_bytes(cls, content: bytes) -> AgentRecord:
+        """The same from what lies in a file: any bytes at all may come."""
+        if len(content) > MAX_RECORD_BYTES:
+            raise Unfit(f"is longer than {MAX_RECORD_BYTES} bytes")
+        try:
+            value = json.loads(content.decode(), object_pairs_hook=_without_duplicates)
+        except (ValueError, RecursionError):
+            raise NotJson("is not JSON") from None
+        return cls.parse(value)
+
+    def record(self) -> dict[str, Any]:
+        """The record as it is stored; what was not given is left out."""
+        runtime = {"manifest_path": self.manifest_path}
+        terminal = {"kind": "tmux", "session_name": self.session_name}
+        for part, names in ((runtime, ("session_root", "agent_def_dir")), (terminal, ("socket", "host"))):
+            part.update({name: getattr(self, name) for name in names if getattr(self, name) is not None})
+        if self.host == UNNAMED_HOST:
+            del terminal["host"]
+        return {
+            "schema_version": SCHEMA_VERSION,
+            "agent_name": self.agent_name,
+            "agent_id": self.agent_id,
+            "generation_id": self.generation_id,
+            "published_at": self.published_at,
+            "lease_expires_at": self.lease_expires_at,
+            "identity": {"backend": self.backend, "tool": self.tool},
+            "runtime": runtime,
+            "terminal": terminal,
+        }
+
+    def content(self) -> bytes:
+        return json.dumps(self.record(), indent=2).encode() + b"\n"
+
+    def expires_ns(self) -> int:
+        return parse_time(self.lease_expires_at)
+
+    def is_fresh(self, now_ns: int) -> bool:
+        return self.expires_ns() >= now_ns
+
+    def __repr__(self) -> str:
+        return f"<AgentRecord {self.agent_name} id={self.agent_id} generation={self.generation_id}>"
+
+
+def new_record(
+    agent_name: str,
+    agent_id: str,
+    generation_id: str,
+    *,
+    now_ns: int,
+    lease_ns: int,
+    tool: str,
+    manifest_path: str,
+    session_name: str,
+    socket: str | None = None,
+    host: str | None = None,
+    backend: str = "tmux",
+    session_root: str | None = None,
+    agent_def_dir: str | None = None,
+) -> AgentRecord:
+    """A record that is ready to be published, or InvalidValue naming the argument that does not fit."""
+    draft = AgentRecord(
+        agent_name=agent_name, agent_id=agent_id, generation_id=generation_id, published_at=format_time(now_ns),
+        lease_expires_at=format_time(now_ns + lease_ns), backend=backend, tool=tool, manifest_path=manifest_path,
+        session_root=session_root, agent_def_dir=agent_def_dir, session_name=session_name, socket=socket, host=host,
+    )  # fmt: skip
+    return checked(draft)
+
+
+def checked(record: AgentRecord) -> AgentRecord:
+    """The record as a reader would see it, or InvalidValue."""
+    try:
+        return AgentRecord.parse(record.record())
+    except Unfit as error:
+        field, _, why = str(error).partition(" ")
+        raise InvalidValue(field, why) from None
+
+
+def in_seconds(moment: str) -> str:
+    """A stored time as a person wants to see it."""
+    return format_time(parse_time(moment) // 10**9 * 10**9)
+
+
+def new_generation_id() -> str:
+    return os.urandom(16).hex()
+
+
+# -- what each field may hold -------------------------------------------------------------------------------
+
+
+def _line(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be text, not {_kind(value)}")
+    if not value or value != value.strip() or not value.isprintable() or len(value) > 4096:
+        raise ValueError("must be one line of printable characters, without spaces around it")
+    return value
+
+
+def _time(value: object) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be a time as text, not {_kind(value)}")
+    return format_time(parse_time(value))
+
+
+def _id(check: Callable[[str], str]) -> Callable[[object], str]:
+    def checked_id(value: object) -> str:
+        text = _line(value)
+        try:
+            return check(text)
+        except InvalidValue as error:
+            raise ValueError(error.why) from None
+
+    return checked_id
+
+
+def _version(value: object) -> int:
+    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
+        raise ValueError(f"must be {SCHEMA_VERSION}")
+    return value
+
+
+def _any(value: object) -> object:
+    return value
+
+
+_TOP: Final[dict[str, Callable[[object], Any]]] = {
+    "schema_version": _version,
+    "agent_name": _id(check_agent_name),
+    "agent_id": _id(check_agent_id),
+    "generation_id": _id(check_generation_id),
+    "published_at": _time,
+    "lease_expires_at": _time,
+    "identity": _any,
+    "runtime": _any,
+    "terminal": _any,
+}
+_IDENTITY: Final = {"backend": _line, "tool": _line}
+_RUNTIME: Final = {"manifest_path": _line, "session_root": _line, "agent_def_dir": _line}
+_TERMINAL: Final = {"kind": _line, "session_name": _line, "socket": _line, "host": _line}
+_OPTIONAL: Final = frozenset({"session_root", "agent_def_dir", "socket", "host"})
+
+
+def _fields(where: str, value: object, checks: Mapping[str, Callable[[object], Any]]) -> dict[str, Any]:
+    """The fields of an object, each checked; none missing, none unknown."""
+    if not isinstance(value, dict):
+        raise Unfit(f"{where} must be an object, not {_kind(value)}")
+    within = "" if checks is _TOP else where + "."
+    if checks is _TOP and type(value.get("schema_version")) is int and value["schema_version"] > SCHEMA_VERSION:
+        raise Newer(f"was written by a newer baton (schema {str(value['schema_version'])[:20]})")
+    unknown = sorted(value.keys() - checks.keys())
+    if unknown:
+        raise Unfit(f"{within}{ascii(unknown[0][:40])[1:-1]} is a field that does not belong there")
+    found: dict[str, Any] = {}
+    for name, check in checks.items():
+        if name in _OPTIONAL and value.get(name) is None:
+            found[name] = None
+            continue
+        if name not in value:
+            raise Unfit(f"{within}{name} is missing")
+        try:
+            found[name] = check(value[name])
+        except ValueError as error:
+            raise Unfit(f"{within}{name} {error}") from None
+    return found
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key is there twice")
+    return found
+
+
+def _kind(value: object) -> str:
+    return "null" if value is None else type(value).__name__

@@ -1,0 +1,62 @@
+"""Which jobs to list, and where the next page begins."""
+
+from __future__ import annotations
+
+from baton.core.clock import parse_time
+from baton.core.errors import InvalidValue
+from baton.core.job import check_job_id
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from baton.core.job import Job, Status
+
+
+class JobFilter:
+    """Conditions that must all hold; None asks nothing. Times are nanoseconds since 1970."""
+
+    __slots__ = ("agent", "agent_session", "created_from_ns", "created_until_ns", "statuses", "updated_from_ns")
+
+    def __init__(
+        self,
+        *,
+        statuses: Iterable[Status] | None = None,
+        agent: str | None = None,
+        agent_session: str | None = None,
+        created_from_ns: int | None = None,
+        created_until_ns: int | None = None,
+        updated_from_ns: int | None = None,
+    ) -> None:
+        self.statuses = frozenset(statuses) if statuses else None
+        self.agent = agent
+        self.agent_session = agent_session
+        self.created_from_ns = created_from_ns
+        self.created_until_ns = created_until_ns
+        self.updated_from_ns = updated_from_ns
+
+    def matches(self, job: Job) -> bool:
+        created = parse_time(job.created_at)
+        return (
+            (self.statuses is None or job.status in self.statuses)
+            and (self.agent is None or job.agent == self.agent)
+            and (self.agent_session is None or job.agent_session == self.agent_session)
+            and (self.created_from_ns is None or created >= self.created_from_ns)
+            and (self.created_until_ns is None or created <= self.created_until_ns)
+            and (self.updated_from_ns is None or parse_time(job.updated_at) >= self.updated_from_ns)
+        )
+
+
+def cursor(created_ns: int, job_id: str) -> str:
+    return f"{created_ns}-{job_id}"
+
+
+def parse_cursor(text: str) -> tuple[int, str]:
+    created, _, job_id = text.rpartition("-")
+    try:
+        moment = int(created)
+        if abs(moment) >= 2**63:
+            raise ValueError
+        return moment, check_job_id(job_id)
+    except (ValueError, InvalidValue):
+        raise InvalidValue("cursor", "must be what the page before named as its continuation") from None

@@ -1,0 +1,166 @@
+"""Gives a name to a tmux session that somebody started by hand: writes the manifest that it does not have.
+
+    manifests/<agent_id>.<generation_id>.json     in the state folder
+
+A manifest is written once its generation owns the id, and goes with the record. One that is left over, from a crash or
+a takeover, goes with the clean-up once its process is gone.
+"""
+
+from __future__ import annotations
+
+import os
+
+from baton.core.errors import BatonError, ControlRefused, SessionGone
+from baton.core.job import Value
+from baton.live_agents import ownership
+from baton.live_agents.contract import State
+from baton.live_agents.names import is_agent_id
+from baton.live_agents.record import AgentRecord, new_record
+from baton.sessions.manifest import Manifest, read_manifest
+from baton.sessions.processes import started_at
+from baton.sessions.tmux import NoServer, Tmux
+from baton.storage.files import make_private_dir, remove_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from baton.config import Settings
+    from baton.live_agents.contract import Directory, Entry
+    from baton.sessions.tmux import Pane
+
+
+class LeftOver(Value):
+    """A manifest of no agent, removed; or `error` says why not."""
+
+    __slots__ = ("error", "path")
+
+    path: str
+    error: str | None
+
+
+def adopt(
+    settings: Settings,
+    directory: Directory,
+    *,
+    agent_name: str,
+    agent_id: str,
+    generation_id: str,
+    tool: str,
+    session_name: str,
+    socket: str,
+    lease_ns: int,
+    agent_def_dir: str | None = None,
+    takeover: bool = False,
+) -> AgentRecord:
+    """Publishes a session that lives in tmux now, and writes its manifest; SessionGone when there is no such session,
+    AgentTaken when the id belongs to another."""
+    tmux = Tmux(socket)
+    pane = _active_pane(tmux, session_name)
+    path = _manifest_path(settings, agent_id, generation_id)
+    record = new_record(
+        agent_name,
+        agent_id,
+        generation_id,
+        now_ns=directory.now_ns(),
+        lease_ns=lease_ns,
+        tool=tool,
+        manifest_path=path,
+        session_name=session_name,
+        socket=tmux.socket_path(),
+        host=settings.host,
+        agent_def_dir=agent_def_dir,
+    )
+    manifest = Manifest(
+        agent_name=agent_name,
+        agent_id=agent_id,
+        generation_id=generation_id,
+        backend=record.backend,
+        tool=tool,
+        session_name=session_name,
+        socket=record.socket,
+        host=settings.host,
+        workdir=None,
+        pane_pid=pane.pid,
+        pane_started=started_at(pane.pid),
+    )
+
+    def write() -> None:
+        make_private_dir(os.path.dirname(path))
+        manifest.write(path)
+
+    return ownership.publish(directory, record, takeover=takeover, once_ours=write)
+
+
+def forget_adopted(settings: Settings, directory: Directory, record: AgentRecord) -> None:
+    """Removes the manifest of a record that was removed, if it is one that was written here and nobody has published
+    that generation again meanwhile."""
+    if record.manifest_path == _manifest_path(settings, record.agent_id, record.generation_id):
+        _forget(directory, record.manifest_path, record.agent_id, record.generation_id)
+
+
+def sweep_manifests(
+    settings: Settings, directory: Directory, *, grace_sec: float, dry_run: bool = False
+) -> Iterator[LeftOver]:
+    """Removes, and yields, the manifests written here that are older than the grace period, of no record in the
+    directory, and of a process that is gone: what belongs to another directory lives on as long as its session."""
+    folder = _manifests(settings)
+    for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
+        agent_id, _, generation_id = name.removesuffix(".json").partition(".")
+        path = os.path.join(folder, name)
+        if not (name.endswith(".json") and is_agent_id(agent_id) and is_agent_id(generation_id)):
+            continue  # not ours
+        try:
+            old = directory.now_ns() - os.lstat(path).st_mtime_ns > grace_sec * 10**9
+            manifest = read_manifest(path) if old else None
+            if manifest is None or manifest.host != settings.host or manifest.process_lives() is not False:
+                continue
+            if _is_needed(directory.get(agent_id), generation_id):
+                continue
+            if dry_run or _forget(directory, path, agent_id, generation_id):
+                yield LeftOver(path=path, error=None)
+        except (ControlRefused, FileNotFoundError):
+            continue  # gone at this moment, or not a manifest
+        except (BatonError, OSError) as error:
+            yield LeftOver(path=path, error=str(error))
+
+
+def _forget(directory: Directory, path: str, agent_id: str, generation_id: str) -> bool:
+    with directory.locked(agent_id) as slot:
+        if _is_needed(slot.entry, generation_id):
+            return False
+        remove_file(path)
+    return True
+
+
+def _is_needed(entry: Entry, generation_id: str) -> bool:
+    """Also where it cannot be told."""
+    if entry.record is None:
+        return entry.state in (State.NEWER, State.UNREADABLE)
+    return entry.record.generation_id == generation_id
+
+
+def _active_pane(tmux: Tmux, session_name: str) -> Pane:
+    """The pane that a person would type into: the first one may be any."""
+    try:
+        panes = [pane for pane in tmux.panes() if pane.session_name == session_name]
+    except NoServer as error:
+        raise SessionGone(f"{error}; start the session first, or name its socket with --tmux-socket") from None
+    if not panes:
+        option = "-S" if tmux.socket.startswith("/") else "-L"
+        raise SessionGone(
+            f"tmux at socket {tmux.socket} has no session {session_name!r}; see: tmux {option} {tmux.socket} ls"
+        )
+    active = tmux.run("display-message", "-p", "-t", f"={session_name}:", "#{pane_id}").strip()
+    pane = next((pane for pane in panes if pane.pane_id == active), panes[0])
+    if pane.dead:
+        raise SessionGone(f"the active pane of tmux session {session_name!r} is dead; start something in it first")
+    return pane
+
+
+def _manifests(settings: Settings) -> str:
+    return os.path.join(os.path.abspath(settings.state_dir), "manifests")
+
+
+def _manifest_path(settings: Settings, agent_id: str, generation_id: str) -> str:
+    return os.path.join(_manifests(settings), f"{agent_id}.{generation_id}.json")

@@ -1,0 +1,74 @@
+"""The manifest of a session: what is needed to find it in tmux, and to trust that it is the one that was meant."""
+
+from __future__ import annotations
+
+import json
+
+from baton.core.errors import ManifestGone, ManifestInvalid
+from baton.core.job import Value
+from baton.sessions.processes import started_at
+from baton.storage.files import read_file, replace_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final
+
+SCHEMA_VERSION = 1
+_MAX_BYTES: Final = 64 * 1024
+_TEXTS: Final = ("agent_name", "agent_id", "generation_id", "backend", "tool", "session_name")
+_OPTIONAL_TEXTS: Final = ("socket", "host", "workdir")
+
+
+class Manifest(Value):
+    """`pane_pid` and `pane_started` (ticks since boot) say which process the session was made with: a name alone may be
+    taken again by another."""
+
+    __slots__ = (*_TEXTS, *_OPTIONAL_TEXTS, "pane_pid", "pane_started")
+
+    agent_name: str
+    agent_id: str
+    generation_id: str
+    backend: str
+    tool: str
+    session_name: str
+    socket: str | None
+    host: str | None
+    workdir: str | None
+    pane_pid: int | None
+    pane_started: int | None
+
+    def process_lives(self) -> bool | None:
+        """Whether the very process that the session was made with still runs here; None when it is not named."""
+        if self.pane_pid is None:
+            return None
+        started = started_at(self.pane_pid)
+        return started is not None and self.pane_started in (None, started)
+
+    def write(self, path: str) -> None:
+        record = {"schema_version": SCHEMA_VERSION} | self._fields()
+        replace_file(path, json.dumps(record, indent=2).encode() + b"\n")
+
+
+def read_manifest(path: str) -> Manifest:
+    """ManifestGone when there is no such file, ManifestInvalid when it is not a manifest."""
+    try:
+        content = read_file(path, _MAX_BYTES + 1)
+        if len(content) > _MAX_BYTES:
+            raise ManifestInvalid(f"manifest {path} is longer than {_MAX_BYTES} bytes")
+        record = json.loads(content)
+    except FileNotFoundError:
+        raise ManifestGone(f"manifest {path} no longer exists") from None
+    except OSError as error:
+        raise ManifestInvalid(f"manifest {path} cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError):
+        raise ManifestInvalid(f"manifest {path} is not JSON") from None
+    if not isinstance(record, dict) or record.get("schema_version") != SCHEMA_VERSION:
+        raise ManifestInvalid(f"manifest {path} is not of schema_version {SCHEMA_VERSION}")
+    values: dict[str, Any] = {}
+    for name in Manifest.__slots__:
+        value = record.get(name)
+        wanted = int if name.startswith("pane_") else str
+        if type(value) is not wanted and not (value is None and name not in _TEXTS):
+            raise ManifestInvalid(f"manifest {path}: {name} is not {'a number' if wanted is int else 'text'}")
+        values[name] = value
+    return Manifest(**values)

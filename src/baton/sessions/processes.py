@@ -1,0 +1,168 @@
+"""Processes by more than their number: a pid may be given to another by the time it is used."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+
+from baton.core.job import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import Final
+
+_KERNEL_THREAD: Final = 0x00200000
+_EXEC_SEC: Final = 0.5
+# In the environment of an agent and of everything it starts; its value names the session.
+MARKER = "BATON_SESSION_ID"
+
+
+class Process(Value):
+    """A process as it was seen: `started` is in clock ticks since boot, `command` for people."""
+
+    __slots__ = ("command", "pid", "started")
+
+    pid: int
+    started: int
+    command: str
+
+    @property
+    def alive(self) -> bool:
+        return started_at(self.pid) == self.started
+
+
+def started_at(pid: int) -> int | None:
+    """When a process started, in ticks since boot; None when there is none, or only what is left of one."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            # The name may contain anything, also spaces and brackets: what follows its last bracket is ours to read.
+            fields = file.read().rpartition(b")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def this_process() -> str:
+    """This process as a text that names no other, also when its number is given to another."""
+    return f"{os.getpid()}/{started_at(os.getpid())}"
+
+
+def is_alive(process: str | None) -> bool:
+    """Whether the process that `this_process` named is still there."""
+    pid, _, started = (process or "").partition("/")
+    return pid.isdecimal() and str(started_at(int(pid))) == started
+
+
+def marked_processes(session_id: str, *, spare: Iterable[int] = ()) -> list[Process]:
+    """Every process of ours whose environment names that session, wherever it has put itself; and what those have
+    started without it, as long as it can be told by their parents."""
+    wanted = f"{MARKER}={session_id}".encode()
+    spared = {os.getpid(), *spare}
+    found: dict[int, int] = {}
+    children: dict[int, list[int]] = {}
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            children.setdefault(_parent(name), []).append(int(name))
+            if int(name) not in spared and wanted in _environment(name).split(b"\0"):
+                found[int(name)] = started_at(int(name)) or 0
+        except OSError:
+            continue  # gone, or not ours
+    waiting = list(found)
+    while waiting:
+        for child in children.get(waiting.pop(), ()):
+            if child not in found and child not in spared:
+                found[child] = started_at(child) or 0
+                waiting.append(child)
+    return [Process(pid=pid, started=started, command=_command(pid)) for pid, started in found.items() if started]
+
+
+def _parent(pid: str) -> int:
+    return int(_read(pid, "stat").rpartition(b")")[2].split()[1])
+
+
+def _environment(pid: str) -> bytes:
+    """In the middle of exec a process shows neither environment nor arguments, as one of the kernel's own does: it must
+    not escape by that."""
+    deadline = time.monotonic() + _EXEC_SEC
+    while True:
+        content = _read(pid, "environ")
+        if content or _is_the_kernels(pid) or time.monotonic() > deadline:
+            return content
+        if _read(pid, "cmdline"):
+            return _read(pid, "environ")  # it has none; or it has one by now
+        time.sleep(0.0005)
+
+
+def _read(pid: str, name: str) -> bytes:
+    with open(f"/proc/{pid}/{name}", "rb") as file:
+        return file.read()
+
+
+def _is_the_kernels(pid: str) -> bool:
+    """Or what is left of one, which has nothing to show either."""
+    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _KERNEL_THREAD)
+
+
+def end_processes(find: Callable[[], list[Process]], *, grace_sec: float) -> list[Process]:
+    """Asks every process that `find` gives to end, waits, then ends what is left; also what came meanwhile. Returns
+    those it ended."""
+    ended: dict[int, Process] = {}
+    told: dict[int, int] = {}  # the last step each was told
+    began = time.monotonic()
+
+    def left_now() -> list[Process]:
+        """One that was found by its parent is not found again when that has ended."""
+        found = {process.pid: process for process in find()}
+        return [*found.values(), *(each for each in ended.values() if each.pid not in found and each.alive)]
+
+    # Looked for twice: one that was just being forked while its parent ended may have been in neither place.
+    while left := left_now() or _find_again(left_now):
+        step = _step(time.monotonic() - began, grace_sec)
+        if step is None:
+            break  # in the kernel's hands: a process that cannot be killed
+        for process in left:
+            ended[process.pid] = process
+            if told.get(process.pid) != step:
+                told[process.pid] = step
+                _signal(process, _STEPS[step])
+        time.sleep(0.02)
+    return list(ended.values())
+
+
+def _find_again(find: Callable[[], list[Process]]) -> list[Process]:
+    time.sleep(0.01)
+    return find()
+
+
+# An interactive shell does not end when it is asked to, but when its terminal goes.
+_STEPS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+_HANG_UP_SEC: Final = 0.5
+_GIVE_UP_SEC: Final = 5.0
+
+
+def _step(passed_sec: float, grace_sec: float) -> int | None:
+    if passed_sec >= grace_sec + _GIVE_UP_SEC:
+        return None
+    if passed_sec >= grace_sec:
+        return 2
+    return 1 if passed_sec >= _HANG_UP_SEC else 0
+
+
+def _signal(process: Process, number: signal.Signals) -> None:
+    try:
+        if process.alive:
+            os.kill(process.pid, number)
+            os.kill(process.pid, signal.SIGCONT)  # one that is stopped would not hear it
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+def _command(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            return os.path.basename(file.read(4096).split(b"\0")[0].decode(errors="replace")) or "?"
+    except OSError:
+        return "?"

@@ -1,0 +1,88 @@
+"""A session: one tmux session with an agent in it, from its creation to its end."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+from baton.adapters.contract import Mode
+from baton.core.job import Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Final
+
+    from baton.core.job import Job
+
+
+class State(StrEnum):
+    RUNNING = "running"
+    STOPPED = "stopped"  # on purpose, the conversation kept
+    TERMINATED = "terminated"  # killed, or found dead
+    ARCHIVED = "archived"  # ours no longer; tmux was left alive
+
+
+class Session(Value):
+    """What the inventory knows. `ending` is the reason somebody gave for stopping it, until it has stopped, and
+    `stopper` that process (pid/start).
+    `made_for` is the job it was created for, and ends with; `job_id` the one that is in it now."""
+
+    __slots__ = (
+        "agent", "agent_id", "agent_name", "conversation_id", "created_at", "ended_at", "ending", "exit",
+        "generation_id", "host", "job_id", "made_for", "mode", "name", "pane_id", "pane_pid", "pane_started", "reason",
+        "session_id", "socket", "state", "stopper", "updated_at", "workdir", "yolo",
+    )  # fmt: skip
+
+    name: str
+    session_id: str
+    state: State
+    agent: str
+    mode: Mode
+    workdir: str
+    yolo: bool
+    conversation_id: str | None
+    made_for: str | None
+    job_id: str | None
+    agent_name: str
+    agent_id: str
+    generation_id: str
+    host: str
+    socket: str
+    pane_id: str | None
+    pane_pid: int | None
+    pane_started: int | None
+    created_at: str
+    updated_at: str
+    ended_at: str | None
+    ending: str | None
+    stopper: str | None
+    reason: str | None
+    exit: str | None
+
+    @classmethod
+    def parse(cls, record: dict[str, Any]) -> Session:
+        """From our own inventory: a field that a later version added is passed over, one it lacks is empty."""
+        values = {name: record.get(name) for name in cls.__slots__}
+        return cls(**values | {"state": State(record["state"]), "mode": Mode(record["mode"])})
+
+    def record(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in _ORDER}
+
+    def __repr__(self) -> str:
+        return f"<Session {self.name} {self.state}>"
+
+
+def session_name(job: Job) -> str:
+    """Of a session that is made for this attempt of a job."""
+    return f"job-{job.job_id}-{job.attempt}"
+
+
+def job_label(agent_id: str) -> str:
+    """The queue of jobs that are meant for the session of this live agent alone."""
+    return f"agent:{agent_id}"
+
+
+_ORDER: Final = (
+    "name", "session_id", "state", "agent", "mode", "workdir", "yolo", "conversation_id", "made_for", "job_id",
+    "reason", "exit", "created_at", "updated_at", "ended_at", "ending", "stopper", "agent_name", "agent_id",
+    "generation_id", "host", "socket", "pane_id", "pane_pid", "pane_started",
+)  # fmt: skip

@@ -1,0 +1,3 @@
+"""Make bytes survive: private files, locks and durable replacement, and connections to PostgreSQL.
+
+It knows nothing of jobs, events or sessions."""

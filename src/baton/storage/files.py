@@ -1,0 +1,285 @@
+"""Files that survive: atomic replacement with fsync, locks, private folders, the network-file-system check."""
+
+from __future__ import annotations
+
+import _thread
+import errno
+import fcntl
+import os
+import stat
+
+from baton.core.errors import NetworkFileSystem, RegistryBusy
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Final, Self
+
+LOCK_TIMEOUT_SEC = 30.0
+_NETWORK: Final = frozenset(
+    {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "ncpfs"}
+)
+_LOCAL_FUSE: Final = frozenset({"fuse.fuse-overlayfs", "fuse.lxcfs"})
+
+
+def make_private_dir(path: str) -> None:
+    """The folder and its missing parents, 0700 whatever the umask; folders that were there stay as they are."""
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(os.path.abspath(path))
+    if not os.path.isdir(parent):
+        make_private_dir(parent)
+    try:
+        os.mkdir(path, 0o700)
+    except FileExistsError:
+        if not os.path.isdir(path):
+            raise NotADirectoryError(errno.ENOTDIR, "is a file, not a folder", path) from None
+        return
+    os.chmod(path, 0o700)
+    fsync_dir(parent)
+
+
+def make_store_dir(path: str) -> None:
+    """A private folder whose own name is on disk before anything is put into it, also when whoever made it died
+    before it could see to that: the lock file, which every writer makes first, shows that somebody did."""
+    make_private_dir(path)
+    if not os.path.exists(os.path.join(path, ".lock")):
+        fsync_parents(path)
+
+
+def fsync_parents(path: str) -> None:
+    """Makes the names of a folder and of the folder it lies in durable."""
+    parent = os.path.dirname(os.path.abspath(path))
+    fsync_dir(parent)
+    fsync_dir(os.path.dirname(parent))
+
+
+def make_home(path: str) -> None:
+    """The home folder, which ignores itself in git."""
+    make_private_dir(path)
+    ignore = os.path.join(path, ".gitignore")
+    if not os.path.lexists(ignore):
+        replace_file(ignore, b"*\n")
+
+
+def open_private(path: str, flags: int) -> int:
+    """A file descriptor; with O_CREAT the file is 0600, whatever the umask, also one that was there."""
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    if flags & os.O_CREAT and os.fstat(fd).st_mode & 0o777 != 0o600:
+        os.fchmod(fd, 0o600)
+    return fd
+
+
+def write_all(fd: int, content: bytes) -> None:
+    view = memoryview(content)
+    while view:
+        view = view[os.write(fd, view) :]
+
+
+def replace_file(
+    path: str,
+    content: bytes,
+    *,
+    durable: bool = True,
+    sync_folder: bool = True,
+    owner: tuple[int, int] | None = None,
+) -> None:
+    """All of the new content or all of the old, also after a power cut (`durable`); never half of one. Without
+    `sync_folder` a power cut may bring the old content back. `owner`: the user and group it is to belong to."""
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name.removesuffix('.json')}.{os.urandom(4).hex()}.tmp")
+    fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        try:
+            write_all(fd, content)
+            if owner is not None:
+                os.fchown(fd, *owner)
+            if durable:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+        os.replace(temporary, path)
+    except BaseException:
+        remove_file(temporary)
+        raise
+    if durable and sync_folder:
+        fsync_dir(folder)
+
+
+def overwrite_from(fd: int, start: int, content: bytes) -> None:
+    """Replaces everything from there on, durably; a write that fails leaves the file ending there."""
+    os.ftruncate(fd, start)
+    os.lseek(fd, start, os.SEEK_SET)
+    try:
+        write_all(fd, content)
+        os.fsync(fd)
+    except OSError:
+        os.ftruncate(fd, start)
+        raise
+
+
+def remove_file(path: str) -> None:
+    try:
+        os.unlink(path)
+    except FileNotFoundError:
+        pass
+
+
+def read_file(path: str, at_most: int = -1) -> bytes:
+    """The content of a regular file, or so many bytes of it: whoever put a pipe or a device in its place gets an error,
+    not our patience."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "Not a regular file", path)
+        return file.read(at_most)
+
+
+def exists(path: str) -> bool:
+    """Whether there is such a file. Unlike os.path.exists, not being allowed to look is an error, not a no."""
+    try:
+        os.stat(path)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def outside(name: str, folder: str) -> bool:
+    """Whether a name leads out of the folder, also by a link."""
+    inside = os.path.realpath(folder)
+    path = os.path.realpath(os.path.join(inside, name))
+    return path != inside and not path.startswith(inside.rstrip("/") + "/")
+
+
+def last_line(fd: int, size: int) -> tuple[bytes, int]:
+    """The last whole line of a file, and where it ends; a half-written one behind it is left out."""
+    window = min(size, 4096)
+    while True:
+        tail = os.pread(fd, window, size - window)
+        newline = tail.rfind(b"\n")
+        start = tail.rfind(b"\n", 0, max(newline, 0))
+        if window == size or start != -1:
+            return tail[start + 1 : newline + 1], size - window + newline + 1
+        window = min(size, window * 8)
+
+
+def fsync_dir(path: str) -> None:
+    fd = os.open(path or ".", os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+class FileLock:
+    """An exclusive flock on a file, for `with`. The kernel serves waiters in turn and lets go when a holder
+    dies; one that is stopped while it holds the lock is reported after `timeout_sec`."""
+
+    def __init__(self, path: str, timeout_sec: float = LOCK_TIMEOUT_SEC) -> None:
+        self.path = path
+        self._timeout_sec = timeout_sec
+        self._fd = -1
+
+    def __enter__(self) -> Self:
+        while True:
+            fd = open_private(self.path, os.O_RDWR | os.O_CREAT)
+            try:
+                lock_within(fd, self.path, self._timeout_sec)
+                if _is_at(fd, self.path):
+                    self._fd = fd
+                    return self
+            except BaseException:
+                os.close(fd)
+                raise
+            os.close(fd)  # somebody removed the file meanwhile: a lock on what nobody else can find is none
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        fd, self._fd = self._fd, -1
+        os.close(fd)
+
+
+def try_lock(path: str) -> int | None:
+    """A descriptor that holds the lock of that file until it is closed; None when somebody else has it."""
+    fd = open_private(path, os.O_RDWR | os.O_CREAT)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(fd)
+        return None
+    return fd
+
+
+def lock_within(fd: int, path: str, timeout_sec: float = LOCK_TIMEOUT_SEC) -> None:
+    """An exclusive flock on an open file, or RegistryBusy when somebody else keeps it for too long.
+
+    Waits in the kernel's queue, which is fair where polling is not. That call knows no time limit, so a thread makes
+    it, on a descriptor of its own: a lock that comes too late goes with that descriptor."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    except BlockingIOError:
+        pass
+    done = _thread.allocate_lock()
+    done.acquire()
+    own = os.dup(fd)
+    failure: list[OSError] = []
+
+    def block() -> None:
+        try:
+            fcntl.flock(own, fcntl.LOCK_EX)
+        except OSError as error:
+            failure.append(error)
+        os.close(own)
+        done.release()
+
+    _thread.start_new_thread(block, ())
+    if not done.acquire(timeout=timeout_sec):
+        raise RegistryBusy(
+            f"{path} has been locked for {timeout_sec:g} s; another baton is stuck, stopped or busy with a migration "
+            f"(find it with: fuser {path})"
+        )
+    if failure:
+        raise failure[0]
+
+
+def _is_at(fd: int, path: str) -> bool:
+    try:
+        return os.path.samestat(os.fstat(fd), os.stat(path))
+    except FileNotFoundError:
+        return False
+
+
+def network_fs_kind(path: str, mountinfo: str | None = None) -> str | None:
+    """The type of the network file system that `path` lies on, or None when it is local or cannot be told."""
+    if mountinfo is None:
+        try:
+            with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+                mountinfo = file.read()
+        except OSError:
+            return None
+    path = os.path.realpath(path)
+    best, kind = -1, None
+    for line in mountinfo.splitlines():
+        left, _, right = line.partition(" - ")
+        fields = left.split(" ")
+        if len(fields) < 5 or not right:
+            continue
+        mount = fields[4]
+        if "\\" in mount:
+            for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+                mount = mount.replace(code, character)
+        inside = path == mount or path.startswith(mount.rstrip("/") + "/")
+        if inside and len(mount) >= best:  # a later mount on the same place hides the earlier one
+            best, kind = len(mount), right.split(" ", 1)[0]
+    if kind is None:
+        return None
+    shared = kind in _NETWORK or (kind.split(".")[0] == "fuse" and kind not in _LOCAL_FUSE)
+    return kind if shared else None
+
+
+def refuse_network_fs(path: str) -> None:
+    kind = network_fs_kind(path)
+    if kind is not None:
+        raise NetworkFileSystem(path, kind)

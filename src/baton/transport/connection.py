@@ -1,0 +1,155 @@
+"""One connection that publishes: TCP or TLS, CONNECT, QoS 1 PUBLISH, PUBACK, DISCONNECT.
+
+Its own, because paho costs 100 ms to import and an agent publishes hundreds of times; `ssl` is imported for TLS
+alone, and the sockets are those of `_socket`, without what `socket` loads around them.
+"""
+
+from __future__ import annotations
+
+import _socket
+import os
+import time
+
+from baton.core.errors import BrokerUnavailable
+from baton.transport import packets
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from types import TracebackType
+    from typing import Any, Final, Self
+
+    from baton.broker.address import Address
+
+CONNACK_TIMEOUT_SEC: Final = 10.0
+PUBACK_TIMEOUT_SEC: Final = 5.0
+_KEEP_ALIVE_SEC: Final = 60
+
+
+class Publisher:
+    """A connected publisher, for a `with` block. Every failure is BrokerUnavailable with its cause in words."""
+
+    def __init__(self, address: Address, client_id: str | None = None) -> None:
+        self._address = address
+        self._received = b""
+        self._packet_id = 0
+        deadline = time.monotonic() + CONNACK_TIMEOUT_SEC
+        self._socket: Any = self._connected_socket(deadline)
+        try:
+            if address.tls:
+                self._socket = self._wrapped(self._socket, deadline)
+            # Random, so that no two publishers ever take over each other's connection.
+            name = client_id or f"baton-pub-{os.urandom(8).hex()}"
+            self._send(packets.connect(name, address.username, address.password, _KEEP_ALIVE_SEC), deadline)
+            body = self._expect(packets.CONNACK, deadline, "the answer to our connect")
+            if len(body) != 2 or body[1] != 0:
+                code = body[1] if len(body) == 2 else 0
+                raise self._failure(packets.REFUSALS.get(code, f"refuses us (code {code})"), transient=code == 3)
+        except BaseException:
+            self._socket.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            if kind is None:
+                self._send(packets.DISCONNECT, time.monotonic() + 1)
+        except BrokerUnavailable:
+            pass  # everything was acknowledged already
+        finally:
+            self._socket.close()
+
+    def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
+        """Returns when the broker has acknowledged the message."""
+        deadline = time.monotonic() + PUBACK_TIMEOUT_SEC
+        self._packet_id = self._packet_id % 0xFFFF + 1
+        self._send(packets.publish(topic, self._packet_id, payload, retain=retain), deadline)
+        while True:
+            body = self._expect(packets.PUBACK, deadline, "its acknowledgement")
+            if int.from_bytes(body[:2], "big") == self._packet_id:
+                return
+
+    # -- the socket ------------------------------------------------------------------------------------------
+
+    def _connected_socket(self, deadline: float) -> Any:
+        address = self._address
+        try:
+            # As bytes: for text, the lookup loads the tables of international names first.
+            host = address.host.encode() if address.host.isascii() else address.host
+            found = _socket.getaddrinfo(host, address.port, 0, _socket.SOCK_STREAM)
+        except (OSError, UnicodeError):
+            raise self._failure("has a name that cannot be looked up; check MQTT_BROKER") from None
+        failure: OSError | None = None
+        for family, kind, protocol, _, place in found:
+            connection = _socket.socket(family, kind, protocol)
+            try:
+                connection.settimeout(max(deadline - time.monotonic(), 0.001))
+                connection.connect(place)
+                connection.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
+            except OSError as error:
+                connection.close()
+                failure = error
+            else:
+                return connection
+        if isinstance(failure, TimeoutError):
+            raise self._failure(f"does not answer within {CONNACK_TIMEOUT_SEC:g} s; check MQTT_BROKER and MQTT_PORT")
+        why = failure.strerror if failure and failure.strerror else "cannot be reached"
+        raise self._failure(f"cannot be reached ({why}); is it running? check MQTT_BROKER and MQTT_PORT")
+
+    def _wrapped(self, raw: Any, deadline: float) -> Any:
+        import socket
+
+        from baton.transport.tls import tls_context, tls_failure
+
+        context = tls_context(self._address)
+        wrapped = socket.socket(fileno=raw.detach())
+        try:
+            wrapped.settimeout(max(deadline - time.monotonic(), 0.001))
+            return context.wrap_socket(wrapped, server_hostname=self._address.host)
+        except OSError as error:
+            wrapped.close()
+            raise tls_failure(self._address, error) from None
+
+    def _send(self, content: bytes, deadline: float) -> None:
+        try:
+            self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+            self._socket.sendall(content)
+        except TimeoutError:
+            raise self._failure("does not take what we send") from None
+        except OSError as error:
+            raise self._failure(f"closed the connection ({error.strerror or error})") from None
+
+    def _expect(self, kind: int, deadline: float, what: str) -> bytes:
+        """The body of the next packet of that kind."""
+        while True:
+            # Here, and not with `recv` alone: somebody who never stops talking must not hold us either.
+            if time.monotonic() > deadline:
+                raise self._failure(f"does not send {what} in time")
+            try:
+                packet = packets.split_packet(self._received, kind)
+            except ValueError:
+                raise self._failure("answers something that is not MQTT; check MQTT_PORT and MQTT_TLS") from None
+            if packet is not None:
+                body, self._received = packet
+                return body
+            try:
+                self._socket.settimeout(max(deadline - time.monotonic(), 0.001))
+                more = self._socket.recv(4096)
+            except TimeoutError:
+                raise self._failure(f"does not send {what} in time") from None
+            except OSError as error:
+                why = getattr(error, "reason", None) or error.strerror or error
+                raise self._failure(f"closed the connection ({why}); {_CLOSED_HINT}") from None
+            if not more:
+                raise self._failure(f"closed the connection instead of sending {what}; {_CLOSED_HINT}")
+            self._received += more
+
+    def _failure(self, words: str, *, transient: bool = True) -> BrokerUnavailable:
+        where = f"{self._address.host}:{self._address.port}"
+        return BrokerUnavailable(f"the broker at {where} {words}", transient=transient)
+
+
+_CLOSED_HINT: Final = "check MQTT_TLS, MQTT_PORT and the login"
