@@ -13,8 +13,8 @@ from baton.config import Settings
 from baton.core.errors import InvalidValue
 from baton.core.job import EventName
 from baton.delegation.submit import Delegation, order
+from baton.jobs.report import report
 from baton.jobs.verbs import open_jobs
-from baton.transport.publish import record
 from baton.transport.subscription import Subscription
 from support.brokers import free_port
 
@@ -34,7 +34,7 @@ def jobs(settings):
 
 
 def end(jobs, job_id, event=EventName.COMPLETED):
-    record(jobs, job_id, event, detail="so it is", attempt=jobs.pick_job(job_id).attempt)
+    report(jobs, job_id, event, detail="so it is", attempt=jobs.pick_job(job_id).attempt)
 
 
 def prune(jobs):

@@ -9,8 +9,8 @@ from baton.core.errors import AgentUnusable, RegistryUnavailable
 from baton.core.job import EventName
 from baton.delegation import worker as worker_module
 from baton.delegation.worker import Worker
+from baton.jobs.report import report
 from baton.jobs.verbs import open_jobs
-from baton.transport.publish import record
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ class Away:
         self.starts += 1
         if self.starts == 1:
             raise self._error
-        record(self._jobs, job_id, EventName.COMPLETED, detail="done", attempt=attempt)
+        report(self._jobs, job_id, EventName.COMPLETED, detail="done", attempt=attempt)
 
     def _unless_away(self, call):
         def asked(*arguments, **options):

@@ -11,13 +11,11 @@ import sys
 
 from baton.core import lifecycle
 from baton.core.clock import SECOND_NS, SystemClock, parse_time
-from baton.core.errors import InvalidValue
 from baton.core.job import (
     DEFAULT_AGENT,
     TERMINAL,
     Job,
     Status,
-    check_event_name,
     check_label,
     check_status,
     new_job,
@@ -38,7 +36,7 @@ if TYPE_CHECKING:
     from baton.history import log as audit
     from baton.registry.contract import Registry
     from baton.registry.query import JobFilter
-    from baton.registry.results import Change, Page
+    from baton.registry.results import Change, Page, Recorded
 
 
 _AT_ONCE_NS = 5 * SECOND_NS
@@ -122,7 +120,7 @@ class Jobs:
     ) -> Job | None:
         """Claims the next pending job of that label; None when there is none."""
         job = self.registry.pick_pending(
-            agent_session, holder=self._holder_here() if holder is None else holder, lease_sec=lease_sec
+            agent_session, holder=self.holder_here() if holder is None else holder, lease_sec=lease_sec
         )
         if job is not None:
             before = job.replace(
@@ -139,13 +137,13 @@ class Jobs:
     def pick_job(self, job_id: str, *, holder: str | None = None, lease_sec: float | None = None) -> Job:
         """Claims this very job; IllegalTransition when it is not pending."""
         change = self.registry.pick_job(
-            job_id, holder=self._holder_here() if holder is None else holder, lease_sec=lease_sec
+            job_id, holder=self.holder_here() if holder is None else holder, lease_sec=lease_sec
         )
         self._log_change(change.before, change.after)
         return change.after
 
     def update_status(self, job_id: str, status: str, *, attempt: int | None = None) -> Job:
-        change = self.registry.update_status(job_id, check_status(status), attempt=attempt, holder=self._holder_here())
+        change = self.registry.update_status(job_id, check_status(status), attempt=attempt, holder=self.holder_here())
         self._log_change(change.before, change.after)
         return change.after
 
@@ -183,33 +181,13 @@ class Jobs:
         data: Mapping[str, Any] | None = None,
         attempt: int | None = None,
     ) -> StoredEvent:
-        """Writes an event into the job's story, signed and not yet sent, with the status it brings. Paths and secrets
-        are taken out of `detail` and `data`, and a long `detail` is cut."""
-        from baton.core.redact import shorten
-        from baton.wire.payload import MAX_DETAIL_BYTES
+        """Record an event without verifying `completed`; see `baton.jobs.report`."""
+        from baton.jobs.report import report
 
-        name = check_event_name(event)
-        redactor = self.redactor(self.registry.get_job(job_id))
-        if isinstance(detail, str):
-            detail = shorten(redactor.text(detail, 2 * MAX_DETAIL_BYTES), MAX_DETAIL_BYTES)
-        try:
-            data = redactor.value(data or {})
-        except RecursionError:
-            raise InvalidValue("data", "cannot be sent: nested too deeply") from None
-        recorded = self.registry.record_event(
-            job_id,
-            name,
-            detail=detail,
-            data=data,
-            attempt=attempt,
-            holder=self._holder_here(),
-        )
-        self._log_change(recorded.before, recorded.after)
-        self._log_event(recorded.event)
-        return recorded.event
+        return report(self, job_id, event, detail=detail, data=data, attempt=attempt, verify=None)[1]
 
-    def _holder_here(self) -> str:
-        """Who holds a claim made here: for people to read, and for the monitor of this host to know as its own."""
+    def holder_here(self) -> str:
+        """Return the holder of claims made by this process: the monitor of this host recognises it."""
         return f"{self._host}:{os.getpid()}"
 
     def redactor(self, job: Job) -> Redactor:
@@ -304,6 +282,11 @@ class Jobs:
             line = {"event": "requeued" if requeued else "status_changed", "from": old, "to": new, **more}
             status = new if beyond is None else None
             audit.append_event(after.job_id, line, status=status, now_ns=self._clock.wall_ns(), logs_dir=self.logs_dir)
+
+    def log_recorded(self, recorded: Recorded) -> None:
+        """Add the history lines of a recorded event."""
+        self._log_change(recorded.before, recorded.after)
+        self._log_event(recorded.event)
 
     def _log_event(self, event: StoredEvent) -> None:
         import json

@@ -8,9 +8,10 @@ import time
 from baton.core.clock import format_time
 from baton.core.errors import BatonError, EventRefused, IllegalTransition, SessionNotFound, StaleAttempt
 from baton.core.job import TERMINAL, EventName, Status
+from baton.jobs.report import report
 from baton.live_agents import open_directory, ownership
 from baton.sessions.session import State
-from baton.transport.publish import record, send_unsent
+from baton.transport.publish import send_unsent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -81,7 +82,7 @@ def end_job(jobs: Jobs, job_id: str, attempt: int | None, detail: str) -> bool:
             if attempt is not None:
                 return False
             attempt = jobs.pick_job(job_id).attempt  # handed back: only whoever claims it can say anything about it
-        record(jobs, job_id, EventName.ERROR, detail=detail, data={ENDED_FROM_OUTSIDE: True}, attempt=attempt)
+        report(jobs, job_id, EventName.ERROR, detail=detail, data={ENDED_FROM_OUTSIDE: True}, attempt=attempt)
     except (EventRefused, IllegalTransition, StaleAttempt):
         return False
     return True

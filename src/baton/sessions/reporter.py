@@ -8,8 +8,8 @@ import time
 from baton.core.errors import EventRefused, RegistryUnavailable, StaleAttempt
 from baton.core.job import TERMINAL, EventName, Status
 from baton.core.redact import process_redactor
+from baton.jobs.report import report
 from baton.sessions.ending import ENDED_FROM_OUTSIDE
-from baton.transport.publish import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ class Story:
         deadline = time.monotonic() + (_PATIENCE_SEC if event is EventName.ERROR else 0.0)
         while True:
             try:
-                record(self.jobs, self.job.job_id, event, detail=text, data=data, attempt=self.job.attempt)
+                report(self.jobs, self.job.job_id, event, detail=text, data=data, attempt=self.job.attempt)
                 break
             except EventRefused:
                 break  # its story is over; a hook that said so may have been ended before it sent that

@@ -21,6 +21,7 @@ from baton.config import Settings
 from baton.core.clock import format_time
 from baton.core.errors import BatonError, EventRefused, IllegalTransition, NotVerified, OwnershipLost, StaleAttempt
 from baton.core.job import TERMINAL, EventName, Status
+from baton.jobs.report import report
 from baton.jobs.verbs import open_jobs
 from baton.live_agents import open_directory, ownership
 from baton.registry.query import JobFilter
@@ -42,7 +43,6 @@ from baton.sessions.terminal import (
 )
 from baton.sessions.tmux import Tmux
 from baton.storage.files import read_file, replace_file
-from baton.transport.publish import record
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ class Runner:
         def verify_and_record() -> None:
             try:
                 with open_jobs(self._settings) as jobs:
-                    record(jobs, job_id, EventName.COMPLETED, detail=words, attempt=attempt)
+                    report(jobs, job_id, EventName.COMPLETED, detail=words, attempt=attempt)
             except Exception as error:  # noqa: BLE001  raised again where it can be dealt with
                 failure.append(error)
 

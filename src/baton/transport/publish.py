@@ -6,18 +6,17 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Mapping
 
 from baton.broker.address import broker_address
-from baton.core import lifecycle
 from baton.core.clock import SECOND_NS, parse_time
-from baton.core.errors import BatonError, BrokerUnavailable, InvalidRecord, InvalidValue, JobNotFound, NotVerified
-from baton.core.job import EventName, Value, check_event_name
+from baton.core.errors import BatonError, BrokerUnavailable, InvalidRecord, JobNotFound
+from baton.core.job import EventName, Value
+from baton.jobs.report import report
 from baton.transport.connection import Publisher
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from typing import Any, Final
 
     from baton.config import Settings
@@ -63,36 +62,12 @@ def publish_event(
 ) -> Published:
     """Records the event and sends it, with whatever is still unsent before it. NotVerified, and nothing recorded,
     when `completed` is said while the work is not there."""
-    job, stored = record(jobs, job_id, event, detail=detail, data=data, attempt=attempt, verify=verify)
+    job, stored = report(jobs, job_id, event, detail=detail, data=data, attempt=attempt, verify=verify)
     try:
         send_unsent(jobs, settings, job, tries=tries, sleep=sleep)
     except TROUBLE as error:
         return Published(event=stored, trouble=words(error))
     return Published(event=stored, trouble=None)
-
-
-def record(
-    jobs: Jobs,
-    job_id: str,
-    event: str,
-    *,
-    detail: str = "",
-    data: Mapping[str, Any] | None = None,
-    attempt: int | None = None,
-    verify: bool = True,
-) -> tuple[Job, StoredEvent]:
-    """The first half of publishing: what is said is checked and written into the registry."""
-    name = check_event_name(event)
-    if not isinstance(detail, str):
-        raise InvalidValue("detail", f"must be text, not {type(detail).__name__}")
-    if not isinstance(data, Mapping | None):
-        raise InvalidValue("data", f"must be values by name, not {type(data).__name__}")
-    job = jobs.get_job(job_id)
-    if name is EventName.COMPLETED and (job.expected_artifacts or job.validate):
-        # Nothing is run, and nothing is said to be valid, for a job that is over or for somebody who lost it.
-        lifecycle.before_event(job, name, attempt=attempt, has_events=False)
-        _verify(jobs, job, insist=not verify)
-    return job, jobs.record_event(job_id, name, detail=detail, data=data, attempt=attempt)
 
 
 def send_unsent(
@@ -172,13 +147,3 @@ def words(error: Exception) -> str:
     if isinstance(error, OSError) and error.strerror:
         return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
     return f"{type(error).__name__}: {error}; check the settings of the broker (baton config show)"
-
-
-def _verify(jobs: Jobs, job: Job, *, insist: bool) -> None:
-    from baton.jobs.verification import missing_results
-
-    problems = [] if insist else missing_results(job, redact=jobs.redactor(job).text)
-    jobs.log_validation(job.job_id, problems, skipped=insist)
-    if problems:
-        why = f"not completed: {'; '.join(problems)}"
-        raise NotVerified(f"job {job.job_id} is {why}; mend that and publish again", why)

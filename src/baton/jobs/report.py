@@ -1,0 +1,68 @@
+"""Record events. `report` is the only way to record one, and the only place that verifies `completed`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from baton.core import lifecycle
+from baton.core.errors import InvalidValue, NotVerified
+from baton.core.job import EventName, check_event_name
+from baton.core.redact import shorten
+from baton.wire.payload import MAX_DETAIL_BYTES
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from baton.core.job import Job, StoredEvent
+    from baton.core.redact import Redactor
+    from baton.jobs.verbs import Jobs
+
+
+def report(
+    jobs: Jobs,
+    job_id: str,
+    event: str,
+    *,
+    detail: str = "",
+    data: Mapping[str, Any] | None = None,
+    attempt: int | None = None,
+    verify: bool | None = True,
+) -> tuple[Job, StoredEvent]:
+    """Record an event of a job, with the status it brings and its history lines; return both.
+
+    The event is signed and unsent. Paths and secrets are removed from `detail` and `data`; a long `detail` is cut.
+    With `verify`, `completed` raises NotVerified, and nothing is recorded, while an expected result is missing. False
+    skips that check and notes the skip in the history; None skips it without a note.
+    """
+    name = check_event_name(event)
+    if not isinstance(detail, str):
+        raise InvalidValue("detail", f"must be text, not {type(detail).__name__}")
+    if not isinstance(data, Mapping | None):
+        raise InvalidValue("data", f"must be values by name, not {type(data).__name__}")
+    job = jobs.get_job(job_id)
+    redactor = jobs.redactor(job)
+    if verify is not None and name is EventName.COMPLETED and (job.expected_artifacts or job.validate):
+        # First, so that no validation runs for a job that has ended or for a holder that lost it.
+        lifecycle.before_event(job, name, attempt=attempt, has_events=False)
+        _verify(jobs, job, redactor, skip=not verify)
+    detail = shorten(redactor.text(detail, 2 * MAX_DETAIL_BYTES), MAX_DETAIL_BYTES)
+    try:
+        data = redactor.value(data or {})
+    except RecursionError:
+        raise InvalidValue("data", "cannot be sent: nested too deeply") from None
+    recorded = jobs.registry.record_event(
+        job_id, name, detail=detail, data=data, attempt=attempt, holder=jobs.holder_here()
+    )
+    jobs.log_recorded(recorded)
+    return recorded.after, recorded.event
+
+
+def _verify(jobs: Jobs, job: Job, redactor: Redactor, *, skip: bool) -> None:
+    from baton.jobs.verification import missing_results
+
+    problems = [] if skip else missing_results(job, redact=redactor.text)
+    jobs.log_validation(job.job_id, problems, skipped=skip)
+    if problems:
+        why = f"not completed: {'; '.join(problems)}"
+        raise NotVerified(f"job {job.job_id} is {why}; fix this and publish again", why)
