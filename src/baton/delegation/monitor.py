@@ -19,8 +19,9 @@ from baton.core.errors import (
     RegistryUnavailable,
     TmuxUnavailable,
 )
-from baton.core.job import TERMINAL, EventName, Status, Value
+from baton.core.job import TERMINAL, Status, Value
 from baton.core.lifecycle import attempts_left
+from baton.core.limits import Limit, exceeded_limit
 from baton.delegation.own_queue import submitter_is_gone
 from baton.live_agents import open_directory, ownership
 from baton.registry.query import JobFilter
@@ -141,7 +142,7 @@ class Monitor:
         now_ns = time.time_ns()
         before, self._over = self._over, {}
         for job in self._with(Status.RUNNING):
-            why = self._over_its_limit(job, now_ns)
+            why = self._exceeded_limit(job, now_ns)
             if why is None or job.job_id in self._watched or self._is_held_elsewhere(job):
                 continue
             key = (job.job_id, job.attempt, job.last_seq)
@@ -152,24 +153,22 @@ class Monitor:
                 continue
             yield self._did(f"job {job.job_id}", why, "ended as error")
 
-    def _over_its_limit(self, job: Job, now_ns: int) -> str | None:
-        if job.deadline_at is not None and now_ns > parse_time(job.deadline_at) + _SLACK_NS:
+    def _exceeded_limit(self, job: Job, now_ns: int) -> str | None:
+        limit = exceeded_limit(
+            now_ns,
+            deadline=parse_time(job.deadline_at) if job.deadline_at else None,
+            silent_since=parse_time(job.last_event_at) if job.last_event_at else None,
+            idle_timeout=job.idle_timeout_sec * SECOND_NS,
+            slack=_SLACK_NS,
+            last_event=lambda: self._jobs.last_event(job),
+        )
+        if limit is Limit.TIME:
             return f"it took longer than {job.timeout_sec} s"
-        if job.last_event_at is None:
-            return None
-        silent_ns = now_ns - parse_time(job.last_event_at)
-        if silent_ns <= job.idle_timeout_sec * SECOND_NS + _SLACK_NS or self._waits_for_somebody(job):
-            return None
-        return f"nothing was heard from it for more than {job.idle_timeout_sec} s"
+        return f"nothing was heard from it for more than {job.idle_timeout_sec} s" if limit is Limit.SILENCE else None
 
     def _is_held_elsewhere(self, job: Job) -> bool:
         """By somebody on another machine, whose clock may be another: its own monitor sees to it, and the lease."""
         return job.lease_expires_at is not None and not (job.claimed_by or "").startswith(f"{self._settings.host}:")
-
-    def _waits_for_somebody(self, job: Job) -> bool:
-        """An agent that asked for permission is not silent: whoever was asked is."""
-        last = self._jobs.events_after(job.job_id, job.last_seq - 1)
-        return bool(last) and last[-1].event is EventName.PERMISSION_REQUIRED
 
     def _orphans(self) -> Iterator[Finding]:
         """Jobs that were never begun, or handed back, and whose submitter is no longer there to begin them."""

@@ -337,8 +337,7 @@ class Delegation:
                 continue
             if current.status in TERMINAL:
                 continue
-            last = self._jobs.events_after(job.job_id, max(current.last_seq - 1, 0))
-            if last and last[-1].event is EventName.PERMISSION_REQUIRED:
+            if self._jobs.last_event(current) is EventName.PERMISSION_REQUIRED:
                 self._log(f"job {job.job_id} waits for a permission: baton attach {job.job_id}")
                 continue
             if current.status is Status.PENDING and self._orders[job.job_id].label is not None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from baton.config import Settings
     from baton.core.clock import Clock
-    from baton.core.job import Broker, StoredEvent
+    from baton.core.job import Broker, EventName, StoredEvent
     from baton.core.redact import Redactor
     from baton.history import log as audit
     from baton.registry.contract import Registry
@@ -198,6 +198,11 @@ class Jobs:
 
     def events_after(self, job_id: str, seq: int = 0, *, limit: int = 1000) -> list[StoredEvent]:
         return self.registry.events_after(job_id, seq, limit=limit)
+
+    def last_event(self, job: Job) -> EventName | None:
+        """Return the name of the newest event of the job as given, or None without one."""
+        found = self.registry.events_after(job.job_id, max(job.last_seq - 1, 0))
+        return found[-1].event if found else None
 
     def unsent_events(
         self, *, job_id: str | None = None, broker: Broker | None = None, limit: int = 1000
