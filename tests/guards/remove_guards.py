@@ -1,10 +1,11 @@
-"""G1: takes one guard at a time out of a copy of the sources, and insists that a test notices.
+"""G1: remove one guard at a time from a copy of the sources, and require that a test fails.
 
-    python tests/guards/remove_guards.py              all of them, in about five minutes
-    python tests/guards/remove_guards.py signature    those whose name holds this word; --list names all
+    python tests/guards/remove_guards.py              all of them
+    python tests/guards/remove_guards.py signature    those whose name contains this word; --list prints the names
 
-A guard that no test notices is a missing test. The sources themselves are never touched: the copy lies in a temporary
-folder, with an interpreter of its own that finds `baton` there and everything else where this one does.
+A guard is a line of src/baton marked `# guard: NAME`; a mark that is missing or stands twice is a failure. A guard that
+no test notices is a missing test. The copy lies in a temporary folder, with an interpreter of its own that imports
+`baton` from there and everything else from where this interpreter does.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ import venv
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, NamedTuple
 
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from guards.marks import Mark, Rule, condition, drop, find_marks, insert_before, replace, without_guard
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -32,210 +36,108 @@ AT_ONCE = 2
 
 
 class Guard(NamedTuple):
-    name: str
-    file: str  # below src/baton
-    there: str  # wherever it stands
-    instead: str
-    tests: str  # what must fail without it
+    name: str  # of the mark in the sources
+    rule: Rule  # what becomes of the marked statement
+    tests: str  # at least one of these must fail without the guard
 
 
 GUARDS = (
+    Guard("event-signature", condition("False"), "tests/unit/test_wire.py"),
+    Guard("payload-size", condition("False"), "tests/unit/test_wire.py"),
+    Guard("duplicate-keys", condition("False"), "tests/unit/test_wire.py"),
+    Guard("payload-depth", condition("False"), "tests/unit/test_wire.py"),
+    Guard("no-key-in-payload", condition("not isinstance(data, dict)"), "tests/unit/test_wire.py"),
+    Guard("event-topic", condition("False"), "tests/integration/test_subscriber.py -k topic_of_another_job"),
     Guard(
-        "signature check", "wire/parse.py",
-        '    if not same(expected.encode(), event.signature.encode(errors="replace")):\n', "    if False:\n",
-        "tests/unit/test_wire.py",
-    ),
-    Guard(
-        "size limit", "wire/parse.py", "    if len(raw) > MAX_PAYLOAD_BYTES:\n", "    if False:\n",
-        "tests/unit/test_wire.py",
-    ),
-    Guard(
-        "duplicate keys", "wire/parse.py", "    if len(found) != len(pairs):\n", "    if False:\n",
-        "tests/unit/test_wire.py",
-    ),
-    Guard("depth limit", "wire/parse.py", "        if left == 0:\n", "        if False:\n", "tests/unit/test_wire.py"),
-    Guard(
-        "key on the wire", "wire/parse.py", '    if not isinstance(data, dict) or "auth_token" in data:\n',
-        "    if not isinstance(data, dict):\n", "tests/unit/test_wire.py",
-    ),
-    Guard(
-        "topic of an event", "transport/subscription.py",
-        '        if topic != f"python/mqtt/jobs/{event.job_id}/events" and not self._is_topic_of(topic, event.job_id):\n',
-        "        if False:\n", "tests/integration/test_subscriber.py -k topic_of_another_job",
-    ),
-    Guard(
-        "idle clock that only news feeds", "transport/subscription.py",
-        "        return [message for message in messages if message is not _NOTHING]\n",
-        "        if messages:\n            self._last_news = self._monotonic()\n"
-        "        return [message for message in messages if message is not _NOTHING]\n",
+        "idle-clock",
+        insert_before("if messages: self._last_news = self._monotonic()"),
         "tests/integration/test_subscriber.py -k replays_do_not_feed",
     ),
+    Guard("event-attempt", condition("False"), "tests/unit/test_watch.py"),
+    Guard("event-number", condition("False"), "tests/unit/test_watch.py"),
+    Guard("write-attempt", condition("False"), "tests/contract/test_registry.py"),
+    Guard("terminal-job-event", condition("False"), "tests/contract/test_registry.py"),
+    Guard("status-transition", condition("False"), "tests/contract/test_registry.py"),
+    Guard("claim-pending-only", condition("False"), "tests/contract/test_registry.py"),
     Guard(
-        "attempt of an event", "transport/job_cursor.py",
-        "        if event.attempt != self.job.attempt and not (event.attempt == 1 and self.job.attempt == 0):\n",
-        "        if False:\n", "tests/unit/test_watch.py",
-    ),
-    Guard(
-        "number seen before", "transport/job_cursor.py", "        if event.seq <= self.last_seq:\n", "        if False:\n",
-        "tests/unit/test_watch.py",
-    ),
-    Guard(
-        "attempt guard of a write", "core/lifecycle.py",
-        "    if attempt is not None and (attempt != job.attempt or job.status is Status.PENDING):\n", "    if False:\n",
+        "new-key-per-attempt",
+        replace(r"auth_token=job\.auth_token if .*? else token", "auth_token=job.auth_token or token"),
         "tests/contract/test_registry.py",
     ),
+    Guard("file-lock", drop, "tests/unit/test_fsio.py tests/contract/test_registry.py"),
+    Guard("fsync-replaced-file", condition("False"), "tests/crash/test_every_write.py -k file"),
+    Guard("private-file-mode", condition("False"), "tests/unit/test_fsio.py tests/contract/test_directory.py"),
+    Guard("sqlite-synchronous", replace("FULL", "OFF"), "tests/crash/test_every_write.py -k sqlite"),
+    Guard("claim-row-lock", replace(r"= .*", '= ""'), "tests/crash/test_backlog.py -k postgresql"),
+    Guard("history-hash-chain", condition("False"), "tests/system/test_audit_log.py"),
+    Guard("missing-artifact", condition("False"), "tests/integration/test_publisher.py"),
     Guard(
-        "terminal rule for events", "core/lifecycle.py",
-        "    if job.status in TERMINAL:\n        raise EventRefused(job.job_id, event,",
-        "    if False:\n        raise EventRefused(job.job_id, event,", "tests/contract/test_registry.py",
-    ),
-    Guard(
-        "transitions", "core/lifecycle.py", "    if wanted not in _FOLLOWS.get(job.status, ()):\n", "    if False:\n",
-        "tests/contract/test_registry.py",
-    ),
-    Guard(
-        "claim of what is not pending", "core/lifecycle.py",
-        "    if job.status is not Status.PENDING:\n        raise IllegalTransition(job.job_id, job.status, Status.RUNNING)\n",
-        "", "tests/contract/test_registry.py",
-    ),
-    Guard(
-        "new key for a new attempt", "core/lifecycle.py",
-        "auth_token=job.auth_token if job.attempt == 0 and job.auth_token else token,",
-        "auth_token=job.auth_token or token,", "tests/contract/test_registry.py",
-    ),
-    Guard(
-        "file lock", "storage/files.py", "                lock_within(fd, self.path, self._timeout_sec)\n", "                pass\n",
-        "tests/unit/test_fsio.py tests/contract/test_registry.py",
-    ),
-    Guard(
-        "fsync of a replaced file", "storage/files.py", "            if durable:\n                os.fsync(fd)\n", "",
-        "tests/crash/test_every_write.py -k file",
-    ),
-    Guard(
-        "private files", "storage/files.py",
-        "    if flags & os.O_CREAT and os.fstat(fd).st_mode & 0o777 != 0o600:\n        os.fchmod(fd, 0o600)\n", "",
-        "tests/unit/test_fsio.py tests/contract/test_directory.py",
-    ),
-    Guard(
-        "SQLite waits for the disk", "registry/sqlite.py", "synchronous = FULL", "synchronous = OFF",
-        "tests/crash/test_every_write.py -k sqlite",
-    ),
-    Guard(
-        "row lock of a claim", "registry/postgres.py", '    _skip_locked = " FOR UPDATE SKIP LOCKED"\n',
-        '    _skip_locked = ""\n', "tests/crash/test_backlog.py -k postgresql",
-    ),
-    Guard(
-        "hash chain of the audit log", "history/log.py", '        elif line.get("prev") != previous:\n', "        elif False:\n",
-        "tests/system/test_audit_log.py",
-    ),
-    Guard(
-        "artifact that is missing", "jobs/verification.py", "    if not os.path.exists(path):\n", "    if False:\n",
-        "tests/integration/test_publisher.py",
-    ),
-    Guard(
-        "artifact outside the work folder", "jobs/verification.py", "    if outside(name, folder):\n", "    if False:\n",
+        "artifact-outside-workdir",
+        condition("False"),
         "tests/integration/test_publisher.py tests/system/test_publish_and_subscribe.py",
     ),
     Guard(
-        "redaction of what is said", "jobs/report.py", "    detail = shorten(redactor.text(detail, 2 * MAX_DETAIL_BYTES), MAX_DETAIL_BYTES)\n",
-        "    detail = shorten(detail, MAX_DETAIL_BYTES)\n", "tests/integration/test_publisher.py tests/integration/test_python_interface.py",
+        "redact-detail",
+        replace(r"redactor\.text\((\w+),[^)]*\)", r"\1"),
+        "tests/integration/test_publisher.py tests/integration/test_python_interface.py",
     ),
+    Guard("agent-name-owner", condition("False"), "tests/contract/test_directory.py"),
+    Guard("agent-name-lock", drop, "tests/security/test_name_race.py tests/contract/test_directory.py"),
+    Guard("removal-generation", condition("False"), "tests/contract/test_directory.py"),
     Guard(
-        "owner of a name", "live_agents/ownership.py", "    if entry.state is State.FRESH and entry.record is not None:\n",
-        "    if False:\n", "tests/contract/test_directory.py",
-    ),
-    Guard(
-        "lock of a name", "live_agents/files.py", "            with FileLock(lock):\n", "            if True:\n",
-        "tests/security/test_name_race.py tests/contract/test_directory.py",
-    ),
-    Guard(
-        "generation of a removal", "live_agents/ownership.py",
-        '        if stored.generation_id != generation_id:\n            raise OwnershipLost(\n                f"{_described(stored)} owns {stored.agent_name}, not generation',
-        '        if False:\n            raise OwnershipLost(\n                f"{_described(stored)} owns {stored.agent_name}, not generation',
-        "tests/contract/test_directory.py",
-    ),
-    Guard(
-        "exact tmux target", "sessions/tmux.py", '            self.run("kill-session", "-t", f"={name}")\n',
-        '            self.run("kill-session", "-t", name)\n', "tests/integration/test_tmux.py tests/system/test_sessions.py",
-    ),
-    Guard(
-        "format characters in a folder's name", "sessions/tmux.py", 'workdir.replace("#", "##")', "workdir",
+        "exact-tmux-target",
+        replace(r'f"=\{(\w+)\}"', r"\1"),
         "tests/integration/test_tmux.py tests/system/test_sessions.py",
     ),
     Guard(
-        "start time of a process", "sessions/processes.py", "        return started_at(self.pid) == self.started\n",
-        "        return started_at(self.pid) is not None\n", "tests/unit/test_processes.py",
+        "tmux-format-characters",
+        replace(r"(\w+)\.replace\([^)]*\)", r"\1"),
+        "tests/integration/test_tmux.py tests/system/test_sessions.py",
     ),
     Guard(
-        "artifact that is empty", "jobs/verification.py", "    if os.path.getsize(path) == 0:\n", "    if False:\n",
-        "tests/integration/test_publisher.py",
+        "process-start-time",
+        replace(r"return .*", "return started_at(self.pid) is not None"),
+        "tests/unit/test_processes.py",
     ),
+    Guard("empty-artifact", condition("False"), "tests/integration/test_publisher.py"),
+    Guard("unchanged-artifact", condition("False"), "tests/system/test_submit.py"),
+    Guard("validation-exit-code", condition("True"), "tests/integration/test_publisher.py"),
+    Guard("event-after-end", condition("False"), "tests/unit/test_watch.py"),
     Guard(
-        "artifact that was there before", "jobs/verification.py",
-        "    if since_ns is not None and os.stat(path).st_mtime_ns < since_ns:\n", "    if False:\n",
-        "tests/system/test_submit.py",
-    ),
-    Guard(
-        "verdict of the validation", "jobs/verification.py", "    if code == 0:\n", "    if True:\n",
-        "tests/integration/test_publisher.py",
-    ),
-    Guard(
-        "end of a job that is over", "transport/job_cursor.py", "        if self.over:\n            raise Rejected", "        if False:\n            raise Rejected",
-        "tests/unit/test_watch.py",
-    ),
-    Guard(
-        "plaintext to another machine", "broker/address.py",
-        "    if not address.tls and not is_loopback(address.host) and not settings.allow_plaintext:\n", "    if False:\n",
+        "plaintext-broker",
+        condition("False"),
         "tests/integration/test_brokers.py tests/integration/test_publisher.py tests/unit/test_config.py",
     ),
+    Guard("login-for-folder-broker", condition("named"), "tests/integration/test_brokers.py -k login_of_the_user"),
+    Guard("login-for-record-broker", condition("not named"), "tests/integration/test_brokers.py -k login_of_the_user"),
     Guard(
-        "login for a broker that a folder names", "broker/address.py",
-        '    if (named and settings.sources["mqtt_host"] != file) or sources == [file, file]:\n', "    if named:\n",
-        "tests/integration/test_brokers.py -k login_of_the_user",
+        "job-id-in-path",
+        condition("isinstance(value, str)"),
+        "tests/unit/test_model.py tests/system/test_job_commands.py",
     ),
+    Guard("agent-name-in-path", condition("False"), "tests/unit/test_agent_names.py"),
+    Guard("session-host", condition("False"), "tests/integration/test_agent_control.py"),
+    Guard("manifest-identity", condition("False"), "tests/integration/test_agent_control.py"),
+    Guard("network-file-system", condition("False"), "tests/system/test_network_file_system.py"),
+    Guard("paste-end-sequence", condition("False"), "tests/integration/test_tmux.py"),
     Guard(
-        "login for a broker that a record names", "broker/address.py",
-        '    if (named and settings.sources["mqtt_host"] != file) or sources == [file, file]:\n', "    if not named:\n",
-        "tests/integration/test_brokers.py -k login_of_the_user",
-    ),
-    Guard(
-        "id before it is a path", "core/job.py", "    if isinstance(value, str) and _ID.fullmatch(value):\n",
-        "    if isinstance(value, str):\n", "tests/unit/test_model.py tests/system/test_job_commands.py",
-    ),
-    Guard(
-        "name before it is a path", "live_agents/names.py", "        if not _PLAIN.fullmatch(bare):\n", "        if False:\n",
-        "tests/unit/test_agent_names.py",
-    ),
-    Guard(
-        "session on another host", "sessions/live_agent_control.py", "    if record.host is not None and record.host != host:\n",
-        "    if False:\n", "tests/integration/test_agent_control.py",
-    ),
-    Guard(
-        "identity in the manifest", "sessions/live_agent_control.py", "        if theirs != ours:\n", "        if False:\n",
-        "tests/integration/test_agent_control.py",
-    ),
-    Guard(
-        "network file system", "storage/files.py", "    if kind is not None:\n        raise NetworkFileSystem(path, kind)\n",
-        "    del kind\n", "tests/system/test_network_file_system.py",
-    ),
-    Guard(
-        "end of a paste inside of it", "sessions/tmux.py", "        if _PASTE_END in text:\n", "        if False:\n",
-        "tests/integration/test_tmux.py",
-    ),
-    Guard(
-        "pane that is another's by now", "sessions/stop.py", "    if mine:\n", "    if True:\n",
+        "pane-identity",
+        condition("True"),
         "tests/integration/test_stubborn_sessions.py tests/system/test_sessions.py tests/integration/test_monitor_and_sessions.py",
     ),
     Guard(
-        "second look before a session is buried", "delegation/monitor.py",
-        "                if session.socket in again and not _lives(session, again[session.socket]):\n",
-        "                if True:\n", "tests/unit/test_monitor.py tests/integration/test_monitor_and_sessions.py",
+        "second-look", condition("True"), "tests/unit/test_monitor.py tests/integration/test_monitor_and_sessions.py"
     ),
-    Guard(
-        "cut of an audit log", "history/log.py", "    elif number > last:\n", "    elif False:\n",
-        "tests/system/test_audit_log.py",
-    ),
-)  # fmt: skip
+    Guard("history-cut", condition("False"), "tests/system/test_audit_log.py"),
+)
+
+
+def mark_of(name: str, marks: list[Mark]) -> Mark:
+    """Return the only mark of that name."""
+    found = [mark for mark in marks if mark.name == name]
+    if len(found) != 1:
+        raise RuntimeError(f"`# guard: {name}` stands {len(found)} times in src/baton, not once")
+    return found[0]
 
 
 class Copy:
@@ -271,18 +173,21 @@ class Copy:
             if not os.path.exists(place):
                 os.symlink(os.path.join(sysconfig.get_path("scripts"), name), place)
 
-    def without(self, guard: Guard) -> None:
-        path = os.path.join(self._package, guard.file)
-        with open(path, encoding="utf-8") as file:
+    def remove(self, guard: Guard) -> str:
+        """Remove a guard from the copy, and return the path of the changed file."""
+        mark = mark_of(guard.name, find_marks(self._package))
+        with open(mark.path, encoding="utf-8") as file:
             text = file.read()
-        count = text.count(guard.there)
-        if count == 0:
-            raise RuntimeError(f"{guard.name}: what it takes out of {guard.file} is not there any more; mend this list")
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(text.replace(guard.there, guard.instead))
+        try:
+            changed = without_guard(text, mark.line, guard.rule)
+        except ValueError as error:
+            raise RuntimeError(f"{guard.name} in {mark.path}: {error}; fix its rule in {__file__}") from None
+        with open(mark.path, "w", encoding="utf-8") as file:
+            file.write(changed)
+        return mark.path
 
-    def restore(self, guard: Guard) -> None:
-        shutil.copy(os.path.join(self._source, guard.file), os.path.join(self._package, guard.file))
+    def restore(self, path: str) -> None:
+        shutil.copy(os.path.join(self._source, os.path.relpath(path, self._package)), path)
 
     def tests_pass(self, tests: str) -> bool:
         import shlex
@@ -292,22 +197,22 @@ class Copy:
             cwd=self.folder, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )  # fmt: skip
         try:
-            told, _ = process.communicate(timeout=TIMEOUT_SEC)
+            output, _ = process.communicate(timeout=TIMEOUT_SEC)
         except subprocess.TimeoutExpired:
             os.killpg(process.pid, signal.SIGKILL)
             process.communicate()
             return False  # a lock that is gone may well hang a test
         if process.returncode not in (0, 1):
-            raise RuntimeError(f"pytest could not run {tests}:\n{told[-3000:]}")
+            raise RuntimeError(f"pytest could not run {tests}:\n{output[-3000:]}")
         return process.returncode == 0
 
 
 def noticed(copy: Copy, guard: Guard) -> bool:
-    copy.without(guard)
+    path = copy.remove(guard)
     try:
         return not copy.tests_pass(guard.tests)
     finally:
-        copy.restore(guard)
+        copy.restore(path)
 
 
 def main() -> int:

@@ -88,7 +88,7 @@ def broker_address(settings: Settings, job: Job | None, *, reading: bool = False
         password=password,
         sources={name: settings.named(f"mqtt_{name}") for name in ("ca_certs", "certfile")},
     )
-    if not address.tls and not is_loopback(address.host) and not settings.allow_plaintext:
+    if not address.tls and not is_loopback(address.host) and not settings.allow_plaintext:  # guard: plaintext-broker
         raise BrokerUnavailable(
             f"the broker at {address.host}:{address.port} is not on this machine and would be talked to without TLS; "
             "set MQTT_TLS=1, or insist with BATON_ALLOW_PLAINTEXT=1",
@@ -103,6 +103,7 @@ def _refuse_foreign_login(settings: Settings, host: str) -> None:
     file = settings.home_file
     sources = [settings.sources[name] for name in ("mqtt_username", "mqtt_password")]
     named = host == settings.mqtt_host
+    # guard: login-for-folder-broker, login-for-record-broker
     if (named and settings.sources["mqtt_host"] != file) or sources == [file, file]:
         return
     source = sources[0] if sources[0] != file else sources[1]

@@ -237,7 +237,7 @@ _ID = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
 
 def check_job_id(value: object) -> str:
     """The id, or InvalidValue: called before an id becomes part of a path, a topic or a query."""
-    if isinstance(value, str) and _ID.fullmatch(value):
+    if isinstance(value, str) and _ID.fullmatch(value):  # guard: job-id-in-path
         return value
     shown = repr(value[:40]) if isinstance(value, str) else _kind(value)
     raise InvalidValue("job id", f"must be 8 to 32 characters of 0-9 and a-f, not {shown}")

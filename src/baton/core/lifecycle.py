@@ -28,21 +28,21 @@ _ENDS_WITH: Final = {EventName.COMPLETED: Status.COMPLETED, EventName.ERROR: Sta
 
 def check_attempt(job: Job, attempt: int | None) -> None:
     """A write that carries an attempt is its holder's: refused once that holder has lost the job."""
-    if attempt is not None and (attempt != job.attempt or job.status is Status.PENDING):
+    if attempt is not None and (attempt != job.attempt or job.status is Status.PENDING):  # guard: write-attempt
         raise StaleAttempt(job.job_id, attempt, job.attempt, job.status)
 
 
 def claim(job: Job, *, holder: str, now_ns: int, token: str) -> Job:
     """pending → running, as the next attempt. The first attempt keeps the key drawn at registration; each
     later one gets `token`, so that whoever held the job before can sign nothing any more."""
-    if job.status is not Status.PENDING:
+    if job.status is not Status.PENDING:  # guard: claim-pending-only
         raise IllegalTransition(job.job_id, job.status, Status.RUNNING)
     now = format_time(now_ns)
     return job.replace(
         status=Status.RUNNING,
         attempt=job.attempt + 1,
         claimed_by=holder,
-        auth_token=job.auth_token if job.attempt == 0 and job.auth_token else token,
+        auth_token=job.auth_token if job.attempt == 0 and job.auth_token else token,  # guard: new-key-per-attempt
         deadline_at=format_time(now_ns + job.timeout_sec * SECOND_NS),
         updated_at=now,
     )
@@ -76,7 +76,7 @@ def set_status(job: Job, wanted: Status, *, attempt: int | None, holder: str, no
     check_attempt(job, attempt)
     if job.status is wanted:
         return job
-    if wanted not in _FOLLOWS.get(job.status, ()):
+    if wanted not in _FOLLOWS.get(job.status, ()):  # guard: status-transition
         hint = ""
         if wanted is Status.PENDING and job.status is Status.RUNNING:
             hint = "`baton release` hands it back"
@@ -90,7 +90,7 @@ def set_status(job: Job, wanted: Status, *, attempt: int | None, holder: str, no
 
 def before_event(job: Job, event: EventName, *, attempt: int | None, has_events: bool) -> None:
     """Refuses an event the job's story has no room for. `has_events`: this attempt already has one."""
-    if job.status in TERMINAL:
+    if job.status in TERMINAL:  # guard: terminal-job-event
         raise EventRefused(job.job_id, event, f"the job is {job.status}, and that never changes again")
     check_attempt(job, attempt)
     if job.status is Status.PENDING and job.attempt > 0:

@@ -253,7 +253,7 @@ class Monitor:
             self._sleep(_LOOK_AGAIN_SEC)
             again = self._panes(missing)
             for session in missing:
-                if session.socket in again and not _lives(session, again[session.socket]):
+                if session.socket in again and not _lives(session, again[session.socket]):  # guard: second-look
                     yield from self._one_by_one(session, self._bury)
         for session in ours:
             if session not in missing:

@@ -289,7 +289,7 @@ def verify_log(job_id: str, logs_dir: str | None = None) -> Verdict:  # noqa: C9
             verdict.damage.append(f"{missing} missing before line {found}")
         elif found <= number:
             verdict.damage.append(f"line {found} stands at place {position}: inserted, or moved")
-        elif line.get("prev") != previous:
+        elif line.get("prev") != previous:  # guard: history-hash-chain
             verdict.damage.append(
                 f"line {number} was changed: line {found} was written after another"
                 if number
@@ -319,7 +319,7 @@ def _verify_ends(
         return
     if type(number) is not int:
         verdict.damage.append(f"{_STATUS} is missing or not readable")
-    elif number > last:
+    elif number > last:  # guard: history-cut
         verdict.damage.append(f"the log is cut short: it had {number} lines, it has {last}")
     elif hashes.get(number) != head.get("head"):
         verdict.damage.append(f"line {number} was changed: {_STATUS} knows another")

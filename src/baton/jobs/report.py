@@ -46,7 +46,7 @@ def report(
         # First, so that no validation runs for a job that has ended or for a holder that lost it.
         lifecycle.before_event(job, name, attempt=attempt, has_events=False)
         _verify(jobs, job, redactor, skip=not verify)
-    detail = shorten(redactor.text(detail, 2 * MAX_DETAIL_BYTES), MAX_DETAIL_BYTES)
+    detail = shorten(redactor.text(detail, 2 * MAX_DETAIL_BYTES), MAX_DETAIL_BYTES)  # guard: redact-detail
     try:
         data = redactor.value(data or {})
     except RecursionError:

@@ -43,16 +43,16 @@ def _claimed_ns(job: Job) -> int | None:
 
 
 def _problem_with(name: str, folder: str, since_ns: int | None) -> str | None:
-    if outside(name, folder):
+    if outside(name, folder):  # guard: artifact-outside-workdir
         return f"{name} lies outside the work folder"
     path = os.path.join(folder, name)
-    if not os.path.exists(path):
+    if not os.path.exists(path):  # guard: missing-artifact
         return f"{name} is missing"
     if os.path.isdir(path):
         return None if os.listdir(path) else f"{name} is an empty folder"
-    if os.path.getsize(path) == 0:
+    if os.path.getsize(path) == 0:  # guard: empty-artifact
         return f"{name} is empty"
-    if since_ns is not None and os.stat(path).st_mtime_ns < since_ns:
+    if since_ns is not None and os.stat(path).st_mtime_ns < since_ns:  # guard: unchanged-artifact
         return f"{name} was there before and has not changed"
     return None
 
@@ -64,7 +64,7 @@ def _failed_validation(command: str, folder: str, timeout_sec: float, redact: Ca
         return [f"the validation did not end within {timeout_sec:g} s"]
     except OSError as error:
         return [f"the validation could not run: {error.strerror}"]
-    if code == 0:
+    if code == 0:  # guard: validation-exit-code
         return []
     last = tail.decode(errors="replace").strip().splitlines()[-1:]
     return [f"the validation failed with exit code {code}" + (f": {redact(last[0])[:200]}" if last else "")]

@@ -122,7 +122,7 @@ class FileDirectory:
         with self._translated_errors():
             make_private_dir(self._locks)
             lock = os.path.join(self._locks, agent_id)
-            with FileLock(lock):
+            with FileLock(lock):  # guard: agent-name-lock
                 slot = _FileSlot(self, self.get(agent_id))
                 try:
                     yield slot

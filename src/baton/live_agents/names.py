@@ -33,7 +33,7 @@ class Names:
     def canonical(self, typed: str) -> str:
         """The name with its prefix, or InvalidValue."""
         bare = self.bare(typed)
-        if not _PLAIN.fullmatch(bare):
+        if not _PLAIN.fullmatch(bare):  # guard: agent-name-in-path
             raise InvalidValue("agent name", f"{_WANTED}, not {_shown(typed)}")
         return self.prefix + bare
 

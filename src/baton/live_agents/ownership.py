@@ -100,7 +100,7 @@ def remove(directory: Directory, agent_id: str, generation_id: str) -> AgentReco
         stored = slot.entry.record
         if stored is None:
             return None
-        if stored.generation_id != generation_id:
+        if stored.generation_id != generation_id:  # guard: removal-generation
             raise OwnershipLost(
                 f"{_described(stored)} owns {stored.agent_name}, not generation {generation_id}; nothing was removed"
             )
@@ -114,7 +114,7 @@ def _is_one_session(owner: AgentRecord, record: AgentRecord) -> bool:
 
 
 def _refuse_if_owned(entry: Entry, generation_id: str) -> None:
-    if entry.state is State.FRESH and entry.record is not None:
+    if entry.state is State.FRESH and entry.record is not None:  # guard: agent-name-owner
         owner = entry.record
         another = " a generation is one session, this is another;" if owner.generation_id == generation_id else ""
         raise AgentTaken(

@@ -86,7 +86,7 @@ class PostgresRegistry(SqlRegistry):
     multi_host = True
     lock_path = None
     _lock_rows = " FOR UPDATE"
-    _skip_locked = " FOR UPDATE SKIP LOCKED"
+    _skip_locked = " FOR UPDATE SKIP LOCKED"  # guard: claim-row-lock
 
     def __init__(self, url: str, *, clock: Clock | None = None, suffix: str = "") -> None:
         super().__init__(clock)

@@ -217,7 +217,7 @@ class SqliteRegistry(SqlRegistry):
                 raise NewerSchema(self.path, version, SCHEMA)
             raise RegistryUnavailable(f"{self.path} is a database, but not a registry; name another with --registry")
         if write:
-            raw.execute("PRAGMA synchronous = FULL")
+            raw.execute("PRAGMA synchronous = FULL")  # guard: sqlite-synchronous
         return _Connection(raw, (found.st_dev, found.st_ino), lasting=lasting)
 
     def _create(self) -> None:

@@ -43,7 +43,7 @@ def control_target(
 ) -> Target:
     """What the record points at, checked; a ControlRefused otherwise. `agent_def_dir` wins over the record's own."""
     name = record.agent_name
-    if record.host is not None and record.host != host:
+    if record.host is not None and record.host != host:  # guard: session-host
         raise RemoteAgent(name, record.host)
     if not os.path.isabs(record.manifest_path):
         raise ManifestPathRelative(f"{name}: manifest path {record.manifest_path!r} is not absolute")
@@ -52,7 +52,7 @@ def control_target(
         raise NotInTmux(f"{name} runs by {manifest.backend!r}, not in tmux; it cannot be controlled by its name")
     for what in ("agent_name", "agent_id", "generation_id"):
         theirs, ours = getattr(manifest, what), getattr(record, what)
-        if theirs != ours:
+        if theirs != ours:  # guard: manifest-identity
             raise IdentityMismatch(f"{name}: {what} is {ours} in its record and {theirs} in {record.manifest_path}")
     if (manifest.session_name, manifest.socket) != (record.session_name, record.socket):
         raise SessionMismatch(

@@ -30,7 +30,7 @@ class Process(Value):
 
     @property
     def alive(self) -> bool:
-        return started_at(self.pid) == self.started
+        return started_at(self.pid) == self.started  # guard: process-start-time
 
 
 def started_at(pid: int) -> int | None:

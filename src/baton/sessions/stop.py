@@ -125,5 +125,5 @@ def _kill_pane(session: Session) -> None:
         mine = any(pane.pane_id == session.pane_id and pane.pid == session.pane_pid for pane in tmux.panes())
     except NoServer:
         return
-    if mine:
+    if mine:  # guard: pane-identity
         tmux.kill_session(session.name)

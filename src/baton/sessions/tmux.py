@@ -148,6 +148,7 @@ class Tmux:
             raise ValueError("tmux hands a single argument to a shell")
         command = [
             "new-session", "-d", "-P", "-F", "#{pane_id} #{pane_pid}", "-s", name,
+            # guard: tmux-format-characters
             "-x", str(_WIDTH), "-y", str(_HEIGHT), "-c", workdir.replace("#", "##"), "--", *argv,
         ]  # fmt: skip
         for tries_left in reversed(range(_TRIES)):
@@ -168,7 +169,7 @@ class Tmux:
 
     def paste(self, pane_id: str, text: str, *, enter: bool) -> None:
         """Types a text, whatever is in it, as one piece; the Enter is a key of its own."""
-        if _PASTE_END in text:
+        if _PASTE_END in text:  # guard: paste-end-sequence
             raise InvalidValue("text", "contains the escape sequence that would end the paste in the middle")
         if text:
             before = self._times_shown(pane_id, text) if enter else 0
@@ -198,7 +199,7 @@ class Tmux:
     def kill_session(self, name: str) -> None:
         """Ends exactly that session; one that is gone already is fine."""
         try:
-            self.run("kill-session", "-t", f"={name}")
+            self.run("kill-session", "-t", f"={name}")  # guard: exact-tmux-target
         except (NoServer, SessionGone):
             pass
 

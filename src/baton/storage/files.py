@@ -65,7 +65,7 @@ def make_home(path: str) -> None:
 def open_private(path: str, flags: int) -> int:
     """A file descriptor; with O_CREAT the file is 0600, whatever the umask, also one that was there."""
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    if flags & os.O_CREAT and os.fstat(fd).st_mode & 0o777 != 0o600:
+    if flags & os.O_CREAT and os.fstat(fd).st_mode & 0o777 != 0o600:  # guard: private-file-mode
         os.fchmod(fd, 0o600)
     return fd
 
@@ -94,7 +94,7 @@ def replace_file(
             write_all(fd, content)
             if owner is not None:
                 os.fchown(fd, *owner)
-            if durable:
+            if durable:  # guard: fsync-replaced-file
                 os.fsync(fd)
         finally:
             os.close(fd)
@@ -184,7 +184,7 @@ class FileLock:
         while True:
             fd = open_private(self.path, os.O_RDWR | os.O_CREAT)
             try:
-                lock_within(fd, self.path, self._timeout_sec)
+                lock_within(fd, self.path, self._timeout_sec)  # guard: file-lock
                 if _is_at(fd, self.path):
                     self._fd = fd
                     return self
@@ -281,5 +281,5 @@ def network_fs_kind(path: str, mountinfo: str | None = None) -> str | None:
 
 def refuse_network_fs(path: str) -> None:
     kind = network_fs_kind(path)
-    if kind is not None:
+    if kind is not None:  # guard: network-file-system
         raise NetworkFileSystem(path, kind)

@@ -41,11 +41,12 @@ class Watch:
         if self.job.auth_token is None:
             raise Rejected("signature", "HMAC verify failed")
         check_signature(event, self.job.auth_token)
+        # guard: event-attempt
         if event.attempt != self.job.attempt and not (event.attempt == 1 and self.job.attempt == 0):
             raise Rejected("attempt", "from another attempt")
-        if event.seq <= self.last_seq:
+        if event.seq <= self.last_seq:  # guard: event-number
             raise Rejected("seq", "seen before")
-        if self.over:
+        if self.over:  # guard: event-after-end
             raise Rejected("lifecycle", "after the end")
 
     def passed_on(self, event: StoredEvent) -> int:

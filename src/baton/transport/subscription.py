@@ -186,7 +186,7 @@ class Subscription:
                 messages.append(self._queue.get_nowait())
         except queue.Empty:
             pass
-        return [message for message in messages if message is not _NOTHING]
+        return [message for message in messages if message is not _NOTHING]  # guard: idle-clock
 
     def _from_wire(self, messages: list[tuple[str, bytes]]) -> Iterator[dict[str, Any]]:
         """What these messages announce, as the registry has it: a message is a doorbell, and never passed on itself."""
@@ -201,6 +201,7 @@ class Subscription:
 
     def _verify(self, topic: str, raw: bytes) -> Watch:
         event = parse_event(raw)
+        # guard: event-topic
         if topic != f"python/mqtt/jobs/{event.job_id}/events" and not self._is_topic_of(topic, event.job_id):
             raise Rejected("topic", "about another job than its topic")
         watch = self._watch(event.job_id)

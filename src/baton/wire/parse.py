@@ -63,7 +63,7 @@ class Event(Value):
 
 def parse_event(raw: bytes) -> Event:
     """The event in a payload; raises Rejected for anything that does not fit the protocol exactly."""
-    if len(raw) > MAX_PAYLOAD_BYTES:
+    if len(raw) > MAX_PAYLOAD_BYTES:  # guard: payload-size
         raise Rejected("size", f"longer than {MAX_PAYLOAD_BYTES} bytes")
     try:
         text = raw.decode()
@@ -85,7 +85,7 @@ def check_signature(event: Event, token: str) -> None:
         expected = signature(event.payload(), token)
     except ValueError:  # a lone surrogate: JSON can carry what has no canonical form
         raise Rejected("signature", "HMAC verify failed") from None
-    if not same(expected.encode(), event.signature.encode(errors="replace")):
+    if not same(expected.encode(), event.signature.encode(errors="replace")):  # guard: event-signature
         raise Rejected("signature", "HMAC verify failed")
 
 
@@ -100,7 +100,7 @@ def _check_fields(payload: Any) -> Event:  # noqa: C901  one check a field
     detail = payload["detail"]
     if not isinstance(detail, str) or len(detail.encode(errors="replace")) > MAX_DETAIL_BYTES:
         raise Rejected("fields", "detail is not a short text")
-    if not isinstance(data, dict) or "auth_token" in data:
+    if not isinstance(data, dict) or "auth_token" in data:  # guard: no-key-in-payload
         raise Rejected("fields", "data is not an object, or carries a key")
     attempt = data.get("attempt")
     if type(attempt) is not int or attempt < 1:
@@ -133,7 +133,7 @@ def _check_fields(payload: Any) -> Event:  # noqa: C901  one check a field
 
 def _check_depth(value: object, left: int) -> None:
     if isinstance(value, dict | list):
-        if left == 0:
+        if left == 0:  # guard: payload-depth
             raise Rejected("json", "nested too deeply")
         for each in value.values() if isinstance(value, dict) else value:
             if isinstance(each, dict | list):
@@ -142,7 +142,7 @@ def _check_depth(value: object, left: int) -> None:
 
 def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
-    if len(found) != len(pairs):
+    if len(found) != len(pairs):  # guard: duplicate-keys
         raise ValueError("a key stands twice")
     return found
 
