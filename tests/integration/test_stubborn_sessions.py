@@ -18,7 +18,7 @@ from baton.sessions import env_pipe as handover
 from baton.sessions.ending import end_job
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import RUNNER_LOG, read_begun
-from baton.sessions.processes import MARKER, end_processes, is_alive, marked_processes, this_process
+from baton.sessions.processes import MARKER, ProcessId, end_processes, marked_processes
 from baton.sessions.session import Session, State
 from baton.sessions.tmux import Tmux
 from baton.storage.files import read_file
@@ -41,7 +41,7 @@ def test_a_process_that_threw_its_environment_away_is_ended_with_its_parent():
     ended = end_processes(lambda: marked_processes(session), grace_sec=5)
     parent.wait(10)
     assert sorted(each.command for each in ended) == ["sh", "sleep", "sleep"]
-    assert not any(each.alive for each in ended)
+    assert not any(each.id.is_alive() for each in ended)
 
 
 def test_a_socket_where_none_can_be_is_said_to_be_that(tmp_path):
@@ -131,9 +131,10 @@ def test_a_stop_that_is_killed_leaves_no_immortal_session(office):
 
 
 def test_the_stopper_of_a_session_is_told_from_whoever_has_its_number_later():
-    assert is_alive(this_process())
-    assert not is_alive(f"{os.getpid()}/1")
-    assert not is_alive(None)
+    assert ProcessId.parse(str(ProcessId.current())).is_alive()
+    assert not ProcessId.parse(f"{os.getpid()}/1").is_alive()
+    assert ProcessId.parse(None) is None
+    assert ProcessId.parse("12") is ProcessId.parse("a/b") is None
 
 
 def test_a_worker_without_tmux_touches_no_job(office):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from baton.sessions.processes import Process, started_at
+from baton.sessions.processes import Process, ProcessId, started_at
 from support.brokers import free_port
 from support.command import Baton
 from support.tmux import TmuxServer
@@ -138,4 +138,4 @@ def _with_variable(name: str, value: str) -> Iterator[Process]:
         except OSError:
             continue
         if found and int(pid) != os.getpid() and (started := started_at(int(pid))) is not None:
-            yield Process(pid=int(pid), started=started, command=command)
+            yield Process(id=ProcessId(pid=int(pid), started=started), command=command)

@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from baton.sessions.processes import MARKER, Process, end_processes, marked_processes, started_at
+from baton.sessions.processes import MARKER, Process, ProcessId, end_processes, marked_processes, started_at
 from support.waiting import until
 
 
@@ -32,16 +32,16 @@ def children():
 
 
 def seen(process):
-    return Process(pid=process.pid, started=started_at(process.pid), command="x")
+    return Process(id=ProcessId(pid=process.pid, started=started_at(process.pid)), command="x")
 
 
 def test_a_process_is_its_number_and_its_start(children):
     process = children("sleep", "600")
     found = seen(process)
-    assert found.alive
-    assert not found.replace(started=found.started - 1).alive, "another one of that number"
+    assert found.id.is_alive()
+    assert not found.id.replace(started=found.id.started - 1).is_alive(), "another one of that number"
     process.kill()
-    until(lambda: not found.alive, what="what is left of a process is no process")
+    until(lambda: not found.id.is_alive(), what="what is left of a process is no process")
     assert process.returncode is None, "nobody has waited for it yet"
     assert started_at(process.pid) is None
     process.wait()
@@ -105,7 +105,7 @@ def test_it_is_asked_then_told_then_killed(children, deaf, ends_by):
     process.stdout.readline()
     found = seen(process)
     began = time.monotonic()
-    assert end_processes(lambda: [found] if found.alive else [], grace_sec=1) == [found]
+    assert end_processes(lambda: [found] if found.id.is_alive() else [], grace_sec=1) == [found]
     assert process.wait(20) == -ends_by
     assert time.monotonic() - began < 4
 
@@ -113,7 +113,7 @@ def test_it_is_asked_then_told_then_killed(children, deaf, ends_by):
 def test_without_grace_it_is_killed_at_once(children):
     process = children("sleep", "600")
     found = seen(process)
-    end_processes(lambda: [found] if found.alive else [], grace_sec=0)
+    end_processes(lambda: [found] if found.id.is_alive() else [], grace_sec=0)
     assert process.wait(20) == -signal.SIGKILL
 
 
@@ -121,14 +121,14 @@ def test_one_that_is_stopped_hears_it(children):
     process = children("sleep", "600")
     found = seen(process)
     os.kill(process.pid, signal.SIGSTOP)
-    end_processes(lambda: [found] if found.alive else [], grace_sec=5)
+    end_processes(lambda: [found] if found.id.is_alive() else [], grace_sec=5)
     assert process.wait(20) == -signal.SIGTERM
 
 
 def test_another_one_of_that_number_is_left_alone(children, monkeypatch):
     monkeypatch.setattr("baton.sessions.processes._GIVE_UP_SEC", 0.3)
     process = children("sleep", "600")
-    other = seen(process).replace(started=1)
+    other = Process(id=ProcessId(pid=process.pid, started=1), command="x")
     assert end_processes(lambda: [other], grace_sec=0) == [other], "it gives up in the end"
     assert process.poll() is None
 

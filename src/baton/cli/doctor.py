@@ -26,7 +26,6 @@ from baton.live_agents.contract import State as EntryState
 from baton.registry import other_registry_here, registry_url
 from baton.registry.sqlite import LEAST_SQLITE
 from baton.sessions.inventory import Inventory
-from baton.sessions.processes import started_at
 from baton.sessions.session import State
 from baton.sessions.tmux import Tmux
 from baton.storage.files import network_fs_kind, try_lock
@@ -260,7 +259,7 @@ def _sessions(settings: Settings) -> Iterator[Finding]:
 
 
 def _lives(session: Session) -> bool:
-    return session.pane_pid is None or started_at(session.pane_pid) == session.pane_started
+    return session.pane_pid is None or session.has_live_runner()
 
 
 def _live_agents(settings: Settings) -> Finding:

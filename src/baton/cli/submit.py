@@ -19,7 +19,6 @@ from baton.delegation.own_queue import is_own_queue
 from baton.delegation.submit import Delegation, Order, order, register_orders, start_session
 from baton.jobs.verbs import open_jobs
 from baton.registry import registry_url
-from baton.sessions.processes import started_at
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -169,7 +168,7 @@ def _session_label(options: argparse.Namespace, settings: Settings) -> str:
     if session.state is not State.RUNNING or session.made_for is not None:
         what = f"is {session.state}" if session.state is not State.RUNNING else f"was made for job {session.made_for}"
         raise InvalidValue("--session", f"{options.session!r} {what}; it takes no jobs")
-    if session.pane_pid is None or started_at(session.pane_pid) != session.pane_started:
+    if not session.has_live_runner():
         raise InvalidValue("--session", f"{options.session!r} has died; `baton monitor --once` notes what became of it")
     options.agent = session.agent
     options.workdir = options.workdir or session.workdir

@@ -28,7 +28,7 @@ from baton.registry.query import JobFilter
 from baton.sessions.adopt import LeftOver
 from baton.sessions.ending import end_job, end_session
 from baton.sessions.live_agent_cleanup import Action, cleanup
-from baton.sessions.processes import end_processes, marked_processes, started_at
+from baton.sessions.processes import end_processes, marked_processes
 from baton.sessions.session import State, session_name
 from baton.sessions.stop import StopMode, fail_job_in, stop_session
 from baton.sessions.tmux import NoServer, Tmux
@@ -288,7 +288,7 @@ class Monitor:
         current = self._inventory.find(session.session_id)
         if current is None or current.state is not State.RUNNING or current.pane_pid != session.pane_pid:
             return  # it ended by itself meanwhile, or was brought back
-        if session.pane_pid is not None and started_at(session.pane_pid) == session.pane_started:
+        if session.has_live_runner():
             return  # tmux is hidden from us, or its socket was moved: whoever runs the agent lives
         why = "its session is gone from tmux"
         if self._dry_run:
@@ -329,7 +329,7 @@ class Monitor:
                 if record is None or record.generation_id != session.generation_id:
                     continue
                 left_sec = (record.expires_ns() - directory.now_ns()) / 10**9
-                if left_sec > ownership.DEFAULT_LEASE_SEC / 2 or started_at(session.pane_pid) != session.pane_started:
+                if left_sec > ownership.DEFAULT_LEASE_SEC / 2 or not session.has_live_runner():
                     continue
                 if not self._dry_run:
                     lease_ns = ownership.DEFAULT_LEASE_SEC * 10**9

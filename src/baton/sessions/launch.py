@@ -127,7 +127,7 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
     if before.state is State.RUNNING:
         raise InvalidValue("session", f"{name!r} is running; `baton session attach {name}` shows it")
     program = usable_agent(settings, before.agent)
-    if before.state is State.ARCHIVED and before.pane_pid and started_at(before.pane_pid) == before.pane_started:
+    if before.state is State.ARCHIVED and before.has_live_runner():
         return _take_back(settings, inventory, before)
     if program.keeps_conversation and program.resumes_by_id and before.conversation_id is None:
         raise AgentUnusable(

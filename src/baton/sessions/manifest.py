@@ -6,7 +6,7 @@ import json
 
 from baton.core.errors import ManifestGone, ManifestInvalid
 from baton.core.job import Value
-from baton.sessions.processes import started_at
+from baton.sessions.processes import ProcessId, started_at
 from baton.storage.files import read_file, replace_file
 
 TYPE_CHECKING = False
@@ -41,8 +41,9 @@ class Manifest(Value):
         """Whether the very process that the session was made with still runs here; None when it is not named."""
         if self.pane_pid is None:
             return None
-        started = started_at(self.pane_pid)
-        return started is not None and self.pane_started in (None, started)
+        if self.pane_started is None:
+            return started_at(self.pane_pid) is not None
+        return ProcessId(pid=self.pane_pid, started=self.pane_started).is_alive()
 
     def write(self, path: str) -> None:
         record = {"schema_version": SCHEMA_VERSION} | self._fields()

@@ -19,18 +19,46 @@ _EXEC_SEC: Final = 0.5
 MARKER = "BATON_SESSION_ID"
 
 
-class Process(Value):
-    """A process as it was seen: `started` is in clock ticks since boot, `command` for people."""
+class ProcessId(Value):
+    """The identity of a process: the kernel reuses a pid, but never with the same start time.
 
-    __slots__ = ("command", "pid", "started")
+    `started` is in clock ticks since boot. As text it is `pid/started`."""
+
+    __slots__ = ("pid", "started")
 
     pid: int
     started: int
+
+    @classmethod
+    def current(cls) -> ProcessId:
+        """Return the identity of this process."""
+        return cls(pid=os.getpid(), started=started_at(os.getpid()) or 0)
+
+    @classmethod
+    def parse(cls, text: str | None) -> ProcessId | None:
+        """Return the process that `str` named; None for any other text."""
+        pid, _, started = (text or "").partition("/")
+        return cls(pid=int(pid), started=int(started)) if pid.isdecimal() and started.isdecimal() else None
+
+    def __str__(self) -> str:
+        return f"{self.pid}/{self.started}"
+
+    def is_alive(self) -> bool:
+        """Return whether this very process runs, not another one with its pid."""
+        return started_at(self.pid) == self.started  # guard: process-start-time
+
+
+class Process(Value):
+    """A process that was found; `command` is the name of its program, for messages."""
+
+    __slots__ = ("command", "id")
+
+    id: ProcessId
     command: str
 
     @property
-    def alive(self) -> bool:
-        return started_at(self.pid) == self.started  # guard: process-start-time
+    def pid(self) -> int:
+        return self.id.pid
 
 
 def started_at(pid: int) -> int | None:
@@ -42,17 +70,6 @@ def started_at(pid: int) -> int | None:
     except OSError:
         return None
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
-
-
-def this_process() -> str:
-    """This process as a text that names no other, also when its number is given to another."""
-    return f"{os.getpid()}/{started_at(os.getpid())}"
-
-
-def is_alive(process: str | None) -> bool:
-    """Whether the process that `this_process` named is still there."""
-    pid, _, started = (process or "").partition("/")
-    return pid.isdecimal() and str(started_at(int(pid))) == started
 
 
 def marked_processes(session_id: str, *, spare: Iterable[int] = ()) -> list[Process]:
@@ -75,7 +92,11 @@ def marked_processes(session_id: str, *, spare: Iterable[int] = ()) -> list[Proc
             if child not in found and child not in spared:
                 found[child] = started_at(child) or 0
                 waiting.append(child)
-    return [Process(pid=pid, started=started, command=_command(pid)) for pid, started in found.items() if started]
+    return [
+        Process(id=ProcessId(pid=pid, started=started), command=_command(pid))
+        for pid, started in found.items()
+        if started
+    ]
 
 
 def _parent(pid: str) -> int:
@@ -116,7 +137,7 @@ def end_processes(find: Callable[[], list[Process]], *, grace_sec: float) -> lis
     def left_now() -> list[Process]:
         """One that was found by its parent is not found again when that has ended."""
         found = {process.pid: process for process in find()}
-        return [*found.values(), *(each for each in ended.values() if each.pid not in found and each.alive)]
+        return [*found.values(), *(each for each in ended.values() if each.pid not in found and each.id.is_alive())]
 
     # Looked for twice: one that was just being forked while its parent ended may have been in neither place.
     while left := left_now() or _find_again(left_now):
@@ -153,7 +174,7 @@ def _step(passed_sec: float, grace_sec: float) -> int | None:
 
 def _signal(process: Process, number: signal.Signals) -> None:
     try:
-        if process.alive:
+        if process.id.is_alive():
             os.kill(process.pid, number)
             os.kill(process.pid, signal.SIGCONT)  # one that is stopped would not hear it
     except (ProcessLookupError, PermissionError):

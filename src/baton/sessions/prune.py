@@ -12,7 +12,6 @@ from baton.core.clock import parse_time
 from baton.core.errors import ManifestGone, ManifestInvalid
 from baton.core.job import Value
 from baton.sessions.manifest import read_manifest
-from baton.sessions.processes import started_at
 from baton.sessions.session import State
 
 TYPE_CHECKING = False
@@ -69,11 +68,8 @@ def prune_sessions(
 
 
 def _verdict(session: Session, host: str) -> Verdict:
-    if session.host != host:
-        lives = session.state is State.ARCHIVED
-    else:
-        lives = session.pane_pid is not None and started_at(session.pane_pid) == session.pane_started
-    if lives:
+    elsewhere = session.host != host
+    if session.state is State.ARCHIVED if elsewhere else session.has_live_runner():
         return Verdict.ALIVE
     return Verdict.RESUMABLE if session.state is State.STOPPED and session.conversation_id else Verdict.ENDED
 

@@ -31,7 +31,7 @@ from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import BEGUN, LAST_SCREEN, LAUNCH, RUNNER_LOG, Plan, task_for
 from baton.sessions.outbox import Outbox
-from baton.sessions.processes import end_processes, is_alive, marked_processes
+from baton.sessions.processes import ProcessId, end_processes, marked_processes
 from baton.sessions.reporter import Story
 from baton.sessions.session import State, job_label
 from baton.sessions.terminal import (
@@ -340,8 +340,9 @@ class Runner:
         session = self._inventory.find(self._session.session_id)
         if session is not None and session.ending is not None and self._stop_asked is None:
             self._stop_asked, self._on_purpose, self._ended_by_stop = session.ending, True, True
-        if self._ended_by_stop and session is not None and not is_alive(session.stopper):
-            self._ended_by_stop = False  # whoever stops us died over it
+        if self._ended_by_stop and session is not None:
+            stopper = ProcessId.parse(session.stopper)
+            self._ended_by_stop = stopper is not None and stopper.is_alive()
         status = story.status()
         if self._stop_asked is not None:
             return

@@ -6,6 +6,7 @@ from enum import StrEnum
 
 from baton.adapters.contract import Mode
 from baton.core.job import Value
+from baton.sessions.processes import ProcessId
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -63,6 +64,17 @@ class Session(Value):
         """From our own inventory: a field that a later version added is passed over, one it lacks is empty."""
         values = {name: record.get(name) for name in cls.__slots__}
         return cls(**values | {"state": State(record["state"]), "mode": Mode(record["mode"])})
+
+    def runner(self) -> ProcessId | None:
+        """Return the process in the pane; None until it was started."""
+        if self.pane_pid is None or self.pane_started is None:
+            return None
+        return ProcessId(pid=self.pane_pid, started=self.pane_started)
+
+    def has_live_runner(self) -> bool:
+        """Return whether the process in the pane runs. Ask only on the session's own host."""
+        runner = self.runner()
+        return runner is not None and runner.is_alive()
 
     def record(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _ORDER}

@@ -10,7 +10,7 @@ from baton.core.errors import AgentUnusable, BatonError, InvalidValue
 from baton.core.job import Status, Value
 from baton.sessions import env_pipe as handover
 from baton.sessions.ending import end_session, fail_job
-from baton.sessions.processes import Process, end_processes, marked_processes, started_at, this_process
+from baton.sessions.processes import Process, ProcessId, end_processes, marked_processes
 from baton.sessions.session import State, session_name
 from baton.sessions.tmux import NoServer, Tmux
 
@@ -70,7 +70,7 @@ def stop_session(
         ended = end_processes(lambda: all_processes(session), grace_sec=0)
         state = State.TERMINATED
     else:
-        inventory.change(session, lambda current: current.replace(ending=reason, stopper=this_process()))
+        inventory.change(session, lambda current: current.replace(ending=reason, stopper=str(ProcessId.current())))
         ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=grace_sec)
         _wait_for_runner(session)
         current = inventory.find(session.session_id)
@@ -104,15 +104,15 @@ def fail_job_in(settings: Settings, jobs: Jobs, session: Session, detail: str) -
 def all_processes(session: Session) -> list[Process]:
     """The runner comes first: it would tell a story of its own about an agent that was killed under its hands."""
     found = marked_processes(session.session_id)
-    runner = session.pane_pid
-    if runner is not None and session.pane_started is not None and started_at(runner) == session.pane_started:
-        found.insert(0, Process(pid=runner, started=session.pane_started, command="baton runner"))
+    runner = session.runner()
+    if runner is not None and runner.is_alive():
+        found.insert(0, Process(id=runner, command="baton runner"))
     return found
 
 
 def _wait_for_runner(session: Session) -> None:
     deadline = time.monotonic() + _RUNNER_SEC
-    while session.pane_pid is not None and started_at(session.pane_pid) == session.pane_started:
+    while session.has_live_runner():
         if time.monotonic() > deadline:
             return
         time.sleep(0.01)
