@@ -1,4 +1,4 @@
-"""Prints the events of jobs as they come. Exits 0 completed, 1 error, 2 timed out, 4 cancelled."""
+"""Print the events of jobs. Exit with 0 completed, 1 error, 2 timed out, 4 cancelled."""
 
 from __future__ import annotations
 

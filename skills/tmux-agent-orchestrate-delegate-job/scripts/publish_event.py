@@ -1,4 +1,4 @@
-"""Says how a job is going: an event, signed and sent."""
+"""Record an event of a job and send it."""
 
 from __future__ import annotations
 

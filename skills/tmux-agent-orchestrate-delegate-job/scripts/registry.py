@@ -1,4 +1,4 @@
-"""The job registry: register, list, get, status, pick, cancel, logs."""
+"""Use the job registry: register, list, get, status, pick, cancel, logs."""
 
 from __future__ import annotations
 
