@@ -166,7 +166,7 @@ def _fill(here: Place) -> None:
             "pane_id": pane_id, "pane_pid": int(pid), "pane_started": started_at(int(pid)), "created_at": now,
             "updated_at": now, "made_for": job.job_id, "job_id": job.job_id,
         }  # fmt: skip
-        inventory.add(Session(**dict.fromkeys(Session.__slots__) | session))
+        inventory.add(Session(**dict.fromkeys(Session.fields()) | session))
 
 
 def _memory(here: Place) -> float:

@@ -33,7 +33,8 @@ from baton.broker.local import _free_port, _program, running_broker, stop_broker
 from baton.broker.production import write_set
 from baton.config import Settings
 from baton.core.clock import SECOND_NS
-from baton.core.job import EventName, new_job
+from baton.core.event import EventName
+from baton.core.job import new_job
 from baton.core.lifecycle import claim
 from baton.jobs.verbs import open_jobs
 from baton.registry.results import Entry
@@ -47,7 +48,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import Any
 
-    from baton.core.job import Job, StoredEvent
+    from baton.core.event import StoredEvent
+    from baton.core.job import Job
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 BATON = os.path.join(os.path.dirname(sys.executable), "baton")

@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from baton.config import Settings
 from baton.core.clock import format_time, parse_time
-from baton.core.job import EventName, Job, Status, new_job
+from baton.core.event import EventName
+from baton.core.job import Job, Status, new_job
 from baton.jobs.verbs import open_jobs
 from baton.registry.files import FileRegistry
 from baton.registry.query import JobFilter

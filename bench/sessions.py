@@ -138,7 +138,7 @@ def listing(folder: Folder) -> Iterator[Row | str]:
 def _fill(tmux: Server) -> None:
     """Sessions that are real to tmux and to the inventory; what runs in them does not matter for a listing."""
     inventory = Inventory(tmux.settings)
-    empty = dict.fromkeys(Session.__slots__)
+    empty = dict.fromkeys(Session.fields())
     for number in range(MANY):
         name = f"many{number}"
         told = tmux.tmux("new-session", "-d", "-P", "-F", "#{pane_id} #{pane_pid}", "-s", name, "sleep", "600")

@@ -67,7 +67,8 @@ if TYPE_CHECKING:
         StaleAttempt,
         TmuxUnavailable,
     )
-    from baton.core.job import EventName, Job, Status, StoredEvent
+    from baton.core.event import EventName, StoredEvent
+    from baton.core.job import Job, Status
     from baton.history.log import (
         append_event,
         init_job_log,
@@ -116,7 +117,8 @@ _HOME_OF = {
         "TmuxUnavailable"
     ),
     "baton.jobs.verbs": "Jobs",
-    "baton.core.job": "EventName Job Status StoredEvent",
+    "baton.core.event": "EventName StoredEvent",
+    "baton.core.job": "Job Status",
     "baton.registry.query": "JobFilter",
 }
 _MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names.split()}

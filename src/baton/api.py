@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from typing import Any, TypedDict, Unpack
 
-    from baton.core.job import Job, StoredEvent
+    from baton.core.event import StoredEvent
+    from baton.core.job import Job
     from baton.registry.query import JobFilter
     from baton.registry.results import Page
     from baton.transport.publish import Published

@@ -18,7 +18,8 @@ from hypothesis.stateful import (
 )
 
 from baton.core.errors import BatonError
-from baton.core.job import EventName, Status, new_job
+from baton.core.event import EventName
+from baton.core.job import Status, new_job
 from contract.model_registry import ModelRegistry, Refused
 from support.backends import clocked_registry, registry_url
 from support.clock import FakeClock

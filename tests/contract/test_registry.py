@@ -9,7 +9,8 @@ import pytest
 from baton.api import verify_event
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import EventRefused, IllegalTransition, InvalidValue, JobNotFound, StaleAttempt
-from baton.core.job import EventName, Job, Status, new_job
+from baton.core.event import EventName
+from baton.core.job import Job, Status, new_job
 from baton.registry.query import JobFilter
 from baton.registry.results import Entry
 from support.backends import spoil

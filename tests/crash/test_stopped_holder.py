@@ -11,7 +11,8 @@ from random import Random
 import pytest
 
 from baton.core.errors import BatonError, RegistryBusy, StaleAttempt
-from baton.core.job import EventName, Status, new_job
+from baton.core.event import EventName
+from baton.core.job import Status, new_job
 from baton.registry import open_url
 from baton.storage.files import FileLock
 from support.crew import PATIENCE_SEC, Crew

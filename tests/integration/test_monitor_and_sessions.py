@@ -63,7 +63,7 @@ class Watch:
         pane_id = tmux("list-panes", "-t", f"={name}", "-F", "#{pane_id}")
         now = format_time(time.time_ns())
         session = Session(
-            **dict.fromkeys(Session.__slots__)
+            **dict.fromkeys(Session.fields())
             | {
                 "name": name, "session_id": session_id, "state": State.RUNNING, "agent": "shell",
                 "mode": Mode.INTERACTIVE, "workdir": "/tmp", "yolo": False, "agent_name": f"HOUMAO-{name}",

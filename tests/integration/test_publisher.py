@@ -24,7 +24,8 @@ from baton.core.errors import (
     NotVerified,
     StaleAttempt,
 )
-from baton.core.job import EventName, new_job
+from baton.core.event import EventName
+from baton.core.job import new_job
 from baton.core.redact import Redactor
 from baton.history.log import iter_logged_events
 from baton.jobs.verbs import open_jobs

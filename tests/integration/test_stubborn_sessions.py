@@ -105,7 +105,7 @@ def test_a_runner_that_cannot_begin_says_why(tmp_path, env, why, logged):
     home = {"HOME": str(tmp_path), "BATON_HOME": str(tmp_path)}
     inventory = Inventory(Settings({}, home))
     known = {"name": "gpu", "session_id": "0" * 16, "state": State.RUNNING, "mode": Mode.INTERACTIVE, "agent": "shell"}
-    session = Session(**dict.fromkeys(Session.__slots__) | known)
+    session = Session(**dict.fromkeys(Session.fields()) | known)
     inventory.add(session)
     folder = inventory.folder_of(session)
     os.makedirs(folder)

@@ -13,7 +13,7 @@ import pytest
 
 from baton.broker.address import broker_address
 from baton.config import Settings
-from baton.core.job import EventName
+from baton.core.event import EventName
 from baton.history import log as audit
 from baton.jobs import verbs as jobs_module
 from baton.jobs.verbs import open_jobs

@@ -5,7 +5,8 @@ from __future__ import annotations
 from baton.core import lifecycle
 from baton.core.clock import format_time, lease_expired, lease_mark, parse_time
 from baton.core.errors import JobNotFound
-from baton.core.job import EventName, Status
+from baton.core.event import EventName
+from baton.core.job import Status
 from baton.registry.results import Change, Page, Recorded
 from baton.wire.payload import signed_event
 

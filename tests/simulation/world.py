@@ -15,7 +15,8 @@ from collections import Counter
 
 from baton.config import Settings
 from baton.core.errors import BatonError
-from baton.core.job import TERMINAL, EventName, Status, new_job
+from baton.core.event import EventName
+from baton.core.job import TERMINAL, Status, new_job
 from baton.jobs.verbs import Jobs
 from baton.transport.subscription import Subscription
 from baton.wire.payload import signed_event

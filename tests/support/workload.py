@@ -11,14 +11,15 @@ from typing import TYPE_CHECKING
 
 import baton.wire.payload  # noqa: F401  # before the forks: a worker may live for a few milliseconds only
 from baton.core.errors import BatonError, EventRefused, RegistryUnavailable, StaleAttempt
-from baton.core.job import TERMINAL, EventName, Job, Status, new_job
+from baton.core.event import EventName
+from baton.core.job import TERMINAL, Job, Status, new_job
 from baton.registry import open_url
 from baton.registry.query import JobFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from baton.core.job import StoredEvent
+    from baton.core.event import StoredEvent
     from baton.registry.contract import Registry
     from support.crew import Crew
 

@@ -14,7 +14,8 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
-from baton.core.job import EventName, Status, new_job
+from baton.core.event import EventName
+from baton.core.job import Status, new_job
 from baton.history import log as audit
 from baton.registry import files, open_url
 from baton.registry.sqlite import SqliteRegistry

@@ -13,7 +13,8 @@ import time
 import pytest
 
 from baton.core.errors import MigrationFailed, RegistryUnavailable
-from baton.core.job import EventName, Status, new_job
+from baton.core.event import EventName
+from baton.core.job import Status, new_job
 from baton.registry import open_url
 from baton.registry.migrate import migrate
 from support.backends import BACKENDS, registry_url

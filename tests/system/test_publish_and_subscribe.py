@@ -13,7 +13,7 @@ import time
 import pytest
 
 from baton.config import Settings
-from baton.core.job import EventName
+from baton.core.event import EventName
 from baton.jobs.verbs import open_jobs
 from support.brokers import free_port
 from support.command import BATON, Baton, interruptible

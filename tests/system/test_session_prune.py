@@ -34,7 +34,7 @@ class Shelf:
             "name": name, "session_id": os.urandom(8).hex(), "state": state, "agent": "shell", "mode": Mode.INTERACTIVE,
             "workdir": "/w", "yolo": False, "host": "here", "created_at": then, "updated_at": then, "ended_at": then,
         }  # fmt: skip
-        return Session(**dict.fromkeys(Session.__slots__) | told | fields)
+        return Session(**dict.fromkeys(Session.fields()) | told | fields)
 
     def add(self, name, *args, **fields):
         session = self.session(name, *args, **fields)

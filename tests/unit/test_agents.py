@@ -37,7 +37,7 @@ def test_an_agent_that_cannot_be_started_is_none():
 
 def told(said):
     """What is set, without what is not."""
-    return None if said is None else {name: value for name, value in said._fields().items() if value is not None}
+    return None if said is None else {name: value for name, value in said.as_dict().items() if value is not None}
 
 
 # -- what their output tells ---------------------------------------------------------------------------------

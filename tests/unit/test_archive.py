@@ -12,7 +12,7 @@ from baton.sessions import archive as archive_module
 from baton.sessions.archive import Archive
 from baton.sessions.session import Session, State
 
-EMPTY = dict.fromkeys(Session.__slots__)
+EMPTY = dict.fromkeys(Session.fields())
 
 
 def ended(number, **fields):

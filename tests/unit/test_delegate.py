@@ -11,7 +11,7 @@ from baton.cli.submit import run as submit
 from baton.cli.wait import run as wait
 from baton.config import Settings
 from baton.core.errors import InvalidValue
-from baton.core.job import EventName
+from baton.core.event import EventName
 from baton.delegation.submit import Delegation, order
 from baton.jobs.report import report
 from baton.jobs.verbs import open_jobs

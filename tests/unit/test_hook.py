@@ -39,7 +39,7 @@ def session(jobs, monkeypatch, tmp_path):
         "name": "gpu", "session_id": "0" * 16, "state": State.RUNNING, "mode": Mode.INTERACTIVE, "agent": "claude-code",
         "conversation_id": "c", "job_id": job.job_id, "made_for": job.job_id,
     }  # fmt: skip
-    session = Session(**dict.fromkeys(Session.__slots__) | known)
+    session = Session(**dict.fromkeys(Session.fields()) | known)
     inventory.add(session)
     folder = inventory.folder_of(session)
     os.makedirs(folder)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from baton.core.job import EventName
+from baton.core.event import EventName
 from baton.core.limits import Limit, exceeded_limit
 
 

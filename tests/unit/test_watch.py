@@ -11,7 +11,8 @@ import pytest
 from baton.config import Settings
 from baton.core import lifecycle
 from baton.core.errors import Rejected
-from baton.core.job import EventName, Job, Status, StoredEvent, new_job
+from baton.core.event import EventName, StoredEvent
+from baton.core.job import Job, Status, new_job
 from baton.transport import job_cursor as watch
 from baton.transport import subscription as subscriber
 from baton.transport.subscription import Subscription

@@ -8,7 +8,8 @@ import random
 import pytest
 
 from baton.core.errors import InvalidValue, Rejected
-from baton.core.job import EventName, new_job
+from baton.core.event import EventName
+from baton.core.job import new_job
 from baton.wire.canonical import canonical
 from baton.wire.parse import check_signature, parse_event
 from baton.wire.payload import signature, signed_event

@@ -6,7 +6,7 @@ import pytest
 
 from baton.config import Settings
 from baton.core.errors import AgentUnusable, RegistryUnavailable
-from baton.core.job import EventName
+from baton.core.event import EventName
 from baton.delegation import worker as worker_module
 from baton.delegation.worker import Worker
 from baton.jobs.report import report

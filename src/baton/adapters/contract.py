@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from enum import StrEnum
 
 from baton.core.errors import AgentUnusable
-from baton.core.job import Value
+from baton.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ class Task(Value):
     """What an agent is to be started for. `conversation_id` is the one to go on with when `resume`, else the one to
     begin, for agents that let us choose. `folder` is private to the session: files for the agent go there."""
 
-    __slots__ = ("conversation_id", "folder", "hook", "mode", "prompt", "resume", "workdir", "yolo")
-
     mode: Mode
     prompt: str | None
     conversation_id: str | None
@@ -42,8 +40,6 @@ class Task(Value):
 class Launch(Value):
     """How to start it. `files` are written into the session's folder first. `reads_lines`: its output is for us to
     read, not for the terminal."""
-
-    __slots__ = ("argv", "files", "reads_lines", "stdin")
 
     argv: list[str]
     stdin: str | None
@@ -71,8 +67,6 @@ class Said(Value):
     `trouble`      something is in its way, and it tries on: told if nothing comes of that
     """
 
-    __slots__ = ("conversation_id", "failed", "finished", "permission", "progress", "trouble")
-
     progress: str | None
     permission: str | None
     finished: str | None
@@ -88,7 +82,7 @@ def said(**told: str | None) -> Said:
     """TypeError when something is not text: it came from a program."""
     if not all(isinstance(each, str | None) for each in told.values()):
         raise TypeError("an agent says what is text")
-    return Said(**(dict.fromkeys(Said.__slots__) | told))
+    return Said(**(dict.fromkeys(Said.fields()) | told))
 
 
 class Agent(ABC):

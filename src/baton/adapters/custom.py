@@ -105,8 +105,8 @@ _PLACEHOLDER: Final = re.compile(r"\{(?:prompt|prompt_file|conversation_id|workd
 def _patterns(name: str, table: Mapping[str, Any]) -> dict[str, re.Pattern[str]]:
     found = {}
     for key, value in table.items():
-        if key not in Said.__slots__:
-            known = ", ".join(Said.__slots__)
+        if key not in Said.fields():
+            known = ", ".join(Said.fields())
             raise InvalidValue(f"[agents.{name}]", f"has 'output.{key}', which is none of {known}")
         try:
             found[key] = re.compile(value)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import _socket
 
 from baton.core.errors import BrokerUnavailable
-from baton.core.job import Value
+from baton.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
 
 class Address(Value):
-    __slots__ = ("ca_certs", "certfile", "host", "keyfile", "password", "port", "sources", "tls", "tls_1_2", "username")
-
     host: str
     port: int
     tls: bool

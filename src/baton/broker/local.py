@@ -20,7 +20,8 @@ import os
 import time
 
 from baton.core.errors import BrokerUnavailable, InvalidValue
-from baton.core.job import Value, new_token
+from baton.core.job import new_token
+from baton.core.value import Value
 from baton.storage.files import FileLock, make_private_dir, open_private, read_file, remove_file, replace_file
 
 TYPE_CHECKING = False
@@ -56,8 +57,6 @@ authorization {{ users: [
 
 class LocalBroker(Value):
     """A broker as its files describe it. `pid` is 0 while it does not accept connections."""
-
-    __slots__ = ("folder", "pid", "port", "reader_password", "writer_password")
 
     folder: str
     port: int

@@ -10,7 +10,7 @@ from baton.cli.main import verb_parser
 from baton.cli.output import STATUS_COLOURS, counted, json_text, on_terminal, one_line, print_table, say
 from baton.config import Settings
 from baton.core.errors import AuditDamaged, BatonError, InvalidValue, UsageError
-from baton.core.job import check_job_id
+from baton.core.fields import check_job_id
 from baton.history import log as audit
 from baton.jobs.verbs import open_jobs
 

@@ -1,22 +1,22 @@
-"""Jobs and events as values: parsed once at the edge, never changed afterwards.
-
-Hand-written classes instead of dataclasses: importing `dataclasses` costs more than starting Python.
-"""
+"""Define jobs: their fields, how a record is parsed, and how a new one is made."""
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from enum import StrEnum
 
-from baton.core.clock import format_time, parse_time
+from baton.core import fields
+from baton.core.clock import format_time
 from baton.core.errors import InvalidRecord, InvalidValue
+from baton.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any, Final, Self
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from baton.core.fields import Check
 
 SCHEMA_VERSION = 1
 DEFAULT_AGENT = "claude-code"
@@ -36,104 +36,28 @@ class Status(StrEnum):
     CANCELLED = "cancelled"
 
 
-class EventName(StrEnum):
-    STARTED = "started"
-    PROGRESS = "progress"
-    PERMISSION_REQUIRED = "permission_required"
-    COMPLETED = "completed"
-    ERROR = "error"
-
-
-TERMINAL: Final[frozenset[Status]] = frozenset({Status.COMPLETED, Status.ERROR, Status.CANCELLED})
-
-
-# -- what each field may hold: a check takes the value, returns it in its final form or raises ValueError ----
-
-
-def _text(value: object, longest: int = 4096) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"must be text, not {_kind(value)}")
-    if "\0" in value:
-        raise ValueError("must not contain a NUL character")
-    try:
-        size = len(value.encode())
-    except UnicodeEncodeError:
-        raise ValueError("is not valid UTF-8") from None
-    if size > longest:
-        raise ValueError(f"is {size} bytes long, at most {longest} are allowed")
-    return value
+TERMINAL = frozenset({Status.COMPLETED, Status.ERROR, Status.CANCELLED})
 
 
 def _prompt(value: object) -> str:
-    text = _text(value, MAX_PROMPT_BYTES)
+    text = fields.text(value, MAX_PROMPT_BYTES)
     if not text.strip():
         raise ValueError("must not be empty")
     return text
 
 
-def _label(value: object) -> str:
-    """One printable line: agents, sessions, holders."""
-    text = _text(value, 200)
-    if not text or text != text.strip() or not text.isprintable():
-        raise ValueError("must be one line of printable characters, without spaces around it")
-    return text
-
-
 def _topic(value: object) -> str:
-    text = _label(value)
+    text = fields.label(value)
     if "+" in text or "#" in text or " " in text:
         raise ValueError("must not contain +, # or a space")
     return text
 
 
-def _whole(least: int, most: int = 2**53) -> Callable[[object], int]:
-    def check(value: object) -> int:
-        if not isinstance(value, int) or isinstance(value, bool):
-            raise ValueError(f"must be a whole number, not {_kind(value)}")
-        if not least <= value <= most:
-            raise ValueError(f"must be at least {least}" if value < least else f"must be at most {most}")
-        return value
-
-    return check
-
-
-def _time(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"must be a time as text, not {_kind(value)}")
-    return format_time(parse_time(value))
-
-
-def _mark(value: object) -> str:
-    text = _label(value)
+def _lease_mark(value: object) -> str:
+    text = fields.label(value)
     if not re.fullmatch(r"[^/]+/\d{1,19}", text, re.ASCII):
         raise ValueError("is not a boot id and a number of nanoseconds")
     return text
-
-
-def _extra(record: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
-    """Fields that are not ours, kept as they are; but what cannot be written again as JSON is refused."""
-    extra = {key: value for key, value in record.items() if key not in known}
-    if extra:
-        try:
-            json.dumps(extra, ensure_ascii=False, allow_nan=False).encode()
-        except (ValueError, RecursionError):
-            raise ValueError("holds a field that is not strict JSON") from None
-    return extra
-
-
-def _boolean(value: object) -> bool:
-    if not isinstance(value, bool):
-        raise ValueError(f"must be true or false, not {_kind(value)}")
-    return value
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list | tuple):
-        raise ValueError(f"must be a list of texts, not {_kind(value)}")
-    texts = tuple(_text(item) for item in value)
-    if not all(texts):
-        raise ValueError("must not contain an empty text")
-    return texts
 
 
 def _status(value: object) -> Status:
@@ -141,59 +65,17 @@ def _status(value: object) -> Status:
         return Status(value)  # type: ignore[arg-type]
     except ValueError:
         allowed = ", ".join(Status)
-        shown = value if isinstance(value, str) and len(value) < 40 and value.isprintable() else _kind(value)
+        shown = value if isinstance(value, str) and len(value) < 40 and value.isprintable() else fields.kind(value)
         raise ValueError(f"{shown!r} is not one of {allowed}") from None
 
 
-def _version(value: object) -> int:
-    if value != SCHEMA_VERSION or isinstance(value, bool) or not isinstance(value, int):
-        raise ValueError(f"must be {SCHEMA_VERSION}")
-    return value
-
-
-def _optional(check: Callable[[object], Any]) -> Callable[[object], Any]:
-    return lambda value: None if value is None else check(value)
-
-
-def _kind(value: object) -> str:
-    return "null" if value is None else type(value).__name__
-
-
-class Value:
-    """A frozen record of named fields, with equality and a copy that differs in some of them."""
-
-    __slots__: tuple[str, ...] = ()
-    _setters: tuple[tuple[str, Callable[[object, object], None]], ...]
-
-    def __init_subclass__(cls) -> None:
-        cls._setters = tuple((name, getattr(cls, name).__set__) for name in cls.__slots__)
-
-    def __init__(self, **values: Any) -> None:
-        for name, set_field in self._setters:
-            set_field(self, values[name])
-        if len(values) != len(self._setters):
-            unknown = ", ".join(sorted(values.keys() - set(self.__slots__)))
-            raise TypeError(f"{type(self).__name__} has no field {unknown}")
-
-    def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{type(self).__name__} is immutable; use replace({name}=...)")
-
-    def __eq__(self, other: object) -> bool:
-        return type(other) is type(self) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
-
-    __hash__ = None  # type: ignore[assignment]  # fields may hold dicts
-
-    def _fields(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.__slots__}
-
-    def replace(self, **changes: Any) -> Self:
-        return type(self)(**(self._fields() | changes))
+def check_status(value: object) -> Status:
+    status: Status = fields.named("status", _status, value)
+    return status
 
 
 class Broker(Value):
-    """Where a job's events go. A part that is None is taken from the settings of whoever connects."""
-
-    __slots__ = ("extra", "host", "password", "port", "tls", "username")
+    """Where a job's events go. None: the process that connects takes this part from its settings."""
 
     host: str | None
     port: int | None
@@ -207,119 +89,85 @@ class Broker(Value):
         if value is None:
             value = {}
         if not isinstance(value, dict):
-            raise ValueError(f"must be an object, not {_kind(value)}")
+            raise ValueError(f"must be an object, not {fields.kind(value)}")
         known = {}
         for name, check in _BROKER_CHECKS.items():
             try:
                 known[name] = check(value.get(name))
             except ValueError as error:
                 raise ValueError(f"has a field {name} that {error}") from None
-        return cls(**known, extra=_extra(value, _BROKER_CHECKS))
+        return cls(**known, extra=fields.unknown_fields(value, _BROKER_CHECKS))
 
     def record(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in _BROKER_CHECKS} | self.extra
 
     def key(self) -> str:
-        """The same for equal ones; with the password, so not to be shown."""
+        """Return a text that is equal for equal brokers. It holds the password: do not show it."""
         return repr(sorted(self.record().items()))
 
 
-_BROKER_CHECKS: Final[dict[str, Callable[[object], Any]]] = {
-    "host": _optional(_label),
-    "port": _optional(_whole(1, 65535)),
-    "tls": _optional(_boolean),
-    "username": _optional(_text),
-    "password": _optional(_text),
+_BROKER_CHECKS: dict[str, Check] = {
+    "host": fields.optional(fields.label),
+    "port": fields.optional(fields.whole(1, 65535)),
+    "tls": fields.optional(fields.boolean),
+    "username": fields.optional(fields.text),
+    "password": fields.optional(fields.text),
 }
 
-_ID = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
+_REQUIRED = object()
 
-
-def check_job_id(value: object) -> str:
-    """The id, or InvalidValue: called before an id becomes part of a path, a topic or a query."""
-    if isinstance(value, str) and _ID.fullmatch(value):  # guard: job-id-in-path
-        return value
-    shown = repr(value[:40]) if isinstance(value, str) else _kind(value)
-    raise InvalidValue("job id", f"must be 8 to 32 characters of 0-9 and a-f, not {shown}")
-
-
-def check_label(field: str, value: object) -> str:
-    try:
-        return _label(value)
-    except ValueError as error:
-        raise InvalidValue(field, str(error)) from None
-
-
-def check_status(value: object) -> Status:
-    try:
-        return _status(value)
-    except ValueError as error:
-        raise InvalidValue("status", str(error)) from None
-
-
-def _job_id(value: object) -> str:
-    try:
-        return check_job_id(value)
-    except InvalidValue as error:
-        raise ValueError(error.why) from None
-
-
-REQUIRED: Final = object()
-
-# Field, check, default; the order is the order in a record. The seeds' fields come first and are always
-# written, ours follow and are written only when they hold something, so that a record of the seeds stays as
-# it was.
-_SEED_FIELDS: Final[tuple[tuple[str, Callable[[object], Any], Any], ...]] = (
-    ("schema_version", _version, REQUIRED),
-    ("job_id", _job_id, REQUIRED),
-    ("status", _status, REQUIRED),
-    ("created_at", _time, REQUIRED),
-    ("updated_at", _time, REQUIRED),
-    ("prompt", _prompt, REQUIRED),
-    ("agent", _label, REQUIRED),
-    ("agent_session", _label, REQUIRED),
+# Field, check, default, in the order of a record. The first group is always written. The second group is written only
+# when a field differs from its default, so that a record of the seeds stays as it was.
+_SEED_FIELDS: tuple[tuple[str, Check, Any], ...] = (
+    ("schema_version", fields.exactly(SCHEMA_VERSION), _REQUIRED),
+    ("job_id", fields.job_id, _REQUIRED),
+    ("status", _status, _REQUIRED),
+    ("created_at", fields.time, _REQUIRED),
+    ("updated_at", fields.time, _REQUIRED),
+    ("prompt", _prompt, _REQUIRED),
+    ("agent", fields.label, _REQUIRED),
+    ("agent_session", fields.label, _REQUIRED),
     ("broker", Broker.parse, None),
-    ("topic_prefix", _topic, REQUIRED),
-    ("timeout_sec", _whole(1, MAX_TIMEOUT_SEC), DEFAULT_TIMEOUT_SEC),
-    ("idle_timeout_sec", _whole(1, MAX_TIMEOUT_SEC), DEFAULT_IDLE_TIMEOUT_SEC),
-    ("expected_artifacts", _texts, ()),
-    ("last_seq", _whole(0), 0),
-    ("auth_token", _optional(_label), None),
+    ("topic_prefix", _topic, _REQUIRED),
+    ("timeout_sec", fields.whole(1, MAX_TIMEOUT_SEC), DEFAULT_TIMEOUT_SEC),
+    ("idle_timeout_sec", fields.whole(1, MAX_TIMEOUT_SEC), DEFAULT_IDLE_TIMEOUT_SEC),
+    ("expected_artifacts", fields.texts, ()),
+    ("last_seq", fields.whole(0), 0),
+    ("auth_token", fields.optional(fields.label), None),
 )
-_OWN_FIELDS: Final[tuple[tuple[str, Callable[[object], Any], Any], ...]] = (
-    ("workdir", _optional(_text), None),
-    ("attempt", _whole(0), 0),
-    ("max_attempts", _whole(1), 1),
-    ("priority", _whole(-(10**9), 10**9), 0),
-    ("claimed_by", _optional(_label), None),
-    ("lease_expires_at", _optional(_time), None),
-    ("lease_mark", _optional(_mark), None),
-    ("deadline_at", _optional(_time), None),
-    ("last_event_at", _optional(_time), None),
-    ("finished_at", _optional(_time), None),
-    ("detail", _optional(_text), None),
-    ("validate", _optional(_text), None),
-    ("labels", _texts, ()),
+_OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
+    ("workdir", fields.optional(fields.text), None),
+    ("attempt", fields.whole(0), 0),
+    ("max_attempts", fields.whole(1), 1),
+    ("priority", fields.whole(-(10**9), 10**9), 0),
+    ("claimed_by", fields.optional(fields.label), None),
+    ("lease_expires_at", fields.optional(fields.time), None),
+    ("lease_mark", fields.optional(_lease_mark), None),
+    ("deadline_at", fields.optional(fields.time), None),
+    ("last_event_at", fields.optional(fields.time), None),
+    ("finished_at", fields.optional(fields.time), None),
+    ("detail", fields.optional(fields.text), None),
+    ("validate", fields.optional(fields.text), None),
+    ("labels", fields.texts, ()),
+    ("submitter", fields.optional(fields.label), None),
 )
-_OWN_DEFAULTS: Final = {name: default for name, _, default in _OWN_FIELDS}
-_CHECKS: Final = {name: (check, default) for name, check, default in _SEED_FIELDS + _OWN_FIELDS}
-TIME_FIELDS: Final = frozenset(name for name in _CHECKS if name.endswith("_at"))
-_ROW_CHECKS: Final = {
+_OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
+_CHECKS = {name: (check, default) for name, check, default in _SEED_FIELDS + _OWN_FIELDS}
+TIME_FIELDS = frozenset(name for name in _CHECKS if name.endswith("_at"))
+_ROW_CHECKS = {
     name: ((lambda value: value), default) if name in TIME_FIELDS else (check, default)
     for name, (check, default) in _CHECKS.items()
 }
-JOB_FIELDS: Final = tuple(_CHECKS)
+JOB_FIELDS = tuple(_CHECKS)
 
 
 class Job(Value):
     """One delegated piece of work, as the registry holds it.
 
-    Times are RFC 3339 text in UTC. `extra` holds the fields of a stored record that this version does not
-    know; they are kept as they are. `lease_mark` is the end of the lease on the monotonic clock of the
-    machine that gave it; `lease_expires_at` is the same moment for people to read.
+    Times are RFC 3339 text in UTC. `extra` keeps the fields of a stored record that this version does not know.
+    `lease_mark` is the end of the lease on the monotonic clock of the machine that gave it; `lease_expires_at` is the
+    same moment as a date. `submitter` names the `baton submit` process that alone may start this job while it lives.
     """
-
-    __slots__ = (*JOB_FIELDS, "extra")
 
     schema_version: int
     job_id: str
@@ -349,20 +197,22 @@ class Job(Value):
     detail: str | None
     validate: str | None
     labels: tuple[str, ...]
+    submitter: str | None
     extra: dict[str, Any]
 
     @classmethod
     def parse(cls, record: object, stored_as: str | None = None, *, times_checked: bool = False) -> Job:
-        """The job in a decoded record, or InvalidRecord with the name of the first field that does not fit.
-        `stored_as` is the id the store filed it under: a record that claims another is refused.
-        `times_checked`: the times were just written by `format_time`, from numbers in a database."""
+        """Return the job in a decoded record; raise InvalidRecord with the first field that is not valid.
+
+        `stored_as` is the id under which the store keeps the record: a record with another id is refused.
+        `times_checked`: `format_time` has just written the times, from numbers in a database."""
         name = stored_as or "?"
         if not isinstance(record, dict):
-            raise InvalidRecord(name, "record", f"must be an object, not {_kind(record)}")
+            raise InvalidRecord(name, "record", f"must be an object, not {fields.kind(record)}")
         values: dict[str, Any] = {}
         for field, (check, default) in (_ROW_CHECKS if times_checked else _CHECKS).items():
             value = record.get(field, default)
-            if value is REQUIRED:
+            if value is _REQUIRED:
                 raise InvalidRecord(name, field, "is missing")
             try:
                 values[field] = check(value)
@@ -371,12 +221,12 @@ class Job(Value):
         if stored_as is not None and values["job_id"] != stored_as:
             raise InvalidRecord(name, "job_id", "names another job")
         try:
-            return cls(**values, extra=_extra(record, _CHECKS))
+            return cls(**values, extra=fields.unknown_fields(record, _CHECKS))
         except ValueError as error:
             raise InvalidRecord(name, "record", str(error)) from None
 
     def record(self) -> dict[str, Any]:
-        """The record as it is stored."""
+        """Return the record as it is stored."""
         full = self._full()
         for name, default in _OWN_DEFAULTS.items():
             if getattr(self, name) == default:
@@ -384,7 +234,7 @@ class Job(Value):
         return full | self.extra
 
     def public(self, *, show_secrets: bool = False) -> dict[str, Any]:
-        """The record as it is shown: every field, secrets hidden."""
+        """Return the record as it is shown: every field, secrets hidden."""
         full = self._full() | self.extra
         if not show_secrets:
             if full["auth_token"] is not None:
@@ -410,7 +260,7 @@ class Job(Value):
 
 
 def new_token() -> str:
-    """What `secrets.token_urlsafe(32)` gives, without the 10 ms its import takes."""
+    """Return what `secrets.token_urlsafe(32)` returns, without its import of 10 ms."""
     from binascii import b2a_base64
 
     return b2a_base64(os.urandom(32), newline=False).decode().rstrip("=").translate({43: "-", 47: "_"})
@@ -421,7 +271,7 @@ def new_job_id() -> str:
 
 
 def agent_name(name: str) -> str:
-    """The agent's own name, where it was called by another: there is one queue, whatever people call it."""
+    """Return the name of the agent itself for an alias, so that both share one queue."""
     return AGENT_ALIASES.get(name, name) if isinstance(name, str) else name
 
 
@@ -440,8 +290,9 @@ def new_job(
     priority: int = 0,
     validate: str | None = None,
     labels: Iterable[str] = (),
+    submitter: str | None = None,
 ) -> Job:
-    """A job that is ready to be registered, or InvalidValue naming the argument that does not fit."""
+    """Return a job that is ready to be registered; raise InvalidValue with the argument that is not valid."""
     now = format_time(now_ns)
     agent = agent_name(agent)
     job_id = new_job_id()
@@ -467,6 +318,7 @@ def new_job(
                 "priority": priority,
                 "validate": validate,
                 "labels": list(labels),
+                "submitter": submitter,
             }
         )
     except InvalidRecord as error:
@@ -478,29 +330,6 @@ def topic_prefix(job_id: str) -> str:
 
 
 def with_new_id(job: Job) -> Job:
-    """The same job under another id: its first one was taken."""
+    """Return the same job under another id, for one that is already taken."""
     job_id = new_job_id()
     return job.replace(job_id=job_id, topic_prefix=topic_prefix(job_id))
-
-
-class StoredEvent(Value):
-    """One signed statement about a job, as the registry keeps it. `payload` is what goes on the wire."""
-
-    __slots__ = ("attempt", "event", "job_id", "payload", "sent", "seq")
-
-    job_id: str
-    seq: int
-    attempt: int
-    event: EventName
-    payload: bytes
-    sent: bool
-
-    def __repr__(self) -> str:
-        return f"<StoredEvent {self.job_id} seq={self.seq} {self.event} sent={self.sent}>"
-
-
-def check_event_name(value: object) -> EventName:
-    try:
-        return EventName(value)  # type: ignore[arg-type]
-    except ValueError:
-        raise InvalidValue("event", f"must be one of {', '.join(EventName)}") from None

@@ -13,7 +13,8 @@ from __future__ import annotations
 
 from baton.core.clock import SECOND_NS, format_time, parse_time
 from baton.core.errors import EventRefused, IllegalTransition, InvalidValue, StaleAttempt
-from baton.core.job import TERMINAL, EventName, Job, Status
+from baton.core.event import EventName
+from baton.core.job import TERMINAL, Job, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

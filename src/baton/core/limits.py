@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
-from baton.core.job import EventName
+from baton.core.event import EventName
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -19,9 +19,10 @@ from baton.core.errors import (
     RegistryUnavailable,
     TmuxUnavailable,
 )
-from baton.core.job import TERMINAL, Status, Value
+from baton.core.job import TERMINAL, Status
 from baton.core.lifecycle import attempts_left
 from baton.core.limits import Limit, exceeded_limit
+from baton.core.value import Value
 from baton.delegation.own_queue import submitter_is_gone
 from baton.live_agents import open_directory, ownership
 from baton.registry.query import JobFilter
@@ -60,8 +61,6 @@ _CLEAN_EVERY_NS: Final = 3600 * SECOND_NS
 
 class Finding(Value):
     """`what` names the job, session or agent; `done` is what was done about it, None when it is only told."""
-
-    __slots__ = ("done", "what", "why")
 
     what: str
     why: str

@@ -11,7 +11,9 @@ from baton.adapters import allowed_silence
 from baton.adapters.contract import Mode, Task
 from baton.broker.address import broker_record
 from baton.core.errors import BatonError, IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
-from baton.core.job import TERMINAL, EventName, Status, Value, new_job
+from baton.core.event import EventName
+from baton.core.job import TERMINAL, Status, new_job
+from baton.core.value import Value
 from baton.delegation.background_monitor import Reconciler
 from baton.delegation.own_queue import own_queue
 from baton.jobs.verification import missing_results
@@ -42,11 +44,6 @@ _NO_LIMIT_SEC: Final = 366 * 86400.0
 class Order(Value):
     """A piece of work, and how it is to be done. `label` is the queue of a session or worker that is there already;
     without one a session is made for it. `workdir` is None only where whoever takes it decides."""
-
-    __slots__ = (
-        "agent", "allow_existing", "expect", "headless", "idle_timeout_sec", "label", "labels", "max_attempts",
-        "priority", "prompt", "timeout_sec", "validate", "workdir", "yolo",
-    )  # fmt: skip
 
     prompt: str
     agent: str

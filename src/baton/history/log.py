@@ -18,8 +18,9 @@ import os
 from contextlib import contextmanager
 
 from baton.core.clock import format_time
+from baton.core.fields import check_job_id
 from baton.core.hashing import sha256
-from baton.core.job import HIDDEN, check_job_id
+from baton.core.job import HIDDEN
 from baton.storage.files import (
     fsync_dir,
     fsync_parents,

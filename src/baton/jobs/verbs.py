@@ -11,16 +11,8 @@ import sys
 
 from baton.core import lifecycle
 from baton.core.clock import SECOND_NS, SystemClock, parse_time
-from baton.core.job import (
-    DEFAULT_AGENT,
-    TERMINAL,
-    Job,
-    Status,
-    check_label,
-    check_status,
-    new_job,
-    with_new_id,
-)
+from baton.core.fields import check_label
+from baton.core.job import DEFAULT_AGENT, TERMINAL, Job, Status, check_status, new_job, with_new_id
 from baton.storage.files import make_home
 
 TYPE_CHECKING = False
@@ -31,7 +23,8 @@ if TYPE_CHECKING:
 
     from baton.config import Settings
     from baton.core.clock import Clock
-    from baton.core.job import Broker, EventName, StoredEvent
+    from baton.core.event import EventName, StoredEvent
+    from baton.core.job import Broker
     from baton.core.redact import Redactor
     from baton.history import log as audit
     from baton.registry.contract import Registry

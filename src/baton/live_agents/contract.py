@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from enum import StrEnum
 
-from baton.core.job import Value
+from baton.core.value import Value
 from baton.live_agents.record import AgentRecord, Newer, NotJson, Unfit
 
 TYPE_CHECKING = False
@@ -65,8 +65,6 @@ class State(StrEnum):
 class Entry(Value):
     """What lies under one id. `record` is there when the state is FRESH or EXPIRED; `why` says what is wrong
     otherwise. `touched_ns` is when it was last written, as far as that is known."""
-
-    __slots__ = ("agent_id", "record", "state", "touched_ns", "why")
 
     agent_id: str
     state: State

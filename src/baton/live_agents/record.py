@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import os
 
+from baton.core import fields
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import InvalidValue
-from baton.core.job import Value
+from baton.core.value import Value
 from baton.live_agents.names import check_agent_id, check_agent_name, check_generation_id
 
 TYPE_CHECKING = False
@@ -39,11 +40,6 @@ class AgentRecord(Value):
     `manifest_path` and `agent_def_dir` are kept as they came: whoever is about to trust them checks them. `host` is the
     machine of the tmux session; a record without one was written on the machine where it lies.
     """
-
-    __slots__ = (
-        "agent_def_dir", "agent_id", "agent_name", "backend", "generation_id", "host", "lease_expires_at",
-        "manifest_path", "published_at", "session_name", "session_root", "socket", "tool",
-    )  # fmt: skip
 
     agent_name: str
     agent_id: str
@@ -86,7 +82,7 @@ class AgentRecord(Value):
         if len(content) > MAX_RECORD_BYTES:
             raise Unfit(f"is longer than {MAX_RECORD_BYTES} bytes")
         try:
-            value = json.loads(content.decode(), object_pairs_hook=_without_duplicates)
+            value = json.loads(content.decode(), object_pairs_hook=fields.no_duplicates)
         except (ValueError, RecursionError):
             raise NotJson("is not JSON") from None
         return cls.parse(value)
@@ -170,23 +166,9 @@ def new_generation_id() -> str:
 # -- what each field may hold -------------------------------------------------------------------------------
 
 
-def _line(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"must be text, not {_kind(value)}")
-    if not value or value != value.strip() or not value.isprintable() or len(value) > 4096:
-        raise ValueError("must be one line of printable characters, without spaces around it")
-    return value
-
-
-def _time(value: object) -> str:
-    if not isinstance(value, str):
-        raise ValueError(f"must be a time as text, not {_kind(value)}")
-    return format_time(parse_time(value))
-
-
 def _id(check: Callable[[str], str]) -> Callable[[object], str]:
     def checked_id(value: object) -> str:
-        text = _line(value)
+        text = fields.line(value)
         try:
             return check(text)
         except InvalidValue as error:
@@ -210,22 +192,22 @@ _TOP: Final[dict[str, Callable[[object], Any]]] = {
     "agent_name": _id(check_agent_name),
     "agent_id": _id(check_agent_id),
     "generation_id": _id(check_generation_id),
-    "published_at": _time,
-    "lease_expires_at": _time,
+    "published_at": fields.time,
+    "lease_expires_at": fields.time,
     "identity": _any,
     "runtime": _any,
     "terminal": _any,
 }
-_IDENTITY: Final = {"backend": _line, "tool": _line}
-_RUNTIME: Final = {"manifest_path": _line, "session_root": _line, "agent_def_dir": _line}
-_TERMINAL: Final = {"kind": _line, "session_name": _line, "socket": _line, "host": _line}
+_IDENTITY: Final = {"backend": fields.line, "tool": fields.line}
+_RUNTIME: Final = {"manifest_path": fields.line, "session_root": fields.line, "agent_def_dir": fields.line}
+_TERMINAL: Final = {"kind": fields.line, "session_name": fields.line, "socket": fields.line, "host": fields.line}
 _OPTIONAL: Final = frozenset({"session_root", "agent_def_dir", "socket", "host"})
 
 
 def _fields(where: str, value: object, checks: Mapping[str, Callable[[object], Any]]) -> dict[str, Any]:
     """The fields of an object, each checked; none missing, none unknown."""
     if not isinstance(value, dict):
-        raise Unfit(f"{where} must be an object, not {_kind(value)}")
+        raise Unfit(f"{where} must be an object, not {fields.kind(value)}")
     within = "" if checks is _TOP else where + "."
     if checks is _TOP and type(value.get("schema_version")) is int and value["schema_version"] > SCHEMA_VERSION:
         raise Newer(f"was written by a newer baton (schema {str(value['schema_version'])[:20]})")
@@ -244,14 +226,3 @@ def _fields(where: str, value: object, checks: Mapping[str, Callable[[object], A
         except ValueError as error:
             raise Unfit(f"{within}{name} {error}") from None
     return found
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
-        raise ValueError("a key is there twice")
-    return found
-
-
-def _kind(value: object) -> str:
-    return "null" if value is None else type(value).__name__

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from baton.core.errors import AgentNotFound
-from baton.core.job import Value
+from baton.core.value import Value
 from baton.live_agents.contract import State
 from baton.live_agents.names import check_agent_id, derived_id, is_agent_id, is_derived, nearest
 from baton.live_agents.record import in_seconds
@@ -35,8 +35,6 @@ class Reason(StrEnum):
 
 class Resolution(Value):
     """`record` is there when the reason is FOUND. `entries` are all that were looked at, `text` says it to a person."""
-
-    __slots__ = ("entries", "reason", "record", "text")
 
     record: AgentRecord | None
     reason: Reason

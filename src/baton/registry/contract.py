@@ -20,7 +20,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from baton.core.errors import InvalidRecord
-    from baton.core.job import Broker, EventName, Job, Status, StoredEvent
+    from baton.core.event import EventName, StoredEvent
+    from baton.core.job import Broker, Job, Status
     from baton.registry.query import JobFilter
     from baton.registry.results import Change, Entry, Page, Recorded
 

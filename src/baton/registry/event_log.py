@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 
-from baton.core.job import EventName, StoredEvent
+from baton.core.event import EventName, StoredEvent
 from baton.storage.files import fsync_dir, last_line, open_private, overwrite_from, read_file, replace_file
 
 TYPE_CHECKING = False

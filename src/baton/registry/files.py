@@ -25,7 +25,9 @@ from contextlib import contextmanager
 from baton.core import lifecycle
 from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
 from baton.core.errors import InvalidRecord, InvalidValue, JobNotFound, RegistryUnavailable
-from baton.core.job import EventName, Job, Status, StoredEvent, check_job_id, check_label, new_token, with_new_id
+from baton.core.event import EventName, StoredEvent
+from baton.core.fields import check_job_id, check_label
+from baton.core.job import Job, Status, new_token, with_new_id
 from baton.registry.event_log import EventLog
 from baton.registry.file_index import Index
 from baton.registry.moved import mark_moved, refuse_moved

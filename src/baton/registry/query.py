@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue
-from baton.core.job import check_job_id
+from baton.core.fields import check_job_id
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from baton.core.job import Value
+from baton.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from baton.core.errors import InvalidRecord
-    from baton.core.job import Job, StoredEvent
+    from baton.core.event import StoredEvent
+    from baton.core.job import Job
 
 
 class Change(Value):
     """A job before and after a verb. The two are equal when there was nothing to do."""
-
-    __slots__ = ("after", "before")
 
     before: Job
     after: Job
@@ -24,8 +23,6 @@ class Change(Value):
 class Recorded(Value):
     """An event that became part of a job's story, and the job before and after it."""
 
-    __slots__ = ("after", "before", "event")
-
     before: Job
     after: Job
     event: StoredEvent
@@ -33,8 +30,6 @@ class Recorded(Value):
 
 class Page(Value):
     """Part of a listing. `next` continues it, and is None at its end; `bad` are records that do not fit."""
-
-    __slots__ = ("bad", "jobs", "next")
 
     jobs: list[Job]
     bad: list[InvalidRecord]
@@ -46,8 +41,6 @@ class Page(Value):
 
 class Entry(Value):
     """A job with all its events: what a migration carries."""
-
-    __slots__ = ("events", "job")
 
     job: Job
     events: Sequence[StoredEvent]

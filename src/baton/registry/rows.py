@@ -6,7 +6,8 @@ import json
 
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import InvalidRecord
-from baton.core.job import JOB_FIELDS, TIME_FIELDS, EventName, Job, StoredEvent
+from baton.core.event import EventName, StoredEvent
+from baton.core.job import JOB_FIELDS, TIME_FIELDS, Job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,7 +18,9 @@ if TYPE_CHECKING:
 
     Row = tuple[Any, ...]
 
-COLUMNS: Final = (*JOB_FIELDS, "extra")
+# `submitter` has no column: it is kept in `extra`, where 0.1.0 keeps the fields that it does not know.
+_FIELDS: Final = tuple(name for name in JOB_FIELDS if name != "submitter")
+COLUMNS: Final = (*_FIELDS, "extra")
 ID: Final = COLUMNS.index("job_id")
 CREATED: Final = COLUMNS.index("created_at")
 EVENT_COLUMNS: Final = "job_id, seq, attempt, event, payload, sent"
@@ -27,7 +30,7 @@ _TIME_RANGE_NS: Final = 9 * 10**18
 
 def row_of_job(job: Job) -> dict[str, Any]:
     row: dict[str, Any] = {}
-    for name in JOB_FIELDS:
+    for name in _FIELDS:
         value = getattr(job, name)
         if name in TIME_FIELDS and value is not None:
             value = parse_time(value)
@@ -38,7 +41,8 @@ def row_of_job(job: Job) -> dict[str, Any]:
         elif name == "status":
             value = value.value
         row[name] = value
-    row["extra"] = json.dumps(job.extra) if job.extra else None
+    extra = job.extra if job.submitter is None else job.extra | {"submitter": job.submitter}
+    row["extra"] = json.dumps(extra) if extra else None
     return row
 
 

@@ -12,17 +12,9 @@ from itertools import islice
 from baton.core import lifecycle
 from baton.core.clock import SystemClock, format_time, parse_time
 from baton.core.errors import InvalidRecord, InvalidValue, JobNotFound, RegistryBusy
-from baton.core.job import (
-    TERMINAL,
-    EventName,
-    Job,
-    Status,
-    StoredEvent,
-    check_job_id,
-    check_label,
-    new_token,
-    with_new_id,
-)
+from baton.core.event import EventName, StoredEvent
+from baton.core.fields import check_job_id, check_label
+from baton.core.job import TERMINAL, Job, Status, new_token, with_new_id
 from baton.registry.query import cursor, parse_cursor
 from baton.registry.results import Change, Entry, Page, Recorded
 from baton.registry.rows import (

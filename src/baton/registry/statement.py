@@ -11,7 +11,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from baton.core.job import EventName, Job
+    from baton.core.event import EventName
+    from baton.core.job import Job
 
 
 def stated(

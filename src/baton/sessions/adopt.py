@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 
 from baton.core.errors import BatonError, ControlRefused, SessionGone
-from baton.core.job import Value
+from baton.core.value import Value
 from baton.live_agents import ownership
 from baton.live_agents.contract import State
 from baton.live_agents.names import is_agent_id
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
 
 class LeftOver(Value):
     """A manifest of no agent, removed; or `error` says why not."""
-
-    __slots__ = ("error", "path")
 
     path: str
     error: str | None

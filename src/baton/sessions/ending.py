@@ -7,7 +7,8 @@ import time
 
 from baton.core.clock import format_time
 from baton.core.errors import BatonError, EventRefused, IllegalTransition, SessionNotFound, StaleAttempt
-from baton.core.job import TERMINAL, EventName, Status
+from baton.core.event import EventName
+from baton.core.job import TERMINAL, Status
 from baton.jobs.report import report
 from baton.live_agents import open_directory, ownership
 from baton.sessions.session import State

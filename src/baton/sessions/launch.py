@@ -11,7 +11,7 @@ from baton.adapters import find_agent
 from baton.adapters.contract import Mode, Task
 from baton.core.clock import format_time
 from baton.core.errors import AgentUnusable, InvalidValue, RunnerDied, TmuxUnavailable
-from baton.core.job import Value
+from baton.core.value import Value
 from baton.jobs.verbs import open_jobs
 from baton.live_agents import open_directory, ownership
 from baton.live_agents.names import Names, derived_id
@@ -44,8 +44,6 @@ _UNDO_SEC: Final = 10.0
 class Plan(Value):
     """What the runner is to do, beside what the session itself says. `attempt` is given for a job that was claimed
     already; else the runner claims it."""
-
-    __slots__ = ("attempt", "job_id", "prompt", "resume")
 
     prompt: str | None
     resume: bool
@@ -195,7 +193,7 @@ def _begin(settings: Settings, inventory: Inventory, session: Session, plan: Pla
     make_private_dir(folder)
     for name in (BEGUN, "go"):
         remove_file(os.path.join(folder, name))
-    replace_file(os.path.join(folder, LAUNCH), json.dumps(plan._fields()).encode())
+    replace_file(os.path.join(folder, LAUNCH), json.dumps(plan.as_dict()).encode())
     handover.prepare(folder)
     tmux = Tmux(session.socket)
     pane = None

@@ -6,7 +6,7 @@ import os
 from enum import StrEnum
 
 from baton.core.errors import BatonError, InvalidValue, ManifestGone, ManifestInvalid, TmuxUnavailable
-from baton.core.job import Value
+from baton.core.value import Value
 from baton.live_agents.contract import State
 from baton.live_agents.record import in_seconds
 from baton.sessions.adopt import forget_adopted, sweep_manifests
@@ -34,8 +34,6 @@ class Action(StrEnum):
 
 class Decision(Value):
     """`failed`: what was to be done could not be done, and the entry is kept for that."""
-
-    __slots__ = ("action", "entry", "failed", "why")
 
     entry: Entry
     action: Action

@@ -14,7 +14,7 @@ from baton.core.errors import (
     SessionGone,
     SessionMismatch,
 )
-from baton.core.job import Value
+from baton.core.value import Value
 from baton.sessions.manifest import read_manifest
 from baton.sessions.tmux import NoServer, Tmux
 
@@ -29,8 +29,6 @@ TMUX_OWN_SOCKET = "default"
 
 class Target(Value):
     """A session that may be controlled: everything that was checked agrees."""
-
-    __slots__ = ("agent_def_dir", "manifest", "record", "tmux")
 
     record: AgentRecord
     manifest: Manifest

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from baton.core.errors import ManifestGone, ManifestInvalid
-from baton.core.job import Value
+from baton.core.value import Value
 from baton.sessions.processes import ProcessId, started_at
 from baton.storage.files import read_file, replace_file
 
@@ -22,8 +22,6 @@ _OPTIONAL_TEXTS: Final = ("socket", "host", "workdir")
 class Manifest(Value):
     """`pane_pid` and `pane_started` (ticks since boot) say which process the session was made with: a name alone may be
     taken again by another."""
-
-    __slots__ = (*_TEXTS, *_OPTIONAL_TEXTS, "pane_pid", "pane_started")
 
     agent_name: str
     agent_id: str
@@ -46,7 +44,7 @@ class Manifest(Value):
         return ProcessId(pid=self.pane_pid, started=self.pane_started).is_alive()
 
     def write(self, path: str) -> None:
-        record = {"schema_version": SCHEMA_VERSION} | self._fields()
+        record = {"schema_version": SCHEMA_VERSION} | self.as_dict()
         replace_file(path, json.dumps(record, indent=2).encode() + b"\n")
 
 
@@ -66,7 +64,7 @@ def read_manifest(path: str) -> Manifest:
     if not isinstance(record, dict) or record.get("schema_version") != SCHEMA_VERSION:
         raise ManifestInvalid(f"manifest {path} is not of schema_version {SCHEMA_VERSION}")
     values: dict[str, Any] = {}
-    for name in Manifest.__slots__:
+    for name in Manifest.fields():
         value = record.get(name)
         wanted = int if name.startswith("pane_") else str
         if type(value) is not wanted and not (value is None and name not in _TEXTS):

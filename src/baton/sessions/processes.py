@@ -6,7 +6,7 @@ import os
 import signal
 import time
 
-from baton.core.job import Value
+from baton.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ class ProcessId(Value):
     """The identity of a process: the kernel reuses a pid, but never with the same start time.
 
     `started` is in clock ticks since boot. As text it is `pid/started`."""
-
-    __slots__ = ("pid", "started")
 
     pid: int
     started: int
@@ -50,8 +48,6 @@ class ProcessId(Value):
 
 class Process(Value):
     """A process that was found; `command` is the name of its program, for messages."""
-
-    __slots__ = ("command", "id")
 
     id: ProcessId
     command: str

@@ -10,7 +10,7 @@ from shutil import rmtree
 
 from baton.core.clock import parse_time
 from baton.core.errors import ManifestGone, ManifestInvalid
-from baton.core.job import Value
+from baton.core.value import Value
 from baton.sessions.manifest import read_manifest
 from baton.sessions.session import State
 
@@ -35,8 +35,6 @@ class Verdict(StrEnum):
 
 class Judged(Value):
     """A session that ended long ago; or a folder of none, without a `name`. `error`: why its folder is still there."""
-
-    __slots__ = ("error", "name", "session_id", "verdict")
 
     session_id: str
     name: str | None

@@ -6,7 +6,8 @@ import json
 import time
 
 from baton.core.errors import EventRefused, RegistryUnavailable, StaleAttempt
-from baton.core.job import TERMINAL, EventName, Status
+from baton.core.event import EventName
+from baton.core.job import TERMINAL, Status
 from baton.core.redact import process_redactor
 from baton.jobs.report import report
 from baton.sessions.ending import ENDED_FROM_OUTSIDE

@@ -20,7 +20,8 @@ from baton.adapters.contract import Mode
 from baton.config import Settings
 from baton.core.clock import format_time
 from baton.core.errors import BatonError, EventRefused, IllegalTransition, NotVerified, OwnershipLost, StaleAttempt
-from baton.core.job import TERMINAL, EventName, Status
+from baton.core.event import EventName
+from baton.core.job import TERMINAL, Status
 from baton.jobs.report import report
 from baton.jobs.verbs import open_jobs
 from baton.live_agents import open_directory, ownership

@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from baton.adapters.contract import Mode
-from baton.core.job import Value
+from baton.core.value import Value
 from baton.sessions.processes import ProcessId
 
 TYPE_CHECKING = False
@@ -26,12 +26,6 @@ class Session(Value):
     """What the inventory knows. `ending` is the reason somebody gave for stopping it, until it has stopped, and
     `stopper` that process (pid/start).
     `made_for` is the job it was created for, and ends with; `job_id` the one that is in it now."""
-
-    __slots__ = (
-        "agent", "agent_id", "agent_name", "conversation_id", "created_at", "ended_at", "ending", "exit",
-        "generation_id", "host", "job_id", "made_for", "mode", "name", "pane_id", "pane_pid", "pane_started", "reason",
-        "session_id", "socket", "state", "stopper", "updated_at", "workdir", "yolo",
-    )  # fmt: skip
 
     name: str
     session_id: str
@@ -62,7 +56,7 @@ class Session(Value):
     @classmethod
     def parse(cls, record: dict[str, Any]) -> Session:
         """From our own inventory: a field that a later version added is passed over, one it lacks is empty."""
-        values = {name: record.get(name) for name in cls.__slots__}
+        values: dict[str, Any] = {name: record.get(name) for name in cls.fields()}
         return cls(**values | {"state": State(record["state"]), "mode": Mode(record["mode"])})
 
     def runner(self) -> ProcessId | None:

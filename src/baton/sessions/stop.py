@@ -7,7 +7,8 @@ from enum import StrEnum
 
 from baton.adapters import find_agent
 from baton.core.errors import AgentUnusable, BatonError, InvalidValue
-from baton.core.job import Status, Value
+from baton.core.job import Status
+from baton.core.value import Value
 from baton.sessions import env_pipe as handover
 from baton.sessions.ending import end_session, fail_job
 from baton.sessions.processes import Process, ProcessId, end_processes, marked_processes
@@ -34,8 +35,6 @@ class StopMode(StrEnum):
 
 
 class Stopped(Value):
-    __slots__ = ("ended", "session")
-
     session: Session
     ended: list[Process]
 

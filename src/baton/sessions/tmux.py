@@ -8,7 +8,7 @@ import subprocess
 import time
 
 from baton.core.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable
-from baton.core.job import Value
+from baton.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,8 +49,6 @@ def check_session_name(name: str) -> str:
 
 class Pane(Value):
     """`active_at` is when something was last written to its window, in seconds since 1970."""
-
-    __slots__ = ("active_at", "dead", "pane_id", "pid", "session_name")
 
     pane_id: str
     pid: int

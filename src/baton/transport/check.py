@@ -12,7 +12,8 @@ from paho.mqtt.enums import CallbackAPIVersion
 
 from baton.broker.address import is_loopback
 from baton.core.errors import BrokerUnavailable
-from baton.core.job import Value, new_job_id, topic_prefix
+from baton.core.job import new_job_id, topic_prefix
+from baton.core.value import Value
 from baton.transport.connection import Publisher
 from baton.transport.tls import tls_context
 
@@ -27,8 +28,6 @@ _PATIENCE_SEC: Final = 5.0
 
 
 class Step(Value):
-    __slots__ = ("detail", "ok", "what")
-
     what: str
     ok: bool
     detail: str

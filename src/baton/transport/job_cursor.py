@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from baton.core.errors import Rejected
-from baton.core.job import TERMINAL, EventName
+from baton.core.event import EventName
+from baton.core.job import TERMINAL
 from baton.wire.parse import check_signature
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from baton.core.job import Job, Status, StoredEvent
+    from baton.core.event import StoredEvent
+    from baton.core.job import Job, Status
     from baton.wire.parse import Event
 
 _ENDS = frozenset({EventName.COMPLETED, EventName.ERROR})

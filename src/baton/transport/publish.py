@@ -10,7 +10,8 @@ import time
 from baton.broker.address import broker_address
 from baton.core.clock import SECOND_NS, parse_time
 from baton.core.errors import BatonError, BrokerUnavailable, InvalidRecord, JobNotFound
-from baton.core.job import EventName, Value
+from baton.core.event import EventName
+from baton.core.value import Value
 from baton.jobs.report import report
 from baton.transport.connection import Publisher
 
@@ -20,7 +21,8 @@ if TYPE_CHECKING:
     from typing import Any, Final
 
     from baton.config import Settings
-    from baton.core.job import Job, StoredEvent
+    from baton.core.event import StoredEvent
+    from baton.core.job import Job
     from baton.jobs.verbs import Jobs
 
 TRIES: Final = 3
@@ -33,8 +35,6 @@ TROUBLE: Final = (BatonError, OSError, ValueError, TypeError, OverflowError)
 
 class Published(Value):
     """`trouble` says why an event that is safe in the registry was not sent yet."""
-
-    __slots__ = ("event", "trouble")
 
     event: StoredEvent
     trouble: str | None

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     Found = TypeVar("Found")
 
     from baton.config import Settings
-    from baton.core.job import Job, StoredEvent
+    from baton.core.event import StoredEvent
+    from baton.core.job import Job
     from baton.jobs.verbs import Jobs
     from baton.registry.query import JobFilter
     from baton.transport.listener_connection import BrokerSession

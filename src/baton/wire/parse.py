@@ -11,8 +11,11 @@ import math
 
 from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue, Rejected
+from baton.core.event import EventName
+from baton.core.fields import check_job_id, no_duplicates
 from baton.core.hashing import same
-from baton.core.job import SCHEMA_VERSION, EventName, Value, check_job_id
+from baton.core.job import SCHEMA_VERSION
+from baton.core.value import Value
 from baton.wire.canonical import MAX_INTEGER
 from baton.wire.payload import MAX_DETAIL_BYTES, MAX_PAYLOAD_BYTES, signature
 
@@ -26,8 +29,6 @@ _FIELDS: Final = frozenset({"schema_version", "seq", "job_id", "event", "timesta
 
 class Event(Value):
     """A well-formed statement about a job. Whether it is true is for `check_signature` to say."""
-
-    __slots__ = ("attempt", "data", "detail", "event", "job_id", "seq", "signature", "timestamp")
 
     seq: int
     job_id: str
@@ -140,13 +141,6 @@ def _check_depth(value: object, left: int) -> None:
                 _check_depth(each, left - 1)
 
 
-def _no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):  # guard: duplicate-keys
-        raise ValueError("a key stands twice")
-    return found
-
-
 def _no_constant(_name: str) -> NoReturn:
     raise ValueError("NaN and infinity are no JSON")
 
@@ -168,7 +162,7 @@ def _finite(text: str) -> float:
 
 
 _decoder: Final = json.JSONDecoder(
-    object_pairs_hook=_no_duplicates,
+    object_pairs_hook=no_duplicates,
     parse_constant=_no_constant,
     parse_int=_small_integer,
     parse_float=_finite,

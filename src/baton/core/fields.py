@@ -1,0 +1,164 @@
+"""Check the values of fields, for every record that baton reads.
+
+A check takes a value and returns it in its final form, or raises ValueError with the reason. The caller adds the name
+of the field.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+
+from baton.core.clock import format_time, parse_time
+from baton.core.errors import InvalidValue
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from typing import Any
+
+    Check = Callable[[object], Any]
+
+_ID = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
+
+
+def kind(value: object) -> str:
+    """Return the name of a value's type, as it appears in a message."""
+    return "null" if value is None else type(value).__name__
+
+
+def text(value: object, longest: int = 4096) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"must be text, not {kind(value)}")
+    if "\0" in value:
+        raise ValueError("must not contain a NUL character")
+    try:
+        size = len(value.encode())
+    except UnicodeEncodeError:
+        raise ValueError("is not valid UTF-8") from None
+    if size > longest:
+        raise ValueError(f"is {size} bytes long, at most {longest} are allowed")
+    return value
+
+
+def line(value: object, longest: int = 4096) -> str:
+    """Accept one printable line."""
+    checked = text(value, longest)
+    if not checked or checked != checked.strip() or not checked.isprintable():
+        raise ValueError("must be one line of printable characters, without spaces around it")
+    return checked
+
+
+def label(value: object) -> str:
+    """Accept a short printable line: the name of an agent, a queue, a holder."""
+    return line(value, 200)
+
+
+def texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError(f"must be a list of texts, not {kind(value)}")
+    checked = tuple(text(item) for item in value)
+    if not all(checked):
+        raise ValueError("must not contain an empty text")
+    return checked
+
+
+def boolean(value: object) -> bool:
+    if not isinstance(value, bool):
+        raise ValueError(f"must be true or false, not {kind(value)}")
+    return value
+
+
+def whole(least: int, most: int = 2**53) -> Callable[[object], int]:
+    """Return a check that accepts whole numbers of this range."""
+
+    def check(value: object) -> int:
+        if not isinstance(value, int) or isinstance(value, bool):
+            raise ValueError(f"must be a whole number, not {kind(value)}")
+        if not least <= value <= most:
+            raise ValueError(f"must be at least {least}" if value < least else f"must be at most {most}")
+        return value
+
+    return check
+
+
+def exactly(number: int) -> Callable[[object], int]:
+    """Return a check that accepts this whole number alone."""
+
+    def check(value: object) -> int:
+        if value != number or isinstance(value, bool) or not isinstance(value, int):
+            raise ValueError(f"must be {number}")
+        return value
+
+    return check
+
+
+def time(value: object) -> str:
+    """Accept a time with a zone; return it in UTC."""
+    if not isinstance(value, str):
+        raise ValueError(f"must be a time as text, not {kind(value)}")
+    return format_time(parse_time(value))
+
+
+def optional(check: Check) -> Check:
+    """Return a check that also accepts null."""
+    return lambda value: None if value is None else check(value)
+
+
+def job_id(value: object) -> str:
+    if isinstance(value, str) and _ID.fullmatch(value):  # guard: job-id-in-path
+        return value
+    shown = repr(value[:40]) if isinstance(value, str) else kind(value)
+    raise ValueError(f"must be 8 to 32 characters of 0-9 and a-f, not {shown}")
+
+
+def named(field: str, check: Check, value: object) -> Any:
+    """Check a value that a caller passed; raise InvalidValue with the name of the field."""
+    try:
+        return check(value)
+    except ValueError as error:
+        raise InvalidValue(field, str(error)) from None
+
+
+def check_job_id(value: object) -> str:
+    """Return the id, or raise InvalidValue. Call it before an id becomes part of a path, a topic or a query."""
+    checked: str = named("job id", job_id, value)
+    return checked
+
+
+def check_label(field: str, value: object) -> str:
+    checked: str = named(field, label, value)
+    return checked
+
+
+def unknown_fields(record: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
+    """Return the fields that are not in `known`. Refuse what could not be written as JSON again."""
+    extra = {key: value for key, value in record.items() if key not in known}
+    if extra:
+        try:
+            json.dumps(extra, ensure_ascii=False, allow_nan=False).encode()
+        except (ValueError, RecursionError):
+            raise ValueError("holds a field that is not strict JSON") from None
+    return extra
+
+
+def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Build a JSON object; refuse a key that stands twice. For `object_pairs_hook`."""
+    found = dict(pairs)
+    if len(found) != len(pairs):  # guard: duplicate-keys
+        raise ValueError("a key stands twice")
+    return found
+
+
+def printable(untrusted: str) -> str:
+    """Return text that is safe on a terminal: each character that is not printable becomes U+FFFD.
+
+    The joiner and the selector of emoji are harmless, though not printable by themselves.
+    """
+    return "".join(each if each.isprintable() or each in "\u200d\ufe0f" else "\ufffd" for each in untrusted)
+
+
+def one_line(untrusted: str, longest: int | None = None) -> str:
+    """Return the text as one printable line, cut to `longest` characters."""
+    clean = printable(" ".join(untrusted.split()))
+    return clean if longest is None or len(clean) <= longest else clean[: longest - 1] + "…"

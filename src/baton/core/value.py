@@ -1,0 +1,69 @@
+"""Define immutable records whose fields the type checker knows.
+
+Written by hand instead of with dataclasses: importing `dataclasses` takes longer than starting Python.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, ClassVar, Self, dataclass_transform
+else:
+
+    def dataclass_transform(**_options: object) -> Callable[[type], type]:
+        """Do nothing at run time: only the type checker needs it, and importing `typing` takes time."""
+        return lambda cls: cls
+
+
+class _ValueType(type):
+    """Make a slot of each annotated field, and take its default, if any, out of the class."""
+
+    def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _ValueType:
+        fields = tuple(namespace.get("__annotations__", ())) if bases else ()
+        defaults = {field: namespace.pop(field) for field in fields if field in namespace}
+        made = super().__new__(cls, name, bases, namespace | {"__slots__": fields, "_defaults": defaults})
+        setters = tuple((field, getattr(made, field).__set__) for field in fields)
+        type.__setattr__(made, "_setters", setters)
+        return made
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+class Value(metaclass=_ValueType):
+    """A frozen record of the fields that a subclass annotates. Build it by keyword; copy it with `replace`."""
+
+    _defaults: ClassVar[dict[str, Any]]
+    _setters: ClassVar[tuple[tuple[str, Callable[[object, object], None]], ...]]
+
+    def __init__(self, **values: Any) -> None:
+        if self._defaults:
+            values = self._defaults | values
+        try:
+            for name, set_field in self._setters:
+                set_field(self, values[name])
+        except KeyError as error:
+            raise TypeError(f"{type(self).__name__} needs the field {error.args[0]}") from None
+        if len(values) != len(self._setters):
+            unknown = ", ".join(sorted(values.keys() - set(self.fields())))
+            raise TypeError(f"{type(self).__name__} has no field {unknown}")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{type(self).__name__} is immutable; use replace({name}=...)")
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is type(self) and all(getattr(self, name) == getattr(other, name) for name in self.fields())
+
+    __hash__ = None  # type: ignore[assignment]  # a field may hold a dict
+
+    @classmethod
+    def fields(cls) -> tuple[str, ...]:
+        """Return the names of the fields, in the order in which the class annotates them."""
+        return tuple(name for name, _ in cls._setters)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the fields by name."""
+        return {name: getattr(self, name) for name in self.fields()}
+
+    def replace(self, **changes: Any) -> Self:
+        """Return a copy that differs in these fields."""
+        return type(self)(**(self.as_dict() | changes))
