@@ -52,7 +52,10 @@ def unwanted(name: str) -> list[str]:
     return [f"{name}:{number}: {line}" for number, line in enumerate(text.splitlines(), 1) if _UNWANTED.search(line)]
 
 
-@pytest.mark.parametrize("place", ["README.md", "CHANGELOG.md", "SECURITY.md", "docs", "skills"])
+PLACES = ["README.md", "CHANGELOG.md", "SECURITY.md", "docs", "skills", "scripts"]
+
+
+@pytest.mark.parametrize("place", PLACES)
 def test_the_words_are_plain(place):
     names = [name for name in files(place) if name not in GENERATED]
     assert names
