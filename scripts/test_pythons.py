@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 BUILD = os.path.join(ROOT, "build")
-# What the Python decides is in the first three; the others show that it also holds for whoever types.
+# The first three depend on the Python version; the others test the installed command.
 TESTS = (
     "tests/integration",
     "tests/contract",
