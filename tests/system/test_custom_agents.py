@@ -174,7 +174,7 @@ def test_yolo_is_only_what_the_config_file_says(baton):
         (['interactive = "parrot"'], "interactive must be a list of arguments"),
         (['interactive = ["parrot"]', "interactiv = 1"], "has 'interactiv', which is none of"),
         (['yolo = ["-y"]'], "needs `interactive` or `headless`"),
-        (['interactive = ["parrot"]', "[agents.parrot.output]", "progress = '('"], "output.progress is no pattern"),
+        (['interactive = ["parrot"]', "[agents.parrot.output]", "progress = '('"], "output.progress is not a valid pattern"),
         (['interactive = ["parrot"]', "[agents.parrot.output]", "sorrow = 'x'"], "has 'output.sorrow', which is none of"),
         (['interactive = ["no-such-program-anywhere"]', 'install = "pip install it"'], "not on your PATH: pip install it"),
     ],

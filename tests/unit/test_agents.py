@@ -81,7 +81,7 @@ OUTPUT = {
     ("name", "message", "meaning"), [(name, *case) for name, cases in OUTPUT.items() for case in cases]
 )
 def test_a_line_of_output(name, message, meaning):
-    assert told(agent(name).output(json.dumps(message))) == meaning
+    assert told(agent(name).parse_output(json.dumps(message))) == meaning
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_a_line_of_output(name, message, meaning):
     [("codex", {"type": "turn.completed", "usage": {}}), ("gemini", {"type": "result", "status": "success"})],
 )
 def test_the_last_line_of_output(name, last):
-    assert agent(name).output(json.dumps(last)).finished is not None
+    assert agent(name).parse_output(json.dumps(last)).finished is not None
 
 
 @pytest.mark.parametrize("name", OUTPUT)
@@ -111,7 +111,7 @@ def test_the_last_line_of_output(name, last):
     ],
 )
 def test_a_line_that_is_something_else_is_passed_over(name, line):
-    found = told(agent(name).output(line))
+    found = told(agent(name).parse_output(line))
     assert found is None or set(found) <= {"finished", "failed"}
 
 
@@ -150,13 +150,13 @@ def test_a_conversation_that_codex_has_with_itself_is_not_the_sessions(conversat
     keep_codex_conversation(tmp_path, "t", "user")
     keep_codex_conversation(tmp_path, "of a subagent", "subagent")
     message = {"type": "agent-turn-complete", "thread-id": conversation, "last-assistant-message": "A title"}
-    assert agent("codex").hooked(message) is None
+    assert agent("codex").parse_hook(message) is None
 
 
 def test_a_turn_that_began_before_a_job_was_sent_does_not_know_of_it(tmp_path):
     turn = {"input-messages": ["before", "This is job 1 of baton"]}
-    assert agent("codex").was_asked(turn, "This is job 1 of baton")
-    assert not agent("codex").was_asked(turn, "This is job 2 of baton")
+    assert agent("codex").conversation_contains(turn, "This is job 1 of baton")
+    assert not agent("codex").conversation_contains(turn, "This is job 2 of baton")
     path = tmp_path / "transcript.jsonl"
     lines = [
         {"type": "user", "message": "This is job 1 of baton"},
@@ -164,9 +164,11 @@ def test_a_turn_that_began_before_a_job_was_sent_does_not_know_of_it(tmp_path):
     ]
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
     turn = {"transcript_path": str(path)}
-    assert agent("claude-code").was_asked(turn, "This is job 1 of baton")
-    assert not agent("claude-code").was_asked(turn, "This is job 2 of baton")
-    assert agent("claude-code").was_asked({"transcript_path": str(tmp_path / "none")}, "This is job 2 of baton")
+    assert agent("claude-code").conversation_contains(turn, "This is job 1 of baton")
+    assert not agent("claude-code").conversation_contains(turn, "This is job 2 of baton")
+    assert agent("claude-code").conversation_contains(
+        {"transcript_path": str(tmp_path / "none")}, "This is job 2 of baton"
+    )
 
 
 @pytest.mark.parametrize(
@@ -175,11 +177,11 @@ def test_a_turn_that_began_before_a_job_was_sent_does_not_know_of_it(tmp_path):
 def test_a_message_of_a_hook(name, message, meaning, tmp_path, monkeypatch):
     monkeypatch.setenv("CODEX_HOME", str(tmp_path))
     keep_codex_conversation(tmp_path, "t", "user")
-    assert told(agent(name).hooked(message)) == meaning
+    assert told(agent(name).parse_hook(message)) == meaning
 
 
 def test_a_long_word_is_cut():
-    said = agent("codex").output(
+    said = agent("codex").parse_output(
         json.dumps({"type": "item.completed", "item": {"type": "agent_message", "text": "x" * 9000}})
     )
     assert len(said.progress) == 300
@@ -327,9 +329,8 @@ def test_instructions_hold_the_prompt_and_how_to_say_what_came_of_it():
 )  # fmt: skip
 def test_a_shape_we_do_not_know_is_passed_over(name, line):
     agent = find_agent(Settings(env={"HOME": "/x"}), name)
-    told = agent.understood(line)
+    told = agent.read_output(line)
     assert told is None or told.conversation_id is None
     assert (
-        agent.understood_hook({"hook_event_name": "PostToolUse", "tool_input": "x", "tool_name": 5, "session_id": 7})
-        is None
+        agent.read_hook({"hook_event_name": "PostToolUse", "tool_input": "x", "tool_name": 5, "session_id": 7}) is None
     )

@@ -9,13 +9,13 @@ from baton.core.job import AGENT_ALIASES, agent_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Final
+    from typing import Any
 
     from baton.adapters.contract import Agent
     from baton.config import Settings
 
 # name: (module, class)
-_BUILT_IN: Final = {
+_BUILT_IN = {
     "claude-code": ("claude_code", "ClaudeCode"),
     "codex": ("codex", "Codex"),
     "gemini": ("gemini", "Gemini"),
@@ -24,7 +24,7 @@ _BUILT_IN: Final = {
 
 
 def find_agent(settings: Settings, name: str) -> Agent:
-    """The agent of that name: one of ours, or of the config file. AgentUnusable names those there are."""
+    """Return the agent of that name: a built-in one, or one of the config file. AgentUnusable lists the known names."""
     custom = _custom(settings)
     found = _BUILT_IN.get(agent_name(name))
     if found is None and name not in custom:
@@ -43,13 +43,13 @@ def find_agent(settings: Settings, name: str) -> Agent:
 
 
 def allowed_silence(settings: Settings, name: str, timeout_sec: int) -> int:
-    """How long an agent may say nothing where nobody chose a limit. The end of a command is seen: it need not talk."""
+    """Return the idle limit, in seconds, if the user chose none. A command may be silent: the runner sees its exit."""
     if settings.sources["idle_timeout_sec"] == "default":
         try:
             if find_agent(settings, name).exit_is_verdict:
                 return timeout_sec
         except AgentUnusable:
-            pass  # one that another machine knows
+            pass  # an agent that only another machine defines
     return settings.idle_timeout_sec
 
 
@@ -58,7 +58,7 @@ def agent_names(settings: Settings) -> list[str]:
 
 
 def _custom(settings: Settings) -> dict[str, dict[str, Any]]:
-    """The agents of the config file."""
+    """Return the agents of the config file."""
     found: dict[str, Any] = settings.tables.get("agents", {})
     for name, table in found.items():
         if name in _BUILT_IN or name in AGENT_ALIASES:

@@ -1,4 +1,4 @@
-"""Claude Code."""
+"""Adapt Claude Code."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import os
 import shlex
 import time
 
-from baton.adapters.contract import Agent, Launch, Mode, json_object, one_argument, said, short
+from baton.adapters.contract import Agent, Launch, Mode, checked_argument, json_object, signal, summary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, Final
+    from typing import Any
 
-    from baton.adapters.contract import Said, Task
+    from baton.adapters.contract import Signal, Task
 
-_SETTINGS: Final = "claude-settings.json"
-_HOOKS: Final = ("SessionStart", "PermissionRequest", "PostToolUse", "Stop", "StopFailure")
-_TRANSCRIPT_SEC: Final = 2.0  # it is written a moment after it was said
-_HOOK_TIMEOUT_SEC: Final = 900  # Stop runs the job's own validation
+_SETTINGS = "claude-settings.json"
+_HOOKS = ("SessionStart", "PermissionRequest", "PostToolUse", "Stop", "StopFailure")
+_TRANSCRIPT_SEC = 2.0  # Claude writes the transcript a moment later
+_HOOK_TIMEOUT_SEC = 900  # the Stop hook runs the job's validation
 
 
 class ClaudeCode(Agent):
@@ -39,68 +39,68 @@ class ClaudeCode(Agent):
             argv.append("--dangerously-skip-permissions")
         if task.mode is Mode.HEADLESS:
             argv += ["-p", "--output-format", "stream-json", "--verbose"]
-            return Launch.of(*argv, stdin=task.prompt or "", reads_lines=True)
+            return Launch(argv=argv, stdin=task.prompt or "", reads_lines=True)
         argv += ["--settings", os.path.join(task.folder, _SETTINGS)]
         if task.prompt is not None:
-            argv += ["--", one_argument(self, task.prompt)]
-        return Launch.of(*argv, files={_SETTINGS: _settings(task.hook)})
+            argv += ["--", checked_argument(self, task.prompt)]
+        return Launch(argv=argv, files={_SETTINGS: _settings(task.hook)})
 
-    def output(self, line: str) -> Said | None:
+    def parse_output(self, line: str) -> Signal | None:
         message = json_object(line)
         kind = message.get("type")
         if kind == "system" and message.get("subtype") == "init":
-            return said(conversation_id=message.get("session_id"))
+            return signal(conversation_id=message.get("session_id"))
         if kind == "system" and message.get("subtype") == "api_retry":
             why = message.get("error") or message.get("error_status")
             tries = f"try {message.get('attempt')} of {message.get('max_retries')}"
-            return said(trouble=short(f"the model service does not answer ({why}), {tries}"))
+            return signal(trouble=summary(f"the model service does not answer ({why}), {tries}"))
         if kind == "assistant":
-            return _doing(message)
+            return _current_step(message)
         if kind == "result":
-            text = short(message.get("result") or message.get("subtype") or "")
+            text = summary(message.get("result") or message.get("subtype") or "")
             denied = message.get("permission_denials") or []
             if message.get("is_error"):
-                return said(failed=text or "it ended with an error")
+                return signal(failed=text or "it ended with an error")
             if denied:
                 names = ", ".join(sorted({str(each.get("tool_name")) for each in denied if isinstance(each, dict)}))
                 text = f"{text} (not allowed to use: {names})"
-            return said(finished=text)
+            return signal(finished=text)
         return None
 
-    def hooked(self, message: Mapping[str, Any]) -> Said | None:
+    def parse_hook(self, message: Mapping[str, Any]) -> Signal | None:
         event = message.get("hook_event_name")
         conversation = message.get("session_id")
         if event == "SessionStart":
-            return said(conversation_id=conversation)
+            return signal(conversation_id=conversation)
         if event == "PermissionRequest":
-            return said(conversation_id=conversation, permission=_tool_use(message))
+            return signal(conversation_id=conversation, permission=_tool_use(message))
         if event == "PostToolUse":
-            return said(conversation_id=conversation, progress=_tool_use(message))
+            return signal(conversation_id=conversation, progress=_tool_use(message))
         if event == "Stop":
-            return said(conversation_id=conversation, finished=short(message.get("last_assistant_message") or ""))
+            return signal(conversation_id=conversation, finished=summary(message.get("last_assistant_message") or ""))
         if event == "StopFailure":
-            # `error` is a kind, such as "unknown"; the last message is what a person would read.
+            # `error` is a category, such as "unknown"; the last message is readable.
             why = message.get("last_assistant_message") or message.get("error") or "the model service failed"
-            return said(conversation_id=conversation, failed=short(why))
+            return signal(conversation_id=conversation, failed=summary(why))
         return None
 
-    def was_asked(self, message: Mapping[str, Any], mark: str) -> bool:
+    def conversation_contains(self, message: Mapping[str, Any], mark: str) -> bool:
         path = str(message.get("transcript_path") or "")
         deadline = time.monotonic() + _TRANSCRIPT_SEC
         while os.path.exists(path):
             with open(path, encoding="utf-8", errors="replace") as file:
-                # Other lines that have it tell what waits in a queue.
+                # Lines of other types hold input that still waits in Claude's queue.
                 if any(mark in line and json_object(line).get("type") in ("user", "attachment") for line in file):
                     return True
             if time.monotonic() > deadline:
                 return False
             time.sleep(0.1)
-        return True  # it keeps none
+        return True  # no transcript is kept
 
     def refusal(self, message: Mapping[str, Any], why: str) -> str | None:
         return json.dumps({"decision": "block", "reason": why})
 
-    def in_the_way(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
+    def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
         folder = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or os.path.expanduser("~")
         path = os.path.join(folder, ".claude.json")
         try:
@@ -115,7 +115,7 @@ class ClaudeCode(Agent):
         if not project.get("hasTrustDialogAccepted"):
             problems.append(
                 f"Claude Code will ask whether you trust {workdir}: attach and answer, or run `claude` there once "
-                f"(it notes the answer in {path})"
+                f"(Claude keeps the answer in {path})"
             )
         return problems
 
@@ -125,17 +125,17 @@ def _settings(hook: list[str]) -> str:
     return json.dumps({"hooks": {event: [{"matcher": "", "hooks": [command]}] for event in _HOOKS}}, indent=2) + "\n"
 
 
-def _doing(message: Mapping[str, Any]) -> Said | None:
+def _current_step(message: Mapping[str, Any]) -> Signal | None:
     content = (message.get("message") or {}).get("content") or []
     for part in content if isinstance(content, list) else []:
         if part.get("type") == "tool_use":
-            return said(progress=_tool_use({"tool_name": part.get("name"), "tool_input": part.get("input")}))
+            return signal(progress=_tool_use({"tool_name": part.get("name"), "tool_input": part.get("input")}))
         if part.get("type") == "text" and part.get("text"):
-            return said(progress=short(part["text"]))
+            return signal(progress=summary(part["text"]))
     return None
 
 
 def _tool_use(message: Mapping[str, Any]) -> str:
     given = message.get("tool_input") or {}
     what = given.get("command") or given.get("file_path") or given.get("url") or given.get("description") or ""
-    return short(f"{message.get('tool_name')}: {what}" if what else message.get("tool_name"))
+    return summary(f"{message.get('tool_name')}: {what}" if what else message.get("tool_name"))

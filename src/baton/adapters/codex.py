@@ -1,18 +1,18 @@
-"""Codex."""
+"""Adapt Codex."""
 
 from __future__ import annotations
 
 import json
 import os
 
-from baton.adapters.contract import Agent, Launch, Mode, json_object, one_argument, said, short
+from baton.adapters.contract import Agent, Launch, Mode, checked_argument, json_object, signal, summary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
-    from baton.adapters.contract import Said, Task
+    from baton.adapters.contract import Signal, Task
 
 
 class Codex(Agent):
@@ -22,57 +22,57 @@ class Codex(Agent):
     keeps_conversation = True
 
     def __init__(self) -> None:
-        self._words = ""
+        self._last_message = ""
 
     def launch(self, task: Task) -> Launch:
         resumed = ["resume", task.conversation_id] if task.resume and task.conversation_id else []
         yolo = ["--dangerously-bypass-approvals-and-sandbox"] if task.yolo else []
         if task.mode is Mode.HEADLESS:
             argv = [self.program, "exec", *resumed, "--json", "--skip-git-repo-check", *yolo, "-"]
-            return Launch.of(*argv, stdin=task.prompt or "", reads_lines=True)
-        # In a server shared with others its tools would not be of this session. The hook is a JSON array of plain
-        # strings, which is TOML, too.
+            return Launch(argv=argv, stdin=task.prompt or "", reads_lines=True)
+        # --no-daemon: a shared server would run the tools outside of this session. The hook is a JSON array of plain
+        # strings, which is also TOML.
         argv = [self.program, *resumed, "--no-daemon", "-c", f"notify={json.dumps(task.hook)}", *yolo]
         if task.prompt is not None:
-            argv += ["--", one_argument(self, task.prompt)]
-        return Launch.of(*argv)
+            argv += ["--", checked_argument(self, task.prompt)]
+        return Launch(argv=argv)
 
-    def output(self, line: str) -> Said | None:
+    def parse_output(self, line: str) -> Signal | None:
         message = json_object(line)
         kind = message.get("type")
         if kind == "thread.started":
-            return said(conversation_id=message.get("thread_id"))
+            return signal(conversation_id=message.get("thread_id"))
         if kind in ("item.started", "item.completed"):
             return self._item(kind, message.get("item") or {})
         if kind == "turn.completed":
-            return said(finished=self._words)
+            return signal(finished=self._last_message)
         if kind == "turn.failed":
-            return said(failed=short((message.get("error") or {}).get("message") or "the turn failed"))
-        if kind == "error":  # also what warnings are called: the turn's end decides
-            return said(trouble=short(message.get("message") or "an error"))
+            return signal(failed=summary((message.get("error") or {}).get("message") or "the turn failed"))
+        if kind == "error":  # warnings have this type, too: the end of the turn decides
+            return signal(trouble=summary(message.get("message") or "an error"))
         return None
 
-    def _item(self, kind: str, item: Mapping[str, Any]) -> Said | None:
+    def _item(self, kind: str, item: Mapping[str, Any]) -> Signal | None:
         if item.get("type") == "command_execution" and kind == "item.started":
-            return said(progress=short(item.get("command") or "runs a command"))
+            return signal(progress=summary(item.get("command") or "runs a command"))
         if item.get("type") == "agent_message" and item.get("text"):
-            self._words = short(item["text"])
-            return said(progress=self._words)
+            self._last_message = summary(item["text"])
+            return signal(progress=self._last_message)
         return None
 
-    def hooked(self, message: Mapping[str, Any]) -> Said | None:
-        """`notify` sends one kind of message, when a turn is over: also a turn of a conversation of its own, in which
-        it lets the model think up a title for this one."""
+    def parse_hook(self, message: Mapping[str, Any]) -> Signal | None:
+        """Read the one message that `notify` sends, at the end of a turn. Codex also sends it for a hidden conversation
+        in which the model makes a title: that one is ignored."""
         conversation = message.get("thread-id")
-        if message.get("type") != "agent-turn-complete" or not _is_of_the_user(conversation):
+        if message.get("type") != "agent-turn-complete" or not _is_users_conversation(conversation):
             return None
-        return said(conversation_id=conversation, finished=short(message.get("last-assistant-message") or ""))
+        return signal(conversation_id=conversation, finished=summary(message.get("last-assistant-message") or ""))
 
-    def was_asked(self, message: Mapping[str, Any], mark: str) -> bool:
+    def conversation_contains(self, message: Mapping[str, Any], mark: str) -> bool:
         asked = message.get("input-messages")
         return not isinstance(asked, list) or any(mark in str(each) for each in asked)
 
-    def in_the_way(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
+    def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
         import tomllib
 
         path = os.path.join(_home(environment), "config.toml")
@@ -83,15 +83,15 @@ class Codex(Agent):
             projects = {}
         real = os.path.realpath(workdir)
         above = (folder for folder in (real, *_parents(real)) if os.path.exists(os.path.join(folder, ".git")))
-        for folder in (real, *above):  # trust in a repository is trust in all of it
+        for folder in (real, *above):  # trust in a repository covers all of its folders
             if (projects.get(folder) or {}).get("trust_level"):
                 return []
         asks = f"Codex will ask whether you trust {workdir}: attach and answer, or run `codex` there once"
-        return [f"{asks} (it notes the answer in {path})"]
+        return [f"{asks} (Codex keeps the answer in {path})"]
 
 
-def _is_of_the_user(conversation: object) -> bool:
-    """Whether a conversation is kept, and was not begun by Codex itself: its own are not written down, or say so."""
+def _is_users_conversation(conversation: object) -> bool:
+    """Return whether the user began this conversation. Codex does not keep its own, or marks them."""
     from glob import escape, iglob
 
     pattern = os.path.join(

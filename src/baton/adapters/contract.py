@@ -1,4 +1,4 @@
-"""What baton knows about an agent CLI. One small file each; a new one is a subclass and a line in `agents`."""
+"""Define what an adapter is: how to start an agent CLI, and what its output and its hooks mean."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from baton.core.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, Final
+    from typing import Any
 
-# The kernel takes no longer argument than this, whatever their sum.
-MAX_ARGUMENT_BYTES: Final = 128 * 1024 - 1
+# The kernel accepts no longer argument, whatever the sum of all.
+MAX_ARGUMENT_BYTES = 128 * 1024 - 1
 
 
 class Mode(StrEnum):
@@ -24,8 +24,12 @@ class Mode(StrEnum):
 
 
 class Task(Value):
-    """What an agent is to be started for. `conversation_id` is the one to go on with when `resume`, else the one to
-    begin, for agents that let us choose. `folder` is private to the session: files for the agent go there."""
+    """What to start an agent for.
+
+    `conversation_id` is the conversation to continue when `resume` is set. Otherwise it is the id of the new
+    conversation, for agents that let the caller choose it. `folder` is private to the session: files for the agent go
+    there. `hook` is the command that passes a hook's message to baton.
+    """
 
     mode: Mode
     prompt: str | None
@@ -34,121 +38,116 @@ class Task(Value):
     yolo: bool
     folder: str
     workdir: str
-    hook: list[str]  # the command that turns a hook's message into an event
+    hook: list[str]
 
 
 class Launch(Value):
-    """How to start it. `files` are written into the session's folder first. `reads_lines`: its output is for us to
-    read, not for the terminal."""
+    """How to start an agent.
 
-    argv: list[str]
-    stdin: str | None
-    reads_lines: bool
-    files: dict[str, str]
-
-    @classmethod
-    def of(
-        cls,
-        *argv: str,
-        stdin: str | None = None,
-        reads_lines: bool = False,
-        files: Mapping[str, str] | None = None,
-    ) -> Launch:
-        return cls(argv=list(argv), stdin=stdin, reads_lines=reads_lines, files=dict(files or {}))
-
-
-class Said(Value):
-    """What an agent's output or hook tells. At most one of the first five is set:
-
-    `progress`     it is doing something
-    `permission`   it waits for somebody to allow what this says
-    `finished`     it is done with what it was asked; its last words
-    `failed`       it gave up, and why
-    `trouble`      something is in its way, and it tries on: told if nothing comes of that
+    The runner writes `files` into the session's folder first. `reads_lines`: the runner reads the output, instead of
+    leaving it on the terminal.
     """
 
-    progress: str | None
-    permission: str | None
-    finished: str | None
-    failed: str | None
-    trouble: str | None
-    conversation_id: str | None
+    argv: list[str]
+    stdin: str | None = None
+    reads_lines: bool = False
+    files: Mapping[str, str] = {}
 
 
-_STRANGE_SHAPE: Final = (AttributeError, KeyError, TypeError, ValueError, IndexError)
+class Signal(Value):
+    """What a line of output or a hook's message means. At most one of the first five is set.
+
+    `progress`     the agent is doing this
+    `permission`   the agent waits until a person allows this
+    `finished`     the agent has finished its turn; its last message
+    `failed`       the agent gave up, for this reason
+    `trouble`      something failed and the agent tries again; the reason, in case it never succeeds
+    """
+
+    progress: str | None = None
+    permission: str | None = None
+    finished: str | None = None
+    failed: str | None = None
+    trouble: str | None = None
+    conversation_id: str | None = None
 
 
-def said(**told: str | None) -> Said:
-    """TypeError when something is not text: it came from a program."""
-    if not all(isinstance(each, str | None) for each in told.values()):
-        raise TypeError("an agent says what is text")
-    return Said(**(dict.fromkeys(Said.fields()) | told))
+_UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
+
+
+def signal(**fields: str | None) -> Signal:
+    """Return the signal; raise TypeError for a value that is not text. The values come from another program."""
+    if not all(isinstance(each, str | None) for each in fields.values()):
+        raise TypeError("a signal holds text")
+    return Signal(**fields)
 
 
 class Agent(ABC):
-    """An agent CLI. What it cannot do it says (AgentUnusable), and never fakes."""
+    """An agent CLI. A method raises AgentUnusable for what the program cannot do; it never fakes it."""
 
     name: str
     program: str
-    install: str  # what to type when the program is missing
+    install: str  # the command that installs the program
     exit_is_verdict = False  # whether exit code 0 means that the work is done
-    chooses_id = False  # whether the conversation's id can be given to it
+    chooses_id = False  # whether the caller chooses the id of a conversation
     keeps_conversation = False
-    interrupt_key = "Escape"  # what makes it leave off, and live on
-    resumes_by_id = True  # whether going on with a conversation takes its id
+    interrupt_key = "Escape"  # the key that interrupts a turn and leaves the agent running
+    resumes_by_id = True  # whether resuming a conversation needs its id
 
     @abstractmethod
     def launch(self, task: Task) -> Launch:
-        """How to start it for that; AgentUnusable when it cannot be done."""
+        """Return how to start the agent for this task; raise AgentUnusable when it cannot do it."""
 
-    def typed(self, prompt: str, file: str, publish: list[str]) -> tuple[str, dict[str, str]]:
-        """What to type into it, where it is running already, to hand it a job; and what to write before, by path:
-        `file`, or a name that begins so. `publish` is the command line that says what became of the job, without the
-        event."""
+    def job_input(self, prompt: str, file: str, publish: list[str]) -> tuple[str, dict[str, str]]:
+        """Return the text that hands a job to the running agent, and the files to write before, by path.
+
+        Each path is `file`, or begins with it. `publish` is the command line that publishes an event of the job,
+        without the event's name.
+        """
         return prompt, {}
 
-    def output(self, line: str) -> Said | None:
-        """What a line of its headless output tells."""
+    def parse_output(self, line: str) -> Signal | None:
+        """Return what a line of the headless output means; None for nothing."""
         return None
 
-    def hooked(self, message: Mapping[str, Any]) -> Said | None:
-        """What a message from one of its hooks tells."""
+    def parse_hook(self, message: Mapping[str, Any]) -> Signal | None:
+        """Return what a hook's message means; None for nothing."""
         return None
 
-    def was_asked(self, message: Mapping[str, Any], mark: str) -> bool:
-        """Whether the conversation that a hook tells of contains the words: what was typed while the agent was busy may
-        still wait for its turn."""
+    def conversation_contains(self, message: Mapping[str, Any], mark: str) -> bool:
+        """Return whether the conversation of this hook contains the text: typed input may still wait in a queue."""
         return True
 
-    # Programs change their shapes monthly: what we cannot read is no reason to end a good job.
+    # Programs change the shape of their messages monthly. A message that cannot be read does not fail a good job.
 
-    def understood(self, line: str) -> Said | None:
+    def read_output(self, line: str) -> Signal | None:
+        """Call `parse_output`; return None for a line of an unexpected shape."""
         try:
-            return self.output(line)
-        except _STRANGE_SHAPE:
+            return self.parse_output(line)
+        except _UNEXPECTED_SHAPE:
             return None
 
-    def understood_hook(self, message: Mapping[str, Any]) -> Said | None:
+    def read_hook(self, message: Mapping[str, Any]) -> Signal | None:
+        """Call `parse_hook`; return None for a message of an unexpected shape."""
         try:
-            return self.hooked(message)
-        except _STRANGE_SHAPE:
+            return self.parse_hook(message)
+        except _UNEXPECTED_SHAPE:
             return None
 
     def refusal(self, message: Mapping[str, Any], why: str) -> str | None:
-        """What the hook that says "finished" answers, so that the agent goes on and mends `why`; None when it cannot be
-        told that way."""
+        """Return the answer to a "finished" hook that makes the agent continue and fix `why`; None if it has none."""
         return None
 
-    def in_the_way(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
-        """What will stop it when it is started there, such as a question that only a person may answer."""
+    def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
+        """Return what will block the agent when it starts there, such as a question that only a person may answer."""
         return []
 
     def unusable(self, why: str) -> AgentUnusable:
         return AgentUnusable(f"{self.name} {why}")
 
 
-def one_argument(agent: Agent, argument: str) -> str:
-    """A prompt that goes in as an argument, with what may stand before it, where that fits."""
+def checked_argument(agent: Agent, argument: str) -> str:
+    """Return an argument that holds a prompt; raise AgentUnusable when the kernel would refuse its length."""
     if len(argument.encode()) > MAX_ARGUMENT_BYTES:
         raise agent.unusable(
             f"takes no prompt of more than {MAX_ARGUMENT_BYTES} bytes this way; use --headless, or a file"
@@ -156,13 +155,14 @@ def one_argument(agent: Agent, argument: str) -> str:
     return argument
 
 
-def short(value: object, longest: int = 300) -> str:
+def summary(value: object, longest: int = 300) -> str:
+    """Return the value as one line of at most `longest` characters."""
     text = " ".join(str(value).split())
     return text if len(text) <= longest else text[: longest - 1] + "…"
 
 
 def json_object(line: str) -> dict[str, Any]:
-    """The object in a line of output; an empty one when it is something else."""
+    """Return the JSON object in a line of output; an empty one for anything else."""
     try:
         found = json.loads(line)
     except (ValueError, RecursionError):

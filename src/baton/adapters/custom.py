@@ -1,21 +1,21 @@
-"""An agent from the config file:
+"""Adapt an agent that the config file defines:
 
     [agents.aider]
     interactive = ["aider", "--message-file", "{prompt_file}"]
     headless    = ["aider", "--yes", "--message-file", "{prompt_file}"]   # optional
     resume      = ["aider", "--restore-chat-history"]                      # optional
-    stdin       = false             # hand the prompt in on standard input
+    stdin       = false             # pass the prompt on standard input
     yolo        = ["--yes-always"]  # added by --yolo; without this, --yolo is refused
-    chooses_id  = false             # {conversation_id} is ours to choose
+    chooses_id  = false             # baton chooses {conversation_id}
     exit_is_verdict = true          # exit code 0 means done
     install     = "pip install aider-chat"
 
-    [agents.aider.output]           # optional: what lines of its headless output tell, as patterns
+    [agents.aider.output]           # optional: patterns for lines of its headless output
     progress = '^step: (.*)'
 
-`{prompt}`, `{prompt_file}`, `{conversation_id}` and `{workdir}` stand for an argument of their own, or a part of one.
-`output` knows progress, permission, finished, failed, trouble and conversation_id; the first group of a pattern is what
-is told, or all that it matches.
+`{prompt}`, `{prompt_file}`, `{conversation_id}` and `{workdir}` may be a whole argument or a part of one. The keys of
+`output` are progress, permission, finished, failed, trouble and conversation_id. The text of the signal is the first
+group of the pattern, or the whole match.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from __future__ import annotations
 import os
 import re
 
-from baton.adapters.contract import Agent, Launch, Mode, Said, one_argument, said, short
+from baton.adapters.contract import Agent, Launch, Mode, Signal, checked_argument, signal, summary
 from baton.core.errors import InvalidValue
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, Final
+    from typing import Any
 
     from baton.adapters.contract import Task
 
-_LISTS: Final = ("interactive", "headless", "resume", "yolo")
-_FLAGS: Final = ("stdin", "chooses_id", "exit_is_verdict")
-_KEYS: Final = (*_LISTS, *_FLAGS, "install", "output")
+_LISTS = ("interactive", "headless", "resume", "yolo")
+_FLAGS = ("stdin", "chooses_id", "exit_is_verdict")
+_KEYS = (*_LISTS, *_FLAGS, "install", "output")
 
 
 class Custom(Agent):
@@ -82,34 +82,34 @@ class Custom(Agent):
             "{conversation_id}": task.conversation_id or "",
             "{workdir}": task.workdir,
         }
-        # In one go, so that nothing in a prompt is taken for a placeholder.
-        argv = [one_argument(self, _PLACEHOLDER.sub(lambda found: values[found[0]], part)) for part in template]
+        # One pass, so that no text of a prompt is taken for a placeholder.
+        argv = [checked_argument(self, _PLACEHOLDER.sub(lambda found: values[found[0]], part)) for part in template]
         argv += self._table["yolo"] if task.yolo else []
-        return Launch.of(
-            *argv,
+        return Launch(
+            argv=argv,
             stdin=prompt if self._table.get("stdin") else None,
             reads_lines=bool(self._patterns) and task.mode is Mode.HEADLESS,
             files={"prompt.txt": prompt},
         )
 
-    def output(self, line: str) -> Said | None:
-        for told, pattern in self._patterns.items():
+    def parse_output(self, line: str) -> Signal | None:
+        for field, pattern in self._patterns.items():
             if found := pattern.search(line):
-                return said(**{told: short(found[1] if pattern.groups else found[0])})
+                return signal(**{field: summary(found[1] if pattern.groups else found[0])})
         return None
 
 
-_PLACEHOLDER: Final = re.compile(r"\{(?:prompt|prompt_file|conversation_id|workdir)\}")
+_PLACEHOLDER = re.compile(r"\{(?:prompt|prompt_file|conversation_id|workdir)\}")
 
 
 def _patterns(name: str, table: Mapping[str, Any]) -> dict[str, re.Pattern[str]]:
     found = {}
     for key, value in table.items():
-        if key not in Said.fields():
-            known = ", ".join(Said.fields())
+        if key not in Signal.fields():
+            known = ", ".join(Signal.fields())
             raise InvalidValue(f"[agents.{name}]", f"has 'output.{key}', which is none of {known}")
         try:
             found[key] = re.compile(value)
         except (re.error, TypeError) as error:
-            raise InvalidValue(f"[agents.{name}]", f"output.{key} is no pattern: {error}") from None
+            raise InvalidValue(f"[agents.{name}]", f"output.{key} is not a valid pattern: {error}") from None
     return found

@@ -1,17 +1,17 @@
-"""Gemini CLI."""
+"""Adapt Gemini CLI."""
 
 from __future__ import annotations
 
 import json
 import os
 
-from baton.adapters.contract import Agent, Launch, Mode, json_object, one_argument, said, short
+from baton.adapters.contract import Agent, Launch, Mode, checked_argument, json_object, signal, summary
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from baton.adapters.contract import Said, Task
+    from baton.adapters.contract import Signal, Task
 
 
 class Gemini(Agent):
@@ -22,7 +22,7 @@ class Gemini(Agent):
     keeps_conversation = True
 
     def __init__(self) -> None:
-        self._words = ""
+        self._message = ""
 
     def launch(self, task: Task) -> Launch:
         argv = [self.program]
@@ -31,30 +31,31 @@ class Gemini(Agent):
         if task.yolo:
             argv.append("--yolo")
         if task.mode is Mode.HEADLESS:
-            # -p is the instruction, standard input what it is about: together they are the prompt.
-            return Launch.of(*argv, "-o", "stream-json", "-p", "", stdin=task.prompt or "", reads_lines=True)
+            # Gemini joins -p and standard input into one prompt.
+            argv += ["-o", "stream-json", "-p", ""]
+            return Launch(argv=argv, stdin=task.prompt or "", reads_lines=True)
         if task.prompt is not None:
-            argv.append(one_argument(self, f"--prompt-interactive={task.prompt}"))
-        return Launch.of(*argv)
+            argv.append(checked_argument(self, f"--prompt-interactive={task.prompt}"))
+        return Launch(argv=argv)
 
-    def output(self, line: str) -> Said | None:
+    def parse_output(self, line: str) -> Signal | None:
         message = json_object(line)
         kind = message.get("type")
         if kind == "init":
-            return said(conversation_id=message.get("session_id"))
+            return signal(conversation_id=message.get("session_id"))
         if kind == "message" and message.get("role") == "assistant":
-            self._words += str(message.get("content") or "")  # it comes in pieces
+            self._message += str(message.get("content") or "")  # the text comes in pieces
             return None
         if kind == "tool_use":
-            self._words = ""
-            return said(progress=short(f"{message.get('tool_name')}: {message.get('parameters') or ''}"))
+            self._message = ""
+            return signal(progress=summary(f"{message.get('tool_name')}: {message.get('parameters') or ''}"))
         if kind == "result":
             if message.get("status") == "success":
-                return said(finished=short(self._words))
-            return said(failed=short((message.get("error") or {}).get("message") or "it ended with an error"))
+                return signal(finished=summary(self._message))
+            return signal(failed=summary((message.get("error") or {}).get("message") or "it ended with an error"))
         return None
 
-    def in_the_way(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
+    def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
         home = environment.get("HOME", os.path.expanduser("~"))
         path = os.path.join(home, ".gemini", "trustedFolders.json")
         try:
@@ -64,4 +65,4 @@ class Gemini(Agent):
             trusted = False
         if trusted or environment.get("GEMINI_CLI_TRUST_WORKSPACE") == "true":
             return []
-        return [f"Gemini does not trust {workdir} yet: run `gemini` there once (it notes the answer in {path})"]
+        return [f"Gemini does not trust {workdir} yet: run `gemini` there once (Gemini keeps the answer in {path})"]

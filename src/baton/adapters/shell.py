@@ -1,4 +1,4 @@
-"""Any command: the prompt is the script, its exit code the verdict."""
+"""Adapt any command: the prompt is the script, and its exit code decides."""
 
 from __future__ import annotations
 
@@ -21,17 +21,18 @@ class Shell(Agent):
 
     def launch(self, task: Task) -> Launch:
         if task.prompt is None:
-            return Launch.of(os.environ.get("SHELL") or "/bin/sh", "-i")
+            return Launch(argv=[os.environ.get("SHELL") or "/bin/sh", "-i"])
         if task.yolo:
             raise self.unusable("asks for no permissions, so --yolo means nothing for it")
-        # In a file: no limit of length, and `ps` does not show it.
-        return Launch.of("/bin/sh", os.path.join(task.folder, "prompt.sh"), files={"prompt.sh": task.prompt + "\n"})
+        # A file has no limit of length, and `ps` does not show its content.
+        argv = ["/bin/sh", os.path.join(task.folder, "prompt.sh")]
+        return Launch(argv=argv, files={"prompt.sh": task.prompt + "\n"})
 
-    def typed(self, prompt: str, file: str, publish: list[str]) -> tuple[str, dict[str, str]]:
+    def job_input(self, prompt: str, file: str, publish: list[str]) -> tuple[str, dict[str, str]]:
         run = f"{file}.run"
         return f"/bin/sh {shlex.quote(run)}", {
             file: prompt + "\n",
-            run: _RUN.format(file=shlex.quote(file), say=shlex.join(publish)),
+            run: _RUN.format(file=shlex.quote(file), publish=shlex.join(publish)),
         }
 
 
@@ -39,9 +40,9 @@ _RUN = """\
 /bin/sh {file}
 code=$?
 if [ $code = 0 ]; then
-    {say} completed --detail "the command ended with exit code 0" ||
-        {say} error --detail "the command ended with exit code 0, but what it was to leave behind was not accepted"
+    {publish} completed --detail "the command ended with exit code 0" ||
+        {publish} error --detail "the command ended with exit code 0, but its results were not accepted"
 else
-    {say} error --detail "the command ended with exit code $code"
+    {publish} error --detail "the command ended with exit code $code"
 fi
 """

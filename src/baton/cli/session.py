@@ -84,7 +84,7 @@ def _create(options: argparse.Namespace, settings: Settings, inventory: Inventor
     )
     _tell(options, session, f"look at it: baton session attach {session.name}")
     if session.mode is Mode.INTERACTIVE:
-        for problem in find_agent(settings, session.agent).in_the_way(session.workdir, os.environ):
+        for problem in find_agent(settings, session.agent).startup_blockers(session.workdir, os.environ):
             say(f"baton: note: {problem}")
     return 0
 

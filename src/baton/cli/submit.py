@@ -65,7 +65,7 @@ def _warn(settings: Settings, orders: Sequence[Order]) -> None:
     """What will stand in the way of an agent that only a person can answer."""
     asked = {(each.agent, each.workdir) for each in orders if each.label is None and not each.headless}
     for agent, workdir in sorted(asked, key=str):
-        for problem in find_agent(settings, agent).in_the_way(workdir or ".", os.environ):
+        for problem in find_agent(settings, agent).startup_blockers(workdir or ".", os.environ):
             say(f"baton: note: {problem}")
 
 

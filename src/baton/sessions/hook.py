@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any, Final
 
-    from baton.adapters.contract import Agent, Said
+    from baton.adapters.contract import Agent, Signal
     from baton.config import Settings
     from baton.core.job import Job
     from baton.jobs.verbs import Jobs
@@ -39,7 +39,7 @@ def hook(settings: Settings, agent_name: str, message: Mapping[str, Any]) -> str
     if folder is None or session_id is None:
         return None  # the agent was not started by us
     agent = find_agent(settings, agent_name)
-    told = agent.understood_hook(message)
+    told = agent.read_hook(message)
     if told is None:
         return None
     inventory = Inventory(settings)
@@ -55,14 +55,20 @@ def hook(settings: Settings, agent_name: str, message: Mapping[str, Any]) -> str
 
 
 def _tell(
-    settings: Settings, jobs: Jobs, folder: str, session: Session, agent: Agent, message: Mapping[str, Any], told: Said
+    settings: Settings,
+    jobs: Jobs,
+    folder: str,
+    session: Session,
+    agent: Agent,
+    message: Mapping[str, Any],
+    told: Signal,
 ) -> str | None:
     assert session.job_id is not None
     job = jobs.get_job(session.job_id)
     if job.status in TERMINAL:
         return None
     over = told.finished is not None or told.failed is not None
-    if over and session.made_for != job.job_id and not agent.was_asked(message, mark(job)):
+    if over and session.made_for != job.job_id and not agent.conversation_contains(message, mark(job)):
         return None  # a turn about something else, which had begun before
     if told.permission is not None:
         _publish(settings, jobs, job, "permission_required", told.permission)

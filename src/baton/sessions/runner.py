@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Final
 
-    from baton.adapters.contract import Launch, Said
+    from baton.adapters.contract import Launch, Signal
     from baton.core.job import Job
     from baton.jobs.verbs import Jobs
     from baton.sessions.session import Session
@@ -312,10 +312,10 @@ class Runner:
             pass
         *lines, rest = (rest + piece + (b"\n" if closed else b"")).split(b"\n")
         for line in lines:
-            self._heard(self._agent.understood(line.decode(errors="replace")), story, told)
+            self._heard(self._agent.read_output(line.decode(errors="replace")), story, told)
         return rest[-_LONGEST_LINE_BYTES:], closed
 
-    def _heard(self, said: Said | None, story: Story, told: _Told) -> None:
+    def _heard(self, said: Signal | None, story: Story, told: _Told) -> None:
         if said is None:
             return
         if said.conversation_id and said.conversation_id != self._session.conversation_id:
@@ -400,7 +400,7 @@ class Runner:
             return
         file = os.path.join(self._folder, f"job-{job.job_id}")
         publish = [sys.executable, "-P", "-m", "baton", "publish", "--job", job.job_id, "--attempt", str(job.attempt)]
-        text, files = self._agent.typed(job_prompt(self._agent, job), file, [*publish, "--event"])
+        text, files = self._agent.job_input(job_prompt(self._agent, job), file, [*publish, "--event"])
         for path, content in files.items():
             replace_file(path, content.encode())
         story.started(self._session, self._child.pid if self._child else 0)
