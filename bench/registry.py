@@ -261,10 +261,10 @@ def claimer(path: str) -> None:
     time.sleep(max(0.0, begin - time.monotonic()))
     while time.monotonic() < end:
         start = time.perf_counter()
-        job = registry.pick_pending(LABEL, holder=f"bench:{os.getpid()}")
+        change = registry.pick_pending(LABEL, holder=f"bench:{os.getpid()}")
         waits.append(time.perf_counter() - start)
-        assert job is not None, "the backlog ran out"
-        ids.append(job.job_id)
+        assert change is not None, "the backlog ran out"
+        ids.append(change.after.job_id)
     registry.close()
     json.dump({"waits": waits, "ids": ids}, sys.stdout)
 
@@ -375,8 +375,9 @@ def verbs(folder: RegistryFolder) -> Iterator[Row | str]:
 
 def _verbs_of(backend: str, registry: Registry, seeds: SeedRegistry) -> Iterator[Row]:
     registry.register_many(drafts(1000))
-    running = registry.pick_pending(LABEL, holder="bench:1")
-    assert running is not None
+    claimed = registry.pick_pending(LABEL, holder="bench:1")
+    assert claimed is not None
+    running = claimed.after
     seed_job = seeds.register_job(PROMPT, AGENT, LABEL)
     singles = iter(list(drafts(100)))
     register, event, get, their_register, their_seq, their_get = in_turns(

@@ -22,7 +22,7 @@ class ModelRegistry:
         self.now = 0.0
         self.registered = 0
 
-    def register(self, job_id, label, priority, max_attempts):
+    def register(self, job_id, label, priority, max_attempts, submitter=None):
         self.registered += 1
         self.jobs[job_id] = {
             "status": "pending",
@@ -36,13 +36,14 @@ class ModelRegistry:
             "lease": None,
             "events": [],
             "ended": None,
+            "submitter": submitter,
         }
 
     def pick(self, label, holder, lease):
         waiting = [
             (-job["priority"], job["order"], job_id)
             for job_id, job in self.jobs.items()
-            if job["status"] == "pending" and job["label"] == label
+            if job["status"] == "pending" and job["label"] == label and job["submitter"] is None
         ]
         if not waiting:
             return None
@@ -50,6 +51,19 @@ class ModelRegistry:
         self._claim(self.jobs[job_id], holder)
         self.jobs[job_id]["lease"] = None if lease is None else self.now + lease
         return job_id
+
+    def pick_job(self, job_id, holder, lease):
+        job = self.jobs[job_id]
+        if job["status"] != "pending":
+            raise Refused("IllegalTransition")
+        self._claim(job, holder)
+        job["lease"] = None if lease is None else self.now + lease
+
+    def clear_submitter(self, job_id):
+        job = self.jobs[job_id]
+        if job["status"] != "pending":
+            raise Refused("IllegalTransition")
+        job["submitter"] = None
 
     def set_status(self, job_id, wanted, attempt):
         job = self._fenced(job_id, attempt)

@@ -74,8 +74,13 @@ class Comparison(RuleBasedStateMachine):
 
     has_jobs = precondition(lambda self: self.model.jobs)
 
-    @rule(label=LABELS, priority=st.integers(-2, 2), attempts=st.integers(1, 3))
-    def register(self, label, priority, attempts):
+    @rule(
+        label=LABELS,
+        priority=st.integers(-2, 2),
+        attempts=st.integers(1, 3),
+        submitter=st.sampled_from([None, None, "host:1:2"]),
+    )
+    def register(self, label, priority, attempts, submitter):
         draft = new_job(
             "x",
             now_ns=self.clock.wall_ns(),
@@ -83,16 +88,32 @@ class Comparison(RuleBasedStateMachine):
             agent_session=label,
             priority=priority,
             max_attempts=attempts,
+            submitter=submitter,
         )
-        self.model.register(self.real.register_job(draft).job_id, label, priority, attempts)
+        self.model.register(self.real.register_job(draft).job_id, label, priority, attempts, submitter)
 
     @rule(label=LABELS, lease=st.none() | LEASES)
     def pick(self, label, lease):
-        expected, job = self.both(
+        expected, change = self.both(
             lambda: self.model.pick(label, "me", lease),
             lambda: self.real.pick_pending(label, holder="me", lease_sec=lease),
         )
-        assert (job and job.job_id) == expected
+        assert (change and change.after.job_id) == expected
+
+    @has_jobs
+    @rule(index=SMALL, lease=st.none() | LEASES)
+    def pick_job(self, index, lease):
+        job_id = self.job(index)
+        self.both(
+            lambda: self.model.pick_job(job_id, "me", lease),
+            lambda: self.real.pick_job(job_id, holder="me", lease_sec=lease),
+        )
+
+    @has_jobs
+    @rule(index=SMALL)
+    def clear_submitter(self, index):
+        job_id = self.job(index)
+        self.both(lambda: self.model.clear_submitter(job_id), lambda: self.real.clear_submitter(job_id))
 
     @has_jobs
     @rule(index=SMALL, status=st.sampled_from(list(Status)), whose=WHOSE)
@@ -149,7 +170,9 @@ class Comparison(RuleBasedStateMachine):
 
     @rule()
     def expire(self):
+        expired = {job.job_id for job in self.real.expired_leases()}
         expected, changes = self.both(self.model.expire, self.real.expire_leases)
+        assert expired == expected
         assert {change.after.job_id for change in changes} == expected
 
     @rule(seconds=st.sampled_from([5, 50, 500]))
@@ -190,11 +213,19 @@ class Comparison(RuleBasedStateMachine):
                 job.last_seq,
                 job.claimed_by,
                 job.lease_expires_at is not None,
+                job.submitter,
             )
             for job in page.jobs
         }
         assert real == {
-            job_id: (job["status"], job["attempt"], job["seq"], job["holder"], job["lease"] is not None)
+            job_id: (
+                job["status"],
+                job["attempt"],
+                job["seq"],
+                job["holder"],
+                job["lease"] is not None,
+                job["submitter"],
+            )
             for job_id, job in self.model.jobs.items()
         }
         newest_first = sorted(self.model.jobs, key=lambda job_id: -self.model.jobs[job_id]["order"])

@@ -11,9 +11,10 @@ from baton.core.clock import format_time, parse_time
 from baton.core.errors import EventRefused, IllegalTransition, InvalidValue, JobNotFound, StaleAttempt
 from baton.core.event import EventName
 from baton.core.job import Job, Status, new_job
+from baton.core.lifecycle import expired_lease_error
 from baton.registry.query import JobFilter
 from baton.registry.results import Entry
-from support.backends import spoil
+from support.backends import put_extra_first, spoil
 
 LABEL = "tmux:claude"
 LEASE = 30.0
@@ -29,7 +30,9 @@ def add(registry, clock):
 
 
 def pick(registry, **more):
-    return registry.pick_pending(LABEL, **({"holder": "me"} | more))
+    """The claimed job, or None."""
+    change = registry.pick_pending(LABEL, **({"holder": "me"} | more))
+    return change and change.after
 
 
 class TestRegistering:
@@ -77,6 +80,8 @@ class TestRegistering:
         for verb in (
             lambda: registry.get_job("deadbeef"),
             lambda: registry.update_status("deadbeef", Status.CANCELLED),
+            lambda: registry.pick_job("deadbeef", holder="me"),
+            lambda: registry.clear_submitter("deadbeef"),
             lambda: registry.requeue("deadbeef"),
             lambda: registry.renew_lease("deadbeef", attempt=1, lease_sec=1),
             lambda: registry.record_event("deadbeef", EventName.STARTED),
@@ -88,7 +93,13 @@ class TestRegistering:
 
     @pytest.mark.parametrize("bad", ["", "../etc", "ABCDEF12", "abc", "a" * 33, "abc1234\n", "abcdefg1", None, 7])
     def test_a_malformed_id_is_refused(self, registry, bad):
-        for verb in (registry.get_job, registry.next_seq, registry.requeue, registry.events_after):
+        for verb in (
+            registry.get_job,
+            registry.next_seq,
+            registry.requeue,
+            registry.events_after,
+            registry.clear_submitter,
+        ):
             with pytest.raises(InvalidValue, match="job id"):
                 verb(bad)
 
@@ -134,7 +145,7 @@ class TestPicking:
         mine, other = add(), add(agent_session="tmux:claude2")
         assert pick(registry).job_id == mine.job_id
         assert pick(registry) is None
-        assert registry.pick_pending("tmux:claude2", holder="me").job_id == other.job_id
+        assert registry.pick_pending("tmux:claude2", holder="me").after.job_id == other.job_id
 
     def test_a_claim_stamps_the_job(self, registry, add, clock):
         job = add(timeout_sec=60)
@@ -147,6 +158,17 @@ class TestPicking:
         assert claimed.lease_expires_at is None
         assert claimed.auth_token == job.auth_token, "the first attempt signs with the key of the registration"
 
+    def test_both_claims_return_the_job_before_and_after(self, registry, add):
+        for job, claim in (
+            (add(), lambda job: registry.pick_pending(LABEL, holder="me", lease_sec=LEASE)),
+            (add(), lambda job: registry.pick_job(job.job_id, holder="me", lease_sec=LEASE)),
+        ):
+            change = claim(job)
+            assert change.before.replace(updated_at=job.updated_at) == job
+            assert change.after == registry.get_job(job.job_id)
+            assert (change.after.status, change.after.attempt) == (Status.RUNNING, 1)
+            assert change.after.lease_expires_at is not None
+
     @pytest.mark.parametrize("bad", ["", "two\nlines", " x", "x" * 500, "nul\0"])
     def test_a_label_that_cannot_be_one_is_refused(self, registry, bad):
         with pytest.raises(InvalidValue, match="agent_session"):
@@ -158,6 +180,68 @@ class TestPicking:
         with pytest.raises(InvalidValue, match="lease"):
             pick(registry, lease_sec=bad)
         assert registry.stats()["pending"] == 1
+
+
+class TestSubmitter:
+    """A job with a submitter is claimed by its id alone, until the submitter is cleared."""
+
+    def test_it_is_kept_with_the_job(self, registry, add):
+        job = add(submitter="host:12:345")
+        assert job.submitter == registry.get_job(job.job_id).submitter == "host:12:345"
+        assert registry.record_event(job.job_id, EventName.STARTED).after.submitter == "host:12:345"
+        assert [each.submitter for each in registry.list_jobs().jobs] == ["host:12:345"]
+        assert [entry.job.submitter for entry in registry.export()] == ["host:12:345"]
+
+    def test_the_queue_passes_it_over(self, registry, add):
+        add(submitter="host:12:345", priority=9)
+        free = add()
+        assert pick(registry).job_id == free.job_id
+        assert pick(registry) is None
+
+    def test_it_is_claimed_by_its_id_and_waits_again_for_its_submitter_after_a_requeue(self, registry, add, clock):
+        job = add(submitter="host:12:345", max_attempts=3)
+        assert registry.pick_job(job.job_id, holder="host:12", lease_sec=LEASE).after.attempt == 1
+        clock.advance(LEASE + 1)
+        (change,) = registry.expire_leases()
+        assert (change.after.status, change.after.submitter) == (Status.PENDING, "host:12:345")
+        assert pick(registry) is None
+        assert registry.pick_job(job.job_id, holder="host:12").after.attempt == 2
+
+    def test_once_cleared_the_queue_returns_it_in_its_place(self, registry, add):
+        job, younger = add(submitter="host:12:345"), add()
+        change = registry.clear_submitter(job.job_id)
+        assert change.before == job
+        assert change.after == registry.get_job(job.job_id)
+        assert change.after == job.replace(submitter=None, updated_at=change.after.updated_at)
+        assert registry.list_jobs().jobs == [younger, change.after]
+        assert [pick(registry).job_id, pick(registry).job_id] == [job.job_id, younger.job_id]
+
+    def test_of_a_pending_job_without_one_there_is_nothing_to_clear(self, registry, add):
+        job = add()
+        change = registry.clear_submitter(job.job_id)
+        assert change.before == change.after == job == registry.get_job(job.job_id)
+
+    @pytest.mark.parametrize("status", ["running", "completed", "cancelled"])
+    def test_it_stays_with_a_job_that_is_not_pending(self, registry, add, status):
+        job = add(submitter="host:12:345")
+        if status != "cancelled":
+            registry.pick_job(job.job_id, holder="me")
+        before = registry.update_status(job.job_id, Status(status)).after
+        with pytest.raises(IllegalTransition, match=status):
+            registry.clear_submitter(job.job_id)
+        assert registry.get_job(job.job_id) == before
+        assert before.submitter == "host:12:345"
+
+    def test_fields_of_another_version_beside_it_are_kept(self, registry, add, url):
+        """Also where such a field comes first, and the claim's own condition does not see the submitter."""
+        record = add().record() | {"job_id": "abc12345", "submitter": "host:12:345", "x_new": [1]}
+        registry.import_entries([Entry(job=Job.parse(record), events=())])
+        put_extra_first(url, "abc12345", "x_new")
+        assert pick(registry).job_id != "abc12345"
+        assert pick(registry) is None
+        after = registry.clear_submitter("abc12345").after
+        assert (after.submitter, after.extra) == (None, {"x_new": [1]})
+        assert pick(registry).job_id == "abc12345"
 
 
 ALLOWED = {
@@ -358,6 +442,23 @@ class TestLeases:
         assert len(registry.expire_leases(limit=3)) == 3
         assert len(registry.expire_leases(limit=3)) == 1
         assert registry.stats()["running"] == 1
+
+    def test_expired_leases_are_read_without_a_change(self, registry, add, clock):
+        again, last, lives = add(max_attempts=2), add(), add()
+        for lease_sec in (LEASE, LEASE, 10 * LEASE):
+            pick(registry, lease_sec=lease_sec)
+        assert registry.expired_leases() == []
+        clock.advance(LEASE + 1)
+        clock.wall -= 86400 * 10**9  # the date has no part in it
+        before = {job.job_id: registry.get_job(job.job_id) for job in (again, last, lives)}
+        expired = {job.job_id: job for job in registry.expired_leases()}
+        assert expired == {job.job_id: before[job.job_id] for job in (again, last)}
+        assert expired_lease_error(expired[again.job_id]) is None
+        assert "no attempts left" in expired_lease_error(expired[last.job_id])
+        assert len(registry.expired_leases(limit=1)) == 1
+        assert {job_id: registry.get_job(job_id) for job_id in before} == before
+        assert {change.before.job_id for change in registry.expire_leases()} == set(expired)
+        assert registry.expired_leases() == []
 
     def test_records_that_do_not_fit_block_nobody(self, registry, add, clock, url):
         first, second, good = (add(max_attempts=2) for _ in range(3))

@@ -98,11 +98,12 @@ def _drain(url: str, seed: int) -> tuple[list[Claim], list[str]]:
             while labels:
                 label = chance.choice(labels)
                 called_ns = time.monotonic_ns()
-                job = registry.pick_pending(label, holder=str(number))
+                change = registry.pick_pending(label, holder=str(number))
                 returned_ns = time.monotonic_ns()
-                if job is None:
+                if change is None:
                     labels.remove(label)
                     continue
+                job = change.after
                 status = chance.choice((Status.COMPLETED, Status.ERROR))
                 registry.update_status(job.job_id, status, attempt=job.attempt)
                 say("done", number, called_ns, returned_ns, label, job.job_id, job.created_at, job.attempt, status)

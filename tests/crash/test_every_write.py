@@ -239,10 +239,16 @@ def all_readable(registry) -> list:
     return entries
 
 
+def is_for_the_queue(job, label: str) -> bool:
+    return job.status is Status.PENDING and job.agent_session == label and job.submitter is None
+
+
 def all_are_picked(registry, label: str, jobs: list) -> None:
-    waiting = [job.job_id for job in jobs if job.status is Status.PENDING and job.agent_session == label]
+    waiting = [job.job_id for job in jobs if is_for_the_queue(job, label)]
     picked = [registry.pick_pending(label, holder="me") for _ in waiting]
-    assert [job and job.job_id for job in picked] == waiting, f"not all pending jobs of {label} are found"
+    assert [change and change.after.job_id for change in picked] == waiting, (
+        f"not all pending jobs of {label} are found"
+    )
     assert registry.pick_pending(label, holder="me") is None
 
 

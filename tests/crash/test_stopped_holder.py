@@ -75,7 +75,7 @@ def test_what_a_stopped_holder_writes_late_is_refused(url, backend, figure, full
 def _hold_stop_and_write(say, url: str, label: str, seed: float) -> None:
     registry = open_url(url)
     registry.register_job(_draft("work", label, max_attempts=2))
-    job = registry.pick_pending(label, holder="stopped", lease_sec=LEASE_SEC)
+    job = registry.pick_pending(label, holder="stopped", lease_sec=LEASE_SEC).after
     say("holds", job.job_id)
     _stop_myself()
     for name, write in Random(seed).sample(list(LATE_WRITES.items()), len(LATE_WRITES)):
@@ -91,7 +91,7 @@ def _take_over(registry, label: str, job_id: str, *, events: int):
     while registry.get_job(job_id).status is Status.RUNNING:
         assert time.monotonic() < until, "the lease of the stopped holder does not run out"
         registry.expire_leases()
-    job = registry.pick_pending(label, holder="successor", lease_sec=PATIENCE_SEC)
+    job = registry.pick_pending(label, holder="successor", lease_sec=PATIENCE_SEC).after
     assert (job.job_id, job.attempt) == (job_id, 2)
     for _ in range(events):
         job = registry.record_event(job_id, EventName.PROGRESS, attempt=2).after

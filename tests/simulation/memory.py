@@ -61,13 +61,24 @@ class MemoryRegistry:
 
     def pick_pending(self, agent_session, *, holder, lease_sec=None):
         waiting = [
-            job for job in self.jobs.values() if job.status is Status.PENDING and job.agent_session == agent_session
+            job
+            for job in self.jobs.values()
+            if job.status is Status.PENDING and job.agent_session == agent_session and job.submitter is None
         ]
         if not waiting:
             return None
         before = min(waiting, key=lambda job: (-job.priority, parse_time(job.created_at), job.job_id))
         after = lifecycle.claim(before, holder=holder, now_ns=self._clock.wall_ns(), token=self._token())
-        return self._save(before, self._leased(after, lease_sec)).after
+        return self._save(before, self._leased(after, lease_sec))
+
+    def pick_job(self, job_id, *, holder, lease_sec=None):
+        before = self.get_job(job_id)
+        after = lifecycle.claim(before, holder=holder, now_ns=self._clock.wall_ns(), token=self._token())
+        return self._save(before, self._leased(after, lease_sec))
+
+    def clear_submitter(self, job_id):
+        before = self.get_job(job_id)
+        return self._save(before, lifecycle.clear_submitter(before, now_ns=self._clock.wall_ns()))
 
     def update_status(self, job_id, status, *, attempt=None, holder="operator"):
         before = self.get_job(job_id)
@@ -84,17 +95,23 @@ class MemoryRegistry:
         after = lifecycle.renew(before, attempt=attempt, now_ns=self._clock.wall_ns())
         return self._save(before, self._leased(after, lease_sec)).after
 
+    def expired_leases(self, *, limit=100):
+        return [
+            job
+            for job in self.jobs.values()
+            if job.status is Status.RUNNING
+            and job.lease_expires_at is not None
+            and lease_expired(self._clock, job.lease_mark, job.lease_expires_at)
+        ][:limit]
+
     def expire_leases(self, *, limit=100):
         changes = []
-        for job in list(self.jobs.values()):
-            if job.status is not Status.RUNNING or job.lease_expires_at is None:
-                continue
-            if not lease_expired(self._clock, job.lease_mark, job.lease_expires_at):
-                continue
-            if lifecycle.attempts_left(job):
+        for job in self.expired_leases(limit=limit):
+            detail = lifecycle.expired_lease_error(job)
+            if detail is None:
                 changes.append(self._save(job, lifecycle.requeue(job, attempt=None, now_ns=self._clock.wall_ns())))
             else:
-                recorded = self._record(job, EventName.ERROR, "lease expired", {})
+                recorded = self._record(job, EventName.ERROR, detail, {})
                 changes.append(Change(before=job, after=recorded.after))
         return changes
 

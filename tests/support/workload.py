@@ -96,9 +96,10 @@ class _Worker:
 
     def _carry_a_job_through(self) -> None:
         called = time.monotonic()
-        job = self._registry.pick_pending(self._chance.choice(LABELS), holder=self._name, lease_sec=LEASE_SEC)
-        if job is None:
+        change = self._registry.pick_pending(self._chance.choice(LABELS), holder=self._name, lease_sec=LEASE_SEC)
+        if change is None:
             return
+        job = change.after
         self._say("claimed", job.job_id, job.attempt)
         try:
             self._record(job, EventName.STARTED)
@@ -227,7 +228,8 @@ def _drain(registry: Registry, ledger: Ledger) -> int:
     while True:
         registry.expire_leases()
         for label in LABELS:
-            while job := registry.pick_pending(label, holder="drain", lease_sec=PATIENCE_SEC):
+            while change := registry.pick_pending(label, holder="drain", lease_sec=PATIENCE_SEC):
+                job = change.after
                 ledger.take([["claimed", job.job_id, job.attempt]])
                 registry.record_event(job.job_id, EventName.COMPLETED, attempt=job.attempt)
         left = registry.list_jobs(JobFilter(statuses=set(Status) - TERMINAL), limit=ALL).jobs

@@ -49,6 +49,7 @@ def prepare_registry(registry: Registry) -> None:
             registry.record_event(job.job_id, EventName.COMPLETED)
             registry.mark_sent(job.job_id, [1, 2])
     registry.register_job(draft("pending"))
+    registry.register_job(draft("submitted", submitter="host:1:2"))
     registry.register_job(draft("waiting", agent_session=OTHER_LABEL))
 
 
@@ -64,6 +65,8 @@ REGISTRY_VERBS: dict[str, Callable[[Registry], object]] = {
     "register_job": lambda it: it.register_job(draft("new")),
     "register_many": lambda it: it.register_many([draft(f"new {i}") for i in range(3)]),
     "pick_pending": lambda it: it.pick_pending(LABEL, holder="you", lease_sec=1000),
+    "pick_job": lambda it: it.pick_job(_id(it, "submitted"), holder="you", lease_sec=1000),
+    "clear_submitter": lambda it: it.clear_submitter(_id(it, "submitted")),
     "update_status": lambda it: it.update_status(_id(it, "running"), Status.COMPLETED),
     "requeue": lambda it: it.requeue(_id(it, "running")),
     "renew_lease": lambda it: it.renew_lease(_id(it, "running"), attempt=1, lease_sec=2000),

@@ -65,7 +65,7 @@ class TestStores:
         page = registry.list_jobs()
         assert [each.job_id for each in page] == [job.job_id]
         assert sorted(error.job_id for error in page.bad) == [f"abcdef0{n}" for n in range(1, 7)]
-        assert registry.pick_pending("tmux:a", holder="me").job_id == job.job_id
+        assert registry.pick_pending("tmux:a", holder="me").after.job_id == job.job_id
         assert registry.expire_leases() == []
 
     def test_a_time_out_beyond_all_calendars_is_refused(self, tmp_path):
@@ -99,7 +99,7 @@ class TestStores:
         os.utime(tmp_path, ns=(moment, moment))  # as if a verb of ours had ended just after
         assert registry.pick_pending("tmux:claude", holder="me") is None
         registry.list_jobs()
-        assert registry.pick_pending("tmux:claude", holder="me").job_id == "abc12345"
+        assert registry.pick_pending("tmux:claude", holder="me").after.job_id == "abc12345"
 
     def test_marking_what_is_not_there_yet_marks_nothing(self, registry):
         job = registry.register_job(draft())

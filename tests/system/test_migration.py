@@ -25,7 +25,7 @@ def fill(registry, count=30):
     """Jobs in every state, with events sent and unsent, and a field of the future."""
     registry.register_many([new_job(f"job {i} 정렬", now_ns=time.time_ns(), agent="a") for i in range(count)])
     for i in range(count // 2):
-        job = registry.pick_pending("tmux:a", holder="me", lease_sec=60 if i % 2 else None)
+        job = registry.pick_pending("tmux:a", holder="me", lease_sec=60 if i % 2 else None).after
         if i % 3:
             registry.record_event(job.job_id, EventName.STARTED, detail="é\n\u2028", data={"i": i})
             registry.mark_sent(job.job_id, [1] if i % 2 else [])

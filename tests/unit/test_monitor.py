@@ -205,7 +205,7 @@ def test_a_dry_run_says_what_it_would_do_and_why_and_does_nothing(settings, jobs
     found = {(each.what, each.done): each.why for each in monitor.sweep()}
     assert found == {
         (f"job {late}", "would be ended as error"): "it took longer than 10 s",
-        (f"job {expired}", "would be handed to the next"): "the lease of dead ran out",
+        (f"job {expired}", "would be requeued"): "the lease of dead ran out",
         (f"job {lost}", "would be ended as error"): "whoever submitted it ended before it began",
         (f"job {late}", "would be sent"): "1 event not sent yet",
     }

@@ -49,6 +49,27 @@ def claim(job: Job, *, holder: str, now_ns: int, token: str) -> Job:
     )
 
 
+def before_claim(claimed: Job) -> Job:
+    """Return the pending job that `claim` made this one of, for a store whose claim returns only the new row.
+    `updated_at` and a replaced key stay those of the claim."""
+    return claimed.replace(
+        status=Status.PENDING,
+        attempt=claimed.attempt - 1,
+        claimed_by=None,
+        lease_expires_at=None,
+        lease_mark=None,
+        deadline_at=None,
+    )
+
+
+def clear_submitter(job: Job, *, now_ns: int) -> Job:
+    """Return the pending job without its submitter, so that any worker of its queue may claim it. A pending job without
+    one is returned as it is."""
+    if job.status is not Status.PENDING:
+        raise IllegalTransition(job.job_id, job.status, Status.PENDING)
+    return job if job.submitter is None else job.replace(submitter=None, updated_at=format_time(now_ns))
+
+
 def adopt(job: Job, *, token: str) -> Job:
     """A running job of an old record, which knows neither keys nor attempts: with both, so that its events are ones a
     receiver accepts."""
@@ -120,8 +141,12 @@ def renew(job: Job, *, attempt: int, now_ns: int) -> Job:
     return job.replace(updated_at=format_time(now_ns))
 
 
-def attempts_left(job: Job) -> bool:
-    return job.attempt < job.max_attempts
+def expired_lease_error(job: Job) -> str | None:
+    """Decide what happens to a running job whose lease has expired. Return the detail of the error that ends it, or
+    None when it has attempts left and is requeued."""
+    if job.attempt < job.max_attempts:
+        return None
+    return f"lease expired on attempt {job.attempt}, and there are no attempts left"
 
 
 def lease_ns(lease_sec: float | None) -> int | None:

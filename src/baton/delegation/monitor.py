@@ -20,7 +20,7 @@ from baton.core.errors import (
     TmuxUnavailable,
 )
 from baton.core.job import TERMINAL, Status
-from baton.core.lifecycle import attempts_left
+from baton.core.lifecycle import expired_lease_error
 from baton.core.limits import Limit, exceeded_limit
 from baton.core.value import Value
 from baton.delegation.own_queue import submitter_is_gone
@@ -121,19 +121,13 @@ class Monitor:
 
     def _expired_leases(self) -> Iterator[Finding]:
         if self._dry_run:
-            yield from self._seemingly_expired()
+            for job in self._jobs.registry.expired_leases(limit=1000):
+                done = "requeued" if expired_lease_error(job) is None else "ended as error"
+                yield self._did(f"job {job.job_id}", f"the lease of {job.claimed_by} ran out", done)
             return
         for change in self._jobs.expire_leases():
             why = f"the lease of {change.before.claimed_by} ran out"
             yield Finding(what=f"job {change.after.job_id}", why=why, done=f"{change.after.status}")
-
-    def _seemingly_expired(self) -> Iterator[Finding]:
-        """By the date, for a dry run: the registry itself trusts only clocks that nobody can set."""
-        now_ns = time.time_ns()
-        for job in self._with(Status.RUNNING):
-            if job.lease_expires_at is not None and parse_time(job.lease_expires_at) < now_ns:
-                done = "handed to the next" if attempts_left(job) else "ended as error"
-                yield self._did(f"job {job.job_id}", f"the lease of {job.claimed_by} ran out", done)
 
     def _limits(self) -> Iterator[Finding]:
         """Jobs that take too long, or say nothing for too long, where no runner watches: a runner keeps these limits

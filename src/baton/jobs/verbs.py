@@ -112,20 +112,13 @@ class Jobs:
         self, agent_session: str, *, holder: str | None = None, lease_sec: float | None = None
     ) -> Job | None:
         """Claims the next pending job of that label; None when there is none."""
-        job = self.registry.pick_pending(
+        change = self.registry.pick_pending(
             agent_session, holder=self.holder_here() if holder is None else holder, lease_sec=lease_sec
         )
-        if job is not None:
-            before = job.replace(
-                status=Status.PENDING,
-                attempt=job.attempt - 1,
-                claimed_by=None,
-                deadline_at=None,
-                lease_expires_at=None,
-                lease_mark=None,
-            )
-            self._log_change(before, job)
-        return job
+        if change is None:
+            return None
+        self._log_change(change.before, change.after)
+        return change.after
 
     def pick_job(self, job_id: str, *, holder: str | None = None, lease_sec: float | None = None) -> Job:
         """Claims this very job; IllegalTransition when it is not pending."""

@@ -63,12 +63,18 @@ class Registry(Protocol):
         """One page, newest first. `after` is the `next` of the page before; jobs registered meanwhile do
         not shift the pages. A record that does not fit is in `bad`, and hides no other."""
 
-    def pick_pending(self, agent_session: str, *, holder: str, lease_sec: float | None = None) -> Job | None:
-        """Claims the pending job of that label that comes first (higher priority, then older, then id) and
-        returns it running, as its next attempt. None when there is none. No two callers get the same job."""
+    def pick_pending(self, agent_session: str, *, holder: str, lease_sec: float | None = None) -> Change | None:
+        """Claim the first pending job of that queue (higher priority, then older, then id) as its next attempt. Skip
+        jobs with a submitter. Return None when there is no job. No two callers get the same job. In `before`, the key
+        and `updated_at` may be those of the claim."""
 
     def pick_job(self, job_id: str, *, holder: str, lease_sec: float | None = None) -> Change:
-        """Claims this very job. IllegalTransition when it is not pending: of several callers one gets it."""
+        """Claim this job, with or without a submitter. IllegalTransition when it is not pending: of several callers one
+        gets it."""
+
+    def clear_submitter(self, job_id: str) -> Change:
+        """Clear `submitter` of a pending job, so that `pick_pending` returns it: for a submitter that has died. Of a
+        pending job without one, nothing to do. IllegalTransition when the job is not pending."""
 
     def update_status(
         self, job_id: str, status: Status, *, attempt: int | None = None, holder: str = "operator"
@@ -81,6 +87,10 @@ class Registry(Protocol):
 
     def renew_lease(self, job_id: str, *, attempt: int, lease_sec: float) -> Job:
         """The holder lives: its lease ends `lease_sec` from now."""
+
+    def expired_leases(self, *, limit: int = 100) -> list[Job]:
+        """Return the running jobs whose lease has expired by the registry's own clock: those that `expire_leases` would
+        take now. `lifecycle.expired_lease_error` says what it would do with each. Change nothing."""
 
     def expire_leases(self, *, limit: int = 100) -> list[Change]:
         """Takes running jobs whose lease has run out from their holders: back to pending, or to error (with

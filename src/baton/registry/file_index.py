@@ -42,7 +42,7 @@ class Index:
         return os.path.exists(self._pending_marker(job))
 
     def add(self, job: Job) -> None:
-        if job.status is Status.PENDING:
+        if job.status is Status.PENDING and job.submitter is None:
             _touch(self._pending_marker(job))
         elif job.status is Status.RUNNING and job.lease_expires_at is not None:
             _touch(os.path.join(self.folder, "leased", job.job_id))

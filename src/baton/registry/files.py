@@ -143,7 +143,7 @@ class FileRegistry:
             if isinstance(job, InvalidRecord):
                 bad.append(job)
                 continue
-            if job.status is Status.PENDING and not self._index.knows(job):
+            if job.status is Status.PENDING and job.submitter is None and not self._index.knows(job):
                 self._seal.break_()
             key = (parse_time(job.created_at), job.job_id)
             if (start is None or key < start) and condition.matches(job):
@@ -153,7 +153,7 @@ class FileRegistry:
         following = cursor(*page[-1][0]) if len(found) > limit else None
         return Page(jobs=[job for _, job in page], bad=[] if start else bad, next=following)
 
-    def pick_pending(self, agent_session: str, *, holder: str, lease_sec: float | None = None) -> Job | None:
+    def pick_pending(self, agent_session: str, *, holder: str, lease_sec: float | None = None) -> Change | None:
         check_label("agent_session", agent_session)
         check_label("holder", holder)
         lease_ns = lifecycle.lease_ns(lease_sec)
@@ -167,7 +167,7 @@ class FileRegistry:
                     continue
                 except InvalidRecord:
                     continue  # `list` and `doctor` name it
-                if before.status is not Status.PENDING:
+                if before.status is not Status.PENDING or before.submitter is not None:
                     remove_file(marker)
                     continue
                 if before.agent_session != agent_session:
@@ -176,8 +176,7 @@ class FileRegistry:
                 after = lifecycle.claim(before, holder=holder, now_ns=now_ns, token=new_token())
                 if lease_ns:
                     after = self._leased(after, lease_ns)
-                self._commit(before, after)
-                return after
+                return self._commit(before, after)
             return None
 
     def pick_job(self, job_id: str, *, holder: str, lease_sec: float | None = None) -> Change:
@@ -201,6 +200,12 @@ class FileRegistry:
             )
             return self._commit(before, after)
 
+    def clear_submitter(self, job_id: str) -> Change:
+        check_job_id(job_id)
+        with self._writing():
+            before = self._load(job_id)
+            return self._commit(before, lifecycle.clear_submitter(before, now_ns=self._clock.wall_ns()))
+
     def requeue(self, job_id: str, *, attempt: int | None = None) -> Change:
         check_job_id(job_id)
         with self._writing():
@@ -216,29 +221,42 @@ class FileRegistry:
             after = lifecycle.renew(before, attempt=attempt, now_ns=self._clock.wall_ns())
             return self._commit(before, self._leased(after, lease_ns)).after
 
+    def expired_leases(self, *, limit: int = 100) -> list[Job]:
+        with self._translated_errors():
+            if not self._seal.holds():
+                with self._writing():
+                    self._refresh_index()
+            return self._expired(limit)
+
     def expire_leases(self, *, limit: int = 100) -> list[Change]:
         changes: list[Change] = []
         with self._writing():
             self._refresh_index()
-            for job_id in [] if self._absent else self._index.leased():
-                try:
-                    job = self._load(job_id)
-                except (JobNotFound, InvalidRecord):
-                    continue
-                if job.status is not Status.RUNNING or job.lease_expires_at is None:
-                    self._index.drop_leased(job_id)
-                elif lease_expired(self._clock, job.lease_mark, job.lease_expires_at):
-                    now_ns = self._clock.wall_ns()
-                    if lifecycle.attempts_left(job):
-                        after = lifecycle.requeue(job, attempt=None, now_ns=now_ns)
-                        changes.append(self._commit(job, after))
-                    else:
-                        detail = f"lease expired on attempt {job.attempt}, and there are no attempts left"
-                        recorded = self._store(stated(job, EventName.ERROR, detail, {}, now_ns))
-                        changes.append(Change(before=job, after=recorded.after))
-                if len(changes) == limit:
-                    break
+            for job in self._expired(limit):
+                now_ns = self._clock.wall_ns()
+                detail = lifecycle.expired_lease_error(job)
+                if detail is None:
+                    after = lifecycle.requeue(job, attempt=None, now_ns=now_ns)
+                    changes.append(self._commit(job, after))
+                else:
+                    recorded = self._store(stated(job, EventName.ERROR, detail, {}, now_ns))
+                    changes.append(Change(before=job, after=recorded.after))
         return changes
+
+    def _expired(self, limit: int) -> list[Job]:
+        expired: list[Job] = []
+        for job_id in [] if self._absent else self._index.leased():
+            try:
+                job = self._load(job_id)
+            except (JobNotFound, InvalidRecord):
+                continue
+            if job.status is not Status.RUNNING or job.lease_expires_at is None:
+                continue
+            if lease_expired(self._clock, job.lease_mark, job.lease_expires_at):
+                expired.append(job)
+            if len(expired) == limit:
+                break
+        return expired
 
     def prune(self, before_ns: int, *, limit: int = 1000) -> list[str]:
         pruned: list[str] = []

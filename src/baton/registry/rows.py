@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 # `submitter` has no column: it is kept in `extra`, where 0.1.0 keeps the fields that it does not know.
 _FIELDS: Final = tuple(name for name in JOB_FIELDS if name != "submitter")
 COLUMNS: Final = (*_FIELDS, "extra")
+# How the `extra` of a job with a submitter begins: `row_of_job` writes it first.
+SUBMITTER_PREFIX: Final = '{"submitter": "'
 ID: Final = COLUMNS.index("job_id")
 CREATED: Final = COLUMNS.index("created_at")
 EVENT_COLUMNS: Final = "job_id, seq, attempt, event, payload, sent"
@@ -41,7 +43,7 @@ def row_of_job(job: Job) -> dict[str, Any]:
         elif name == "status":
             value = value.value
         row[name] = value
-    extra = job.extra if job.submitter is None else job.extra | {"submitter": job.submitter}
+    extra = job.extra if job.submitter is None else {"submitter": job.submitter, **job.extra}
     row["extra"] = json.dumps(extra) if extra else None
     return row
 

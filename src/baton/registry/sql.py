@@ -22,6 +22,7 @@ from baton.registry.rows import (
     CREATED,
     EVENT_COLUMNS,
     ID,
+    SUBMITTER_PREFIX,
     broker_text,
     event_from_row,
     job_from_row,
@@ -59,6 +60,14 @@ _INSERT_EVENT: Final = (
     " VALUES (:job_id, :seq, :attempt, :event, :payload, :sent)"
 )
 _PAGE: Final = 500
+
+
+class _SubmitterSet(Exception):
+    """The claimed job has a submitter that another version wrote where the claim does not look. Undoes the claim."""
+
+    def __init__(self, job_id: str) -> None:
+        super().__init__(job_id)
+        self.job_id = job_id
 
 
 class SqlRegistry:
@@ -136,7 +145,7 @@ class SqlRegistry:
                 bad.append(error)
         return Page(jobs=jobs, bad=bad, next=following)
 
-    def pick_pending(self, agent_session: str, *, holder: str, lease_sec: float | None = None) -> Job | None:
+    def pick_pending(self, agent_session: str, *, holder: str, lease_sec: float | None = None) -> Change | None:
         check_label("agent_session", agent_session)
         check_label("holder", holder)
         lease_ns = lifecycle.lease_ns(lease_sec)
@@ -147,10 +156,12 @@ class SqlRegistry:
                     return self._claim(tx, agent_session, holder, lease_ns, unfit)
             except InvalidRecord as error:
                 unfit.append(error.job_id)  # it stays as it is; `list` and `doctor` name it
+            except _SubmitterSet as found:
+                unfit.append(found.job_id)
 
     def _claim(
         self, tx: Transaction, agent_session: str, holder: str, lease_ns: int | None, unfit: Sequence[str]
-    ) -> Job | None:
+    ) -> Change | None:
         expires, mark = self._lease_end(tx, lease_ns) if lease_ns else (None, None)
         others = {f"not_{number}": job_id for number, job_id in enumerate(unfit)}
         but = f"AND job_id NOT IN ({', '.join(':' + name for name in others)})" if others else ""
@@ -162,7 +173,8 @@ class SqlRegistry:
                 lease_expires_at = :expires, lease_mark = :mark,
                 auth_token = CASE WHEN attempt = 0 AND auth_token <> '' THEN auth_token ELSE :token END
             WHERE job_id = (
-                SELECT job_id FROM jobs WHERE status = 'pending' AND agent_session = :label {but}
+                SELECT job_id FROM jobs WHERE status = 'pending' AND agent_session = :label
+                    AND COALESCE(substr(extra, 1, {len(SUBMITTER_PREFIX)}), '') <> :submitter {but}
                 ORDER BY priority DESC, created_at, job_id LIMIT 1{self._skip_locked}
             )
             RETURNING {", ".join(COLUMNS)}""",
@@ -173,10 +185,16 @@ class SqlRegistry:
                 "expires": expires,
                 "mark": mark,
                 "token": new_token(),
+                "submitter": SUBMITTER_PREFIX,
                 **others,
             },
         )
-        return job_from_row(rows[0]) if rows else None
+        if not rows:
+            return None
+        after = job_from_row(rows[0])
+        if after.submitter is not None:
+            raise _SubmitterSet(after.job_id)
+        return Change(before=lifecycle.before_claim(after), after=after)
 
     def pick_job(self, job_id: str, *, holder: str, lease_sec: float | None = None) -> Change:
         check_job_id(job_id)
@@ -202,6 +220,12 @@ class SqlRegistry:
             )
             return self._save(tx, before, after)
 
+    def clear_submitter(self, job_id: str) -> Change:
+        check_job_id(job_id)
+        with self._writing() as tx:
+            before = self._get(tx, job_id, self._lock_rows)
+            return self._save(tx, before, lifecycle.clear_submitter(before, now_ns=self._clock.wall_ns()))
+
     def requeue(self, job_id: str, *, attempt: int | None = None) -> Change:
         check_job_id(job_id)
         with self._writing() as tx:
@@ -218,18 +242,21 @@ class SqlRegistry:
             after = after.replace(lease_expires_at=format_time(expires), lease_mark=mark)
             return self._save(tx, before, after).after
 
-    def expire_leases(self, *, limit: int = 100) -> list[Change]:
+    def expired_leases(self, *, limit: int = 100) -> list[Job]:
         with self._reading() as tx:
-            if not self._expired(tx, 1):  # the usual case takes no lock
-                return []
+            return self._expired(tx, limit)
+
+    def expire_leases(self, *, limit: int = 100) -> list[Change]:
+        if not self.expired_leases(limit=1):  # the usual case takes no lock
+            return []
         changes = []
         with self._writing() as tx:
             for job in self._expired(tx, limit):
-                if lifecycle.attempts_left(job):
+                detail = lifecycle.expired_lease_error(job)
+                if detail is None:
                     after = lifecycle.requeue(job, attempt=None, now_ns=self._clock.wall_ns())
                     changes.append(self._save(tx, job, after))
                 else:
-                    detail = f"lease expired on attempt {job.attempt}, and there are no attempts left"
                     recorded = self._store(tx, stated(job, EventName.ERROR, detail, {}, self._clock.wall_ns()))
                     changes.append(Change(before=job, after=recorded.after))
         return changes
