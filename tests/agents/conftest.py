@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import json
 import os
-import time
 
 import pytest
 
@@ -15,6 +14,7 @@ from baton.jobs.verbs import open_jobs
 from support.brokers import Broker, free_port
 from support.command import Baton
 from support.tmux import TmuxServer
+from support.waiting import poll
 
 _KEY = "not-a-key-of-anybody-0123456789"
 _PATIENCE_SEC = 60
@@ -136,12 +136,10 @@ trust_level = "trusted"
         return self.baton("session", "capture", name, code=None).out
 
     def until(self, look, what: str, within_sec: float = _PATIENCE_SEC):
-        deadline = time.monotonic() + within_sec
-        while not (found := look()):
-            if time.monotonic() > deadline:
-                shown = "\n".join(self.screen(each["name"]) for each in self.baton("session", "list", "--json").json)
-                raise AssertionError(f"waited {within_sec} s for {what}; the screens show:\n{shown}")
-            time.sleep(0.1)
+        found = poll(look, within_sec, interval_sec=0.1)
+        if not found:
+            shown = "\n".join(self.screen(each["name"]) for each in self.baton("session", "list", "--json").json)
+            raise AssertionError(f"waited {within_sec} s for {what}; the screens show:\n{shown}")
         return found
 
 

@@ -14,7 +14,8 @@ from random import Random
 
 import pytest
 
-from support.office import Office, wait_until
+from support.office import Office
+from support.waiting import wait_until
 
 LEASE_SEC = 2
 WORK = "echo $$ > agent; while ! test -e enough; do sleep 0.05; done; echo done > out"

@@ -21,6 +21,7 @@ from baton.jobs.verbs import open_jobs
 from baton.transport.publish import publish_event
 from support.command import BATON, Baton
 from support.crew import Crew
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -98,9 +99,7 @@ class _Run:
         return None
 
     def wait_for_a_word(self) -> None:
-        deadline = time.monotonic() + 30
-        while not os.path.getsize(self._out) and self.process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.001)
+        wait_until(lambda: os.path.getsize(self._out) or self.process.poll() is not None, interval_sec=0.001)
 
     def end(self) -> None:
         self.process.kill()

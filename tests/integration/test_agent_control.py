@@ -27,6 +27,7 @@ from baton.sessions.live_agent_control import control_target
 from baton.sessions.manifest import Manifest
 from baton.sessions.processes import started_at
 from support.tmux import TmuxServer
+from support.waiting import wait_until
 
 NAME = "HOUMAO-gpu"
 
@@ -129,9 +130,7 @@ def test_a_process_that_only_has_the_number_of_the_one_that_was_meant_is_another
 def test_a_pane_that_is_dead_is_no_session_to_control(agent, tmux, known):
     tmux("set-option", "-t", "gpu", "remain-on-exit", "on")
     os.kill(agent.manifest.pane_pid, 9)
-    deadline = time.monotonic() + 10
-    while tmux("list-panes", "-t", "=gpu", "-F", "#{pane_dead}") != "1" and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: tmux("list-panes", "-t", "=gpu", "-F", "#{pane_dead}") == "1")
     with pytest.raises(SessionGone, match="its pane is dead"):
         agent.target(manifest={} if known else {"pane_pid": None, "pane_started": None})
 
@@ -254,9 +253,7 @@ def test_after_a_reboot_the_process_that_is_gone_proves_it(directory, tmux):
     agent = publish(directory, "gpu", "gpu", tmux.socket + ".gone", pid=pid)
     assert decisions(directory)[agent][0] is Action.KEEP
     tmux("kill-server")
-    deadline = time.monotonic() + 10
-    while started_at(pid) is not None and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: started_at(pid) is None)
     assert decisions(directory)[agent][0] is Action.REMOVE
 
 

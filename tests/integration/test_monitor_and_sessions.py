@@ -25,7 +25,8 @@ from baton.sessions.session import Session, State
 from baton.sessions.stop import StopMode, stop_session
 from support.backends import spoil
 from support.brokers import free_port
-from support.office import Office, wait_until
+from support.office import Office
+from support.waiting import wait_until
 
 BURIED = "terminated, 1 left-over process ended"
 

@@ -33,6 +33,7 @@ from baton.jobs.verification import missing_results
 from baton.transport import connection as mqtt_client
 from baton.transport.publish import publish_event
 from support.brokers import free_port
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -332,9 +333,7 @@ class TestValidation:
         assert self.missing(tmp_path, command, timeout_sec=0.5) == ["the validation did not end within 0.5 s"]
         assert time.monotonic() - began < 5
         pid = (tmp_path / "pid").read_text().strip()
-        deadline = time.monotonic() + 5
-        while not is_gone(pid):
-            assert time.monotonic() < deadline
+        wait_until(lambda: is_gone(pid))
 
     def test_a_folder_that_is_gone(self, tmp_path, monkeypatch):
         (tmp_path / "gone").mkdir()

@@ -22,7 +22,8 @@ from baton.sessions.processes import MARKER, ProcessId, end_processes, marked_pr
 from baton.sessions.session import Session, State
 from baton.sessions.tmux import Tmux
 from baton.storage.files import read_file
-from support.office import Office, wait_until
+from support.office import Office
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -126,8 +127,8 @@ def test_a_stop_that_is_killed_leaves_no_immortal_session(office):
     stop = office.start("session", "stop", name, "--grace", "60")
     wait_until(lambda: office("session", "show", name).json["stopper"])
     stop.kill()
-    wait_until(lambda: office("status", job).text == "error", patience_sec=60)
-    wait_until(lambda: office.sessions() == [], patience_sec=60)
+    wait_until(lambda: office("status", job).text == "error", seconds=60)
+    wait_until(lambda: office.sessions() == [], seconds=60)
 
 
 def test_the_stopper_of_a_session_is_told_from_whoever_has_its_number_later():

@@ -22,6 +22,7 @@ from baton.transport.connection import Publisher
 from baton.transport.publish import publish_event
 from baton.transport.subscription import Subscription
 from baton.wire.payload import signature, signed_event
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -64,10 +65,7 @@ class Listener(threading.Thread):
         return [payload["seq"] for payload in self.seen]
 
     def wait_for(self, count):
-        deadline = time.monotonic() + 30
-        while len(self.seen) < count and time.monotonic() < deadline:
-            time.sleep(0.01)
-        assert len(self.seen) >= count
+        wait_until(lambda: len(self.seen) >= count, f"{count} events, not {len(self.seen)}", interval_sec=0.01)
 
 
 def test_events_arrive_at_once_and_in_order(jobs, settings):
@@ -494,13 +492,6 @@ def test_what_the_broker_kept_of_an_older_attempt_is_no_forgery(jobs, settings):
     assert set(listener.subscription.rejected) == {"seq"}
     assert listener.lines == []
     assert not any(line["event"] == "rejected" for line in audit.iter_logged_events(job.job_id, jobs.logs_dir))
-
-
-def wait_until(condition):
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(("end", "code"), [("completed", 0), ("error", 1)])

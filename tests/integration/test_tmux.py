@@ -9,7 +9,7 @@ import pytest
 
 from baton.core.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable
 from baton.sessions.tmux import NoServer, Tmux
-from support.waiting import until
+from support.waiting import wait_until
 
 # Writes every byte it reads to the file it is given, and says when it is there.
 READER = """
@@ -35,10 +35,10 @@ def reader(ours, tmp_path, monkeypatch):
     heard = tmp_path / "heard"
     argv = [sys.executable, "-I", str(tmp_path / "reader.py"), str(heard)]
     pane = ours.new_session("reader", argv, workdir=str(tmp_path))
-    until(lambda: "listening" in ours.capture(pane.pane_id))
+    wait_until(lambda: "listening" in ours.capture(pane.pane_id))
 
     def hear(size):
-        until(lambda: heard.stat().st_size >= size, what=f"{size} bytes")
+        wait_until(lambda: heard.stat().st_size >= size, what=f"{size} bytes")
         return heard.read_bytes()
 
     return pane.pane_id, hear
@@ -83,7 +83,7 @@ def test_a_folder_is_that_folder(ours, tmp_path, name):
     folder = tmp_path / name
     folder.mkdir()
     ours.new_session("gpu", ["sh", "-c", 'pwd > "$0"', str(tmp_path / "told")], workdir=str(folder))
-    told = until(lambda: (tmp_path / "told").exists() and (tmp_path / "told").read_text())
+    told = wait_until(lambda: (tmp_path / "told").exists() and (tmp_path / "told").read_text())
     # tmux leaves ##[ as it is, and then does not find the folder: the runner goes there by itself.
     assert told == f"{folder}\n" or name == "#[x]"
     assert not (tmp_path / "x").exists()
@@ -93,7 +93,7 @@ def test_a_folder_is_that_folder(ours, tmp_path, name):
 def test_an_argument_is_that_argument(ours, tmp_path, argument):
     argv = [sys.executable, "-I", "-c", "import sys; open(sys.argv[1], 'w').write(repr(sys.argv[2:]))"]
     ours.new_session("gpu", [*argv, str(tmp_path / "told"), argument], workdir=str(tmp_path))
-    assert until(lambda: (tmp_path / "told").exists() and (tmp_path / "told").read_text()) == repr([argument])
+    assert wait_until(lambda: (tmp_path / "told").exists() and (tmp_path / "told").read_text()) == repr([argument])
 
 
 def test_a_single_argument_would_be_a_shell_command(ours):
@@ -152,7 +152,7 @@ def test_no_server_no_pane(ours, tmux, tmp_path):
     ours.kill_session("other")
     assert [(each.pane_id, each.pid, each.dead) for each in ours.panes()] == [(pane.pane_id, pane.pid, False)]
     os.kill(int(tmux("display-message", "-p", "#{pid}")), 9)
-    until(lambda: not _answers(ours))
+    wait_until(lambda: not _answers(ours))
     with pytest.raises(NoServer):
         ours.panes()
     ours.new_session("gpu", ["sleep", "600"], workdir=str(tmp_path))
@@ -223,7 +223,7 @@ def test_a_users_own_configuration_is_not_read(ours, tmp_path, monkeypatch):
     (tmp_path / ".tmux.conf").write_text(f"run-shell 'touch {tmp_path}/read'\nset -g remain-on-exit on\n")
     monkeypatch.setenv("HOME", str(tmp_path))
     ours.new_session("gpu", ["true", "x"], workdir=str(tmp_path))
-    until(lambda: not _answers(ours), what="the session went with its program")
+    wait_until(lambda: not _answers(ours), what="the session went with its program")
     assert not (tmp_path / "read").exists()
 
 

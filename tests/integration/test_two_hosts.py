@@ -12,8 +12,9 @@ import subprocess
 import pytest
 
 from baton.broker.production import write_set
-from support.office import Office, wait_until
+from support.office import Office
 from support.postgres import PostgresServer
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can lay a cable")
 

@@ -14,6 +14,7 @@ import pytest
 from baton.transport import packets
 from support.command import BATON, Baton, interruptible
 from support.resident import memory_mb
+from support.waiting import wait_until
 
 TOPIC = b"python/mqtt/jobs/abc12345/events"
 MOST_MB = 100
@@ -89,18 +90,18 @@ class Listening:
         out, err = self.process.communicate(timeout=30)
         return self.process.returncode, out, err
 
-    def wait_until(self, condition):
-        deadline = time.monotonic() + 30
-        while not condition():
+    def listens_until(self, condition):
+        def holds():
             assert self.process.poll() is None, self.process.stderr.read()
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
+            return condition()
+
+        wait_until(holds)
 
 
 def test_a_topic_that_is_no_text_is_refused_and_acknowledged(baton):
     with HostileBroker(message(b"python/mqtt/jobs/\xff/events") + message(TOPIC, packet_id=b"\x43\x21")) as broker:
         listening = Listening(baton, broker.port)
-        listening.wait_until(lambda: broker.heard == b"\x40\x02\x12\x34\x40\x02\x43\x21")
+        listening.listens_until(lambda: broker.heard == b"\x40\x02\x12\x34\x40\x02\x43\x21")
         code, out, err = listening.complete()
     assert (code, out) == (0, "")
     assert "ignored on the topic: 2 json" in err
@@ -121,7 +122,7 @@ def test_a_topic_that_is_no_text_is_refused_and_acknowledged(baton):
 def test_what_no_broker_sends_ends_the_connection_and_not_the_listener(baton, behaviour, endless, words):
     with HostileBroker(behaviour, endless) as broker:
         listening = Listening(baton, broker.port)
-        listening.wait_until(lambda: broker.subscriptions >= 2)
+        listening.listens_until(lambda: broker.subscriptions >= 2)
         most_mb = memory_mb("VmHWM", listening.process.pid)
         code, out, err = listening.complete()
     assert (code, out) == (0, "")

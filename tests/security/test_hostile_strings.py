@@ -30,7 +30,7 @@ from baton.transport.publish import record
 from support.hostile import Hostile
 from support.memory import folder_in_memory
 from support.terminal import Terminal
-from support.waiting import until
+from support.waiting import wait_until
 
 # Keeps what it was given, byte for byte, under the name of its session.
 KEEP = """
@@ -141,7 +141,7 @@ def test_hostile_prompts(desk, hostile, settings, tally, full):
             tally("refused")
             continue
         kept = os.path.join(inventory.folder_of(inventory.get(name)), "kept")
-        until(lambda kept=kept: os.path.exists(kept))
+        wait_until(lambda kept=kept: os.path.exists(kept))
         with open(kept, "rb") as file:
             assert file.read() == prompt.encode(), how
         tally("exact")
@@ -204,7 +204,7 @@ def test_hostile_names(desk, hostile, settings, tally, full):
         tally("refused")
     for name in sorted(taken):
         create_session(settings, inventory, name, agent="argument", workdir=".", prompt="x")
-        until(lambda name=name: inventory.get(name).state is State.TERMINATED)
+        wait_until(lambda name=name: inventory.get(name).state is State.TERMINATED)
         tally("exact")
     assert set(desk.archived()) == taken
     # As somebody types them.
@@ -254,7 +254,7 @@ def test_hostile_folders(desk, hostile, settings, tally, full):
         create_session(
             settings, inventory, name, agent="shell", workdir=folder, prompt='pwd > "$BATON_SESSION_DIR/kept"'
         )
-        until(lambda name=name: inventory.get(name).state is State.TERMINATED)
+        wait_until(lambda name=name: inventory.get(name).state is State.TERMINATED)
         session = inventory.get(name)
         with open(os.path.join(inventory.folder_of(session), "kept"), "rb") as file:
             assert file.read() == os.fsencode(folder) + b"\n"
@@ -316,7 +316,7 @@ def test_hostile_texts(desk, hostile, settings, tally, tmp_path, full, monkeypat
                 assert "\x1b[201~" in text, why
                 tally("refused")
         size = len(expected)
-        until(lambda heard=heard, size=size: heard.stat().st_size >= size, what=f"{size} bytes")
+        wait_until(lambda heard=heard, size=size: heard.stat().st_size >= size, what=f"{size} bytes")
         assert heard.read_bytes() == expected
     # As somebody types them, or pipes them in.
     heard.unlink()
@@ -332,7 +332,7 @@ def test_hostile_texts(desk, hostile, settings, tally, tmp_path, full, monkeypat
             assert result.err.startswith("baton: text "), result
             assert result.err.count("\n") == 1
             tally("refused")
-    until(lambda: heard.stat().st_size >= begin + len(expected))
+    wait_until(lambda: heard.stat().st_size >= begin + len(expected))
     assert heard.read_bytes()[begin:] == expected
 
 

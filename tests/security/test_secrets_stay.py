@@ -10,7 +10,7 @@ import pytest
 
 from support.brokers import Broker
 from support.sessions import SessionDesk
-from support.waiting import until
+from support.waiting import wait_until
 
 PASSWORD = "canary-password-8d1f0c"
 KEY = "canary-key-51ab77"
@@ -148,7 +148,7 @@ def _live_through_everything(desk, tmp_path, wire):
     note_token(job)
     desk("session", "create", "gpu", "--job", job, "--debug")
     note_token(job)
-    until((tmp_path / "ready").exists)
+    wait_until((tmp_path / "ready").exists)
     pane = desk.row("gpu")["pane_id"]
     server = int(desk.tmux("display-message", "-p", "#{pid}"))
     shown = {
@@ -206,7 +206,7 @@ def _live_through_everything(desk, tmp_path, wire):
         **away,
     )
     desk("doctor", code=None)
-    until(lambda: wire.read_bytes().count(b'"event":"error"') >= 1, what="the last event on the wire")
+    wait_until(lambda: wire.read_bytes().count(b'"event":"error"') >= 1, what="the last event on the wire")
     return shown, tokens
 
 

@@ -10,9 +10,9 @@ import signal
 import socket
 import subprocess
 import tempfile
-import time
 
 from baton.broker.local import _program
+from support.waiting import poll
 
 _OPEN_MOSQUITTO = """\
 listener {port} 127.0.0.1
@@ -79,16 +79,15 @@ class Broker:
             stderr=subprocess.DEVNULL,
             **self._as_user,
         )
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline:
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
-            except OSError:
-                if self._process.poll() is not None:
-                    break
-                time.sleep(0.01)
-        raise RuntimeError(f"{self.kind} did not start")
+        if not poll(lambda: self._answers() or self._process.poll() is not None, 10) or not self._answers():
+            raise RuntimeError(f"{self.kind} did not start")
+
+    def _answers(self) -> bool:
+        try:
+            socket.create_connection(("127.0.0.1", self.port), 1).close()
+        except OSError:
+            return False
+        return True
 
     def stop(self, how: int = signal.SIGTERM) -> None:
         if self._process is not None:

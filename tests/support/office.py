@@ -11,8 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from baton.config import Settings
 from baton.core.job import Status
@@ -22,21 +21,10 @@ from baton.registry.query import JobFilter
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import State
 from support.command import BATON, Baton, Result, interruptible
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from support.waiting import poll, wait_until
 
 PATIENCE_SEC = 40.0
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[=>])")
-
-
-def wait_until(true: Callable[[], object], what: str = "", patience_sec: float = PATIENCE_SEC):
-    """What `true` gives, once it is something."""
-    deadline = time.monotonic() + patience_sec
-    while not (found := true()):
-        assert time.monotonic() < deadline, f"waited in vain {what or 'for it'}"
-        time.sleep(0.02)
-    return found
 
 
 def together(number: int, wanted: int) -> str:
@@ -163,12 +151,15 @@ class Office(Baton):
             shutil.rmtree(self._sockets, ignore_errors=True)
 
     def _gone_within(self, seconds: float, but: str | None = None) -> dict[int, str]:
-        deadline = time.monotonic() + seconds
-        while True:
+        left: dict[int, str] = {}
+
+        def none_is_left() -> bool:
+            nonlocal left
             left = {pid: command for pid, command in self.processes().items() if but is None or but not in command}
-            if not left or time.monotonic() > deadline:
-                return left
-            time.sleep(0.02)
+            return not left
+
+        poll(none_is_left, seconds)
+        return left
 
 
 def _environ(pid: int, name: str) -> bool:

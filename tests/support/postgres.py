@@ -9,10 +9,11 @@ import shutil
 import signal
 import subprocess
 import tempfile
-import time
 from typing import TYPE_CHECKING
 
 import psycopg
+
+from support.waiting import poll
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,17 +89,16 @@ class PostgresServer:
             cwd=self.folder,
             **({} if self._prefix else self._as_user),
         )
-        deadline = time.monotonic() + 30
-        while time.monotonic() < deadline:
-            try:
-                psycopg.connect(self.url, connect_timeout=5).close()
-                return
-            except psycopg.OperationalError:
-                if self._process.poll() is not None:
-                    break
-                time.sleep(0.02)
-        self._log.seek(0)
-        raise RuntimeError("PostgreSQL did not start: " + self._log.read()[-2000:].decode())
+        if not poll(lambda: self._answers() or self._process.poll() is not None, 30) or not self._answers():
+            self._log.seek(0)
+            raise RuntimeError("PostgreSQL did not start: " + self._log.read()[-2000:].decode())
+
+    def _answers(self) -> bool:
+        try:
+            psycopg.connect(self.url, connect_timeout=5).close()
+        except psycopg.OperationalError:
+            return False
+        return True
 
     def stop(self, how: int = signal.SIGINT) -> None:
         """SIGINT: fast shutdown; SIGQUIT: immediate, as after a crash."""

@@ -9,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import time
 from typing import TYPE_CHECKING
 
 import yaml
@@ -18,7 +17,7 @@ from baton.sessions.processes import Process, ProcessId, started_at
 from support.brokers import free_port
 from support.command import Baton
 from support.tmux import TmuxServer
-from support.waiting import until
+from support.waiting import poll, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -47,9 +46,8 @@ class SessionDesk(Baton):
     def close(self) -> None:
         """Ends the tmux server; everything that was in it must end by itself then."""
         self.tmux.remove()
-        deadline = time.monotonic() + 15
-        while (left := self.processes()) and time.monotonic() < deadline:
-            time.sleep(0.02)
+        poll(lambda: not self.processes(), 15)
+        left = self.processes()
         for process in left:
             os.kill(process.pid, signal.SIGKILL)
         assert not left, f"left behind: {[process.command for process in left]}"
@@ -86,7 +84,7 @@ class SessionDesk(Baton):
         return self.show(name)["state"]
 
     def until_state(self, name: str, state: str) -> dict:
-        until(lambda: self.row(name)["state"] == state, what=f"session {name} {state}")
+        wait_until(lambda: self.row(name)["state"] == state, what=f"session {name} {state}")
         return self.show(name)
 
     def row(self, name: str) -> dict:
@@ -109,7 +107,7 @@ class SessionDesk(Baton):
 
     def until_shown(self, name: str, text: str) -> str:
         pane = self.row(name)["pane_id"]
-        until(lambda: text in self.tmux("capture-pane", "-p", "-J", "-t", pane), what=f"{text!r} on screen")
+        wait_until(lambda: text in self.tmux("capture-pane", "-p", "-J", "-t", pane), what=f"{text!r} on screen")
         return self.screen(name)
 
     def register(self, prompt: str, *more: str, agent: str = "shell") -> str:
@@ -119,7 +117,7 @@ class SessionDesk(Baton):
         return self("get", job_id).json
 
     def until_over(self, job_id: str) -> dict:
-        return until(lambda: job if (job := self.job(job_id))["status"] not in ("pending", "running") else None)
+        return wait_until(lambda: job if (job := self.job(job_id))["status"] not in ("pending", "running") else None)
 
     def story(self, job_id: str) -> list[tuple[str, str]]:
         """What was said about a job: event and detail."""

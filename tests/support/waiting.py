@@ -1,4 +1,4 @@
-"""Waits for a condition, never for a time."""
+"""Wait for a condition, never for a time."""
 
 from __future__ import annotations
 
@@ -11,10 +11,18 @@ if TYPE_CHECKING:
 Found = TypeVar("Found")
 
 
-def until(condition: Callable[[], Found], seconds: float = 20.0, what: str = "") -> Found:
-    """What the condition gives, as soon as that is something."""
+def wait_until(
+    condition: Callable[[], Found], what: str = "", seconds: float = 40.0, *, interval_sec: float = 0.02
+) -> Found:
+    """Return the value of the condition as soon as it is true; fail when it is not true in time."""
+    found = poll(condition, seconds, interval_sec=interval_sec)
+    assert found, f"not within {seconds:g} s: {what or condition}"
+    return found
+
+
+def poll(condition: Callable[[], Found], seconds: float, *, interval_sec: float = 0.02) -> Found:
+    """Return the value of the condition as soon as it is true, or its last value when the time is over."""
     deadline = time.monotonic() + seconds
-    while not (found := condition()):
-        assert time.monotonic() < deadline, f"not within {seconds:g} s: {what or condition}"
-        time.sleep(0.02)
+    while not (found := condition()) and time.monotonic() < deadline:
+        time.sleep(interval_sec)
     return found

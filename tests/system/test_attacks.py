@@ -22,6 +22,7 @@ from baton.registry import open_url
 from baton.registry.migrate import migrate
 from baton.storage.files import FileLock
 from support.command import Baton
+from support.waiting import wait_until
 from unit.test_model import SEED_RECORD
 
 NOW = 1_800_000_000 * 10**9
@@ -214,9 +215,7 @@ class TestAuditLog:
         with open_jobs(settings) as jobs:
             for _ in range(40):
                 jobs.register_job("x", agent="a")
-            deadline = time.monotonic() + 20
-            while jobs.stats()["pending"] and time.monotonic() < deadline:
-                time.sleep(0.01)
+            wait_until(lambda: not jobs.stats()["pending"])
         done.set()
         for picker in pickers:
             picker.join()

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 
 import pytest
 
 from support.command import Baton
+from support.waiting import wait_until
 
 # Writes down how it was called, then does what it was told: its prompt is Python.
 PROGRAM = """\
@@ -43,17 +43,9 @@ def job(baton, prompt: str) -> str:
     return baton("register", "--agent", "parrot", "--workdir", str(baton.folder / "work"), "-", stdin=prompt).text
 
 
-def until(look):
-    deadline = time.monotonic() + 30
-    while not (found := look()):
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-    return found
-
-
 def ended(baton, name: str) -> dict:
     """The session once it is over."""
-    return until(lambda: shown if (shown := baton("session", "show", name).json)["state"] != "running" else None)
+    return wait_until(lambda: shown if (shown := baton("session", "show", name).json)["state"] != "running" else None)
 
 
 def done(baton, prompt: str, *options: str) -> dict:

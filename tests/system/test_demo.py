@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from support.office import Office, wait_until
+from support.office import Office
+from support.waiting import wait_until
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from support.command import BATON, Baton, interruptible
+from support.waiting import wait_until
 from unit.test_model import SEED_RECORD
 
 
@@ -257,9 +258,7 @@ class TestPick:
             text=True,
             preexec_fn=interruptible,
         )
-        deadline = time.monotonic() + 10
-        while time.monotonic() < deadline and "nanosleep" not in Path(f"/proc/{waiting.pid}/wchan").read_text():
-            time.sleep(0.01)
+        wait_until(lambda: "nanosleep" in Path(f"/proc/{waiting.pid}/wchan").read_text())
         waiting.send_signal(signal.SIGINT)
         assert waiting.communicate(timeout=10)[1] == ""
         assert waiting.returncode == 130

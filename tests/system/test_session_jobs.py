@@ -10,7 +10,7 @@ import time
 import pytest
 
 from baton.sessions.processes import started_at
-from support.waiting import until
+from support.waiting import wait_until
 
 WAITS = "echo $$ > pid.txt; exec sleep 600"
 
@@ -31,7 +31,7 @@ def pid_of_agent(desk):
         except FileNotFoundError:
             return ""
 
-    return int(until(read))
+    return int(wait_until(read))
 
 
 def ended_once(desk, job, status, detail):
@@ -72,7 +72,7 @@ def test_a_session_killed_in_tmux(desk):
     desk.tmux.end("gpu")
     ended_once(desk, job, "error", "the session was stopped: the session was ended from outside (SIGHUP)")
     desk.until_state("gpu", "terminated")
-    until(lambda: not desk.processes(), what="agent and runner have ended")
+    wait_until(lambda: not desk.processes(), what="agent and runner have ended")
 
 
 def test_a_runner_that_is_asked_to_end(desk):
@@ -120,7 +120,7 @@ def test_a_soft_stop_leaves_the_job_to_its_agent(desk):
     assert desk.job(job)["status"] == "running"
     open(os.path.join(desk.folder, "go"), "w").close()
     ended_once(desk, job, "completed", "the command ended with exit code 0")
-    until(lambda: not desk.processes())
+    wait_until(lambda: not desk.processes())
     assert desk.state("gpu") == "archived"
 
 
@@ -129,8 +129,8 @@ def test_a_job_that_is_cancelled_elsewhere_ends_its_session(desk):
         job = in_session(desk, WAITS, options=options)
         agent = pid_of_agent(desk)
         desk("cancel", job)
-        until(lambda agent=agent: started_at(agent) is None)
-        until(lambda: desk.row("gpu")["state"] != "running")
+        wait_until(lambda agent=agent: started_at(agent) is None)
+        wait_until(lambda: desk.row("gpu")["state"] != "running")
         assert "cancelled" in desk.row("gpu")["reason"]
         assert [event for event, _ in desk.story(job)] == ["started"]
         os.unlink(os.path.join(desk.folder, "pid.txt"))
@@ -210,7 +210,7 @@ def test_the_lease_is_renewed_while_the_agent_works(desk):
     desk.create_impatient("gpu", "--job", job)
     pid_of_agent(desk)
     first = desk.job(job)["lease_expires_at"]
-    until(lambda: desk.job(job)["lease_expires_at"] > first, what="a later end of the lease")
+    wait_until(lambda: desk.job(job)["lease_expires_at"] > first, what="a later end of the lease")
 
 
 def test_a_job_that_another_has_by_now_ends_the_session(desk):
@@ -219,8 +219,8 @@ def test_a_job_that_another_has_by_now_ends_the_session(desk):
     agent = pid_of_agent(desk)
     desk("release", job)
     desk("pick", "--agent", "shell")
-    until(lambda: started_at(agent) is None, what="the agent was ended when the lease could not be renewed")
-    until(lambda: desk.row("gpu")["state"] == "terminated")
+    wait_until(lambda: started_at(agent) is None, what="the agent was ended when the lease could not be renewed")
+    wait_until(lambda: desk.row("gpu")["state"] == "terminated")
     assert "stale attempt" in desk.row("gpu")["reason"]
     record = desk.job(job)
     assert (record["status"], record["attempt"]) == ("running", 2), "the other one's job is left alone"
@@ -242,7 +242,7 @@ def test_stop_ends_what_the_agent_left_running(desk, hider):
     desk.create("gpu", "--prompt", f"{HIDERS[hider]} echo $$ > pid.txt; wait; exec sleep 600")
     pid_of_agent(desk)
     session = desk.row("gpu")["session_id"]
-    mine = until(lambda: found if len(found := marked(desk, session)) >= 2 else None)
+    mine = wait_until(lambda: found if len(found := marked(desk, session)) >= 2 else None)
     began = time.monotonic()
     ended = desk("session", "stop", "gpu", "--grace", "1", "--json").json["ended"]
     assert time.monotonic() - began < 15
@@ -292,7 +292,7 @@ def marked(desk, session_id):
 
 def test_a_session_made_inside_a_session_outlives_it(desk):
     desk.create("outer", "--prompt", "baton session create inner --agent shell; echo made > pid.txt; sleep 600")
-    until(lambda: os.path.exists(os.path.join(desk.folder, "pid.txt")))
+    wait_until(lambda: os.path.exists(os.path.join(desk.folder, "pid.txt")))
     assert desk.state("inner") == "running"
     desk("session", "stop", "outer", "--mode", "hard")
     assert desk.show("inner")["alive"]
@@ -304,7 +304,7 @@ def test_the_local_broker_outlives_the_session_that_started_it(desk):
     del desk.env["MQTT_BROKER"], desk.env["MQTT_PORT"]
     try:
         desk.create("gpu", "--prompt", "baton broker up; echo up > pid.txt; exec sleep 600")
-        until(lambda: os.path.exists(os.path.join(desk.folder, "pid.txt")))
+        wait_until(lambda: os.path.exists(os.path.join(desk.folder, "pid.txt")))
         before = desk("broker", "status", "--json").json
         desk("session", "stop", "gpu")
         assert desk("broker", "status", "--json").json == before

@@ -15,7 +15,7 @@ import pytest
 from support.command import BATON, interruptible
 from support.small_disk import SmallDisk
 from support.terminal import Terminal
-from support.waiting import until
+from support.waiting import wait_until
 
 
 def alive(pid):
@@ -28,7 +28,7 @@ def alive(pid):
 
 def written(path):
     """What a process of the session writes into a file, once it has."""
-    return until(lambda: os.path.exists(path) and open(path).read().endswith("\n") and open(path).read().strip())
+    return wait_until(lambda: os.path.exists(path) and open(path).read().endswith("\n") and open(path).read().strip())
 
 
 # -- from its beginning to its end ---------------------------------------------------------------------------
@@ -52,7 +52,7 @@ def test_a_session_is_created_talked_to_stopped_and_resumed(desk, tmp_path):
     entry = desk.archived()["gpu"]
     assert (entry["state"], entry["reason"], entry["exit"]) == ("stopped", "enough for today", "signal SIGHUP")
     assert entry["session_id"] == session["session_id"]
-    assert not desk.processes() or until(lambda: not desk.processes(), what="everything has ended")
+    assert not desk.processes() or wait_until(lambda: not desk.processes(), what="everything has ended")
 
     again = desk("session", "resume", "gpu", "--json")
     assert "keeps no conversation: it begins anew" in again.err
@@ -118,7 +118,7 @@ def test_an_interactive_shell_has_job_control_and_the_terminal_to_itself(desk):
         terminal.see("42-ready")
         terminal.type("sleep 1000\r")
         terminal.see("sleep 1000")
-        until(lambda: any("sleep 1000" in each.command for each in desk.processes()))
+        wait_until(lambda: any("sleep 1000" in each.command for each in desk.processes()))
         terminal.type("\x1a")
         terminal.see("Stopped")
         terminal.type("bg; jobs\r")
@@ -144,13 +144,13 @@ def test_the_agent_gets_the_environment_of_whoever_made_the_session(desk, tmp_pa
 def test_a_session_that_tmux_has_lost_is_shown_as_lost_and_can_be_stopped(desk):
     session = desk.create("gpu")
     os.kill(session["pane_pid"], signal.SIGKILL)
-    until(lambda: not alive(session["pane_pid"]))
+    wait_until(lambda: not alive(session["pane_pid"]))
     assert desk("session", "list").text.split("\t")[:2] == ["gpu", "lost"]
     assert desk.show("gpu")["alive"] is False
     assert "is gone from tmux" in desk.refused("session", "send", "gpu", "x")
     assert "is running already; stop it" in desk.refused("session", "create", "gpu", "--agent", "shell")
     assert desk("session", "stop", "gpu").text == "gpu\tstopped"
-    until(lambda: not desk.processes(), what="what it left has ended")
+    wait_until(lambda: not desk.processes(), what="what it left has ended")
     desk.create("gpu")
 
 
@@ -393,11 +393,11 @@ def test_ctrl_c_during_create_undoes_it(desk, tmp_path, after):
         argv, cwd=desk.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=interruptible
     )
     if where is None:
-        runner = until(desk.runners)[0]
+        runner = wait_until(desk.runners)[0]
         os.kill(runner.pid, signal.SIGSTOP)
         # It may be stopped before or after the agent began: in both cases there is nothing afterwards, or a session.
     else:
-        until(reached.exists)
+        wait_until(reached.exists)
     creating.send_signal(signal.SIGINT)
     out, err = creating.communicate(timeout=60)
     if where is None:
@@ -408,7 +408,7 @@ def test_ctrl_c_during_create_undoes_it(desk, tmp_path, after):
     assert (creating.returncode, out, err) == (130, b"", b"")
     assert desk("session", "list", "--all").out == ""
     assert "no live agent" in desk.refused("agent", "resolve", "gpu")
-    until(lambda: not desk.processes(), 5, f"the runner noticed: {[each.command for each in desk.processes()]}")
+    wait_until(lambda: not desk.processes(), "the runner noticed", 5)
     assert os.listdir(os.path.join(desk.home, "sessions")) == []
     desk.create("gpu")
 
@@ -425,7 +425,7 @@ def test_a_creation_that_is_killed_leaves_nothing_that_stop_does_not_end(desk, f
         creating.wait()
         if desk("session", "list").out:
             desk("session", "stop", "gpu")
-        until(lambda: not desk.processes(), 8, "everything has ended")
+        wait_until(lambda: not desk.processes(), "everything has ended", 8)
         assert re.search("no live agent|there is no record", desk.refused("agent", "resolve", "gpu"))
     desk.create("gpu")
 
@@ -447,7 +447,7 @@ def test_several_who_stop_or_resume_one_session_at_once(desk):
         assert all(code == 0 or "is stopped already" in err for code, err in stopped), stopped
         assert desk.state("gpu") == "stopped"
         assert list(desk.archived()) == ["gpu"]
-        until(lambda: not desk.processes(), what="everything has ended")
+        wait_until(lambda: not desk.processes(), what="everything has ended")
         resumed = at_once(desk, "session", "resume", "gpu")
         assert [code for code, _ in resumed] == [0, 1, 1], resumed
         assert all("is running" in err or "was changed by somebody else" in err for _, err in resumed[1:]), resumed

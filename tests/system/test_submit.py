@@ -12,7 +12,8 @@ import pytest
 
 from support.brokers import free_port
 from support.command import Baton
-from support.office import Office, together, wait_until
+from support.office import Office, together
+from support.waiting import wait_until
 
 
 @pytest.fixture

@@ -6,7 +6,8 @@ import signal
 
 import pytest
 
-from support.office import Office, together, wait_until
+from support.office import Office, together
+from support.waiting import wait_until
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from baton.delegation.own_queue import is_own_queue, own_queue, submitter_is_gon
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from support.brokers import free_port
-from support.waiting import until
+from support.waiting import wait_until
 
 
 class Time:
@@ -75,7 +75,7 @@ def running(jobs, *, holder="somebody", lease_sec=None, **fields):
 
 def wait_for_the_end_of_the_lease(jobs, *job_ids):
     for job in map(jobs.get_job, job_ids):
-        until(lambda job=job: lease_expired(SystemClock(), job.lease_mark, job.lease_expires_at))
+        wait_until(lambda job=job: lease_expired(SystemClock(), job.lease_mark, job.lease_expires_at))
 
 
 def status(jobs, job_id):

@@ -11,7 +11,7 @@ import time
 import pytest
 
 from baton.sessions.processes import MARKER, Process, ProcessId, end_processes, marked_processes, started_at
-from support.waiting import until
+from support.waiting import wait_until
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def test_a_process_is_its_number_and_its_start(children):
     assert found.id.is_alive()
     assert not found.id.replace(started=found.id.started - 1).is_alive(), "another one of that number"
     process.kill()
-    until(lambda: not found.id.is_alive(), what="what is left of a process is no process")
+    wait_until(lambda: not found.id.is_alive(), what="what is left of a process is no process")
     assert process.returncode is None, "nobody has waited for it yet"
     assert started_at(process.pid) is None
     process.wait()
@@ -63,7 +63,7 @@ def test_those_of_a_session_are_found_wherever_they_hide(children):
     children("sleep", "600", **{MARKER: session + "0"})
     children("sleep", "600", **{f"NOT_{MARKER}": session})
     children("sleep", "600", OTHER=f"{MARKER}={session}")
-    found = until(lambda: found if len(found := marked_processes(session)) == 3 else None)
+    found = wait_until(lambda: found if len(found := marked_processes(session)) == 3 else None)
     assert sorted(each.command for each in found) == ["sh", "sleep", "sleep"]
     spared = found[0].pid
     assert spared not in [each.pid for each in marked_processes(session, spare=[spared])]
