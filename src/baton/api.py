@@ -1,7 +1,7 @@
-"""The verbs as functions, for a script that makes one call: each opens the registry and closes it again.
+"""The verbs of jobs as functions, for a script that makes one call: each opens the registry and closes it again.
 
-Every function takes, as keywords, where to look: `home`, `registry` (a url), `registry_dir`, `logs_dir`; what is
-not given comes from the environment and the config file, as on the command line.
+Every function takes, as keywords, where to look: `home`, `registry` (a url), `registry_dir`, `logs_dir`. What is not
+given comes from the environment and the config file, as on the command line.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def open_jobs(**where: Unpack[Where]) -> _jobs.Jobs:
-    """The registry with its audit log, for a `with` block."""
+    """Open the registry with its audit log, for a `with` block."""
     return _jobs.open_jobs(Settings(where))
 
 
@@ -51,7 +51,7 @@ def register_job(
     labels: Iterable[str] = (),
     **where: Unpack[Where],
 ) -> Job:
-    """Registers a pending job and returns it. InvalidValue, and nothing written, when an argument does not fit."""
+    """Register a pending job and return it. Raise InvalidValue, and write nothing, if an argument is not valid."""
     from baton.broker.address import broker_record
 
     settings = Settings(where)
@@ -73,7 +73,7 @@ def register_job(
 
 
 def get_job(job_id: str, **where: Unpack[Where]) -> Job:
-    """The job as it is now; JobNotFound when there is none of that id."""
+    """Return the job; raise JobNotFound if there is none with that id."""
     with open_jobs(**where) as jobs:
         return jobs.get_job(job_id)
 
@@ -81,7 +81,7 @@ def get_job(job_id: str, **where: Unpack[Where]) -> Job:
 def list_jobs(
     condition: JobFilter | None = None, *, limit: int = 50, after: str | None = None, **where: Unpack[Where]
 ) -> Page:
-    """One page of jobs, newest first; `page.next` as `after` gives the following one."""
+    """Return one page of jobs, newest first. Pass `page.next` as `after` for the next page."""
     with open_jobs(**where) as jobs:
         return jobs.list_jobs(condition, limit=limit, after=after)
 
@@ -89,19 +89,19 @@ def list_jobs(
 def pick_pending(
     agent_session: str, *, holder: str | None = None, lease_sec: float | None = None, **where: Unpack[Where]
 ) -> Job | None:
-    """Claims the pending job of that label that comes first, or None. No two callers get the same job."""
+    """Claim the next pending job of that queue; return None if there is none. No two callers get the same job."""
     with open_jobs(**where) as jobs:
         return jobs.pick_pending(agent_session, holder=holder, lease_sec=lease_sec)
 
 
 def update_status(job_id: str, status: str, *, attempt: int | None = None, **where: Unpack[Where]) -> Job:
-    """Sets a status that may follow the present one; IllegalTransition otherwise."""
+    """Set a status that may follow the present one; raise IllegalTransition otherwise."""
     with open_jobs(**where) as jobs:
         return jobs.update_status(job_id, status, attempt=attempt)
 
 
 def next_seq(job_id: str, *, attempt: int | None = None, **where: Unpack[Where]) -> int:
-    """Takes the job's next event number without making an event."""
+    """Take the job's next event number without recording an event."""
     with open_jobs(**where) as jobs:
         return jobs.next_seq(job_id, attempt=attempt)
 
@@ -115,7 +115,7 @@ def record_event(
     attempt: int | None = None,
     **where: Unpack[Where],
 ) -> StoredEvent:
-    """Writes a signed event into the job's story; it is unsent until a publisher has sent it."""
+    """Record a signed event of the job. It is unsent until a publisher sends it."""
     with open_jobs(**where) as jobs:
         return jobs.record_event(job_id, event, detail=detail, data=data, attempt=attempt)
 
@@ -130,8 +130,10 @@ def publish_event(
     verify: bool = True,
     **where: Unpack[Where],
 ) -> Published:
-    """Records the event and sends it. When no broker can be reached it is safe in the registry, `sent` is False, and
-    `trouble` says why. `completed` is refused (NotVerified) while the expected results are not there."""
+    """Record the event and send it.
+
+    If no broker can be reached, the event is safe in the registry, `sent` is False, and `trouble` is the reason. Raise
+    NotVerified for `completed` while the expected results are missing."""
     from baton.transport.publish import publish_event as publish
 
     settings = Settings(where)
@@ -146,9 +148,10 @@ def subscribe(
     idle_timeout_sec: float | None = None,
     **where: Unpack[Where],
 ) -> Subscription:
-    """The events of these jobs as they come, each once and in order, until the jobs have ended or a clock has run out
-    (the largest limits of the jobs, unless others are given): payloads, without their signature. Afterwards
-    `exit_code`, `outcomes()` and `timed_out` of what is returned tell how it ended."""
+    """Return an iterator over the events of these jobs: payloads without their signature, each once and in order.
+
+    It ends when the jobs have ended or a limit is reached (by default the largest limits of the jobs). Then its
+    `exit_code`, `outcomes()` and `timed_out` say how it ended."""
     from baton.transport.subscription import Subscription
 
     settings = Settings(where)
@@ -169,7 +172,7 @@ def subscribe(
 
 
 def verify_event(payload: bytes, auth_token: str) -> Event:
-    """The event in a payload, if it fits the protocol and was signed with that key; Rejected otherwise."""
+    """Return the event in a payload that is valid and signed with that key; raise Rejected otherwise."""
     for name, value, kind in (("payload", payload, bytes), ("auth_token", auth_token, str)):
         if not isinstance(value, kind):
             raise InvalidValue(name, f"must be {kind.__name__}, not {type(value).__name__}")
@@ -181,42 +184,42 @@ def verify_event(payload: bytes, auth_token: str) -> Event:
 
 
 def renew_lease(job_id: str, *, attempt: int, lease_sec: float, **where: Unpack[Where]) -> Job:
-    """The holder lives: its lease ends `lease_sec` from now. StaleAttempt when it lost the job."""
+    """Extend the holder's lease to `lease_sec` from now. Raise StaleAttempt if it has lost the job."""
     with open_jobs(**where) as jobs:
         return jobs.renew_lease(job_id, attempt=attempt, lease_sec=lease_sec)
 
 
 def release(job_id: str, *, attempt: int, **where: Unpack[Where]) -> Job:
-    """The holder hands its job back."""
+    """Return the holder's job to pending."""
     with open_jobs(**where) as jobs:
         return jobs.release(job_id, attempt=attempt)
 
 
 def requeue(job_id: str, *, reason: str = "requeued", **where: Unpack[Where]) -> Job:
-    """An operator takes a running job from its holder: it is pending again."""
+    """Take a running job from its holder and return it to pending."""
     with open_jobs(**where) as jobs:
         return jobs.release(job_id, reason=reason)
 
 
 def events_after(job_id: str, seq: int = 0, *, limit: int = 1000, **where: Unpack[Where]) -> list[StoredEvent]:
-    """The job's events with a higher number, in order."""
+    """Return the job's events with a higher number, in order."""
     with open_jobs(**where) as jobs:
         return jobs.events_after(job_id, seq, limit=limit)
 
 
 def unsent_events(*, job_id: str | None = None, limit: int = 1000, **where: Unpack[Where]) -> list[StoredEvent]:
-    """Events that no broker has acknowledged yet, per job in order."""
+    """Return the events that no broker has acknowledged yet, in order for each job."""
     with open_jobs(**where) as jobs:
         return jobs.unsent_events(job_id=job_id, limit=limit)
 
 
 def mark_sent(job_id: str, seqs: Iterable[int], **where: Unpack[Where]) -> None:
-    """A broker has acknowledged these."""
+    """Mark these events as acknowledged by a broker."""
     with open_jobs(**where) as jobs:
         jobs.mark_sent(job_id, seqs)
 
 
 def stats(**where: Unpack[Where]) -> dict[str, int]:
-    """How many jobs there are by status, and `unsent` events."""
+    """Return the number of jobs by status, and of `unsent` events."""
     with open_jobs(**where) as jobs:
         return jobs.stats()

@@ -1,6 +1,6 @@
-"""The directory of live agents as functions, for a script that makes one call: each opens it and closes it again.
+"""The verbs of live agents as functions: each opens the directory and closes it again.
 
-Every function takes, as keywords, where to look: `state_dir`, `directory` (a url), `registry` (a url), `home`; what is
+Every function takes, as keywords, where to look: `state_dir`, `directory` (a url), `registry` (a url), `home`. What is
 not given comes from the environment and the config file, as on the command line. A name may be given in either
 spelling, or as an id.
 """
@@ -48,10 +48,11 @@ def new_live_agent_record(
     agent_def_dir: str | None = None,
     **where: Unpack[Where],
 ) -> AgentRecord:
-    """The record of a tmux session on this machine, ready to be published. The id is derived from the name and the
-    generation is a new one, unless you give them."""
-    lease_ns = ownership.checked_lease(lease_sec * 10**9)
-    with _opened(where) as (settings, directory):
+    """Return the record of a tmux session on this machine, ready to be published.
+
+    By default the id is derived from the name, and the generation is new."""
+    lease_ns = ownership.check_lease(lease_sec * 10**9)
+    with _open_directory(where) as (settings, directory):
         names = Names(settings.agent_name_prefix)
         canonical = names.canonical(name)
         return new_record(
@@ -71,9 +72,10 @@ def new_live_agent_record(
 
 
 def publish_live_agent_record(record: AgentRecord, *, takeover: bool = False, **where: Unpack[Where]) -> AgentRecord:
-    """Makes the record's generation the owner of its agent_id, and returns what is stored. AgentTaken when a fresh
-    record of another session is there, unless `takeover`."""
-    with _opened(where) as (settings, directory):
+    """Make the record's generation the owner of its agent_id; return the stored record.
+
+    Raise AgentTaken if a fresh record of another session is stored, unless `takeover`."""
+    with _open_directory(where) as (settings, directory):
         names = Names(settings.agent_name_prefix)
         names.explicit_id(record.agent_id)
         record = _with_host(record.replace(agent_name=names.canonical(record.agent_name)), settings, directory)
@@ -83,23 +85,23 @@ def publish_live_agent_record(record: AgentRecord, *, takeover: bool = False, **
 def refresh_live_agent_record(
     record: AgentRecord, *, lease_sec: float = ownership.DEFAULT_LEASE_SEC, **where: Unpack[Where]
 ) -> AgentRecord:
-    """The session lives: its lease ends `lease_sec` from now. OwnershipLost when another generation has its id."""
-    lease_ns = ownership.checked_lease(lease_sec * 10**9)
-    with _opened(where) as (settings, directory):
+    """Extend the session's lease to `lease_sec` from now. Raise OwnershipLost if another generation owns its id."""
+    lease_ns = ownership.check_lease(lease_sec * 10**9)
+    with _open_directory(where) as (settings, directory):
         record = _with_host(record, settings, directory)
         return ownership.refresh(directory, record.agent_id, record.generation_id, lease_ns=lease_ns, record=record)
 
 
 def _with_host(record: AgentRecord, settings: Settings, directory: Directory) -> AgentRecord:
-    """Among the agents of many machines, one that does not say where it is would be found by all and be nobody's."""
+    """Add this host to a record without one, if several machines share the directory."""
     unnamed = directory.multi_host and record.host in (None, UNNAMED_HOST)
     return record.replace(host=settings.host) if unnamed else record
 
 
 def resolve_live_agent_record(name_or_id: str, *, by_id: bool = False, **where: Unpack[Where]) -> AgentRecord | None:
-    """The one fresh record of that name or id (`by_id`: of that id alone); None when it is missing, malformed, invalid,
-    expired, of another name, or ambiguous."""
-    with _opened(where) as (settings, directory):
+    """Return the one fresh record of that name or id (`by_id`: of that id only). Return None if it is missing,
+    malformed, invalid, expired, of another name, or ambiguous."""
+    with _open_directory(where) as (settings, directory):
         return resolve(directory, Names(settings.agent_name_prefix), name_or_id, by_id=by_id).record
 
 
@@ -111,9 +113,10 @@ def resolve_for_control(
     agent_def_dir: str | None = None,
     **where: Unpack[Where],
 ) -> Target:
-    """The session of that name or id, after everything that leads to it was checked. AgentNotFound when there is no
-    fresh record, a ControlRefused of its own for each way in which it cannot be trusted."""
-    with _opened(where) as (settings, directory):
+    """Return the session of that name or id, after all checks.
+
+    Raise AgentNotFound if there is no fresh record, and a subclass of ControlRefused for each failed check."""
+    with _open_directory(where) as (settings, directory):
         record = resolve(directory, Names(settings.agent_name_prefix), name_or_id, by_id=by_id).found()
     return control_target(
         record, host=settings.host, needs_agent_def_dir=needs_agent_def_dir, agent_def_dir=agent_def_dir
@@ -121,9 +124,9 @@ def resolve_for_control(
 
 
 def remove_live_agent_record(agent_id: str, generation_id: str, **where: Unpack[Where]) -> bool:
-    """Removes the record of that generation; False when there is none. OwnershipLost, and nothing removed, when another
-    generation has the agent_id."""
-    with _opened(where) as (settings, directory):
+    """Remove the record of that generation; return False if there is none. Raise OwnershipLost, and remove nothing, if
+    another generation owns the agent_id."""
+    with _open_directory(where) as (settings, directory):
         removed = ownership.remove(directory, agent_id, generation_id)
         if removed is not None:
             forget_adopted(settings, directory, removed)
@@ -137,18 +140,16 @@ def cleanup_registry(
     tmux_check: bool = True,
     **where: Unpack[Where],
 ) -> list[Decision]:
-    """Removes entries that are missing, malformed, expired or whose session is gone, past the grace period. Returns a
-    decision, with its reason, for every entry there was."""
-    with _opened(where) as (settings, directory):
+    """Remove entries past the grace period that are missing, malformed, expired, or whose session is gone.
+
+    Return a decision with its reason for every entry."""
+    with _open_directory(where) as (settings, directory):
         found = list(cleanup(settings, directory, tmux_check=tmux_check, grace_sec=grace_sec, dry_run=dry_run))
         return [each for each in found if isinstance(each, Decision)]
 
 
 @contextmanager
-def _opened(where: Where) -> Iterator[tuple[Settings, Directory]]:
+def _open_directory(where: Where) -> Iterator[tuple[Settings, Directory]]:
     settings = Settings(where)
-    directory = open_directory(settings)
-    try:
+    with open_directory(settings) as directory:
         yield settings, directory
-    finally:
-        directory.close()

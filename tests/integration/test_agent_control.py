@@ -115,13 +115,13 @@ def test_another_session_has_taken_the_same_name_in_tmux(agent, tmux):
     tmux.start("other")
     tmux.end("gpu")
     tmux.start("gpu")
-    with pytest.raises(SessionMismatch, match="is another by now"):
+    with pytest.raises(SessionMismatch, match="is another one now"):
         agent.target()
 
 
 def test_a_process_that_only_has_the_number_of_the_one_that_was_meant_is_another(agent):
     """As after a restart of a container: the same names, the same pids, another session."""
-    with pytest.raises(SessionMismatch, match="is another by now"):
+    with pytest.raises(SessionMismatch, match="is another one now"):
         agent.target(manifest={"pane_started": agent.manifest.pane_started - 1})
     assert agent.target(manifest={"pane_started": None}).manifest.pane_started is None  # written before it was kept
 

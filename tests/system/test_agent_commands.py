@@ -105,7 +105,7 @@ def test_a_record_with_strange_keys_harms_no_terminal(tmp_path, tmux):
             baton("agent", "cleanup", "--dry-run", "--grace", "0s"),
         ]
         for each in told:
-            assert "does not belong there" in each.out + each.err, each
+            assert "is not a field of this object" in each.out + each.err, each
             assert "\x1b" not in each.out + each.err
 
 
@@ -263,7 +263,7 @@ def test_cleanup_says_what_and_why(baton, tmux):
     assert {each["action"] for each in kept} == {"keep"}
     tmux.end("brief")
     told = baton("agent", "cleanup", "--grace-seconds", "0", "--dry-run").out.splitlines()
-    assert any(line.startswith("would remove\tHOUMAO-brief\tits lease ran out at ") for line in told), told
+    assert any(line.startswith("would remove\tHOUMAO-brief\tits lease expired at ") for line in told), told
     assert any(line.startswith("would keep\tHOUMAO-gpu\tfresh until ") for line in told), told
     assert len(baton("agent", "list", "--json").json) == 2
     done = baton("agent", "cleanup", "--grace-seconds", "0").out

@@ -30,7 +30,7 @@ def test_what_is_no_name_is_refused(typed):
 
 @pytest.mark.parametrize("typed", ["HOUMAO", "HOUMAO-", "houmao", "Houmao-"])
 def test_the_bare_prefix_is_no_name(typed):
-    with pytest.raises(InvalidValue, match="add one of your own"):
+    with pytest.raises(InvalidValue, match="add a name, such as gpu"):
         Names().canonical(typed)
 
 

@@ -194,7 +194,7 @@ def _lease(action: argparse.ArgumentParser) -> None:
 
 def _lease_ns(options: argparse.Namespace) -> int:
     try:
-        return ownership.checked_lease(parse_duration("--lease", options.lease))
+        return ownership.check_lease(parse_duration("--lease", options.lease))
     except InvalidValue as error:
         raise InvalidValue("--lease", error.why) from None
 

@@ -18,7 +18,7 @@ _SERVER = ("postgresql:", "postgres:")
 
 
 def open_directory(settings: Settings) -> Directory:
-    """The directory the settings name; else the one beside a registry on PostgreSQL; else the user's own files."""
+    """Open the directory that the settings name; else the one of a PostgreSQL registry; else the user's files."""
     url = settings.directory
     if url is None and (jobs := registry_url(settings)).startswith(_SERVER):
         url = jobs
@@ -27,7 +27,7 @@ def open_directory(settings: Settings) -> Directory:
 
         return PostgresDirectory(url)
     if url is not None and not url.startswith("file:/"):
-        # A folder that depends on where one stands would be another directory in each place.
+        # A relative path would be another directory in each folder.
         raise InvalidValue("directory", "must be file:/FOLDER, with its whole path, or postgresql://...")
     from baton.live_agents.files import FileDirectory
 

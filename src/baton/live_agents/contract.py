@@ -1,7 +1,8 @@
-"""What a store of live agents can do. Files and PostgreSQL do it; `ownership` decides what may be done."""
+"""Define what a store of live agents does; `files` and `postgres` implement it."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from enum import StrEnum
 
 from baton.core.value import Value
@@ -11,47 +12,24 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from contextlib import AbstractContextManager
-    from typing import Final, Protocol
-
-    class Directory(Protocol):
-        where: str
-        multi_host: bool
-
-        def now_ns(self) -> int:
-            """The clock that leases end by."""
-
-        def get(self, agent_id: str) -> Entry:
-            """What is filed under that id, in constant time."""
-
-        def named(self, canonical_name: str) -> list[Entry]:
-            """Every entry that may be of that name, the one under the derived id included, without opening all
-            others."""
-
-        def all(self) -> Iterator[Entry]:
-            """Every entry there is, whatever its state."""
-
-        def names(self) -> list[str]:
-            """Canonical names that were published, perhaps some of the past: for did-you-mean."""
-
-        def locked(self, agent_id: str) -> AbstractContextManager[Slot]:
-            """The one place of that id, for as long as the block runs: nobody else writes there meanwhile."""
-
-        def close(self) -> None: ...
+    from typing import Protocol, Self
 
     class Slot(Protocol):
+        """The entry of one id, while its lock is held."""
+
         entry: Entry
 
         def put(self, record: AgentRecord) -> None:
-            """Replaces what is there, durably."""
+            """Replace the entry, durably."""
 
         def remove(self) -> None: ...
 
         def quarantine(self) -> str:
-            """Moves what is there out of the way and returns where it is now."""
+            """Move the entry aside; return its new place."""
 
 
 class State(StrEnum):
-    """What an entry is worth. Everything but FRESH is as good as not found."""
+    """The state of an entry. Only a FRESH one can be used."""
 
     FRESH = "fresh"
     EXPIRED = "expired"
@@ -63,8 +41,8 @@ class State(StrEnum):
 
 
 class Entry(Value):
-    """What lies under one id. `record` is there when the state is FRESH or EXPIRED; `why` says what is wrong
-    otherwise. `touched_ns` is when it was last written, as far as that is known."""
+    """What is stored under one id. `record` is set if the state is FRESH or EXPIRED; else `why` is the reason.
+    `touched_ns` is the time of the last write, 0 if unknown."""
 
     agent_id: str
     state: State
@@ -83,18 +61,58 @@ class Entry(Value):
 
     @property
     def absent(self) -> bool:
-        """Whether there is nothing at all, as opposed to a folder without its record."""
+        """Whether nothing is stored, not even a folder without its record."""
         return self.state is State.MISSING and not self.touched_ns
 
     def __repr__(self) -> str:
         return f"<Entry {self.agent_id} {self.state}>"
 
 
-_STATE_OF: Final[dict[type[Unfit], State]] = {NotJson: State.MALFORMED, Newer: State.NEWER}
+class Directory(ABC):
+    """A store of live agents. Use it in a `with` block, or close it."""
+
+    where: str
+    multi_host: bool
+
+    @abstractmethod
+    def now_ns(self) -> int:
+        """Return the time by which leases end."""
+
+    @abstractmethod
+    def get(self, agent_id: str) -> Entry:
+        """Return what is stored under that id, in constant time."""
+
+    @abstractmethod
+    def named(self, canonical_name: str) -> list[Entry]:
+        """Return every entry that may have that name, and the one under the derived id, without reading all."""
+
+    @abstractmethod
+    def all(self) -> Iterator[Entry]:
+        """Yield every entry, whatever its state."""
+
+    @abstractmethod
+    def names(self) -> list[str]:
+        """Return the canonical names that were published, perhaps past ones: for "did you mean"."""
+
+    @abstractmethod
+    def locked(self, agent_id: str) -> AbstractContextManager[Slot]:
+        """Lock the entry of that id while the block runs: no other process writes it."""
+
+    def close(self) -> None:  # noqa: B027  a store that keeps nothing open needs none
+        """Close files and connections."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
 
 
-def parsed_entry(agent_id: str, content: bytes, now_ns: int, touched_ns: int) -> Entry:
-    """What stored bytes are worth, under the id they are filed under."""
+_STATE_OF: dict[type[Unfit], State] = {NotJson: State.MALFORMED, Newer: State.NEWER}
+
+
+def parse_entry(agent_id: str, content: bytes, now_ns: int, touched_ns: int) -> Entry:
+    """Return the entry for stored bytes, under the id that they are stored under."""
     try:
         record = AgentRecord.parse_bytes(content)
     except Unfit as error:

@@ -1,16 +1,16 @@
-"""Live agents as files, in the layout of the seeds, for the agents of one user on one machine.
+"""Store live agents as files, in the layout of the seeds, for the agents of one user on one machine.
 
-    live_agents/<agent_id>/record.json    the record; replacing it is what publishes
+    live_agents/<agent_id>/record.json    the record; replacing it publishes it
     locks/<agent_id>                      flock around every compare-and-write of that id
-    names/<canonical name>/<agent_id>     empty files: where to look for a name
-    names/.whole                          there when none of them is missing, as far as the seal holds
-    quarantine/                           what could not be read, moved out of the way
+    names/<canonical name>/<agent_id>     empty files, one for each record of that name
+    names/.whole                          exists if no such file is missing, as long as the boot stamp is valid
+    quarantine/                           entries that could not be read
     .lock                                 flock around adding and removing an agent's folder
 
-A name's marker is made before the record that needs it, and checked against the record when it is used: there may be
-one too many, never one too few. A folder that came from elsewhere breaks the seal of `live_agents`, and the next lookup
-by name makes the markers anew. While a record cannot be read, every lookup looks at all of them: it may be mended in
-place at any time.
+A name's file is made before the record that needs it, and checked against the record when it is used: there may be one
+too many, never one too few. A folder that another program adds invalidates the boot stamp of `live_agents`, and the
+next look-up by name makes all files again. While a record cannot be read, every look-up reads all records: another
+program may repair it in place at any time.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from contextlib import contextmanager
 
 from baton.core.clock import SystemClock
 from baton.core.errors import RegistryUnavailable
-from baton.live_agents.contract import Entry, State, parsed_entry
+from baton.live_agents.contract import Directory, Entry, State, parse_entry
 from baton.live_agents.names import check_agent_id, derived_id, is_agent_id
 from baton.live_agents.record import MAX_RECORD_BYTES
 from baton.storage.boot_stamp import Seal
@@ -41,19 +41,18 @@ from baton.storage.files import (
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Final
 
     from baton.core.clock import Clock
     from baton.live_agents.record import AgentRecord
 
-RECORD: Final = "record.json"
-# What baton itself puts into an agent's folder; anything else there is somebody's and is not deleted.
-_OURS: Final = re.compile(r"record\.json|\.record\.[0-9a-f]{8}\.tmp", re.ASCII)
-_TRIES: Final = 20
-_TICK_NS: Final = 10**8  # coarser than the clock that files are stamped with
+RECORD = "record.json"
+# The files of baton in an agent's folder. It deletes no other.
+_OURS = re.compile(r"record\.json|\.record\.[0-9a-f]{8}\.tmp", re.ASCII)
+_TRIES = 20
+_TICK_NS = 10**8  # longer than a tick of the clock that stamps files
 
 
-class FileDirectory:
+class FileDirectory(Directory):
     multi_host = False
 
     def __init__(self, folder: str, *, clock: Clock | None = None, allow_network_fs: bool = False) -> None:
@@ -69,16 +68,13 @@ class FileDirectory:
         self._lock_path = os.path.join(folder, ".lock")
         self._seal = Seal(self._agents, self._clock)
 
-    def close(self) -> None:
-        """Nothing is kept open."""
-
     def now_ns(self) -> int:
         return self._clock.wall_ns()
 
     def folder_of(self, agent_id: str) -> str:
         return os.path.join(self._agents, check_agent_id(agent_id))
 
-    # -- looking ---------------------------------------------------------------------------------------------
+    # -- reading ---------------------------------------------------------------------------------------------
 
     def get(self, agent_id: str) -> Entry:
         folder = self.folder_of(agent_id)
@@ -95,13 +91,13 @@ class FileDirectory:
             return Entry.unfit(agent_id, State.UNREADABLE, f"cannot be read: {error.strerror}", touched_ns)
         except OSError as error:  # a folder, a pipe, a link in place of the file
             return Entry.unfit(agent_id, State.MALFORMED, f"cannot be read: {error.strerror}", touched_ns)
-        return parsed_entry(agent_id, content, self.now_ns(), touched_ns)
+        return parse_entry(agent_id, content, self.now_ns(), touched_ns)
 
     def named(self, canonical_name: str) -> list[Entry]:
         if not self._is_whole():
             try:
-                self._mark_all()
-            except RegistryUnavailable:  # we may look, but not write
+                self._add_all_names()
+            except RegistryUnavailable:  # the folder can be read, but not written
                 return [entry for entry in self.all() if _may_be(entry, canonical_name)]
         ids = {derived_id(canonical_name), *_listed(os.path.join(self._names, canonical_name))}
         return [self.get(agent_id) for agent_id in sorted(ids) if is_agent_id(agent_id)]
@@ -128,11 +124,11 @@ class FileDirectory:
                     yield slot
                 finally:
                     if slot.empty:
-                        remove_file(lock)  # the last thing we do; whoever waits for it notices, and makes it anew
+                        remove_file(lock)  # the last step: a process that waits for it makes it again
 
     def put(self, before: Entry, record: AgentRecord) -> None:
         folder = self.folder_of(record.agent_id)
-        self._mark(record.agent_name, record.agent_id)
+        self._add_name(record.agent_name, record.agent_id)
         is_new = not os.path.isdir(folder)
         try:
             if is_new:
@@ -143,24 +139,24 @@ class FileDirectory:
             replace_file(os.path.join(folder, RECORD), record.content())
         except BaseException:
             if is_new:
-                _remove_empty(folder)  # interrupted: a folder without its record would look like a ruin
+                _remove_empty(folder)  # interrupted: a folder without its record would look corrupt
             raise
         if before.record is not None and before.record.agent_name != record.agent_name:
-            self._unmark_entry(before)
+            self._drop_names(before)
 
     def remove(self, entry: Entry) -> None:
-        """The entry's folder; when somebody else put something into it, it is set aside as a whole."""
+        """Remove the entry's folder. If it holds files of another program, move it aside as a whole."""
         folder = self.folder_of(entry.agent_id)
         names = _listed(folder)
         if not all(_OURS.fullmatch(name) and os.path.isfile(os.path.join(folder, name)) for name in names):
             self.set_aside(entry)
             return
-        for name in sorted(names, key=lambda name: name != RECORD):  # the record first: half removed is removed
+        for name in sorted(names, key=lambda name: name != RECORD):  # the record first: without it the entry is gone
             remove_file(os.path.join(folder, name))
         with self._changing_folders():
             os.rmdir(folder)
         fsync_dir(self._agents)
-        self._unmark_entry(entry)
+        self._drop_names(entry)
 
     def set_aside(self, entry: Entry) -> str:
         make_private_dir(self._quarantine)
@@ -169,13 +165,13 @@ class FileDirectory:
         with self._changing_folders():
             os.rename(self.folder_of(entry.agent_id), place)
         fsync_dir(self._agents)
-        self._unmark_entry(entry)
+        self._drop_names(entry)
         return place
 
     @contextmanager
     def _changing_folders(self) -> Iterator[None]:
-        """Around making or removing the folder of an agent, and nothing slower: so that the seal tells our changes from
-        others'."""
+        """Hold the lock while an agent's folder is made or removed, so that the boot stamp tells this change from those
+        of other programs."""
         make_private_dir(self._agents)
         with FileLock(self._lock_path):
             whole = self._is_whole() or not _listed(self._agents)
@@ -183,10 +179,10 @@ class FileDirectory:
             if whole:
                 self._note_whole()
 
-    # -- where to look for a name ----------------------------------------------------------------------------
+    # -- names ----------------------------------------------------------------------------
 
     def _is_whole(self) -> bool:
-        """Whether every record there is has its marker."""
+        """Return whether every record has its file under `names`."""
         return self._seal.holds() and (os.path.exists(self._whole_path) or not os.path.exists(self._agents))
 
     def _note_whole(self) -> None:
@@ -195,7 +191,7 @@ class FileDirectory:
             os.close(open_private(self._whole_path, os.O_WRONLY | os.O_CREAT))
         self._seal.put()
 
-    def _mark(self, canonical_name: str, agent_id: str) -> None:
+    def _add_name(self, canonical_name: str, agent_id: str) -> None:
         path = os.path.join(self._names, canonical_name, agent_id)
         if os.path.exists(path):
             return
@@ -205,34 +201,34 @@ class FileDirectory:
                 os.close(open_private(path, os.O_WRONLY | os.O_CREAT))
                 return
             except FileNotFoundError:
-                continue  # the last other agent of that name went at this moment, and its folder with it
-        raise RegistryUnavailable(f"{path} cannot be made: its folder is removed again and again")
+                continue  # another process has just removed the folder with the last agent of that name
+        raise RegistryUnavailable(f"{path} cannot be made: another process keeps removing its folder")
 
-    def _unmark_entry(self, entry: Entry) -> None:
+    def _drop_names(self, entry: Entry) -> None:
         for name in self.names() if entry.record is None else [entry.record.agent_name]:
-            self._unmark(name, entry.agent_id)
+            self._drop_name(name, entry.agent_id)
 
-    def _unmark(self, canonical_name: str, agent_id: str) -> None:
+    def _drop_name(self, canonical_name: str, agent_id: str) -> None:
         folder = os.path.join(self._names, canonical_name)
         remove_file(os.path.join(folder, agent_id))
         try:
             os.rmdir(folder)
         except OSError:
-            pass  # another id has that name, too
+            pass  # another id has that name
 
-    def _mark_all(self) -> None:
-        """Makes the markers of every record there is."""
+    def _add_all_names(self) -> None:
+        """Make the file under `names` of every record."""
         with self._translated_errors(), FileLock(self._lock_path):
             if self._is_whole():
                 return
             before_ns = _modified_ns(self._agents)
-            # A change right after this one could leave the same time there.
+            # Another change within the same tick would leave the same time.
             whole = abs(time.time_ns() - before_ns) > _TICK_NS
             for entry in self.all():
                 if entry.record is None:
                     whole = False
                 else:
-                    self._mark(entry.record.agent_name, entry.agent_id)
+                    self._add_name(entry.record.agent_name, entry.agent_id)
             if whole and _modified_ns(self._agents) == before_ns:
                 self._note_whole()
 
@@ -242,11 +238,11 @@ class FileDirectory:
             yield
         except OSError as error:
             place = error.filename or self.where
-            raise RegistryUnavailable(f"{place}: {error.strerror}; mend that and try again") from error
+            raise RegistryUnavailable(f"{place}: {error.strerror}; fix this and try again") from error
 
 
 class _FileSlot:
-    """The place of one id, while its lock is held."""
+    """The entry of one id, while its lock is held."""
 
     def __init__(self, directory: FileDirectory, entry: Entry) -> None:
         self._directory = directory
@@ -277,7 +273,7 @@ def _remove_empty(folder: str) -> None:
     try:
         os.rmdir(folder)
     except OSError:
-        pass  # not made yet, or whole after all
+        pass  # it does not exist, or it holds a record
 
 
 def _listed(folder: str) -> list[str]:
@@ -288,7 +284,7 @@ def _listed(folder: str) -> list[str]:
 
 
 def _read_record(path: str) -> tuple[bytes, int]:
-    """What is in the file, no more of it than a record may have, and when it was written. No link is followed."""
+    """Return the content, cut after the size of a record, and the time of the last write. Follow no link."""
     fd = open_private(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(fd, "rb") as file:
         found = os.fstat(fd)

@@ -1,7 +1,7 @@
-"""What live agents are called: one spelling inside, whatever was typed.
+"""Check and normalise the names and ids of live agents.
 
-`gpu` and `HOUMAO-gpu` are the same name; the second is the canonical one. Everything that takes a name from outside
-passes it through here once, before a path or a query is built from it.
+`gpu` and `HOUMAO-gpu` are the same name; the second is the canonical one. Every caller that takes a name from outside
+passes it through here once, before it builds a path or a query.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _PREFIX: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", re.ASCII)
 
 
 class Names:
-    """The names under one prefix."""
+    """Normalise names under one prefix."""
 
     def __init__(self, prefix: str = DEFAULT_AGENT_NAME_PREFIX) -> None:
         if not _PREFIX.fullmatch(prefix):
@@ -31,20 +31,18 @@ class Names:
         self.prefix = prefix
 
     def canonical(self, typed: str) -> str:
-        """The name with its prefix, or InvalidValue."""
+        """Return the name with its prefix; raise InvalidValue for what is not a name."""
         bare = self.bare(typed)
         if not _PLAIN.fullmatch(bare):  # guard: agent-name-in-path
             raise InvalidValue("agent name", f"{_WANTED}, not {_shown(typed)}")
         return self.prefix + bare
 
     def bare(self, typed: str) -> str:
-        """The name without its prefix. What reads like the prefix, but is not, would be taken for another name by
-        everybody who sees it: it is refused."""
+        """Return the name without its prefix. Refuse a text that only looks like the prefix: a reader would take it for
+        another name."""
         prefix = self.prefix.lower()
         if typed.lower() in (prefix, prefix.rstrip("-_")):
-            raise InvalidValue(
-                "agent name", f"{typed!r} is what all names begin with; add one of your own, such as gpu"
-            )
+            raise InvalidValue("agent name", f"{typed!r} is the prefix of all names; add a name, such as gpu")
         bare = typed.removeprefix(self.prefix)
         if bare.lower().startswith(prefix):
             raise InvalidValue(
@@ -53,7 +51,7 @@ class Names:
         return bare
 
     def explicit_id(self, value: str) -> str:
-        """An id that somebody chose, or InvalidValue: one that reads like a canonical name would be taken for that."""
+        """Return an id that the user chose. Refuse one that reads like a canonical name."""
         prefix = self.prefix.lower()
         reads_like_one = value.lower() == prefix.rstrip("-_") or value.lower().startswith(prefix)
         if reads_like_one and not is_derived(value):
@@ -71,7 +69,7 @@ def check_agent_id(value: str) -> str:
 
 
 def check_agent_name(value: str) -> str:
-    """A canonical name under any prefix: what may lie in a record."""
+    """Accept a canonical name under any prefix, as a record may hold it."""
     if _CANONICAL.fullmatch(value):
         return value
     raise InvalidValue("agent name", f"must be 1 to 96 of A-Z a-z 0-9 _ -, not {_shown(value)}")
@@ -88,18 +86,18 @@ def is_agent_id(value: str) -> bool:
 
 
 def derived_id(canonical_name: str) -> str:
-    """The id of an agent that was given none: the same for both spellings of its name, on every machine."""
+    """Return the id of an agent without an explicit one: the same for both spellings of its name, on every machine."""
     digest: str = sha256(canonical_name.encode()).hexdigest()
     return digest[:32]
 
 
 def is_derived(value: str) -> bool:
-    """Whether it has the form of a derived id: nobody calls an agent so."""
+    """Return whether the text has the form of a derived id. No agent is named like that."""
     return re.fullmatch(r"[0-9a-f]{32}", value, re.ASCII) is not None
 
 
 def nearest(canonical_name: str, known: Iterable[str]) -> str | None:
-    """The known name that was probably meant: never the very one that was asked for."""
+    """Return the known name that is most similar; never the name itself."""
     from difflib import get_close_matches
 
     lower = {name.lower(): name for name in known if name != canonical_name}

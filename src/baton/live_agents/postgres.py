@@ -1,12 +1,12 @@
-"""Live agents of many machines, in PostgreSQL: the same rules, the server's clock."""
+"""Store the live agents of many machines in PostgreSQL. Leases end by the clock of the server."""
 
 from __future__ import annotations
 
 import json
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from baton.live_agents.contract import Entry, State, parsed_entry
+from baton.live_agents.contract import Directory, Entry, State, parse_entry
 from baton.live_agents.names import check_agent_id, derived_id, is_agent_id
 from baton.live_agents.record import MAX_RECORD_BYTES, UNNAMED_HOST
 from baton.storage.postgres import Database, server_now_ns
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from baton.live_agents.record import AgentRecord
     from baton.storage.postgres import Connection
 
-_SCHEMA: Final = 1
-_TABLES: Final = """
+_SCHEMA = 1
+_TABLES = """
 CREATE TABLE meta (schema_version integer NOT NULL);
 INSERT INTO meta VALUES (1);
 CREATE TABLE live_agents (
@@ -28,15 +28,15 @@ CREATE TABLE live_agents (
 CREATE INDEX live_agents_name ON live_agents (agent_name);
 CREATE TABLE quarantine (agent_id text NOT NULL, moved_at bigint NOT NULL, record text NOT NULL);
 """
-_PUT: Final = """
+_PUT = """
 INSERT INTO live_agents (agent_id, agent_name, touched_at, record) VALUES (%s, %s, %s, %s)
 ON CONFLICT (agent_id) DO UPDATE SET
     agent_name = excluded.agent_name, touched_at = excluded.touched_at, record = excluded.record
 """
-_PAGE: Final = 500
+_PAGE = 500
 
 
-class PostgresDirectory:
+class PostgresDirectory(Directory):
     multi_host = True
 
     def __init__(self, url: str) -> None:
@@ -73,13 +73,13 @@ class PostgresDirectory:
         return self._entries(self._rows(condition, *values))
 
     def _rows(self, condition: str, *values: str) -> list[tuple[Any, ...]]:
-        # No more of a record than one may have, and one character to show that there was more.
+        # One character more than a record may have shows that it is too long.
         query = f"SELECT agent_id, touched_at, left(record, {MAX_RECORD_BYTES + 1}) FROM live_agents WHERE {condition}"
         with self._database.translated_errors():
             return self._database.connection().execute(query.encode(), values).fetchall()
 
     def _entries(self, rows: list[tuple[Any, ...]]) -> list[Entry]:
-        """What somebody else filed under something that is no id is passed over."""
+        """Return the entries of these rows, without rows whose key is not an id."""
         now_ns = self.now_ns()
         return [_entry(row, now_ns) for row in rows if is_agent_id(row[0])]
 
@@ -89,14 +89,14 @@ class PostgresDirectory:
         with self._database.translated_errors():
             connection = self._database.connection()
             with connection.transaction():
-                # A row that is not there yet cannot be locked, its id can.
+                # A row that does not exist yet cannot be locked. Its id can.
                 lock = f"baton {self._database.schema} {agent_id}"
                 connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock])
                 yield _RowSlot(connection, self.get(agent_id))
 
 
 class _RowSlot:
-    """The row of one id, while its lock is held: until the transaction ends."""
+    """The row of one id. The lock is held until the transaction ends."""
 
     def __init__(self, connection: Connection, entry: Entry) -> None:
         self._connection = connection
@@ -120,7 +120,7 @@ class _RowSlot:
 
 def _entry(row: tuple[Any, ...], now_ns: int) -> Entry:
     agent_id, touched_ns, content = row
-    entry = parsed_entry(agent_id, content.encode(), now_ns, touched_ns)
+    entry = parse_entry(agent_id, content.encode(), now_ns, touched_ns)
     if entry.record is not None and entry.record.host is None:
         return entry.replace(record=entry.record.replace(host=UNNAMED_HOST))
     return entry

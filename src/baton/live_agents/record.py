@@ -1,4 +1,4 @@
-"""The record of a live agent: where the session that owns a name can be found. Strict, and pointers only."""
+"""Define the record of a live agent: where to find the session that owns a name. Strict, and pointers only."""
 
 from __future__ import annotations
 
@@ -14,16 +14,18 @@ from baton.live_agents.names import check_agent_id, check_agent_name, check_gene
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from typing import Any, Final
+    from typing import Any
+
+    from baton.core.fields import Check
 
 SCHEMA_VERSION = 1
 MAX_RECORD_BYTES = 64 * 1024
-# Where many machines share a directory, a record without its host is on none of them that we could tell.
+# In a directory of many machines, a record without a host is on an unknown one.
 UNNAMED_HOST = "a host that is not named"
 
 
 class Unfit(Exception):
-    """Why a stored record cannot be used."""
+    """The reason why a stored record cannot be used."""
 
 
 class NotJson(Unfit):
@@ -31,14 +33,14 @@ class NotJson(Unfit):
 
 
 class Newer(Unfit):
-    """Written by a later version: we cannot read it, but it is no ruin."""
+    """A record of a later version: this version cannot read it, but it is not corrupt."""
 
 
 class AgentRecord(Value):
-    """Who owns a name now. Times are RFC 3339 text in UTC.
+    """The owner of a name. Times are RFC 3339 text in UTC.
 
-    `manifest_path` and `agent_def_dir` are kept as they came: whoever is about to trust them checks them. `host` is the
-    machine of the tmux session; a record without one was written on the machine where it lies.
+    `manifest_path` and `agent_def_dir` are not checked here: the caller checks them before use. `host` is the machine
+    of the tmux session; a record without one was written on the machine where it is stored.
     """
 
     agent_name: str
@@ -57,7 +59,7 @@ class AgentRecord(Value):
 
     @classmethod
     def parse(cls, value: object) -> AgentRecord:
-        """The record in a decoded JSON value, or Unfit naming the first field that does not fit."""
+        """Return the record in a decoded JSON value; raise Unfit with the first field that is not valid."""
         top = _fields("the record", value, _TOP)
         identity = _fields("identity", top["identity"], _IDENTITY)
         runtime = _fields("runtime", top["runtime"], _RUNTIME)
@@ -78,7 +80,7 @@ class AgentRecord(Value):
 
     @classmethod
     def parse_bytes(cls, content: bytes) -> AgentRecord:
-        """The same from what lies in a file: any bytes at all may come."""
+        """Return the record in these bytes; raise Unfit for anything else."""
         if len(content) > MAX_RECORD_BYTES:
             raise Unfit(f"is longer than {MAX_RECORD_BYTES} bytes")
         try:
@@ -88,7 +90,7 @@ class AgentRecord(Value):
         return cls.parse(value)
 
     def record(self) -> dict[str, Any]:
-        """The record as it is stored; what was not given is left out."""
+        """Return the record as it is stored, without the fields that are not set."""
         runtime = {"manifest_path": self.manifest_path}
         terminal = {"kind": "tmux", "session_name": self.session_name}
         for part, names in ((runtime, ("session_root", "agent_def_dir")), (terminal, ("socket", "host"))):
@@ -136,17 +138,17 @@ def new_record(
     session_root: str | None = None,
     agent_def_dir: str | None = None,
 ) -> AgentRecord:
-    """A record that is ready to be published, or InvalidValue naming the argument that does not fit."""
+    """Return a record that is ready to be published; raise InvalidValue with the argument that is not valid."""
     draft = AgentRecord(
         agent_name=agent_name, agent_id=agent_id, generation_id=generation_id, published_at=format_time(now_ns),
         lease_expires_at=format_time(now_ns + lease_ns), backend=backend, tool=tool, manifest_path=manifest_path,
         session_root=session_root, agent_def_dir=agent_def_dir, session_name=session_name, socket=socket, host=host,
     )  # fmt: skip
-    return checked(draft)
+    return check_record(draft)
 
 
-def checked(record: AgentRecord) -> AgentRecord:
-    """The record as a reader would see it, or InvalidValue."""
+def check_record(record: AgentRecord) -> AgentRecord:
+    """Return the record as a reader parses it; raise InvalidValue if it is not valid."""
     try:
         return AgentRecord.parse(record.record())
     except Unfit as error:
@@ -155,7 +157,7 @@ def checked(record: AgentRecord) -> AgentRecord:
 
 
 def in_seconds(moment: str) -> str:
-    """A stored time as a person wants to see it."""
+    """Return a stored time without fractions of a second, for messages."""
     return format_time(parse_time(moment) // 10**9 * 10**9)
 
 
@@ -187,7 +189,7 @@ def _any(value: object) -> object:
     return value
 
 
-_TOP: Final[dict[str, Callable[[object], Any]]] = {
+_TOP: dict[str, Check] = {
     "schema_version": _version,
     "agent_name": _id(check_agent_name),
     "agent_id": _id(check_agent_id),
@@ -198,14 +200,14 @@ _TOP: Final[dict[str, Callable[[object], Any]]] = {
     "runtime": _any,
     "terminal": _any,
 }
-_IDENTITY: Final = {"backend": fields.line, "tool": fields.line}
-_RUNTIME: Final = {"manifest_path": fields.line, "session_root": fields.line, "agent_def_dir": fields.line}
-_TERMINAL: Final = {"kind": fields.line, "session_name": fields.line, "socket": fields.line, "host": fields.line}
-_OPTIONAL: Final = frozenset({"session_root", "agent_def_dir", "socket", "host"})
+_IDENTITY = {"backend": fields.line, "tool": fields.line}
+_RUNTIME = {"manifest_path": fields.line, "session_root": fields.line, "agent_def_dir": fields.line}
+_TERMINAL = {"kind": fields.line, "session_name": fields.line, "socket": fields.line, "host": fields.line}
+_OPTIONAL = frozenset({"session_root", "agent_def_dir", "socket", "host"})
 
 
-def _fields(where: str, value: object, checks: Mapping[str, Callable[[object], Any]]) -> dict[str, Any]:
-    """The fields of an object, each checked; none missing, none unknown."""
+def _fields(where: str, value: object, checks: Mapping[str, Check]) -> dict[str, Any]:
+    """Return the checked fields of an object; refuse missing and unknown ones."""
     if not isinstance(value, dict):
         raise Unfit(f"{where} must be an object, not {fields.kind(value)}")
     within = "" if checks is _TOP else where + "."
@@ -213,7 +215,7 @@ def _fields(where: str, value: object, checks: Mapping[str, Callable[[object], A
         raise Newer(f"was written by a newer baton (schema {str(value['schema_version'])[:20]})")
     unknown = sorted(value.keys() - checks.keys())
     if unknown:
-        raise Unfit(f"{within}{ascii(unknown[0][:40])[1:-1]} is a field that does not belong there")
+        raise Unfit(f"{within}{ascii(unknown[0][:40])[1:-1]} is not a field of this object")
     found: dict[str, Any] = {}
     for name, check in checks.items():
         if name in _OPTIONAL and value.get(name) is None:

@@ -1,4 +1,4 @@
-"""The first stage of finding an agent: whether the directory holds one fresh record for what was asked."""
+"""Find the one fresh record for a name or an id. This is the first stage: the session itself is checked later."""
 
 from __future__ import annotations
 
@@ -12,8 +12,6 @@ from baton.live_agents.record import in_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
-
     from baton.live_agents.contract import Directory, Entry
     from baton.live_agents.names import Names
     from baton.live_agents.record import AgentRecord
@@ -34,7 +32,7 @@ class Reason(StrEnum):
 
 
 class Resolution(Value):
-    """`record` is there when the reason is FOUND. `entries` are all that were looked at, `text` says it to a person."""
+    """The result of a look-up. `record` is set if the reason is FOUND; `text` explains it; `entries` were read."""
 
     record: AgentRecord | None
     reason: Reason
@@ -42,16 +40,16 @@ class Resolution(Value):
     entries: list[Entry]
 
     def found(self) -> AgentRecord:
-        """The record, or AgentNotFound."""
+        """Return the record; raise AgentNotFound if there is none."""
         if self.record is None:
             raise AgentNotFound(self.text)
         return self.record
 
 
 def resolve(directory: Directory, names: Names, wanted: str, *, by_id: bool = False) -> Resolution:
-    """Looks for a name, in either spelling, and for an id; what is both, for two agents, is ambiguous. An id that
-    somebody chose does not stand in for a name that has no fresh record now. `by_id`: it is an id and nothing else.
-    InvalidValue for what can be neither."""
+    """Look up a name, in either spelling, or an id. A text that is the name of one agent and the id of another is
+    ambiguous. If agents have that name and none is fresh, an explicit id is not used in its place. `by_id`: look up an
+    id only. Raise InvalidValue for what is neither."""
     if by_id:
         return _resolve_id(directory, check_agent_id(wanted))
     canonical = names.canonical(wanted)
@@ -75,22 +73,22 @@ def resolve(directory: Directory, names: Names, wanted: str, *, by_id: bool = Fa
         text = f"the place of {canonical} (id {others[0].agent_id}) is taken by {others[0].agent_name}"
         return _none(Reason.OTHER_NAME, text, looked_at)
     if looked_at:
-        return _stale(wanted, min(meant or looked_at, key=_worth), looked_at)
+        return _stale(wanted, min(meant or looked_at, key=_rank), looked_at)
     near = nearest(canonical, directory.names())
-    hint = f"did you mean {near}?" if near else "`baton agent list` shows who is there"
+    hint = f"did you mean {near}?" if near else "`baton agent list` shows the live agents"
     return _none(Reason.MISSING, f"there is no live agent {canonical}; {hint}", looked_at)
 
 
 def _resolve_id(directory: Directory, agent_id: str) -> Resolution:
     entry = directory.get(agent_id)
     if entry.absent:
-        text = f"there is no live agent with id {agent_id}; `baton agent list` shows who is there"
+        text = f"there is no live agent with id {agent_id}; `baton agent list` shows the live agents"
         return _none(Reason.MISSING, text, [])
     return _of(entry, [entry]) if entry.state is State.FRESH else _stale(agent_id, entry, [entry])
 
 
 def _may_be_called(entry: Entry, canonical: str) -> bool:
-    """Also a record in that name's own place which does not tell."""
+    """Return whether the entry has that name, or is an unreadable record in the place of that name."""
     unknown = entry.record is None and entry.state is not State.MISSING
     return _is_called(entry, canonical) or (unknown and entry.agent_id == derived_id(canonical))
 
@@ -99,18 +97,18 @@ def _is_called(entry: Entry, canonical: str) -> bool:
     return entry.record is not None and entry.record.agent_name == canonical
 
 
-# The one that comes nearest to being usable says most about what happened.
-_BEST: Final = (State.EXPIRED, State.NEWER, State.UNREADABLE, State.INVALID, State.MALFORMED, State.MISSING)
+# The state that is closest to usable explains most.
+_BEST = (State.EXPIRED, State.NEWER, State.UNREADABLE, State.INVALID, State.MALFORMED, State.MISSING)
 
 
-def _worth(entry: Entry) -> int:
+def _rank(entry: Entry) -> int:
     return _BEST.index(entry.state)
 
 
 def _stale(wanted: str, entry: Entry, looked_at: list[Entry]) -> Resolution:
     if entry.record is not None:
         ended = in_seconds(entry.record.lease_expires_at)
-        text = f"the lease of {entry.record.agent_name} (id {entry.agent_id}) ran out at {ended}"
+        text = f"the lease of {entry.record.agent_name} (id {entry.agent_id}) expired at {ended}"
     else:
         text = f"the record of {wanted} (id {entry.agent_id}) is {entry.state}: {entry.why}"
     return _none(Reason(entry.state.value), text, looked_at)

@@ -1,9 +1,9 @@
-"""Gives a name to a tmux session that somebody started by hand: writes the manifest that it does not have.
+"""Give a name to a tmux session that baton did not start: write the manifest that it lacks.
 
     manifests/<agent_id>.<generation_id>.json     in the state folder
 
-A manifest is written once its generation owns the id, and goes with the record. One that is left over, from a crash or
-a takeover, goes with the clean-up once its process is gone.
+The manifest is written when its generation owns the id, and removed with the record. After a crash or a takeover, the
+clean-up removes it once its process is gone.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class LeftOver(Value):
-    """A manifest of no agent, removed; or `error` says why not."""
+    """A manifest without a record. It was removed, unless `error` is set."""
 
     path: str
     error: str | None
@@ -51,8 +51,9 @@ def adopt(
     agent_def_dir: str | None = None,
     takeover: bool = False,
 ) -> AgentRecord:
-    """Publishes a session that lives in tmux now, and writes its manifest; SessionGone when there is no such session,
-    AgentTaken when the id belongs to another."""
+    """Publish a session that runs in tmux, and write its manifest.
+
+    Raise SessionGone if tmux has no such session, AgentTaken if the id belongs to another."""
     tmux = Tmux(socket)
     pane = _active_pane(tmux, session_name)
     path = _manifest_path(settings, agent_id, generation_id)
@@ -87,12 +88,11 @@ def adopt(
         make_private_dir(os.path.dirname(path))
         manifest.write(path)
 
-    return ownership.publish(directory, record, takeover=takeover, once_ours=write)
+    return ownership.publish(directory, record, takeover=takeover, before_put=write)
 
 
 def forget_adopted(settings: Settings, directory: Directory, record: AgentRecord) -> None:
-    """Removes the manifest of a record that was removed, if it is one that was written here and nobody has published
-    that generation again meanwhile."""
+    """Remove the manifest of a removed record, if `adopt` wrote it and the generation was not published again."""
     if record.manifest_path == _manifest_path(settings, record.agent_id, record.generation_id):
         _forget(directory, record.manifest_path, record.agent_id, record.generation_id)
 
@@ -100,14 +100,14 @@ def forget_adopted(settings: Settings, directory: Directory, record: AgentRecord
 def sweep_manifests(
     settings: Settings, directory: Directory, *, grace_sec: float, dry_run: bool = False
 ) -> Iterator[LeftOver]:
-    """Removes, and yields, the manifests written here that are older than the grace period, of no record in the
-    directory, and of a process that is gone: what belongs to another directory lives on as long as its session."""
+    """Remove and yield the manifests of `adopt` that are past the grace period, without a record in the directory, and
+    whose process is gone. A manifest of another directory stays as long as its session runs."""
     folder = _manifests(settings)
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         agent_id, _, generation_id = name.removesuffix(".json").partition(".")
         path = os.path.join(folder, name)
         if not (name.endswith(".json") and is_agent_id(agent_id) and is_agent_id(generation_id)):
-            continue  # not ours
+            continue  # not a manifest of `adopt`
         try:
             old = directory.now_ns() - os.lstat(path).st_mtime_ns > grace_sec * 10**9
             manifest = read_manifest(path) if old else None
@@ -118,7 +118,7 @@ def sweep_manifests(
             if dry_run or _forget(directory, path, agent_id, generation_id):
                 yield LeftOver(path=path, error=None)
         except (ControlRefused, FileNotFoundError):
-            continue  # gone at this moment, or not a manifest
+            continue  # just removed, or not a manifest
         except (BatonError, OSError) as error:
             yield LeftOver(path=path, error=str(error))
 
@@ -132,14 +132,14 @@ def _forget(directory: Directory, path: str, agent_id: str, generation_id: str) 
 
 
 def _is_needed(entry: Entry, generation_id: str) -> bool:
-    """Also where it cannot be told."""
+    """Return whether the record needs its manifest; true if the record cannot be read."""
     if entry.record is None:
         return entry.state in (State.NEWER, State.UNREADABLE)
     return entry.record.generation_id == generation_id
 
 
 def _active_pane(tmux: Tmux, session_name: str) -> Pane:
-    """The pane that a person would type into: the first one may be any."""
+    """Return the active pane, into which a person types."""
     try:
         panes = [pane for pane in tmux.panes() if pane.session_name == session_name]
     except NoServer as error:

@@ -1,4 +1,4 @@
-"""Takes out of the directory what nobody needs any more: with a reason for each, and never what was not observed."""
+"""Remove stale entries from the directory of live agents, each with a reason. Keep what cannot be observed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Action(StrEnum):
 
 
 class Decision(Value):
-    """`failed`: what was to be done could not be done, and the entry is kept for that."""
+    """What to do with an entry. `failed`: the action failed, and the entry was kept."""
 
     entry: Entry
     action: Action
@@ -48,32 +48,36 @@ class Liveness(StrEnum):
 
 
 class Observer:
-    """Looks whether sessions live: asks each tmux server once, and the system about the process that a manifest names.
-    `host` is this machine."""
+    """Find out whether sessions run: ask each tmux server once, and the system about the process in the manifest."""
 
     def __init__(self, host: str) -> None:
         self._host = host
         self._seen: dict[str, frozenset[str] | TmuxUnavailable] = {}
 
-    def anew(self) -> Observer:
-        """One that has seen nothing yet."""
+    def fresh(self) -> Observer:
+        """Return an observer without remembered answers."""
         return Observer(self._host)
 
     def look(self, record: AgentRecord) -> tuple[Liveness, str]:
-        """A session is gone when the tmux server at its full path answers without it, or has ended; and no process that
-        its manifest names lives. A socket that is not there may be out of our sight: then it takes that process."""
+        """Return whether the session runs, and the reason.
+
+        A session is gone if the tmux server at the full path of its socket does not list it, or has ended, and the
+        process in its manifest is not running. If the socket does not exist, the process must be known to be gone."""
         if record.host is not None and record.host != self._host:
             return Liveness.UNKNOWN, f"it is on {record.host}"
         socket = record.socket or TMUX_OWN_SOCKET
         sessions = self._sessions(socket)
         if isinstance(sessions, frozenset) and record.session_name in sessions:
-            return Liveness.ALIVE, f"its tmux session {record.session_name!r} lives"
+            return Liveness.ALIVE, f"its tmux session {record.session_name!r} is running"
         process = _process(record)
         if process in (Liveness.ALIVE, Liveness.UNKNOWN):
-            lives = f"its process lives, though tmux shows no session {record.session_name!r}"
-            return process, lives if process is Liveness.ALIVE else f"{record.manifest_path} is no manifest"
+            lives = f"its process is running, but tmux shows no session {record.session_name!r}"
+            return process, lives if process is Liveness.ALIVE else f"{record.manifest_path} is not a manifest"
         if not socket.startswith("/"):
-            return Liveness.UNKNOWN, f"its tmux session is not at socket {socket!r} here, but may be at another's"
+            return (
+                Liveness.UNKNOWN,
+                f"its tmux session is not at socket {socket!r} here, but may be at another user's",
+            )
         ended = type(sessions) is NoServer or (isinstance(sessions, NoSocket) and process is Liveness.GONE)
         if isinstance(sessions, frozenset) or ended:
             return Liveness.GONE, f"its tmux session {record.session_name!r} is gone"
@@ -89,7 +93,7 @@ class Observer:
 
 
 def _process(record: AgentRecord) -> Liveness | None:
-    """What the session's manifest leads to; None when there is no manifest of it that names a process."""
+    """Return whether the process in the session's manifest runs; None if no manifest of this session names one."""
     if not os.path.isabs(record.manifest_path):
         return None
     try:
@@ -112,15 +116,14 @@ def cleanup(
     grace_sec: float = DEFAULT_GRACE_SEC,
     dry_run: bool = False,
 ) -> Iterator[Decision | LeftOver]:
-    """One decision for each entry, then each manifest that is left over without one. What fails is told, and the others
-    have their turn."""
+    """Yield a decision for each entry, then each manifest without an entry. A failure does not stop the rest."""
     observer = Observer(settings.host) if tmux_check else None
     for decision in cleanup_entries(directory, observer=observer, grace_sec=grace_sec, dry_run=dry_run):
         if decision.action is Action.REMOVE and decision.entry.record is not None and not dry_run:
             try:
                 forget_adopted(settings, directory, decision.entry.record)
             except (BatonError, OSError):
-                pass  # it is left over then, and told as that
+                pass  # sweep_manifests reports the manifest
         yield decision
     yield from sweep_manifests(settings, directory, grace_sec=grace_sec, dry_run=dry_run)
 
@@ -128,12 +131,12 @@ def cleanup(
 def cleanup_entries(
     directory: Directory, *, observer: Observer | None, grace_sec: float = DEFAULT_GRACE_SEC, dry_run: bool = False
 ) -> Iterator[Decision]:
-    """One decision for each entry, carried out unless `dry_run`. Without an observer the lease alone decides."""
+    """Yield a decision for each entry; carry it out unless `dry_run`. Without an observer the lease alone decides."""
     if not 0 <= grace_sec < float("inf"):
         raise InvalidValue("grace_sec", "must be a number of seconds, 0 or more")
     grace_ns = int(grace_sec * 10**9)
     for entry in directory.all():
-        intent = "judge"
+        intent = "decide about"
         try:
             decision = decide(entry, directory.now_ns(), grace_ns, observer)
             if decision.action is not Action.KEEP and not dry_run:
@@ -147,8 +150,8 @@ def cleanup_entries(
 
 def _carry_out(directory: Directory, decision: Decision, grace_ns: int, observer: Observer | None) -> Decision:
     with directory.locked(decision.entry.agent_id) as slot:
-        # Somebody may have published meanwhile: what counts is what is there now, in the directory and in tmux.
-        decision = decide(slot.entry, directory.now_ns(), grace_ns, observer and observer.anew())
+        # Another process may have published since: decide again by the present entry and the present sessions.
+        decision = decide(slot.entry, directory.now_ns(), grace_ns, observer and observer.fresh())
         if decision.action is Action.REMOVE:
             slot.remove()
         elif decision.action is Action.QUARANTINE:
@@ -168,20 +171,20 @@ def _decide(entry: Entry, now_ns: int, grace_ns: int, observer: Observer | None)
     if entry.state is State.FRESH:
         return _decide_fresh(entry, record, now_ns, grace_ns, observer)
     if now_ns - record.expires_ns() <= grace_ns:
-        return Action.KEEP, f"its lease ran out less than {_seconds(grace_ns)} ago"
-    expired = f"its lease ran out at {in_seconds(record.lease_expires_at)}"
+        return Action.KEEP, f"its lease expired less than {_seconds(grace_ns)} ago"
+    expired = f"its lease expired at {in_seconds(record.lease_expires_at)}"
     if observer is None:
         return Action.REMOVE, expired
     liveness, seen = observer.look(record)
     if liveness is Liveness.GONE:
         return Action.REMOVE, f"{expired}, {seen}"
-    hint = "refresh it" if liveness is Liveness.ALIVE else "--no-tmux-check removes it all the same"
+    hint = "refresh it" if liveness is Liveness.ALIVE else "--no-tmux-check removes it anyway"
     return Action.KEEP, f"{expired}, but {seen}; {hint}"
 
 
 def _decide_unfit(entry: Entry, now_ns: int, grace_ns: int) -> tuple[Action, str]:
     if entry.absent:
-        return Action.KEEP, "it is gone already"
+        return Action.KEEP, "it is already gone"
     if entry.state in (State.NEWER, State.UNREADABLE):
         return Action.KEEP, f"its record {entry.why}; it is kept, however old"
     if now_ns - entry.touched_ns <= grace_ns:
@@ -194,7 +197,7 @@ def _decide_unfit(entry: Entry, now_ns: int, grace_ns: int) -> tuple[Action, str
 def _decide_fresh(
     entry: Entry, record: AgentRecord, now_ns: int, grace_ns: int, observer: Observer | None
 ) -> tuple[Action, str]:
-    """A lease that still runs keeps a name from others; a session that is certainly gone needs it no more."""
+    """Decide about an entry whose lease is valid: keep it, unless its session is certainly gone."""
     if observer is None or now_ns - entry.touched_ns <= grace_ns:
         return Action.KEEP, f"fresh until {in_seconds(record.lease_expires_at)}"
     liveness, seen = observer.look(record)

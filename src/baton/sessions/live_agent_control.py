@@ -1,5 +1,6 @@
-"""The second stage: whether it is safe to touch the session that a fresh record points at. Each way in which it is not
-has an error of its own: a record that leads to the wrong session must never quietly lead to some other."""
+"""Check that the session of a fresh record is the one that the record means, before it is controlled.
+
+Each failed check has its own error. A record never leads to another session."""
 
 from __future__ import annotations
 
@@ -23,12 +24,12 @@ if TYPE_CHECKING:
     from baton.live_agents.record import AgentRecord
     from baton.sessions.manifest import Manifest
 
-# Where a record names no socket, the one that tmux itself uses.
+# The socket of a record that names none: the default of tmux.
 TMUX_OWN_SOCKET = "default"
 
 
 class Target(Value):
-    """A session that may be controlled: everything that was checked agrees."""
+    """A session that passed all checks and may be controlled."""
 
     record: AgentRecord
     manifest: Manifest
@@ -39,7 +40,7 @@ class Target(Value):
 def control_target(
     record: AgentRecord, *, host: str, needs_agent_def_dir: bool = False, agent_def_dir: str | None = None
 ) -> Target:
-    """What the record points at, checked; a ControlRefused otherwise. `agent_def_dir` wins over the record's own."""
+    """Return the session of the record, or raise a ControlRefused. `agent_def_dir` overrides the record's."""
     name = record.agent_name
     if record.host is not None and record.host != host:  # guard: session-host
         raise RemoteAgent(name, record.host)
@@ -47,7 +48,7 @@ def control_target(
         raise ManifestPathRelative(f"{name}: manifest path {record.manifest_path!r} is not absolute")
     manifest = read_manifest(record.manifest_path)
     if manifest.backend != "tmux":
-        raise NotInTmux(f"{name} runs by {manifest.backend!r}, not in tmux; it cannot be controlled by its name")
+        raise NotInTmux(f"{name} runs by {manifest.backend!r}, not in tmux; baton cannot control it")
     for what in ("agent_name", "agent_id", "generation_id"):
         theirs, ours = getattr(manifest, what), getattr(record, what)
         if theirs != ours:  # guard: manifest-identity
@@ -79,7 +80,7 @@ def _check_session(name: str, manifest: Manifest, tmux: Tmux) -> None:
         raise SessionGone(f"{name}: tmux still shows session {manifest.session_name!r}, but its pane is dead")
     if not meant or manifest.process_lives() is False:
         raise SessionMismatch(
-            f"{name}: tmux session {manifest.session_name!r} is another by now: process {manifest.pane_pid} is gone"
+            f"{name}: tmux session {manifest.session_name!r} is another one now: process {manifest.pane_pid} is gone"
         )
 
 
@@ -95,5 +96,5 @@ def _agent_def_dir(record: AgentRecord, override: str | None, *, needed: bool) -
     if not os.path.isabs(path):
         raise AgentDefDirUnusable(f"{hint} {path!r} is not absolute")
     if not os.path.isdir(path):
-        raise AgentDefDirUnusable(f"{hint} {path!r} is no folder (any more); give --agent-def-dir")
+        raise AgentDefDirUnusable(f"{hint} {path!r} is not a folder; give --agent-def-dir")
     return path
