@@ -141,7 +141,7 @@ def test_a_session_on_another_machine_is_refused_with_its_name(agent):
 
 
 @pytest.mark.parametrize(
-    ("path", "why"), [(None, "names no agent_def_dir"), ("agents", "not absolute"), ("/gone/x", "no folder")]
+    ("path", "why"), [(None, "names no agent_def_dir"), ("agents", "not absolute"), ("/gone/x", "not a folder")]
 )
 def test_an_agent_def_dir_is_required_but_missing_relative_or_stale(agent, path, why):
     with pytest.raises(AgentDefDirUnusable, match=why):
@@ -199,7 +199,7 @@ def test_an_idle_agent_whose_lease_ran_out_is_kept_while_its_session_lives(direc
     gone = publish(directory, "cpu", "cpu", tmux.socket)
     decided = decisions(directory)
     assert decided[alive][0] is Action.KEEP
-    assert "lives; refresh it" in decided[alive][1]
+    assert "is running; refresh it" in decided[alive][1]
     assert decided[gone][0] is Action.REMOVE
     assert [entry.agent_id for entry in directory.all()] == [alive]
 

@@ -52,7 +52,7 @@ def test_a_taken_name_says_who_has_it_and_a_takeover_wins(baton, tmux):
     assert "." not in refusal.partition(" since ")[2].partition(";")[0], "people count in seconds"
     second = publish(baton, tmux, "gpu", "two", "--takeover")
     loser = ("gpu", "--generation", first["generation_id"])
-    assert "stand down" in baton.refused("agent", "refresh", *loser)
+    assert "stop using the name" in baton.refused("agent", "refresh", *loser)
     assert "nothing was removed" in baton.refused("agent", "remove", *loser)
     assert baton("agent", "resolve", "gpu", "--json").json == second
 
