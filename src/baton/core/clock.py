@@ -1,7 +1,7 @@
-"""What time it is, and how it is written down.
+"""Read clocks, and convert times between nanoseconds and text.
 
-Instants are integer nanoseconds since 1970 in code and RFC 3339 text in UTC in records: jobs registered in
-one burst keep their order, which microseconds would not give them.
+Code holds times as integer nanoseconds since 1970, records as RFC 3339 text in UTC. Nanoseconds keep the order of jobs
+that are registered in one burst; microseconds would not.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _TEXT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d
 
 
 def parse_time(text: str) -> int:
-    """Nanoseconds since 1970. Raises ValueError for anything without a zone or out of range."""
+    """Return nanoseconds since 1970. Raise ValueError for a time without a zone or out of range."""
     match = _TEXT.fullmatch(text)
     if match is None:
         raise ValueError("is not a time with a zone, such as 2026-06-19T09:30:00Z")
@@ -42,7 +42,7 @@ def parse_time(text: str) -> int:
 
 
 def format_time(ns: int) -> str:
-    """UTC with `Z`, and as many digits (0, 3, 6 or 9) as the instant needs."""
+    """Return the time in UTC with `Z` and as many digits (0, 3, 6 or 9) as it needs."""
     seconds, fraction = divmod(ns, SECOND_NS)
     text = (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
     if fraction:
@@ -54,8 +54,8 @@ def format_time(ns: int) -> str:
 
 
 class SystemClock:
-    """The machine's clocks. The monotonic one does not move when somebody sets the date, and stands still
-    while the machine sleeps, so a lease neither ends early nor lives for ever."""
+    """The machine's clocks. The monotonic one ignores changes of the date and stops while the machine sleeps, so that a
+    lease neither ends early nor lasts for ever."""
 
     def wall_ns(self) -> int:
         return time.time_ns()
@@ -64,7 +64,7 @@ class SystemClock:
         return time.monotonic_ns()
 
     def boot_id(self) -> str | None:
-        """Names this boot: monotonic times of another boot mean nothing. None where the system has none."""
+        """Return the id of this boot, for which monotonic times are valid; None if the system has none."""
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
                 return file.read().strip()
@@ -73,15 +73,15 @@ class SystemClock:
 
 
 def lease_mark(clock: Clock, lease_ns: int) -> str | None:
-    """When a lease taken now ends, on this machine's monotonic clock; None where it has no boot id."""
+    """Return when a lease that begins now ends, on the monotonic clock; None if there is no boot id."""
     boot = clock.boot_id()
     return f"{boot}/{clock.monotonic_ns() + lease_ns}" if boot else None
 
 
 def lease_expired(clock: Clock, mark: str | None, expires_at: str) -> bool:
-    """Whether a lease has run out: by the monotonic mark, or by the date where there is no mark."""
+    """Return whether a lease has expired: by the monotonic mark, or by the date if there is none."""
     if mark is None:
         return clock.wall_ns() > parse_time(expires_at)
     boot, _, until = mark.partition("/")
-    # Another boot: whoever held the lease on this machine died with it.
+    # Another boot: the holder died with the machine.
     return boot != clock.boot_id() or clock.monotonic_ns() > int(until)

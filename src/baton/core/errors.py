@@ -1,21 +1,21 @@
-"""Everything that can go wrong, as one tree. Each class carries its exit code.
+"""Define every error of baton, as one tree. Each class carries its exit code.
 
 BatonError                     1   refused or failed
-├── UsageError                64   the command line itself is wrong
-├── InvalidValue               1   a value that does not fit, by field
-│   └── InvalidRecord          1   ... inside a stored job record
+├── UsageError                64   the command line is wrong
+├── InvalidValue               1   a value is not valid; names the field
+│   └── InvalidRecord          1   ... in a stored job record
 ├── JobNotFound                1
-├── IllegalTransition          1   from one status to another that may not follow
-├── EventRefused               1   an event the job's story has no room for
-├── StaleAttempt               1   a write by a holder that is no longer the holder
-├── Rejected                   1   bytes that are not an event of ours
-├── NothingPending             3   `pick` found no job of that label
-├── NotVerified                1   `completed` without what the job must leave behind
-├── BrokerUnavailable          1   no broker, or none that lets us in; the event is safe in the registry
-├── AgentNotFound              1   a name leads to no live agent now
-├── AgentTaken                 1   another live session owns that name
-├── OwnershipLost              1   a session that no longer owns its name
-├── ControlRefused             1   a live agent's record leads somewhere that is not safe to touch
+├── IllegalTransition          1   a status that may not follow the present one
+├── EventRefused               1   an event that is not allowed in the job's present status
+├── StaleAttempt               1   a write of a holder that has lost the job
+├── Rejected                   1   bytes that are not a valid event
+├── NothingPending             3   `pick` found no pending job in the queue
+├── NotVerified                1   `completed` without the expected results
+├── BrokerUnavailable          1   no broker, or the login failed; the event is safe in the registry
+├── AgentNotFound              1   no live agent has that name
+├── AgentTaken                 1   another session owns that name
+├── OwnershipLost              1   the session no longer owns its name
+├── ControlRefused             1   the session of a live agent failed a check
 │   ├── RemoteAgent            1   ... on another machine
 │   ├── ManifestPathRelative   1
 │   ├── ManifestGone           1
@@ -26,24 +26,24 @@ BatonError                     1   refused or failed
 │   ├── SessionGone            1   ... tmux has no such session
 │   └── AgentDefDirUnusable    1
 ├── SessionNotFound            1   no session of that name in the inventory
-├── NameInUse                  1   a session of that name is there already
-├── RunnerDied                 1   what was to run an agent in its pane ended before it could
-├── AgentUnusable              1   an agent's program is missing, or cannot do what was asked
-├── TmuxUnavailable            1   no tmux, too old, or its server does not answer
-├── MissingExtra               1   an optional package is needed and not installed
+├── NameInUse                  1   a session of that name exists
+├── RunnerDied                 1   the runner ended before the agent started
+├── AgentUnusable              1   the agent's program is missing, or cannot do this
+├── TmuxUnavailable            1   tmux is missing, too old, or does not answer
+├── MissingExtra               1   an optional package is not installed
 ├── AuditDamaged               1   the audit log does not verify
-├── MigrationFailed            1   nothing was set aside, the old registry is still in use
-└── RegistryUnavailable        1   the store cannot be used now
-    ├── RegistryBusy           1   somebody else holds its lock
+├── MigrationFailed            1   the old registry is still in use, unchanged
+└── RegistryUnavailable        1   the registry cannot be used now
+    ├── RegistryBusy           1   another process holds its lock
     ├── NewerSchema            1   written by a newer baton
-    └── NetworkFileSystem      1   a store that needs a local disk lies on a share
+    └── NetworkFileSystem      1   the store needs a local disk
 """
 
 from __future__ import annotations
 
 
 class BatonError(Exception):
-    """What went wrong, why, and what to do next, in one line."""
+    """An error whose message says, in one line, what failed, why, and what to do next."""
 
     exit_code = 1
 
@@ -60,7 +60,7 @@ class InvalidValue(BatonError):
 
 
 class InvalidRecord(InvalidValue):
-    """A stored record that does not fit; `job_id` is the name it is stored under."""
+    """A stored record that is not valid; `job_id` is the name under which it is stored."""
 
     def __init__(self, job_id: str, field: str, why: str) -> None:
         super().__init__(field, why)
@@ -70,7 +70,7 @@ class InvalidRecord(InvalidValue):
 
 class JobNotFound(BatonError):
     def __init__(self, job_id: str, where: str) -> None:
-        super().__init__(f"no job {job_id} in {where}; `baton list` shows what is there")
+        super().__init__(f"no job {job_id} in {where}; `baton list` shows all jobs")
         self.job_id = job_id
 
 
@@ -101,7 +101,7 @@ class StaleAttempt(BatonError):
 
 
 class Rejected(BatonError):
-    """Why a payload is not an event of ours. `reason` is one word, for counting."""
+    """The reason why a payload is not a valid event. `reason` is one word, for counting."""
 
     def __init__(self, reason: str, words: str) -> None:
         super().__init__(words)
@@ -116,7 +116,7 @@ class NothingPending(BatonError):
 
 
 class NotVerified(BatonError):
-    """`why` is what is missing, without what to do about it."""
+    """The expected results are missing. `why` says which, without advice."""
 
     def __init__(self, message: str, why: str = "") -> None:
         super().__init__(message)
@@ -124,7 +124,7 @@ class NotVerified(BatonError):
 
 
 class BrokerUnavailable(BatonError):
-    """`transient`: trying again in a moment may help. A wrong password stays wrong."""
+    """No broker. `transient`: a retry may succeed. A wrong password is not transient."""
 
     def __init__(self, message: str, *, transient: bool = True) -> None:
         super().__init__(message)
@@ -136,7 +136,7 @@ class AgentNotFound(BatonError):
 
 
 class AgentTaken(BatonError):
-    """`owner` is the record of the session that has the name, where it can be read."""
+    """`owner` is the record of the session that owns the name, if it can be read."""
 
     def __init__(self, message: str, owner: object = None) -> None:
         super().__init__(message)
@@ -191,7 +191,7 @@ class AgentDefDirUnusable(ControlRefused):
 
 class SessionNotFound(BatonError):
     def __init__(self, name: str) -> None:
-        super().__init__(f"there is no session {name!r}; `baton session list --all` shows what there is")
+        super().__init__(f"there is no session {name!r}; `baton session list --all` shows all sessions")
 
 
 class NameInUse(BatonError):
@@ -241,6 +241,6 @@ class NewerSchema(RegistryUnavailable):
 class NetworkFileSystem(RegistryUnavailable):
     def __init__(self, path: str, kind: str) -> None:
         super().__init__(
-            f"{path} is on a network file system ({kind}), where locks cannot be trusted; use a local folder "
-            "or PostgreSQL (--registry postgresql://...), or insist with --allow-network-fs"
+            f"{path} is on a network file system ({kind}), where locks are not reliable; use a local folder "
+            "or PostgreSQL (--registry postgresql://...), or accept the risk with --allow-network-fs"
         )
