@@ -88,7 +88,7 @@ def test_a_job_may_be_named_as_argument_or_option(baton):
     job = baton("register", "x").text
     assert baton("status", job).out == baton("status", "--job", job).out == baton("status", BATON_JOB_ID=job).out
     assert "two different jobs" in baton.refused("status", job, "--job", "deadbeef", code=64)
-    assert "which job" in baton.refused("status", code=64)
+    assert "no job is named" in baton.refused("status", code=64)
 
 
 class TestRegister:
@@ -224,14 +224,15 @@ class TestLeases:
         job = baton("register", "x", "--max-attempts", "2").text
         baton("pick", "--lease", "0.5")
         assert baton("renew", job, "--attempt", "1", "--lease", "60").text.endswith("Z")
-        assert baton("registry", "rescue").out == ""
+        assert baton("monitor", "--once").out == ""
         baton("renew", job, "--attempt", "1", "--lease", "0.01")
         time.sleep(0.02)
-        assert f"{job}  requeued" in baton("registry", "rescue").out
+        assert f"job {job}: the lease of " in baton("monitor", "--once").out
+        assert baton("status", job).text == "pending"
         assert "stale attempt" in baton.refused("renew", job, "--attempt", "1", "--lease", "60")
         baton("pick", "--lease", "0.01")
         time.sleep(0.02)
-        assert f"{job}  ended as error" in baton("registry", "rescue").out
+        assert f"job {job}: the lease of " in baton("monitor", "--once").out
         assert baton("status", job).text == "error"
         assert "lease expired" in baton("logs", job).out
 
@@ -282,7 +283,7 @@ class TestOutputThatCannotBeWritten:
         for line in ("$B pick > /dev/full", "$B pick --json > /dev/full"):
             result = self.run(default, line)
             assert result.returncode == 1
-            assert f"job {job} is handed back" in result.stderr
+            assert f"job {job} is requeued" in result.stderr
             assert default("status", job).text == "pending"
         assert default("pick").text == job
 
@@ -510,7 +511,7 @@ def test_options_may_stand_in_front_of_the_verb(default, tmp_path):
 
 
 def test_json_may_be_asked_for_in_front_of_the_action(default):
-    for verb, action in (("registry", "stats"), ("session", "list"), ("skills", "list"), ("agent", "list")):
+    for verb, action in (("registry", "stats"), ("session", "list"), ("config", "show"), ("agent", "list")):
         assert default(verb, "--json", action).json == default(verb, action, "--json").json
 
 

@@ -7,8 +7,7 @@ import time
 
 import pytest
 
-from baton.cli.submit import run as submit
-from baton.cli.wait import run as wait
+from baton.cli.main import run_verb
 from baton.config import Settings
 from baton.core.errors import InvalidValue
 from baton.core.event import EventName
@@ -59,7 +58,7 @@ def test_wait_tells_how_a_job_ended_that_was_pruned_meanwhile(jobs, monkeypatch,
     end(jobs, good)
     end(jobs, bad, EventName.ERROR)
     before(monkeypatch, Subscription, "connect", lambda: prune(jobs))
-    assert wait("wait", [good, bad, "--json"]) == 1
+    assert run_verb("wait", [good, bad, "--json"]) == 1
     assert json.loads(capsys.readouterr().out) == {good: "completed", bad: "error"}
 
 
@@ -68,7 +67,7 @@ def test_wait_says_of_a_job_that_is_gone_that_nobody_knows(jobs, monkeypatch, ca
     end(jobs, job)
     before(monkeypatch, Subscription, "connect", lambda: prune(jobs))
     monkeypatch.setattr("baton.history.log.read_logged_status", lambda *_: None)
-    assert wait("wait", [job]) == 1
+    assert run_verb("wait", [job]) == 1
     assert capsys.readouterr().out == f"{job}\tgone\n"
 
 
@@ -99,7 +98,7 @@ def test_what_has_to_be_a_list_is_one(settings, name, value):
 def test_the_words_kept_with_a_job_are_kept_with_the_next_try(settings, jobs, monkeypatch, capsys):
     job = jobs.register_job("x", agent="shell", agent_session="q", labels=["nightly", "gpu"])
     end(jobs, job.job_id, EventName.ERROR)
-    assert submit("retry", [job.job_id, "--detach"]) == 0
+    assert run_verb("retry", [job.job_id, "--detach"]) == 0
     again = capsys.readouterr().out.strip()
     assert again != job.job_id
     assert jobs.get_job(again).labels == ("nightly", "gpu")

@@ -55,9 +55,9 @@ def noted():
 
 def test_work_that_does_not_hold_is_an_error_that_says_what_is_missing_and_no_more(session, jobs, capsys):
     for _ in range(3):
-        assert run("hook", ["claude-code", STOP]) == 0
+        assert run(["claude-code", STOP]) == 0
         assert "out.txt is missing" in capsys.readouterr().out
-    assert run("hook", ["claude-code", STOP]) == 0
+    assert run(["claude-code", STOP]) == 0
     job = jobs.get_job(session.job_id)
     assert (job.status, job.detail) == ("error", "not completed: out.txt is missing")
 
@@ -74,18 +74,18 @@ def test_whatever_goes_wrong_is_noted(session, monkeypatch, capsys, error, words
         raise error
 
     monkeypatch.setattr(hook_module, "_tell", fail)
-    assert run("hook", ["claude-code", STOP]) == 0
+    assert run(["claude-code", STOP]) == 0
     assert capsys.readouterr().out == ""
     assert noted() == [words]
 
 
 def test_settings_and_messages_that_cannot_be_read_are_noted(session, monkeypatch):
-    assert run("hook", ["claude-code", "{"]) == 0
+    assert run(["claude-code", "{"]) == 0
     monkeypatch.setattr("sys.stdin", None)
-    assert run("hook", ["claude-code"]) == 0
+    assert run(["claude-code"]) == 0
     monkeypatch.setattr("sys.stdin", io.StringIO(STOP))
     monkeypatch.setenv("BATON_LEASE_SEC", "0")
-    assert run("hook", ["claude-code"]) == 0
+    assert run(["claude-code"]) == 0
     assert [line.partition(":")[0] for line in noted()] == [
         "JSONDecodeError",
         "AttributeError",
@@ -96,5 +96,5 @@ def test_settings_and_messages_that_cannot_be_read_are_noted(session, monkeypatc
 def test_an_agent_that_is_not_ours_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BATON_SESSION_DIR", raising=False)
-    assert run("hook", ["claude-code", "{"]) == 0
+    assert run(["claude-code", "{"]) == 0
     assert list(tmp_path.iterdir()) == []

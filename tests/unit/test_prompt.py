@@ -7,9 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from baton.cli.jobs import run as jobs
-from baton.cli.session import run as session
-from baton.cli.submit import run as submit
+from baton.cli.main import run_verb
 from baton.core.errors import InvalidValue
 from support.brokers import free_port
 
@@ -24,7 +22,7 @@ def _here(tmp_path, monkeypatch):
 
 
 def prompt_of(job_id, capsys):
-    jobs("status", [job_id, "--json"])
+    run_verb("status", [job_id, "--json"])
     return capsys.readouterr().out
 
 
@@ -39,30 +37,30 @@ def prompt_of(job_id, capsys):
 )
 def test_a_dash_is_standard_input(verb, arguments, monkeypatch, capsys):
     monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=io.BytesIO(b"what to do")))
-    (submit if verb == "submit" else jobs)(verb, arguments)
+    run_verb(verb, arguments)
     assert '"prompt": "what to do"' in prompt_of(capsys.readouterr().out.strip(), capsys)
 
 
 @pytest.mark.parametrize(
-    ("run", "verb", "arguments"),
+    ("verb", "arguments"),
     [
-        (jobs, "register", ["-"]),
-        (submit, "submit", ["-", *SUBMIT]),
-        (submit, "submit", ["--prompt-file", "-", *SUBMIT]),
-        (submit, "submit", ["--batch", "-", *SUBMIT]),
-        (session, "session", ["create", "gpu", "--agent", "shell", "--prompt", "-"]),
+        ("register", ["-"]),
+        ("submit", ["-", *SUBMIT]),
+        ("submit", ["--prompt-file", "-", *SUBMIT]),
+        ("submit", ["--batch", "-", *SUBMIT]),
+        ("session", ["create", "gpu", "--agent", "shell", "--prompt", "-"]),
     ],
 )
-def test_a_standard_input_that_is_closed_is_said_to_be_that(run, verb, arguments, monkeypatch):
+def test_a_standard_input_that_is_closed_is_said_to_be_that(verb, arguments, monkeypatch):
     monkeypatch.setattr("sys.stdin", None)
     with pytest.raises(InvalidValue, match="standard input is closed"):
-        run(verb, arguments)
+        run_verb(verb, arguments)
 
 
-@pytest.mark.parametrize(("run", "verb", "more"), [(jobs, "register", ()), (submit, "submit", SUBMIT)])
-def test_a_file_that_holds_no_text_or_is_not_there_is_refused(run, verb, more, tmp_path):
+@pytest.mark.parametrize(("verb", "more"), [("register", ()), ("submit", SUBMIT)])
+def test_a_file_that_holds_no_text_or_is_not_there_is_refused(verb, more, tmp_path):
     (tmp_path / "binary").write_bytes(b"\xff\xfe")
     with pytest.raises(InvalidValue, match="prompt is not valid UTF-8"):
-        run(verb, ["--prompt-file", "binary", *more])
+        run_verb(verb, ["--prompt-file", "binary", *more])
     with pytest.raises(InvalidValue, match="prompt cannot be read from gone: No such file"):
-        run(verb, ["--prompt-file", "gone", *more])
+        run_verb(verb, ["--prompt-file", "gone", *more])

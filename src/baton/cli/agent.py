@@ -6,10 +6,11 @@ from __future__ import annotations
 import argparse
 import os
 
-from baton.cli import live_agents
-from baton.cli.main import action_parser
-from baton.cli.output import json_text, on_terminal, one_line, parse_duration, say
-from baton.config import Settings
+from baton.cli import agent_lookup
+from baton.cli import options as opt
+from baton.cli.options import parse_duration
+from baton.cli.output import json_text, on_terminal, one_line, say
+from baton.cli.parser import Verb
 from baton.core.errors import ControlRefused, InvalidValue, OwnershipLost
 from baton.live_agents import open_directory, ownership
 from baton.live_agents.names import Names, check_generation_id, derived_id
@@ -17,51 +18,28 @@ from baton.live_agents.record import in_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import Final
+    from collections.abc import Callable
 
-    from baton.cli.main import VerbAction
+    from baton.config import Settings
     from baton.live_agents.contract import Directory
     from baton.live_agents.record import AgentRecord
     from baton.sessions.adopt import LeftOver
 
-
-def run(verb: str, arguments: Sequence[str]) -> int:
-    description = "The directory of live agents: a name leads to its session."
-    options = action_parser(verb, description, _ACTIONS, _directory).parse_args(arguments)
-    settings = Settings(vars(options))
-    directory = open_directory(settings)
-    try:
-        _, _, act = _ACTIONS[options.action]
-        return act(options, settings, directory)
-    finally:
-        directory.close()
+    Action = Callable[[argparse.Namespace, Settings, Directory], int]
 
 
-def _directory(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--directory",
-        metavar="URL",
-        default=argparse.SUPPRESS,
-        help="file:/FOLDER or postgresql://... (default: your own)",
-    )
+def _with_directory(action: Action) -> Callable[[argparse.Namespace, Settings], int]:
+    def run(options: argparse.Namespace, settings: Settings) -> int:
+        directory = open_directory(settings)
+        try:
+            return action(options, settings, directory)
+        finally:
+            directory.close()
+
+    return run
 
 
 # -- publish, refresh, remove ------------------------------------------------------------------------------
-
-
-def _publish_options(action: argparse.ArgumentParser) -> None:
-    action.add_argument("name", metavar="NAME", help="the name, with or without its prefix")
-    action.add_argument("--session", metavar="S", help="the tmux session (default: called as the agent)")
-    action.add_argument("--tmux-socket", metavar="L", help="its tmux server: a name or a path (default: baton)")
-    action.add_argument("--manifest", metavar="FILE", help="publish the session that this manifest describes")
-    action.add_argument("--tool", metavar="A", help="which agent runs there (default: the agent setting)")
-    action.add_argument("--agent-id", metavar="ID", help="its id (default: derived from the name)")
-    action.add_argument("--generation", metavar="G", help="which live session it is (default: a new one)")
-    action.add_argument("--agent-def-dir", metavar="DIR", help="where the agent is defined, if anywhere")
-    action.add_argument("--takeover", action="store_true", help="take the name from a session that still owns it")
-    action.add_argument("--no-tmux-check", action="store_true", help="believe the manifest without asking tmux")
-    _lease(action)
 
 
 def _publish(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
@@ -72,7 +50,7 @@ def _publish(options: argparse.Namespace, settings: Settings, directory: Directo
     else:
         record = _described_record(options, settings, directory)
         stored = ownership.publish(directory, record, takeover=options.takeover)
-    live_agents.tell(options, stored, f"{stored.agent_name} is published until {in_seconds(stored.lease_expires_at)}")
+    agent_lookup.tell(options, stored, f"{stored.agent_name} is published until {in_seconds(stored.lease_expires_at)}")
     return 0
 
 
@@ -137,22 +115,11 @@ def _described_record(options: argparse.Namespace, settings: Settings, directory
     return record
 
 
-def _refresh_options(action: argparse.ArgumentParser) -> None:
-    live_agents.name_or_id(action)
-    _generation(action)
-    _lease(action)
-
-
 def _refresh(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
     agent_id = _owned_id(options, settings, directory)
     record = ownership.refresh(directory, agent_id, options.generation, lease_ns=_lease_ns(options))
-    live_agents.tell(options, record, f"{record.agent_name} is published until {in_seconds(record.lease_expires_at)}")
+    agent_lookup.tell(options, record, f"{record.agent_name} is published until {in_seconds(record.lease_expires_at)}")
     return 0
-
-
-def _remove_options(action: argparse.ArgumentParser) -> None:
-    live_agents.name_or_id(action)
-    _generation(action)
 
 
 def _remove(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
@@ -163,14 +130,14 @@ def _remove(options: argparse.Namespace, settings: Settings, directory: Director
     if record is None:
         raise OwnershipLost(f"nothing is published for {agent_id}")
     forget_adopted(settings, directory, record)
-    live_agents.tell(options, record, f"{record.agent_name} is free")
+    agent_lookup.tell(options, record, f"{record.agent_name} is free")
     return 0
 
 
 def _owned_id(options: argparse.Namespace, settings: Settings, directory: Directory) -> str:
     """The id under which that generation published, also when its lease has run out; for what was never published,
     the id it would have."""
-    found = live_agents.find(options, settings, directory)
+    found = agent_lookup.find(options, settings, directory)
     for entry in found.entries:
         if entry.record is not None and entry.record.generation_id == options.generation:
             return entry.agent_id
@@ -182,16 +149,6 @@ def _owned_id(options: argparse.Namespace, settings: Settings, directory: Direct
     raise AssertionError("unreachable")
 
 
-def _generation(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--generation", metavar="G", required=True, help="the generation you published with")
-
-
-def _lease(action: argparse.ArgumentParser) -> None:
-    action.add_argument(
-        "--lease", default="24h", metavar="AGE", help="how long it is yours: 90s, 15m, 24h (default), 7d"
-    )
-
-
 def _lease_ns(options: argparse.Namespace) -> int:
     try:
         return ownership.check_lease(parse_duration("--lease", options.lease))
@@ -200,16 +157,6 @@ def _lease_ns(options: argparse.Namespace) -> int:
 
 
 # -- cleanup -------------------------------------------------------------------------------------------------
-
-
-def _cleanup_options(action: argparse.ArgumentParser) -> None:
-    action.add_argument(
-        "--grace-seconds", default="300", metavar="S", help="spare what is younger: 300 (default), 90s, 15m"
-    )
-    # An option of its own: how two names of one are shown depends on the Python.
-    action.add_argument("--grace", dest="grace_seconds", default=argparse.SUPPRESS, metavar="S", help="the same")
-    action.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    action.add_argument("--no-tmux-check", action="store_true", help="go by the lease alone, do not ask tmux")
 
 
 def _cleanup(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
@@ -259,17 +206,84 @@ def _grace_sec(text: str) -> float:
     return seconds
 
 
-_ACTIONS: Final[dict[str, VerbAction]] = {
-    "publish": ("give a name to a tmux session, for as long as its lease lasts", _publish_options, _publish),
-    "refresh": ("prolong the lease of a name you own", _refresh_options, _refresh),
-    "resolve": ("find the session that owns a name now", live_agents.resolve_options, live_agents.resolve_name),
-    "list": ("show all names, who owns them, and for how long", None, live_agents.list_names),
-    "show": (
-        "print everything about one agent, and whether it can be controlled from here",
-        live_agents.show_options,
-        live_agents.show,
+_AGENT = (opt.AGENT_NAME, opt.BY_ID)
+_GENERATION = opt.GENERATION.but(required=True, help="refuse unless this generation owns the name")
+_DEFINITION = (
+    opt.AGENT_DEF_DIR.but(help="use this definition folder (default: the one in the record)"),
+    opt.NEED_AGENT_DEF_DIR,
+)
+VERBS = (
+    Verb(
+        "agent",
+        (opt.DIRECTORY, opt.JSON),
+        actions=(
+            Verb(
+                "publish",
+                (
+                    opt.NAME.but(help="publish this name, with or without its prefix"),
+                    opt.SESSION.but(metavar="S", help="publish this tmux session (default: the one named NAME)"),
+                    opt.TMUX_SOCKET,
+                    opt.MANIFEST,
+                    opt.TOOL,
+                    opt.AGENT_ID,
+                    opt.GENERATION,
+                    opt.AGENT_DEF_DIR,
+                    opt.TAKEOVER,
+                    opt.NO_TMUX_CHECK,
+                    opt.NAME_LEASE,
+                ),
+                _with_directory(_publish),
+                "give a name to a tmux session until its lease expires",
+            ),
+            Verb(
+                "refresh",
+                (*_AGENT, _GENERATION, opt.NAME_LEASE),
+                _with_directory(_refresh),
+                "extend the lease of a name that you own",
+            ),
+            Verb(
+                "resolve",
+                (*_AGENT, opt.EXPLAIN, opt.CONTROL, *_DEFINITION),
+                _with_directory(agent_lookup.resolve_name),
+                "find the session that owns a name now",
+            ),
+            Verb("list", (), _with_directory(agent_lookup.list_names), "show all names, their owners and their leases"),
+            Verb(
+                "show",
+                (*_AGENT, *_DEFINITION),
+                _with_directory(agent_lookup.show),
+                "print everything about one agent, and whether it can be controlled from this host",
+            ),
+            Verb("remove", (*_AGENT, _GENERATION), _with_directory(_remove), "remove a name that you own"),
+            Verb(
+                "cleanup",
+                (
+                    opt.GRACE_SECONDS,
+                    # An option of its own: how argparse shows two names of one option depends on the Python version.
+                    opt.GRACE.but(
+                        type=str, dest="grace_seconds", default=argparse.SUPPRESS, help="set --grace-seconds"
+                    ),
+                    opt.DRY_RUN,
+                    opt.NO_TMUX_CHECK.but(help="decide by the lease alone (default: ask tmux too)"),
+                ),
+                _with_directory(_cleanup),
+                "remove entries that are expired, missing or malformed, with a reason for each",
+            ),
+            Verb(
+                "watch",
+                (
+                    opt.AGENT_NAME.but(nargs="?", help="watch only this agent, by name or id (default: all)"),
+                    opt.BY_ID,
+                    opt.INTERVAL.but(default=1.0, help="look every S seconds (default: 1)"),
+                    opt.TIMEOUT.but(
+                        type=opt.time_limit("--timeout", zero=True),
+                        dest="timeout",
+                        help="stop after this long with exit code 2: seconds, or such as 90s, 10m, 2h (default: never)",
+                    ),
+                ),
+                _with_directory(agent_lookup.watch),
+                "print changes of the directory as they happen",
+            ),
+        ),
     ),
-    "remove": ("give a name back", _remove_options, _remove),
-    "cleanup": ("remove what is expired, missing or malformed, with a reason for each", _cleanup_options, _cleanup),
-    "watch": ("print changes as they happen", live_agents.watch_options, live_agents.watch),
-}
+)

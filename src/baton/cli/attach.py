@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from baton.cli.jobs import add_job, job_of
-from baton.cli.main import verb_parser
+from baton.cli import options as opt
+from baton.cli.options import job_of
+from baton.cli.parser import Verb
 from baton.cli.session import attach_to
-from baton.config import Settings
 from baton.core.errors import SessionGone
 from baton.core.job import TERMINAL
 from baton.jobs.verbs import open_jobs
@@ -14,15 +14,12 @@ from baton.sessions.session import State
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import argparse
+
+    from baton.config import Settings
 
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = verb_parser(verb)
-    add_job(parser)
-    parser.add_argument("--read-only", action="store_true", help="look, and do not type")
-    options = parser.parse_args(arguments)
-    settings = Settings(vars(options))
+def attach(options: argparse.Namespace, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
         job = jobs.get_job(job_of(options))
     inventory = Inventory(settings)
@@ -35,3 +32,6 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         )
     holder = f", held by {job.claimed_by}" if job.claimed_by else ""
     raise SessionGone(f"no session here works on job {job.job_id}: it is {job.status}{holder}")
+
+
+VERBS = (Verb("attach", (*opt.JOB, opt.READ_ONLY), attach),)

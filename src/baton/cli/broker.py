@@ -9,7 +9,8 @@ import sys
 import time
 
 from baton.broker.local import HOST, known_broker, log_path, running_broker, stop_broker
-from baton.cli.main import action_parser
+from baton.cli import options as opt
+from baton.cli.parser import Verb
 from baton.config import Settings
 from baton.core.errors import BrokerUnavailable, InvalidValue
 from baton.storage.files import read_file
@@ -17,17 +18,8 @@ from baton.storage.files import read_file
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
-    from typing import Final
 
     from baton.broker.address import Address
-    from baton.cli.main import VerbAction
-
-
-def run(verb: str, arguments: Sequence[str]) -> int:
-    options = action_parser(verb, "The local broker of your own, and others.", _ACTIONS).parse_args(arguments)
-    _, _, act = _ACTIONS[options.action]
-    return act(options, Settings(vars(options)))
 
 
 def _up(options: argparse.Namespace, settings: Settings) -> int:
@@ -64,10 +56,6 @@ def _status(options: argparse.Namespace, settings: Settings) -> int:
     return 1 if broker is None else 0
 
 
-def _logs_options(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--tail", type=int, default=50, metavar="N", help="the last N lines (default: 50)")
-
-
 def _logs(options: argparse.Namespace, settings: Settings) -> int:
     if options.tail < 1:
         raise InvalidValue("--tail", "must be at least 1")
@@ -78,16 +66,6 @@ def _logs(options: argparse.Namespace, settings: Settings) -> int:
     for line in [json.dumps(lines[-options.tail :])] if options.json else lines[-options.tail :]:
         print(line)
     return 0
-
-
-def _init_options(action: argparse.ArgumentParser) -> None:
-    kind = action.add_mutually_exclusive_group(required=True)
-    kind.add_argument("--mosquitto", metavar="DIR", help="a set for Mosquitto")
-    kind.add_argument("--nats", metavar="DIR", help="a set for nats-server")
-    action.add_argument("--host", action="append", default=[], metavar="NAME", help="a name the broker is reached by")
-    action.add_argument("--port", type=int, default=8883, metavar="N", help="default: 8883")
-    action.add_argument("--mtls", action="store_true", help="clients show certificates instead of passwords")
-    action.add_argument("--renew", action="store_true", help="issue all certificates anew, keep the rest")
 
 
 def _init(options: argparse.Namespace, _settings: Settings) -> int:
@@ -128,12 +106,6 @@ def _for_clients(folder: str, *, moved: bool) -> str:
     )
 
 
-def _check_options(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--set", metavar="DIR", help="check the broker of this production set, as both roles")
-    action.add_argument("--role", choices=["worker", "orchestrator"], help="check only what this role can do by itself")
-    action.add_argument("--allow-plaintext", action="store_true", default=None, help="no TLS to another machine")
-
-
 def _check(options: argparse.Namespace, settings: Settings) -> int:
     from baton.broker.address import broker_address
     from baton.transport.check import check_broker, check_role
@@ -172,11 +144,32 @@ def _environment_of(folder: str, role: str) -> dict[str, str]:
     return {name: value for name, equals, value in (word.partition("=") for word in words) if equals}
 
 
-_ACTIONS: Final[dict[str, VerbAction]] = {
-    "up": ("start the local broker; publishing does that by itself", None, _up),
-    "down": ("stop it; what it holds stays on disk", None, _down),
-    "status": ("whether it is running, and where", None, _status),
-    "logs": ("what it wrote", _logs_options, _logs),
-    "init": ("write a production set: CA, certificates, logins, rights, configuration", _init_options, _init),
-    "check": ("send a message all the way round and say what fails", _check_options, _check),
-}
+VERBS = (
+    Verb(
+        "broker",
+        (opt.JSON,),
+        actions=(
+            Verb("up", (), _up, "start the local broker, as publishing does when it is needed"),
+            Verb("down", (), _down, "stop the local broker; its data stays on disk"),
+            Verb("status", (), _status, "print whether the local broker runs, and where"),
+            Verb(
+                "logs",
+                (opt.TAIL.but(default=50, help="print the last N lines (default: 50)"),),
+                _logs,
+                "print the log of the local broker",
+            ),
+            Verb(
+                "init",
+                (opt.BROKER_SET, opt.BROKER_HOST, opt.PORT, opt.MTLS, opt.RENEW),
+                _init,
+                "write a configuration set for production: CA, certificates, logins, rights, configuration",
+            ),
+            Verb(
+                "check",
+                (opt.CHECK_SET, opt.ROLE, opt.ALLOW_PLAINTEXT),
+                _check,
+                "send a message through the broker and back, and print what fails",
+            ),
+        ),
+    ),
+)

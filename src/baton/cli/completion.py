@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import argparse
 
-from baton.cli.main import VERBS, describe, verb_parser
+from baton.cli import options as opt
+from baton.cli.main import VERBS as KNOWN_VERBS
+from baton.cli.main import describe
+from baton.cli.parser import Verb
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from typing import Final
 
-    from baton.cli.main import Parser
+    from baton.cli.parser import Parser
 
     Words = dict[str, list[str]]  # after which words, which may follow
 
@@ -27,17 +30,14 @@ _VALUES: Final = {
 }
 
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = verb_parser(verb)
-    parser.add_argument("shell", choices=("bash", "zsh", "fish"), help="which one; in bash: . <(baton completion bash)")
-    options = parser.parse_args(arguments)
+def completion(options: argparse.Namespace) -> int:
     print({"bash": _bash, "zsh": _zsh, "fish": _fish}[options.shell](), end="")
     return 0
 
 
 def _words() -> tuple[Words, dict[str, str]]:
     """For `baton`, `baton VERB` and `baton VERB ACTION`: the words that may follow, and what lists their arguments."""
-    words: Words = {"": [verb for verb, (_, text) in VERBS.items() if text]}
+    words: Words = {"": [verb for verb, (_, text) in KNOWN_VERBS.items() if text]}
     listed: dict[str, str] = {}
     for verb in words[""]:
         parser = describe(verb)
@@ -121,7 +121,7 @@ def _fish() -> str:
             elif word.startswith("-"):
                 kind = f"-s {word[1:]}"
             else:
-                text = VERBS[word][1] if not place else ""
+                text = KNOWN_VERBS[word][1] if not place else ""
                 kind = f"-a {word}" + (f" -d '{_fish_quoted(text)}'" if text else "")
             offered = _VALUES.get(f"{place} {word}", _VALUES.get(word))
             values = f" -x -a '{' '.join(offered)}'" if offered else ""
@@ -166,3 +166,14 @@ def _word_cases(words: Words) -> str:
 
 def _listing_cases(listed: dict[str, str]) -> str:
     return "\n".join(f'        "{place}") listing="{command}" ;;' for place, command in listed.items())
+
+
+VERBS = (
+    Verb(
+        "completion",
+        (opt.SHELL,),
+        completion,
+        epilog="In bash: . <(baton completion bash). In fish: baton completion fish | source.",
+        reads_settings=False,
+    ),
+)

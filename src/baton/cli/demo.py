@@ -10,9 +10,10 @@ import time
 from functools import partial
 
 from baton.broker.local import stop_broker
+from baton.cli import options as opt
 from baton.cli.logs import readable
-from baton.cli.main import verb_parser
 from baton.cli.output import on_terminal, say
+from baton.cli.parser import Verb
 from baton.cli.progress_view import Lines, LiveTable
 from baton.config import Settings
 from baton.core.errors import BatonError, TmuxUnavailable
@@ -27,7 +28,7 @@ from baton.storage.files import replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import argparse
     from typing import Final
 
     from baton.core.job import Job
@@ -70,10 +71,7 @@ sleep 30
 )
 
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = verb_parser(verb)
-    parser.add_argument("--keep", action="store_true", help="leave the folder of the demonstration behind")
-    options = parser.parse_args(arguments)
+def demo(options: argparse.Namespace) -> int:
     Tmux("demo").check_version()
     folder = tempfile.mkdtemp(prefix="baton-demo-", dir="/tmp" if os.path.isdir("/tmp") else None)  # noqa: S108
     # Nothing that is set for real work has a say here.
@@ -162,3 +160,6 @@ def _end_sessions(settings: Settings) -> None:
         pass  # it went with its last session
     for session in Inventory(settings).all():
         end_processes(partial(all_processes, session), grace_sec=0)
+
+
+VERBS = (Verb("demo", (opt.KEEP,), demo, reads_settings=False),)

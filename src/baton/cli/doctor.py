@@ -13,9 +13,10 @@ from importlib.util import find_spec
 
 from baton.adapters import agent_names, find_agent
 from baton.broker.local import known_broker
-from baton.cli.main import verb_parser
+from baton.cli import options as opt
 from baton.cli.output import counted, one_line
-from baton.config import Settings, hide_password
+from baton.cli.parser import Verb
+from baton.config import hide_password
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import BatonError, TmuxUnavailable
 from baton.delegation.monitor import monitor_lock
@@ -32,9 +33,11 @@ from baton.storage.files import network_fs_kind, try_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    import argparse
+    from collections.abc import Iterator
     from typing import Final
 
+    from baton.config import Settings
     from baton.sessions.session import Session
 
     Finding = tuple[str, str, str]  # ok | warning | broken, what, how it is or what to do
@@ -44,11 +47,8 @@ _LOGS: Final = 100
 _MARKS = {"ok": "ok     ", "warning": "warning", "broken": "broken "}
 
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = verb_parser(verb)
-    parser.add_argument("--json", action="store_true", help="print data as JSON")
-    options = parser.parse_args(arguments)
-    findings = list(_examine(Settings(vars(options))))
+def doctor(options: argparse.Namespace, settings: Settings) -> int:
+    findings = list(_examine(settings))
     if options.json:
         print(json.dumps([dict(zip(("state", "what", "detail"), each, strict=True)) for each in findings]))
     else:
@@ -306,3 +306,6 @@ def _extras() -> Iterator[Finding]:
         there = find_spec(module) is not None
         detail = "installed" if there else f"not installed; {needed} needs it: pip install 'tmux-baton[{extra}]'"
         yield "ok", f"extra {extra}", detail
+
+
+VERBS = (Verb("doctor", (opt.JSON,), doctor),)

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import sys
 
+from baton.cli.parser import Verb
 from baton.config import Settings
 
 TYPE_CHECKING = False
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 
-def run(verb: str, arguments: Sequence[str]) -> int:
+def run(arguments: Sequence[str]) -> int:
     from baton.sessions.hook import hook, note
 
     try:
@@ -25,3 +26,6 @@ def run(verb: str, arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001  whatever it is, the agent works on
         note(error)
     return 0
+
+
+VERBS = (Verb("hook", None, run),)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import sys
 import time
 
-from baton.cli.main import verb_parser
-from baton.cli.output import STATUS_COLOURS, ago, json_text, on_terminal, one_line, parse_duration, print_table, say
-from baton.config import Settings
+from baton.cli import options as opt
+from baton.cli.options import parse_duration
+from baton.cli.output import STATUS_COLOURS, ago, json_text, on_terminal, one_line, print_table, say
+from baton.cli.parser import Verb
 from baton.core.clock import parse_time
 from baton.core.job import agent_name, check_status
 from baton.delegation.own_queue import is_own_queue
@@ -17,8 +18,9 @@ from baton.registry.query import JobFilter
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
+    from baton.config import Settings
     from baton.core.job import Job
     from baton.jobs.verbs import Jobs
     from baton.registry.results import Page
@@ -26,23 +28,8 @@ if TYPE_CHECKING:
 _SCREEN = 50
 
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = verb_parser(verb)
-    parser.add_argument("--status", action="append", default=[], metavar="S", help="only these; may be repeated")
-    parser.add_argument("--agent-session", metavar="LABEL", help="only jobs of this queue")
-    parser.add_argument("--agent", metavar="A", help="only jobs for this agent")
-    parser.add_argument("--newer-than", metavar="AGE", help="only jobs registered in the last 90s, 15m, 2h, 30d")
-    parser.add_argument("--older-than", metavar="AGE", help="only jobs registered before that")
-    parser.add_argument(
-        "--limit", type=int, metavar="N", help=f"at most N (default: {_SCREEN} on a terminal, else all)"
-    )
-    parser.add_argument("--after", metavar="CURSOR", help="go on where a page ended")
-    parser.add_argument("--json", action="store_true", help="an array of whole records")
-    parser.add_argument("--show-secrets", action="store_true", help="with --json: print keys and passwords")
-    options = parser.parse_args(arguments)
+def list_jobs(options: argparse.Namespace, settings: Settings) -> int:
     condition = _condition(options)
-    # Here --agent is a filter, not the default agent for something.
-    settings = Settings({key: value for key, value in vars(options).items() if key != "agent"})
     with open_jobs(settings) as jobs:
         _warn_of_two_registries(settings)
         if options.json:
@@ -60,7 +47,7 @@ def _condition(options: argparse.Namespace) -> JobFilter:
     newer, older = options.newer_than, options.older_than
     return JobFilter(
         statuses=[check_status(each) for each in options.status],
-        agent=options.agent and agent_name(options.agent),
+        agent=options.for_agent and agent_name(options.for_agent),
         agent_session=options.agent_session,
         created_from_ns=None if newer is None else now - parse_duration("--newer-than", newer),
         created_until_ns=None if older is None else now - parse_duration("--older-than", older),
@@ -129,3 +116,23 @@ def _warn_of_two_registries(settings: Settings) -> None:
     other = other_registry_here(settings)
     if other is not None:
         say(f"baton: note: {other}")
+
+
+VERBS = (
+    Verb(
+        "list",
+        (
+            opt.STATUS,
+            opt.QUEUE.but(help="show only jobs of this queue (default: all)"),
+            # Not "agent": that would be the agent setting.
+            opt.AGENT.but(dest="for_agent", help="show only jobs for this agent (default: all)"),
+            opt.NEWER_THAN,
+            opt.OLDER_THAN,
+            opt.LIMIT,
+            opt.AFTER,
+            opt.JSON,
+            opt.SHOW_SECRETS.but(help="print signing keys and passwords, with --json (default: hidden)"),
+        ),
+        list_jobs,
+    ),
+)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 
-from baton.cli.jobs import add_job, job_of
-from baton.cli.main import verb_parser
+from baton.cli import options as opt
+from baton.cli.options import job_of
 from baton.cli.output import STATUS_COLOURS, counted, json_text, on_terminal, one_line, print_table, say
-from baton.config import Settings
+from baton.cli.parser import Verb
 from baton.core.errors import AuditDamaged, BatonError, InvalidValue, UsageError
 from baton.core.fields import check_job_id
 from baton.history import log as audit
@@ -17,19 +17,12 @@ from baton.jobs.verbs import open_jobs
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
     from typing import Any
 
+    from baton.config import Settings
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = verb_parser(verb)
-    add_job(parser)
-    parser.add_argument("--tail", type=int, metavar="N", help="only the last N lines")
-    parser.add_argument("--json", action="store_true", help="the lines as they are: one JSON object each")
-    parser.add_argument("--list", action="store_true", help="every job that has a log, with its status")
-    parser.add_argument("--verify", action="store_true", help="check that no line was changed, added or removed")
-    options = parser.parse_args(arguments)
-    settings = Settings(vars(options))
+
+def logs(options: argparse.Namespace, settings: Settings) -> int:
     if options.tail is not None and options.tail < 1:
         raise InvalidValue("--tail", "must be at least 1")
     if options.list:
@@ -115,3 +108,18 @@ def readable(line: dict[str, Any]) -> str:
         words.append(str(line["detail"]))
     told = "  ".join(one_line(word, 400) for word in words if word)
     return f"{one_line(moment)}  {one_line(str(line.get('event', '?'))):<14}  {told}".rstrip()
+
+
+VERBS = (
+    Verb(
+        "logs",
+        (
+            *opt.JOB,
+            opt.TAIL,
+            opt.JSON.but(help="print the lines as stored: a JSON object each (default: text)"),
+            opt.LIST_LOGS,
+            opt.VERIFY,
+        ),
+        logs,
+    ),
+)

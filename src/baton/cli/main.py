@@ -1,165 +1,85 @@
-"""`baton`: finds the verb, loads the one module that knows it, and turns errors into one line and a code."""
+"""Run the `baton` command: find the verb, load its module, and turn errors into one line and an exit code."""
 
 from __future__ import annotations
 
-import argparse
 import io
 import os
 import sys
 
+from baton.cli.options import COMMON
+from baton.cli.parser import USAGE, build_parser
 from baton.core.errors import BatonError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any, Final, NoReturn
+    from collections.abc import Sequence
+    from typing import NoReturn
 
-    # One line of help, what adds its options, what runs it.
-    VerbAction = tuple[str, Callable[[argparse.ArgumentParser], None] | None, Callable[..., int]]
+    from baton.cli.parser import Parser, Verb
 
-USAGE = 64
 INTERRUPTED = 130
 
-# verb: (module under baton.cli, one line of help)
-VERBS: Final = {
-    "submit": ("submit", "hand work to an agent in tmux and stay until it is truly done"),
-    "worker": ("worker", "keep taking jobs of a queue, each in a session of its own"),
-    "monitor": ("monitor", "notice what died, was forgotten or takes too long, and put it right"),
-    "register": ("jobs", "hand in a piece of work; prints its id"),
+# verb: (module below baton.cli, one line of help)
+VERBS = {
+    "submit": ("submit", "run a task with an agent in tmux and wait until its result is verified"),
+    "worker": ("worker", "run the jobs of a queue, each in its own session"),
+    "monitor": ("monitor", "find jobs and sessions that died or take too long, and requeue, fail or stop them"),
+    "register": ("register", "add a job to a queue and print its id"),
     "list": ("list", "show jobs, newest first"),
     "get": ("jobs", "print one job as JSON"),
     "status": ("jobs", "print or set the status of a job"),
-    "pick": ("jobs", "claim the next pending job of a session; prints its id"),
-    "renew": ("jobs", "prolong the lease of a job you picked"),
-    "release": ("jobs", "hand a running job back, for whoever picks next"),
-    "cancel": ("jobs", "cancel a job; its agent is ended a moment later"),
-    "retry": ("submit", "do a job once more, as a new one"),
-    "wait": ("wait", "wait for jobs; the exit code says how they ended"),
-    "attach": ("attach", "look at the session that works on a job, and type into it"),
-    "publish": ("publish", "say how a job is going: an event, signed and sent"),
-    "subscribe": ("subscribe", "print the events of jobs as they come, until they are over"),
-    "watch": ("subscribe", "the same as subscribe"),
-    "logs": ("logs", "read and verify the audit log of a job"),
-    "session": ("session", "agents in tmux: create, stop, resume, list, show, attach, send, capture, prune"),
-    "agent": ("agent", "the directory of live agents: publish, refresh, resolve, list, show, remove, cleanup, watch"),
-    "registry": ("registry", "look after the job registry: stats, rescue, migrate, prune"),
-    "broker": ("broker", "the local broker, and others: up, down, status, logs, init, check"),
-    "config": ("settings", "show every setting and where it comes from"),
-    "doctor": ("doctor", "check what baton needs and what is wrong"),
-    "skills": ("skills", "give agents the skills to use baton: install, list"),
-    "completion": ("completion", "print what makes bash, zsh or fish complete baton's commands"),
-    "demo": ("demo", "three agents at work, in half a minute, leaving nothing behind"),
-    "version": ("settings", "print the version"),
+    "pick": ("jobs", "claim the next pending job of a queue and print its id"),
+    "renew": ("jobs", "extend the lease of a claimed job"),
+    "release": ("jobs", "return a claimed job to its queue"),
+    "cancel": ("jobs", "cancel a job and stop its agent"),
+    "retry": ("submit", "run a job again, as a new job"),
+    "wait": ("wait", "wait until jobs end; the exit code says how they ended"),
+    "attach": ("attach", "attach the terminal to the session that runs a job"),
+    "publish": ("publish", "record an event of a job and send it to the broker"),
+    "subscribe": ("subscribe", "print the events of jobs until the jobs end"),
+    "watch": ("subscribe", "print the events of jobs until the jobs end (the same as subscribe)"),
+    "logs": ("logs", "print or verify the audit log of a job"),
+    "session": ("session", "manage agents in tmux: create, stop, resume, list, show, attach, send, capture, prune"),
+    "agent": ("agent", "manage live agents: publish, refresh, resolve, list, show, remove, cleanup, watch"),
+    "registry": ("registry", "manage the job registry: stats, migrate, prune"),
+    "broker": ("broker", "manage MQTT brokers: up, down, status, logs, init, check"),
+    "config": ("config", "print the settings and where each comes from: show"),
+    "doctor": ("doctor", "check the installation, the folders, the jobs and the agents"),
+    "skills": ("skills", "install the skills that teach agents to use baton: install"),
+    "completion": ("completion", "print the completion script for bash, zsh or fish"),
+    "demo": ("demo", "run three agents for half a minute and remove everything again"),
+    "version": ("config", "print the version"),
     "hook": ("hook", ""),  # called by agents, not by people
 }
-# Options that every verb takes, also in front of the verb; the value says whether a value follows.
-_EVERYWHERE: Final = {
-    "--home": True,
-    "--registry": True,
-    "--registry-dir": True,
-    "--allow-network-fs": False,
-    "--debug": False,
-}
+_TAKE_A_VALUE = {name for option in COMMON if "metavar" in option.settings for name in option.names}
 
 
-def _formatter(prog: str) -> argparse.HelpFormatter:
-    """A formatter that is told its width; one that has to find out imports shutil, for every argument."""
-    columns = os.environ.get("COLUMNS", "")
-    return argparse.HelpFormatter(prog, width=max(int(columns), 40) if columns.isdecimal() else 100)
-
-
-class Described(Exception):
-    """In place of running a verb: its parser, for whoever writes about it."""
-
-    def __init__(self, parser: Parser) -> None:
-        super().__init__(parser.prog)
-        self.parser = parser
-
-
-class Parser(argparse.ArgumentParser):
-    """argparse, but a wrong command line exits with 64: its own 2 means "timed out" here."""
-
-    describing = False
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(formatter_class=_formatter, allow_abbrev=False, **settings)
-
-    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        if Parser.describing:
-            raise Described(self)
-        for each in args:
-            option, _, value = each.partition("=")
-            if each == "--":
-                break
-            if option.startswith("--") and value == "--":
-                self.error(f"argument {option}: -- cannot be its value")  # argparse would make a list of it
-        return super().parse_args(args, namespace)
-
-    def error(self, message: str) -> NoReturn:
-        print(f"baton: {message}; see `{self.prog} --help`", file=sys.stderr)
-        raise SystemExit(USAGE)
-
-
-def verb_parser(verb: str) -> Parser:
-    """An empty parser for a verb, with the options that every verb takes."""
-    parser = Parser(prog=f"baton {verb}", description=sentence(VERBS[verb][1]))
-    add_common(parser)
-    return parser
-
-
-def action_parser(
-    verb: str,
-    description: str,
-    actions: Mapping[str, VerbAction],
-    everywhere: Callable[[argparse.ArgumentParser], None] = lambda _: None,
-) -> Parser:
-    """A parser for a verb that has actions. `--json`, the options that every verb takes and what `everywhere` adds may
-    stand in front of the action as well as behind it."""
-
-    def add_shared(each: argparse.ArgumentParser) -> None:
-        add_common(each)
-        everywhere(each)
-        each.add_argument("--json", action="store_true", default=argparse.SUPPRESS, help="print data as JSON")
-
-    parser = Parser(prog=f"baton {verb}", description=description)
-    parser.set_defaults(json=False)
-    add_shared(parser)
-    choices = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
-    for name, (text, add_options, _) in actions.items():
-        action = choices.add_parser(name, help=text, description=sentence(text))
-        add_shared(action)
-        if add_options is not None:
-            add_options(action)
-    return parser
-
-
-def sentence(text: str) -> str:
-    return f"{text[0].upper()}{text[1:]}."
-
-
-def add_common(parser: argparse.ArgumentParser) -> None:
-    # SUPPRESS: an option that was given in front of an action is not undone by the action's own default.
-    common = parser.add_argument_group("everywhere", argument_default=argparse.SUPPRESS)
-    common.add_argument("--home", metavar="DIR", help="where baton keeps its state (default: .hermes)")
-    common.add_argument("--registry", metavar="URL", help="sqlite:PATH, file:DIR or postgresql://...")
-    common.add_argument("--registry-dir", metavar="DIR", help="folder of the registry (default: jobs in --home)")
-    common.add_argument("--allow-network-fs", action="store_true", help=argparse.SUPPRESS)
-    common.add_argument("--debug", action="store_true", help="show the traceback of an error")
-
-
-def describe(verb: str) -> Parser:
-    """The parser of a verb, without running it."""
+def load_verb(name: str) -> Verb:
+    """Import the one module that has this verb, and return the verb."""
     from importlib import import_module
 
-    module = import_module(f"baton.cli.{VERBS[verb][0]}")
-    Parser.describing = True
-    try:
-        module.run(verb, [])
-    except Described as described:
-        return described.parser
-    finally:
-        Parser.describing = False
-    raise AssertionError(f"{verb} has no parser")
+    verbs: Sequence[Verb] = import_module(f"baton.cli.{VERBS[name][0]}").VERBS
+    return next(verb for verb in verbs if verb.name == name)
+
+
+def describe(name: str) -> Parser:
+    """Return the parser of a verb."""
+    return build_parser(load_verb(name), VERBS[name][1], COMMON)
+
+
+def run_verb(name: str, arguments: Sequence[str]) -> int:
+    """Parse the arguments of a verb and run it. BatonError when the verb fails."""
+    verb = load_verb(name)
+    if verb.options is None:
+        return verb.function(arguments)
+    options = build_parser(verb, VERBS[name][1], COMMON).parse_args(arguments)
+    if verb.actions:
+        verb = next(action for action in verb.actions if action.name == options.action)
+    if not verb.reads_settings:
+        return verb.function(options)
+    from baton.config import Settings
+
+    return verb.function(options, Settings(vars(options)))
 
 
 def overview() -> str:
@@ -168,18 +88,18 @@ def overview() -> str:
     lines = [
         "usage: baton VERB [options]",
         "",
-        "Hands work to CLI coding agents in tmux and always knows what became of it.",
+        "Run coding agents in tmux, several at once, and know how each job ended.",
         "",
         *(f"  {verb:<{width}}  {text}" for verb, text in shown.items()),
         "",
-        "baton VERB --help tells more. Exit codes: 0 ok, 1 refused or failed, 2 timed out, 3 nothing to pick,",
-        "4 cancelled, 64 wrong command line, 130 interrupted (129, 143: by SIGHUP, SIGTERM).",
+        "See baton VERB --help for the options of a verb. Exit codes: 0 ok, 1 refused or failed, 2 timed out,",
+        "3 nothing to pick, 4 cancelled, 64 wrong command line, 130 interrupted, 129 SIGHUP, 143 SIGTERM.",
     ]
     return "\n".join(lines)
 
 
 def split_verb(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The verb, and all other arguments: options may stand in front of it."""
+    """Return the verb and all other arguments. Common options may stand before the verb."""
     front: list[str] = []
     rest = list(arguments)
     while rest and rest[0].startswith("-"):
@@ -189,7 +109,7 @@ def split_verb(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
         if option in ("-V", "--version"):
             return "version", []
         front.append(option)
-        if _EVERYWHERE.get(option) and rest:
+        if option in _TAKE_A_VALUE and rest:
             front.append(rest.pop(0))
     if not rest:
         return None, front
@@ -199,7 +119,7 @@ def split_verb(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Runs one command and returns its exit code."""
+    """Run one command and return its exit code."""
     verb, rest = split_verb(arguments)
     if verb is None:
         if rest not in ([], ["--help"]):
@@ -214,11 +134,8 @@ def main(arguments: Sequence[str]) -> int:
         hint = f"did you mean `baton {near[0]}`?" if near else "see `baton --help`"
         print(f"baton: there is no verb {verb[:40]!r}; {hint}", file=sys.stderr)
         return USAGE
-    from importlib import import_module
-
-    module = import_module(f"baton.cli.{VERBS[verb][0]}")
     try:
-        code: int = module.run(verb, rest)
+        code = run_verb(verb, rest)
         sys.stdout.flush()
     except BatonError as error:
         if _debugging(rest):
@@ -236,29 +153,29 @@ def _debugging(arguments: Sequence[str]) -> bool:
 
 
 def _complain(message: str) -> None:
-    """One line, whatever stands in the message: parts of it may come from files and from others."""
+    """Print the message as one line. Parts of it may come from files or from the network."""
     flat = " ".join(message.split())
     print("baton: " + "".join(each if each.isprintable() else "\ufffd" for each in flat), file=sys.stderr)
 
 
 def _prepare_streams() -> None:
-    """What is printed may hold any character, whatever the terminal can show; and it must have somewhere to go."""
+    """Make every character printable in the encoding of the terminal, and refuse a closed standard output."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  for the life of the process
     if sys.stdout is None:
-        raise BatonError("standard output is closed; send it somewhere, /dev/null if nowhere else")
+        raise BatonError("standard output is closed; redirect it, for example to /dev/null")
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
             stream.reconfigure(errors="backslashreplace")
 
 
 def run() -> NoReturn:
-    """The `baton` command."""
+    """Run the command line of this process and exit."""
     try:
         _prepare_streams()
         code = main(sys.argv[1:])
         sys.stdout.flush()
-    except SystemExit as stop:  # argparse, after --help or a wrong option
+    except SystemExit as stop:  # from argparse, after --help or a wrong option
         sys.stdout.flush()
         code = stop.code if isinstance(stop.code, int) else 1
     except BatonError as error:
@@ -267,7 +184,7 @@ def run() -> NoReturn:
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
-        code = 1  # the reader of our output has gone, as with `baton list | head`
+        code = 1  # the reader of the output is gone, as with `baton list | head`
     except OSError as error:
         if _debugging(sys.argv):
             raise
@@ -276,8 +193,8 @@ def run() -> NoReturn:
     except Exception as error:
         if _debugging(sys.argv):
             raise
-        _complain(f"unexpected {type(error).__name__}: {error}; run it again with --debug and report what it shows")
+        _complain(f"unexpected {type(error).__name__}: {error}; run it again with --debug and report the traceback")
         code = 1
     sys.stderr.flush()
-    # Everything is closed and written; taking the interpreter apart would only cost 5 ms.
+    # Everything is closed and written: the interpreter's own clean-up would cost 5 ms.
     os._exit(code)

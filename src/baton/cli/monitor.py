@@ -6,9 +6,9 @@ import os
 import signal
 import time
 
-from baton.cli.main import verb_parser
+from baton.cli import options as opt
 from baton.cli.output import json_text, say
-from baton.config import Settings
+from baton.cli.parser import Verb
 from baton.core.errors import InvalidValue
 from baton.delegation.monitor import Monitor, monitor_lock
 from baton.jobs.verbs import open_jobs
@@ -18,19 +18,13 @@ from baton.storage.files import make_home, try_lock
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
+
+    from baton.config import Settings
 
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = verb_parser(verb)
-    parser.add_argument("--once", action="store_true", help="one sweep, then end")
-    parser.add_argument("--dry-run", action="store_true", help="say what would be done and why, and do nothing")
-    parser.add_argument("--interval", type=float, default=5.0, metavar="S", help="time between sweeps (default: 5)")
-    parser.add_argument("--json", action="store_true", help="one JSON object a finding")
-    options = parser.parse_args(arguments)
+def watch(options: argparse.Namespace, settings: Settings) -> int:
     if not 0.05 <= options.interval <= 86400:
         raise InvalidValue("--interval", "must be from 0.05 s to a day")
-    settings = Settings(vars(options))
     signal.signal(signal.SIGTERM, _stop)
     with open_jobs(settings) as jobs:
         inventory = Inventory(settings)
@@ -72,3 +66,6 @@ def _first_in_line(inventory: Inventory, interval_sec: float) -> int:
 
 def _stop(_number: int, _frame: object) -> None:
     raise SystemExit(0)
+
+
+VERBS = (Verb("monitor", (opt.ONCE, opt.DRY_RUN, opt.INTERVAL, opt.JSON), watch),)

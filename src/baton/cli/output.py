@@ -6,13 +6,12 @@ import json
 import os
 import re
 import sys
-from argparse import ArgumentTypeError
 
-from baton.core.errors import InvalidValue
+from baton.cli.options import UNIT_SEC
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Iterable, Sequence
     from typing import Final
 
 STATUS_COLOURS: Final = {
@@ -23,7 +22,6 @@ STATUS_COLOURS: Final = {
     "cancelled": "bright_black",
 }
 _UNSEEN: Final = re.compile("[\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
-_UNITS: Final = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
 def on_terminal() -> bool:
@@ -91,36 +89,6 @@ def ago(then_ns: int, now_ns: int) -> str:
     if seconds < 0:
         return "in future"
     for unit in ("w", "d", "h", "m"):
-        if seconds >= _UNITS[unit] * (2 if unit == "w" else 1):
-            return f"{seconds // _UNITS[unit]}{unit} ago"
+        if seconds >= UNIT_SEC[unit] * (2 if unit == "w" else 1):
+            return f"{seconds // UNIT_SEC[unit]}{unit} ago"
     return f"{seconds}s ago"
-
-
-def parse_duration(field: str, text: str) -> int:
-    """`90s`, `15m`, `2h`, `30d`, `4w` in nanoseconds. Without a unit it is refused: 30 days are not 30 seconds."""
-    match = re.fullmatch(r"(\d{1,5})([smhdw])", text.strip(), re.ASCII)
-    if match is None:
-        raise InvalidValue(field, f"must be a duration such as 90s, 15m, 2h, 30d or 4w, not {text[:40]!r}")
-    return int(match[1]) * _UNITS[match[2]] * 10**9
-
-
-def limit(
-    option: str, number: type[int | float] = float, years: int = 1, *, zero: bool = False
-) -> Callable[[str], float]:
-    """For argparse, the type of an option that limits a time: a number of seconds, or a duration such as `10m`."""
-
-    def parse(text: str) -> float:
-        try:
-            seconds = number(text)
-        except ValueError:
-            try:
-                seconds = number(parse_duration(option, text) // 10**9)
-            except InvalidValue:
-                raise ArgumentTypeError(f"must be seconds, or such as 90s, 10m or 2h, not {text[:40]!r}") from None
-        if not 0 <= seconds <= years * 366 * 86400 or (seconds == 0 and not zero):
-            raise InvalidValue(
-                option, f"must be {'at least' if zero else 'more than'} 0 and at most {counted(years, 'year')}"
-            )
-        return seconds
-
-    return parse

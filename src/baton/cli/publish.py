@@ -6,36 +6,24 @@ import json
 import os
 import sys
 
-from baton.cli.jobs import add_job, job_of
-from baton.cli.main import verb_parser
+from baton.cli import options as opt
+from baton.cli.options import job_of
 from baton.cli.output import one_line
-from baton.config import Settings
+from baton.cli.parser import Verb
 from baton.core.errors import BrokerUnavailable, InvalidValue, UsageError
 from baton.jobs.verbs import open_jobs
 from baton.transport.publish import TRIES, publish_event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    import argparse
     from collections.abc import Sequence
     from typing import Any
 
+    from baton.config import Settings
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = verb_parser(verb)
-    add_job(parser)
-    parser.add_argument(
-        "--event", required=True, metavar="E", help="started, progress, permission_required, completed or error"
-    )
-    parser.add_argument("--detail", default="", metavar="TEXT", help="one sentence; paths and secrets are taken out")
-    parser.add_argument("--data", action="append", default=[], metavar="K=V", help="a value to go with it; may repeat")
-    parser.add_argument("--attempt", type=int, metavar="N", help="the attempt you hold (default: $BATON_ATTEMPT)")
-    parser.add_argument("--attempts", type=int, default=TRIES, metavar="N", help="tries to reach the broker")
-    parser.add_argument("--require-broker", action="store_true", help="fail if the event could not be sent")
-    parser.add_argument("--no-verify", action="store_true", help="accept completed without the expected results")
-    parser.add_argument("--allow-plaintext", action="store_true", default=None, help="no TLS to another machine")
-    parser.add_argument("--json", action="store_true", help="the same: the answer is JSON anyway")
-    options = parser.parse_args(arguments)
-    settings = Settings(vars(options))
+
+def publish(options: argparse.Namespace, settings: Settings) -> int:
     if options.attempts < 1:
         raise UsageError("--attempts must be at least 1")
     with open_jobs(settings) as jobs:
@@ -83,3 +71,23 @@ def _data(pairs: Sequence[str]) -> dict[str, Any]:
         except RecursionError:
             raise InvalidValue("data", f"is nested too deeply in {name[:40]}") from None
     return data
+
+
+VERBS = (
+    Verb(
+        "publish",
+        (
+            *opt.JOB,
+            opt.EVENT,
+            opt.DETAIL,
+            opt.DATA,
+            opt.ATTEMPT.but(help="refuse if another attempt than N holds the job (default: $BATON_ATTEMPT)"),
+            opt.BROKER_TRIES.but(default=TRIES, help=f"try N times to reach the broker (default: {TRIES})"),
+            opt.REQUIRE_BROKER,
+            opt.NO_VERIFY,
+            opt.ALLOW_PLAINTEXT,
+            opt.JSON_ALWAYS,
+        ),
+        publish,
+    ),
+)

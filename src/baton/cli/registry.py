@@ -1,4 +1,4 @@
-"""registry stats | rescue | migrate | prune"""
+"""registry stats | migrate | prune"""
 
 from __future__ import annotations
 
@@ -7,27 +7,19 @@ import os
 import sys
 import time
 
-from baton.cli.main import action_parser
-from baton.cli.output import counted, parse_duration, say
-from baton.config import Settings
+from baton.cli import options as opt
+from baton.cli.options import parse_duration
+from baton.cli.output import counted, say
+from baton.cli.parser import Verb
 from baton.core.errors import InvalidValue
-from baton.core.job import Status
 from baton.jobs.verbs import open_jobs
 from baton.registry import DATABASE, open_registry, open_url, other_registry_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Sequence
-    from typing import Final
 
-    from baton.cli.main import VerbAction
-
-
-def run(verb: str, arguments: Sequence[str]) -> int:
-    options = action_parser(verb, "Look after the job registry.", _ACTIONS).parse_args(arguments)
-    _, _, act = _ACTIONS[options.action]
-    return act(options, Settings(vars(options)))
+    from baton.config import Settings
 
 
 def _stats(options: argparse.Namespace, settings: Settings) -> int:
@@ -44,22 +36,6 @@ def _stats(options: argparse.Namespace, settings: Settings) -> int:
         for name, count in counts.items():
             print(f"{name + ' events' if name == 'unsent' else name:<14} {count}")
     return 0
-
-
-def _rescue(options: argparse.Namespace, settings: Settings) -> int:
-    with open_jobs(settings) as jobs:
-        rescued = jobs.expire_leases()
-    for change in rescued:
-        if options.json:
-            print(json.dumps(change.after.public()))
-        else:
-            what = "requeued" if change.after.status is Status.PENDING else "ended as error"
-            print(f"{change.after.job_id}  {what}, was held by {change.before.claimed_by}")
-    return 0
-
-
-def _migrate_options(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--to", required=True, metavar="URL", help="sqlite:PATH, file:DIR or postgresql://...")
 
 
 def _migrate(options: argparse.Namespace, settings: Settings) -> int:
@@ -99,10 +75,6 @@ def _migrate(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _prune_options(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--older-than", required=True, metavar="AGE", help="such as 30d, by when they ended")
-
-
 def _prune(options: argparse.Namespace, settings: Settings) -> int:
     before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
     with open_jobs(settings) as jobs:
@@ -114,9 +86,19 @@ def _prune(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-_ACTIONS: Final[dict[str, VerbAction]] = {
-    "stats": ("how many jobs there are, by status", None, _stats),
-    "rescue": ("take jobs from holders whose lease ran out", None, _rescue),
-    "migrate": ("move every job to another registry", _migrate_options, _migrate),
-    "prune": ("forget jobs that ended long ago; their audit logs stay", _prune_options, _prune),
-}
+VERBS = (
+    Verb(
+        "registry",
+        (opt.JSON,),
+        actions=(
+            Verb("stats", (), _stats, "print how many jobs there are, by status"),
+            Verb("migrate", (opt.MIGRATE_TO,), _migrate, "move every job to another registry"),
+            Verb(
+                "prune",
+                (opt.OLDER_THAN.but(required=True, help="remove jobs that ended this long ago, such as 30d"),),
+                _prune,
+                "remove jobs that ended long ago; their audit logs are kept",
+            ),
+        ),
+    ),
+)

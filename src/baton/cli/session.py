@@ -9,10 +9,11 @@ import time
 
 from baton.adapters import find_agent
 from baton.adapters.contract import Mode
-from baton.cli.main import action_parser
-from baton.cli.output import ago, counted, json_text, on_terminal, one_line, parse_duration, print_table, say
+from baton.cli import options as opt
+from baton.cli.options import parse_duration
+from baton.cli.output import ago, counted, json_text, on_terminal, one_line, print_table, say
+from baton.cli.parser import Verb
 from baton.cli.prompt import read_text
-from baton.config import Settings
 from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue, SessionGone, UsageError
 from baton.jobs.verbs import open_jobs
@@ -28,36 +29,18 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import Any, Final, NoReturn
 
-    from baton.cli.main import VerbAction
+    from baton.config import Settings
     from baton.sessions.session import Session
     from baton.sessions.tmux import Pane
 
 _COLOURS: Final = {State.RUNNING: "green", State.STOPPED: "yellow"}
 
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    options = action_parser(verb, "Agents in tmux.", _ACTIONS).parse_args(arguments)
-    settings = Settings({key: value for key, value in vars(options).items() if key != "agent"})
-    _, _, act = _ACTIONS[options.action]
-    return act(options, settings, Inventory(settings))
-
-
 # -- create, stop, resume ------------------------------------------------------------------------------------
 
 
-def _create_options(action: argparse.ArgumentParser) -> None:
-    _name(action)
-    action.add_argument("--agent", metavar="A", help="claude-code, codex, gemini, shell, or one of your config file")
-    action.add_argument("--workdir", metavar="DIR", default=".", help="where it works (default: here)")
-    action.add_argument("--job", metavar="ID", help="hand it this pending job; the session ends with it")
-    action.add_argument("--prompt", metavar="TEXT", help="what to say to it first; - reads standard input")
-    action.add_argument("--headless", action="store_true", help="no questions, one piece of work, then it ends")
-    action.add_argument("--yolo", action="store_true", help="let the agent do everything without asking")
-    action.add_argument("--replace", action="store_true", help="forget a stopped session of that name")
-    _socket(action)
-
-
-def _create(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+def _create(options: argparse.Namespace, settings: Settings) -> int:
+    inventory = Inventory(settings)
     from baton.sessions.launch import create_session
 
     agent, workdir, prompt = options.agent, options.workdir, options.prompt
@@ -89,18 +72,8 @@ def _create(options: argparse.Namespace, settings: Settings, inventory: Inventor
     return 0
 
 
-def _stop_options(action: argparse.ArgumentParser) -> None:
-    _name(action)
-    action.add_argument("--mode", choices=("graceful", "hard", "soft"), default="graceful",
-                        help="hard kills it; soft leaves tmux alive and only lets go of it")  # fmt: skip
-    action.add_argument("--reason", metavar="TEXT", default="", help="why, for the archive")
-    action.add_argument(
-        "--capture-id", action="store_true", help="insist on keeping the conversation's id, and print it"
-    )
-    action.add_argument("--grace", type=float, default=10.0, metavar="S", help="how long it may take to end (10)")
-
-
-def _stop(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+def _stop(options: argparse.Namespace, settings: Settings) -> int:
+    inventory = Inventory(settings)
     from baton.sessions.stop import StopMode, stop_session
 
     if not 0 <= options.grace <= 3600:
@@ -130,12 +103,8 @@ def _stop(options: argparse.Namespace, settings: Settings, inventory: Inventory)
     return 0
 
 
-def _resume_options(action: argparse.ArgumentParser) -> None:
-    _name(action)
-    action.add_argument("--prompt", metavar="TEXT", help="what to say to it first; - reads standard input")
-
-
-def _resume(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+def _resume(options: argparse.Namespace, settings: Settings) -> int:
+    inventory = Inventory(settings)
     from baton.sessions.launch import resume_session
 
     prompt = None if options.prompt is None else read_text("prompt", options.prompt)
@@ -149,11 +118,8 @@ def _resume(options: argparse.Namespace, settings: Settings, inventory: Inventor
 # -- looking -------------------------------------------------------------------------------------------------
 
 
-def _list_options(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--all", action="store_true", help="also those that have ended")
-
-
-def _list(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+def _list(options: argparse.Namespace, settings: Settings) -> int:
+    inventory = Inventory(settings)
     sessions = inventory.all() if options.all else inventory.all(State.RUNNING)
     panes = _panes(sessions)
     if options.json:
@@ -179,7 +145,8 @@ def _list(options: argparse.Namespace, settings: Settings, inventory: Inventory)
     return 0
 
 
-def _show(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+def _show(options: argparse.Namespace, settings: Settings) -> int:
+    inventory = Inventory(settings)
     session = inventory.get(options.name)
     print(json_text(_shown(session, _panes([session])) | {"folder": inventory.folder_of(session)}, indent=2))
     return 0
@@ -209,12 +176,8 @@ def _shown(session: Session, panes: dict[tuple[str, str], Pane]) -> dict[str, An
 # -- talking to it -------------------------------------------------------------------------------------------
 
 
-def _attach_options(action: argparse.ArgumentParser) -> None:
-    _name(action)
-    action.add_argument("--read-only", action="store_true", help="look, and do not type")
-
-
-def _attach(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+def _attach(options: argparse.Namespace, settings: Settings) -> int:
+    inventory = Inventory(settings)
     attach_to(options.name, inventory, read_only=options.read_only)
 
 
@@ -226,15 +189,8 @@ def attach_to(name: str, inventory: Inventory, *, read_only: bool) -> NoReturn:
     tmux.attach(session.name, read_only=read_only)
 
 
-def _send_options(action: argparse.ArgumentParser) -> None:
-    _name(action)
-    action.add_argument("text", metavar="TEXT", nargs="?", help="what to type; - reads standard input")
-    action.add_argument("--no-enter", action="store_true", help="do not press Enter after it")
-    action.add_argument("--key", metavar="K", action="append", default=[],
-                        help="press this key instead, as tmux names it (1, Enter, Escape); may repeat")  # fmt: skip
-
-
-def _send(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+def _send(options: argparse.Namespace, settings: Settings) -> int:
+    inventory = Inventory(settings)
     if (options.text is None) == (not options.key):
         raise UsageError("send takes a TEXT to type, or --key")
     text = None if options.key else read_text("text", options.text)
@@ -252,12 +208,8 @@ def _send(options: argparse.Namespace, settings: Settings, inventory: Inventory)
     return 0
 
 
-def _capture_options(action: argparse.ArgumentParser) -> None:
-    _name(action)
-    action.add_argument("--lines", type=int, metavar="N", help="also N lines that have scrolled away")
-
-
-def _capture(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+def _capture(options: argparse.Namespace, settings: Settings) -> int:
+    inventory = Inventory(settings)
     if options.lines is not None and not 0 < options.lines <= 1_000_000:
         raise InvalidValue("--lines", "must be from 1 to 1000000")
     session = inventory.get(options.name)
@@ -281,15 +233,8 @@ def _clean(line: str) -> str:
 # -- forgetting ----------------------------------------------------------------------------------------------
 
 
-def _prune_options(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--older-than", default="30d", metavar="AGE", help="such as 30d (default), by when they ended")
-    action.add_argument(
-        "--stopped", action="store_true", help="also those that were stopped with their conversation kept"
-    )
-    action.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-
-
-def _prune(options: argparse.Namespace, settings: Settings, inventory: Inventory) -> int:
+def _prune(options: argparse.Namespace, settings: Settings) -> int:
+    inventory = Inventory(settings)
     from collections import Counter
 
     from baton.sessions.prune import Verdict, prune_sessions
@@ -327,10 +272,6 @@ def _prune(options: argparse.Namespace, settings: Settings, inventory: Inventory
 # -- what they share -----------------------------------------------------------------------------------------
 
 
-def _name(action: argparse.ArgumentParser) -> None:
-    action.add_argument("name", metavar="NAME", help="the session")
-
-
 def _live(name: str, inventory: Inventory) -> tuple[Session, Tmux]:
     session = inventory.get(name)
     if session.state is State.RUNNING:
@@ -338,12 +279,6 @@ def _live(name: str, inventory: Inventory) -> tuple[Session, Tmux]:
             return session, Tmux(session.socket)
         raise SessionGone(f"session {name!r} is gone from tmux; `baton monitor --once` notes what became of it")
     raise SessionGone(f"session {name!r} is {session.state}; `baton session resume {name}` brings it back")
-
-
-def _socket(action: argparse.ArgumentParser) -> None:
-    action.add_argument(
-        "--tmux-socket", metavar="L", help="a tmux server of your choice: name or path (default: baton)"
-    )
 
 
 def _tell(options: argparse.Namespace, session: Session, hint: str) -> None:
@@ -354,18 +289,65 @@ def _tell(options: argparse.Namespace, session: Session, hint: str) -> None:
         say(hint)
 
 
-_ACTIONS: Final[dict[str, VerbAction]] = {
-    "create": ("start an agent in a tmux session of its own", _create_options, _create),
-    "stop": ("end a session with everything its agent started; the conversation is kept", _stop_options, _stop),
-    "resume": ("start the agent of an ended session again, with its conversation", _resume_options, _resume),
-    "list": ("show sessions and whether they live", _list_options, _list),
-    "show": ("print everything about a session", _name, _show),
-    "attach": (
-        "look at a session and type into it (leave with Ctrl-b d; inside your own tmux, Ctrl-b Ctrl-b d)",
-        _attach_options,
-        _attach,
+VERBS = (
+    Verb(
+        "session",
+        (opt.JSON,),
+        actions=(
+            Verb(
+                "create",
+                (
+                    opt.NAME,
+                    opt.AGENT,
+                    opt.WORKDIR.but(default="."),
+                    opt.JOB_ID.but(help="run this pending job; the session ends with it (default: none)"),
+                    opt.FIRST_PROMPT,
+                    opt.HEADLESS.but(default=False, help="run one task without questions, then end"),
+                    opt.YOLO.but(default=False),
+                    opt.REPLACE,
+                    opt.TMUX_SOCKET,
+                ),
+                _create,
+                "start an agent in a new tmux session",
+            ),
+            Verb(
+                "stop",
+                (
+                    opt.NAME,
+                    opt.STOP_MODE,
+                    opt.REASON.but(default="", help="record this reason in the archive (default: none)"),
+                    opt.CAPTURE_ID,
+                    opt.GRACE,
+                ),
+                _stop,
+                "stop a session and every process its agent started; its conversation is kept",
+            ),
+            Verb(
+                "resume",
+                (opt.NAME, opt.FIRST_PROMPT),
+                _resume,
+                "start the agent of an ended session again, with its conversation",
+            ),
+            Verb("list", (opt.ALL,), _list, "show sessions and whether they are alive"),
+            Verb("show", (opt.NAME,), _show, "print everything about a session"),
+            Verb(
+                "attach",
+                (opt.NAME, opt.READ_ONLY),
+                _attach,
+                "attach the terminal to a session (leave with Ctrl-b d; inside your own tmux, Ctrl-b Ctrl-b d)",
+            ),
+            Verb("send", (opt.NAME, opt.TEXT, opt.NO_ENTER, opt.KEY), _send, "type a text into a session"),
+            Verb("capture", (opt.NAME, opt.LINES), _capture, "print what a session shows"),
+            Verb(
+                "prune",
+                (
+                    opt.OLDER_THAN.but(default="30d", help="remove sessions that ended this long ago (default: 30d)"),
+                    opt.STOPPED,
+                    opt.DRY_RUN,
+                ),
+                _prune,
+                "remove sessions that ended long ago; their archive is kept",
+            ),
+        ),
     ),
-    "send": ("type a text into a session", _send_options, _send),
-    "capture": ("print what a session shows", _capture_options, _capture),
-    "prune": ("forget sessions that ended long ago; the archive of them stays", _prune_options, _prune),
-}
+)

@@ -7,8 +7,9 @@ import os
 from typing import NamedTuple
 
 from baton import __version__
-from baton.cli.main import action_parser
-from baton.cli.output import counted, json_text, print_table, say
+from baton.cli import options as opt
+from baton.cli.output import counted, json_text, say
+from baton.cli.parser import Verb
 from baton.core.errors import BatonError, UsageError
 from baton.core.hashing import sha256
 from baton.storage.files import outside, read_file
@@ -16,10 +17,8 @@ from baton.storage.files import outside, read_file
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from typing import Final
-
-    from baton.cli.main import VerbAction
 
 # Claude Code reads the one, Codex and Gemini the other.
 _PLACES: Final = {"claude": os.path.join(".claude", "skills"), "agents": os.path.join(".agents", "skills")}
@@ -33,12 +32,6 @@ class _Step(NamedTuple):
     path: str
     done: str
     content: bytes | None
-
-
-def run(verb: str, arguments: Sequence[str]) -> int:
-    options = action_parser(verb, "What agents read to use baton.", _ACTIONS).parse_args(arguments)
-    _, _, act = _ACTIONS[options.action]
-    return act(options)
 
 
 def shipped() -> dict[str, bytes]:
@@ -65,16 +58,6 @@ def _files(folder: str) -> Iterator[str]:
 # -- install -------------------------------------------------------------------------------------------------
 
 
-def _install_options(action: argparse.ArgumentParser) -> None:
-    where = action.add_mutually_exclusive_group()
-    where.add_argument("--claude", action="store_true", help="only into .claude/skills, for Claude Code")
-    where.add_argument("--agents", action="store_true", help="only into .agents/skills, for Codex and Gemini")
-    where.add_argument("--dir", metavar="D", help="into this folder")
-    action.add_argument("--user", action="store_true", help="below your home folder, for all projects (default: here)")
-    action.add_argument("--dry-run", action="store_true", help="say what would be done, and do nothing")
-    action.add_argument("--force", action="store_true", help="replace what you changed, too; it is kept as FILE.bak")
-
-
 def _install(options: argparse.Namespace) -> int:
     files = shipped()
     plans = {folder: _plan(folder, files, force=options.force) for folder in _targets(options)}
@@ -96,12 +79,11 @@ def _install(options: argparse.Namespace) -> int:
 
 def _targets(options: argparse.Namespace) -> list[str]:
     if options.dir is not None:
-        if options.user or not options.dir:
-            raise UsageError("--dir names the folder itself: a path, without --user")
+        if not options.dir:
+            raise UsageError("--dir must be a path")
         return [options.dir]
     chosen = [name for name in _PLACES if getattr(options, name)] or list(_PLACES)
-    base = os.path.expanduser("~") if options.user else ""
-    folders = [os.path.join(base, _PLACES[name]) for name in chosen]
+    folders = [_PLACES[name] for name in chosen]
     # Of two that are one by a link, the first: nothing is to be done twice.
     return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]
 
@@ -199,32 +181,18 @@ def _report(steps: list[_Step], options: argparse.Namespace) -> None:
         say("nothing was done")
 
 
-# -- list ----------------------------------------------------------------------------------------------------
-
-
-def _list(options: argparse.Namespace) -> int:
-    import yaml
-
-    places = list(_PLACES.values())
-    home = os.path.expanduser("~")
-    if os.path.realpath(home) != os.getcwd():
-        places += [os.path.join(home, place) for place in places]
-    skills = []
-    for path, content in shipped().items():
-        name, file = os.path.split(path)
-        if file == "SKILL.md":
-            about = yaml.safe_load(content.decode().split("---\n")[1])["description"]
-            found = [place for place in places if os.path.exists(os.path.join(place, path))]
-            skills.append({"name": name, "installed": found, "description": about})
-    if options.json:
-        print(json_text(skills, indent=2))
-        return 0
-    rows = [(skill["name"], ", ".join(skill["installed"]) or "-", skill["description"]) for skill in skills]
-    print_table(("NAME", "INSTALLED", "WHAT FOR"), rows, [None] * len(rows))
-    return 0
-
-
-_ACTIONS: Final[dict[str, VerbAction]] = {
-    "install": ("put the skills where Claude Code, Codex and Gemini read them", _install_options, _install),
-    "list": ("show the skills, and where they are installed", None, _list),
-}
+VERBS = (
+    Verb(
+        "skills",
+        (opt.JSON,),
+        actions=(
+            Verb(
+                "install",
+                (opt.SKILLS_PLACE, opt.DRY_RUN, opt.FORCE),
+                _install,
+                "install the skills where Claude Code, Codex and Gemini read them",
+                reads_settings=False,
+            ),
+        ),
+    ),
+)

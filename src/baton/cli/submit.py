@@ -8,9 +8,11 @@ import signal
 import sys
 
 from baton.adapters import find_agent
-from baton.cli.jobs import add_job, job_of
-from baton.cli.main import INTERRUPTED, verb_parser
-from baton.cli.output import counted, json_text, limit, on_terminal, say
+from baton.cli import options as opt
+from baton.cli.main import INTERRUPTED
+from baton.cli.options import job_of
+from baton.cli.output import counted, json_text, on_terminal, say
+from baton.cli.parser import Verb
 from baton.cli.progress_view import Lines, LiveTable
 from baton.cli.prompt import read_text
 from baton.config import Settings
@@ -30,31 +32,24 @@ if TYPE_CHECKING:
 
 CANCELLED = 4
 _EPILOG = (
-    "Ctrl-C asks: Enter lets the work go on without you (exit code 130), c cancels it (4). Without a terminal it goes "
-    "on, as after SIGTERM (143) and SIGHUP (129). Jobs of a batch that have not begun are cancelled either way, "
-    "but for those in somebody's queue."
+    "Ctrl-C asks: Enter detaches from the running jobs (exit code 130), c cancels them (exit code 4). Without a "
+    "terminal it detaches, as after SIGTERM (143) and SIGHUP (129). Jobs of a batch that have not started are "
+    "cancelled in each case, except jobs in the queue of a worker."
 )
 
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = verb_parser(verb)
-    if verb == "retry":
-        add_job(parser)
-    else:
-        _work_options(parser)
-    parser.add_argument("--detach", action="store_true", help="do not stay; prints the id")
-    parser.add_argument("--headless", action="store_true", default=None, help="no questions, output for programs")
-    parser.add_argument("--yolo", action="store_true", default=None, help="let the agent do everything without asking")
-    parser.add_argument("--tmux-socket", metavar="L", help="a tmux server of your choice (default: baton)")
-    parser.add_argument("--json", action="store_true", help="one JSON object an event")
-    parser.epilog = _EPILOG
-    options = parser.parse_args(arguments)
-    settings = Settings(vars(options))
-    if verb == "retry":
-        with open_jobs(settings) as jobs:
-            orders = [_again(jobs, settings, options)]
-    else:
-        settings, orders = _orders(options, settings)
+def submit(options: argparse.Namespace, settings: Settings) -> int:
+    settings, orders = _orders(options, settings)
+    return _run(options, settings, orders)
+
+
+def retry(options: argparse.Namespace, settings: Settings) -> int:
+    with open_jobs(settings) as jobs:
+        orders = [_again(jobs, settings, options)]
+    return _run(options, settings, orders)
+
+
+def _run(options: argparse.Namespace, settings: Settings, orders: list[Order]) -> int:
     _warn(settings, orders)
     if options.detach:
         return _detach(settings, orders, options)
@@ -67,43 +62,6 @@ def _warn(settings: Settings, orders: Sequence[Order]) -> None:
     for agent, workdir in sorted(asked, key=str):
         for problem in find_agent(settings, agent).startup_blockers(workdir or ".", os.environ):
             say(f"baton: note: {problem}")
-
-
-def _work_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("prompt", nargs="?", metavar="PROMPT", help="what to do; - reads standard input")
-    parser.add_argument("--prompt-file", metavar="FILE", help="read what to do from a file; - is stdin")
-    parser.add_argument("--agent", metavar="A", help="claude-code, codex, gemini, shell, or one of your config file")
-    parser.add_argument("--session", metavar="NAME", help="give it to this session, which is running")
-    parser.add_argument("--to", metavar="AGENT", help="give it to this live agent, also on another host")
-    parser.add_argument("--agent-session", metavar="LABEL", help="put it in this queue, for a worker to take")
-    parser.add_argument("--workdir", metavar="DIR", help="where to work (default: here)")
-    parser.add_argument(
-        "--timeout",
-        type=limit("--timeout", int),
-        dest="timeout_sec",
-        metavar="S",
-        help="how long it may take: seconds, or such as 90s, 10m, 2h",
-    )
-    parser.add_argument(
-        "--idle-timeout",
-        type=limit("--idle-timeout", int),
-        dest="idle_timeout_sec",
-        metavar="S",
-        help="and say nothing",
-    )
-    parser.add_argument("--expect", action="append", metavar="FILE", help="must be there, and changed, in the end")
-    parser.add_argument("--allow-existing", action="store_true", default=None, help="... it may have been there before")
-    parser.add_argument("--validate", metavar="CMD", help="must succeed in the work folder before it counts as done")
-    parser.add_argument(
-        "--max-attempts", type=int, metavar="N", help="after how many attempts a lost lease ends it as error (1)"
-    )
-    parser.add_argument(
-        "--batch",
-        metavar="FILE",
-        help="many at once: a JSON object a line, with prompt and what else an order has (agent, workdir, expect, "
-        "validate, timeout_sec, idle_timeout_sec, headless, ...); - reads standard input",
-    )
-    parser.add_argument("--parallel", type=int, default=4, metavar="N", help="of a batch, so many at a time (4)")
 
 
 # -- what is to be done ----------------------------------------------------------------------------------------
@@ -371,3 +329,32 @@ def _tell_of(withdrawn: list[str], going_on: list[str]) -> None:
         say(f"had not begun and {'is' if len(withdrawn) == 1 else 'are'} cancelled: {' '.join(withdrawn)}")
     if going_on:
         say(f"it goes on; wait for it: baton wait {' '.join(going_on)}")
+
+
+_HOW = (opt.DETACH, opt.HEADLESS, opt.YOLO, opt.TMUX_SOCKET, opt.JSON)
+VERBS = (
+    Verb(
+        "submit",
+        (
+            opt.PROMPT,
+            opt.PROMPT_FILE,
+            opt.AGENT,
+            opt.SESSION,
+            opt.TO,
+            opt.QUEUE.but(help="add the job to this queue, for a worker to take (default: start a session now)"),
+            opt.WORKDIR,
+            opt.TIMEOUT,
+            opt.IDLE_TIMEOUT,
+            opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable"),
+            opt.ALLOW_EXISTING,
+            opt.VALIDATE,
+            opt.MAX_ATTEMPTS,
+            opt.BATCH,
+            opt.PARALLEL,
+            *_HOW,
+        ),
+        submit,
+        epilog=_EPILOG,
+    ),
+    Verb("retry", (*opt.JOB, *_HOW), retry, epilog=_EPILOG),
+)

@@ -8,9 +8,9 @@ import select
 import stat
 import threading
 
-from baton.cli.main import verb_parser
-from baton.cli.output import STATUS_COLOURS, json_text, limit, on_terminal, one_line, say
-from baton.config import Settings
+from baton.cli import options as opt
+from baton.cli.output import STATUS_COLOURS, json_text, on_terminal, one_line, say
+from baton.cli.parser import Verb
 from baton.core.errors import UsageError
 from baton.jobs.verbs import open_jobs
 from baton.transport.subscription import Subscription
@@ -18,43 +18,19 @@ from baton.transport.subscription import Subscription
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
     from typing import Any
 
-
-def listening_options(parser: argparse.ArgumentParser) -> None:
-    """To whom one listens, and for how long; `wait` has the same."""
-    parser.add_argument("ids", nargs="*", metavar="ID", help="the jobs")
-    parser.add_argument("--job", action="append", default=[], metavar="ID", help="a job, as an option; may repeat")
-    parser.add_argument(
-        "--timeout",
-        type=limit("--timeout"),
-        metavar="S",
-        help="give up after S seconds, or such as 90s, 10m, 2h (default: the largest limit of the jobs)",
-    )
-    parser.add_argument(
-        "--idle-timeout",
-        type=limit("--idle-timeout"),
-        metavar="S",
-        help="give up after so long without an event of any of the jobs, also while they are pending "
-        "(default: the largest limit of the jobs)",
-    )
-    parser.add_argument("--allow-plaintext", action="store_true", default=None, help="no TLS to another machine")
+    from baton.config import Settings
 
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = verb_parser(verb)
-    listening_options(parser)
-    parser.add_argument("--follow-all", action="store_true", help="every job of this registry, until interrupted")
-    parser.add_argument("--json", action="store_true", help="one JSON object a line, also on a terminal")
-    options = parser.parse_args(arguments)
+def subscribe(options: argparse.Namespace, settings: Settings) -> int:
     job_ids = [*options.ids, *options.job]
     if job_ids and options.follow_all:
         raise UsageError("--follow-all is every job: give IDs or --follow-all, one or the other")
     if not job_ids and not options.follow_all:
         raise UsageError("which jobs? give their IDs, or --follow-all")
     readable = on_terminal() and not options.json
-    settings = Settings(vars(options))
     with open_jobs(settings) as jobs:
         subscription = Subscription(
             jobs,
@@ -107,3 +83,11 @@ def _pairs(data: dict[str, Any]) -> Iterator[str]:
     for name, value in data.items():
         if name != "attempt":
             yield f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+
+
+_OPTIONS = (
+    *opt.LISTENING,
+    opt.FOLLOW_ALL,
+    opt.JSON.but(help="print a JSON object per line (default: text on a terminal)"),
+)
+VERBS = (Verb("subscribe", _OPTIONS, subscribe), Verb("watch", _OPTIONS, subscribe))

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from baton.cli.main import verb_parser
+from baton.cli import options as opt
 from baton.cli.output import json_text, one_line, say
-from baton.cli.subscribe import listening_options
-from baton.config import Settings
+from baton.cli.parser import Verb
 from baton.core.errors import JobNotFound, UsageError
 from baton.core.job import Status
 from baton.delegation.background_monitor import Reconciler
@@ -14,18 +13,15 @@ from baton.transport.subscription import Subscription
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import argparse
+
+    from baton.config import Settings
 
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = verb_parser(verb)
-    listening_options(parser)
-    parser.add_argument("--json", action="store_true", help="print how each ended as JSON")
-    options = parser.parse_args(arguments)
+def wait(options: argparse.Namespace, settings: Settings) -> int:
     job_ids = [*options.ids, *options.job]
     if not job_ids:
         raise UsageError("which jobs? give their IDs")
-    settings = Settings(vars(options))
     with open_jobs(settings) as jobs:
         subscription = Subscription(
             jobs, settings, job_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
@@ -51,3 +47,6 @@ def _ended(subscription: Subscription, job_id: str, outcome: str | None) -> tupl
     except JobNotFound:
         return outcome or "gone", ""
     return outcome or job.status, one_line(job.detail or "") if job.status is Status.ERROR else ""
+
+
+VERBS = (Verb("wait", (*opt.LISTENING, opt.JSON), wait),)

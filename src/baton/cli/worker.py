@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import signal
 
-from baton.cli.main import verb_parser
+from baton.cli import options as opt
 from baton.cli.output import one_line, say
-from baton.config import Settings
+from baton.cli.parser import Verb
 from baton.core.errors import InvalidValue
 from baton.delegation.worker import Worker
 from baton.jobs.verbs import open_jobs
@@ -16,27 +16,16 @@ from baton.sessions.tmux import Tmux
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import argparse
+
+    from baton.config import Settings
 
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = verb_parser(verb)
-    parser.add_argument("--agent", metavar="A", help="the agent that does them (default: the agent setting)")
-    parser.add_argument("--agent-session", metavar="LABEL", help="the queue (default: tmux:<agent>)")
-    parser.add_argument("--workdir", metavar="DIR", default=".", help="where, for jobs that do not say (default: here)")
-    parser.add_argument("--concurrency", type=int, default=1, metavar="N", help="so many at a time (default: 1)")
-    parser.add_argument("--max-jobs", type=int, metavar="N", help="end after so many")
-    parser.add_argument("--until-empty", action="store_true", help="end when there is nothing left to do")
-    parser.add_argument("--headless", action="store_true", help="no questions, output for programs")
-    parser.add_argument("--yolo", action="store_true", help="let the agent do everything without asking")
-    parser.add_argument("--drain", type=float, default=30.0, metavar="S", help="on SIGTERM, time for jobs to end (30)")
-    parser.add_argument("--tmux-socket", metavar="L", help="a tmux server of your choice (default: baton)")
-    options = parser.parse_args(arguments)
+def work(options: argparse.Namespace, settings: Settings) -> int:
     for name, least in (("concurrency", 1), ("max_jobs", 1), ("drain", 0)):
         value = getattr(options, name)
         if value is not None and not value >= least:
             raise InvalidValue(f"--{name.replace('_', '-')}", f"must be at least {least}")
-    settings = Settings(vars(options))
     agent = usable_agent(settings, settings.agent)
     Tmux(settings.tmux_socket).check_version()
     if not os.path.isdir(options.workdir):
@@ -72,3 +61,23 @@ def run(verb: str, arguments: Sequence[str]) -> int:
         worker.run()
     say(f"baton: {worker.done} done")
     return 0
+
+
+VERBS = (
+    Verb(
+        "worker",
+        (
+            opt.AGENT,
+            opt.QUEUE,
+            opt.WORKDIR.but(default=".", help="work here if a job names no folder (default: the current folder)"),
+            opt.CONCURRENCY,
+            opt.MAX_JOBS,
+            opt.UNTIL_EMPTY,
+            opt.HEADLESS.but(default=False),
+            opt.YOLO.but(default=False),
+            opt.DRAIN,
+            opt.TMUX_SOCKET,
+        ),
+        work,
+    ),
+)

@@ -6,26 +6,25 @@ import json
 import os
 
 from baton import __version__
-from baton.cli.main import verb_parser
+from baton.cli import options as opt
 from baton.cli.output import print_table
-from baton.config import Settings, hide_password
+from baton.cli.parser import Verb
+from baton.config import hide_password
 from baton.registry import registry_url
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import argparse
+
+    from baton.config import Settings
 
 
-def run(verb: str, arguments: Sequence[str]) -> int:
-    parser = verb_parser(verb)
-    parser.add_argument("--json", action="store_true", help="print data as JSON")
-    if verb == "config":
-        parser.add_argument("action", choices=["show"], help="print every setting and where it comes from")
-    options = parser.parse_args(arguments)
-    if verb == "version":
-        print(json.dumps({"version": __version__}) if options.json else f"baton {__version__}")
-        return 0
-    settings = Settings(vars(options))
+def version(options: argparse.Namespace) -> int:
+    print(json.dumps({"version": __version__}) if options.json else f"baton {__version__}")
+    return 0
+
+
+def show(options: argparse.Namespace, settings: Settings) -> int:
     rows = settings.shown()
     if settings.registry is None:
         # Not set: it follows from what lies in the registry folder.
@@ -49,3 +48,9 @@ def _shown(value: object) -> str:
     if value is None:
         return "-"
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+VERBS = (
+    Verb("config", (opt.JSON,), actions=(Verb("show", (), show, "print every setting and where it comes from"),)),
+    Verb("version", (opt.JSON,), version, reads_settings=False),
+)

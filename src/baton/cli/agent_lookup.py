@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 
-from baton.cli.output import json_text, limit, one_line, print_table, say
+from baton.cli.output import json_text, one_line, print_table, say
 from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable
 from baton.live_agents.contract import State
 from baton.live_agents.names import Names
@@ -23,13 +23,6 @@ if TYPE_CHECKING:
 
 _OK: Final = "ok"
 _COLOURS: Final = {"fresh": "green", "expired": "yellow"}
-
-
-def resolve_options(action: argparse.ArgumentParser) -> None:
-    name_or_id(action)
-    action.add_argument("--explain", action="store_true", help="say what was looked at, and why it counts or not")
-    action.add_argument("--control", action="store_true", help="also check that the session can be controlled")
-    _def_dir(action)
 
 
 def resolve_name(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
@@ -117,11 +110,6 @@ def list_names(options: argparse.Namespace, settings: Settings, directory: Direc
     return 0
 
 
-def show_options(action: argparse.ArgumentParser) -> None:
-    name_or_id(action)
-    _def_dir(action)
-
-
 def show(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
     found = find(options, settings, directory)
     if found.record is None and not found.entries:
@@ -131,18 +119,6 @@ def show(options: argparse.Namespace, settings: Settings, directory: Directory) 
         shown["control"] = _control(options, settings, found.record)
     print(json_text(shown, indent=2))
     return 0 if found.record is not None else 1
-
-
-def watch_options(action: argparse.ArgumentParser) -> None:
-    action.add_argument("name", nargs="?", metavar="NAME", help="only this agent, by name or id")
-    _id(action)
-    action.add_argument("--interval", type=float, default=1.0, metavar="S", help="look so often (default: 1)")
-    action.add_argument(
-        "--timeout",
-        type=limit("--timeout", zero=True),
-        metavar="S",
-        help="stop after S seconds, or such as 90s, 10m, 2h, with exit code 2",
-    )
 
 
 def watch(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
@@ -199,20 +175,6 @@ def _tell_change(options: argparse.Namespace, change: str, entry: Entry, now_ns:
 
 
 # -- what they share -----------------------------------------------------------------------------------------
-
-
-def name_or_id(action: argparse.ArgumentParser) -> None:
-    action.add_argument("name", metavar="NAME", help="the agent, by name or id")
-    _id(action)
-
-
-def _id(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--id", action="store_true", help="NAME is an id, and nothing else")
-
-
-def _def_dir(action: argparse.ArgumentParser) -> None:
-    action.add_argument("--agent-def-dir", metavar="DIR", help="use this one, whatever the record says")
-    action.add_argument("--need-agent-def-dir", action="store_true", help="insist on one that is there")
 
 
 def find(options: argparse.Namespace, settings: Settings, directory: Directory) -> Resolution:

@@ -1,0 +1,293 @@
+"""The catalogue of options: each is defined here once, with its help and its default.
+
+A verb lists the options it takes. Where an option means something else for a verb, `but` changes its help.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from argparse import SUPPRESS, ArgumentTypeError
+
+from baton.cli.parser import OneOf, Option
+from baton.core.errors import InvalidValue, UsageError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+    from typing import Any
+
+UNIT_SEC = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+
+
+# -- values --------------------------------------------------------------------------------------------------
+
+
+def parse_duration(field: str, text: str) -> int:
+    """Return `90s`, `15m`, `2h`, `30d` or `4w` in nanoseconds. A number without a unit is refused."""
+    match = re.fullmatch(r"(\d{1,5})([smhdw])", text.strip(), re.ASCII)
+    if match is None:
+        raise InvalidValue(field, f"must be a duration such as 90s, 15m, 2h, 30d or 4w, not {text[:40]!r}")
+    return int(match[1]) * UNIT_SEC[match[2]] * 10**9
+
+
+def time_limit(
+    option: str, number: type[int | float] = float, years: int = 1, *, zero: bool = False
+) -> Callable[[str], float]:
+    """Return the argparse type of an option that limits a time: seconds, or a duration such as `10m`."""
+
+    def parse(text: str) -> float:
+        try:
+            seconds = number(text)
+        except ValueError:
+            try:
+                seconds = number(parse_duration(option, text) // 10**9)
+            except InvalidValue:
+                raise ArgumentTypeError(f"must be seconds, or such as 90s, 10m or 2h, not {text[:40]!r}") from None
+        if not 0 <= seconds <= years * 366 * 86400 or (seconds == 0 and not zero):
+            least = "at least" if zero else "more than"
+            raise InvalidValue(option, f"must be {least} 0 and at most {years} year{'s' if years > 1 else ''}")
+        return seconds
+
+    return parse
+
+
+def job_of(options: argparse.Namespace) -> str:
+    """Return the id of the job that a command line with the options JOB names."""
+    given = {each for each in (options.id, options.job) if each is not None}
+    if len(given) > 1:
+        raise UsageError("two different jobs are named; give one ID")
+    job_id: str | None = given.pop() if given else os.environ.get("BATON_JOB_ID")
+    if job_id is None:
+        raise UsageError("no job is named; give its ID (`baton list` shows them)")
+    return job_id
+
+
+def _flag(name: str, text: str, **settings: Any) -> Option:
+    return Option(name, action="store_true", help=text, **settings)
+
+
+def _value(name: str, metavar: str, text: str, **settings: Any) -> Option:
+    return Option(name, metavar=metavar, help=text, **settings)
+
+
+# -- every command -------------------------------------------------------------------------------------------
+
+COMMON = (
+    _value("--home", "DIR", "keep jobs, sessions and logs in this folder (default: .hermes)"),
+    _value(
+        "--registry",
+        "URL",
+        "use this job registry: sqlite:PATH, file:DIR or postgresql://... (default: the one in --registry-dir)",
+    ),
+    _value("--registry-dir", "DIR", "keep the registry in this folder (default: jobs in --home)"),
+    _flag("--allow-network-fs", SUPPRESS),
+    _flag("--debug", "show the traceback of an error (default: one line)"),
+)
+JSON = _flag("--json", "print JSON (default: text)")
+JSON_ALWAYS = JSON.but(help="print JSON, as this command always does")
+
+# -- which job, session or live agent ------------------------------------------------------------------------
+
+JOB_ID = _value("--job", "ID", "use this job, as an option (default: $BATON_JOB_ID)")
+JOB = (_value("id", "ID", "use this job (default: $BATON_JOB_ID)", nargs="?"), JOB_ID)
+_JOBS = (
+    _value("ids", "ID", "follow these jobs", nargs="*"),
+    JOB_ID.but(action="append", default=[], help="follow this job, as an option; repeatable"),
+)
+NAME = _value("name", "NAME", "use this session")
+AGENT_NAME = NAME.but(help="use this live agent, named by name or id")
+BY_ID = _flag("--id", "read NAME as an id only (default: a name or an id)")
+SESSION = _value("--session", "NAME", "give the job to this running session (default: a new session)")
+DIRECTORY = _value(
+    "--directory", "URL", "use this directory of live agents: file:/FOLDER or postgresql://... (default: your own)"
+)
+TMUX_SOCKET = _value("--tmux-socket", "L", "use this tmux server: a name or a path (default: baton)")
+
+# -- a job ---------------------------------------------------------------------------------------------------
+
+_PROMPT_HELP = "give the agent this task; - reads it from standard input"
+PROMPT = _value("prompt", "PROMPT", _PROMPT_HELP, nargs="?")
+PROMPT_FILE = _value("--prompt-file", "FILE", "read the task from this file; - is standard input")
+TEXT = _value("text", "TEXT", "type this text; - reads it from standard input", nargs="?")
+PROMPT_TEXT = TEXT.but(metavar="PROMPT", help=_PROMPT_HELP)
+PROMPT_OPTION = _value("--prompt", "TEXT", "give the agent this task, as an option")
+FIRST_PROMPT = PROMPT_OPTION.but(help="send this text first; - reads it from standard input (default: nothing)")
+AGENT = _value(
+    "--agent",
+    "A",
+    "use this agent: claude-code, codex, gemini, shell, or one of the config file (default: the agent setting)",
+)
+QUEUE = _value("--agent-session", "QUEUE", "take jobs from this queue (default: tmux:AGENT)")
+WORKDIR = _value("--workdir", "DIR", "work in this folder (default: the current folder)")
+TIMEOUT = _value(
+    "--timeout",
+    "T",
+    "fail if the job takes this long: seconds, or such as 90s, 10m, 2h (default: 3600s)",
+    type=time_limit("--timeout", int),
+    dest="timeout_sec",
+)
+IDLE_TIMEOUT = _value(
+    "--idle-timeout",
+    "T",
+    "fail if the agent is silent for this long (default: 120s; agent shell: as --timeout)",
+    type=time_limit("--idle-timeout", int),
+    dest="idle_timeout_sec",
+)
+EXPECT = _value("--expect", "FILE", "require this file at the end; repeatable", action="append")
+ALLOW_EXISTING = _flag("--allow-existing", "accept --expect files that the job did not change", default=None)
+VALIDATE = _value(
+    "--validate", "CMD", "run this command in the work folder and require that it succeeds (default: none)"
+)
+PRIORITY = _value("--priority", "N", "claim jobs with a higher priority first (default: 0)", type=int, default=0)
+MAX_ATTEMPTS = _value(
+    "--max-attempts",
+    "N",
+    "end the job as error when the lease of its Nth attempt expires; requeue it before that (default: 1)",
+    type=int,
+)
+LABEL = _value("--label", "TEXT", "tag the job with this text; repeatable", action="append", default=[])
+HEADLESS = _flag("--headless", "run the agent without questions, with output for programs", default=None)
+YOLO = _flag("--yolo", "let the agent do everything without asking", default=None)
+
+# -- submit, worker, monitor ---------------------------------------------------------------------------------
+
+TO = _value("--to", "AGENT", "give the job to this live agent, also on another host (default: none)")
+BATCH = _value(
+    "--batch",
+    "FILE",
+    "run many jobs: a JSON object per line with prompt and, if needed, agent, workdir, expect, validate, "
+    "timeout_sec, idle_timeout_sec, headless, ...; - reads standard input",
+)
+PARALLEL = _value("--parallel", "N", "run at most N jobs of a batch at once (default: 4)", type=int, default=4)
+DETACH = _flag("--detach", "print the job id and return at once (default: wait for the end)")
+CONCURRENCY = _value("--concurrency", "N", "run at most N jobs at once (default: 1)", type=int, default=1)
+MAX_JOBS = _value("--max-jobs", "N", "end after N jobs (default: no limit)", type=int)
+UNTIL_EMPTY = _flag("--until-empty", "end when the queue is empty (default: wait for jobs)")
+DRAIN = _value(
+    "--drain", "S", "after SIGTERM, give running jobs S seconds to end (default: 30)", type=float, default=30.0
+)
+ONCE = _flag("--once", "sweep once and end (default: sweep until stopped)")
+DRY_RUN = _flag("--dry-run", "print what would be done and do nothing")
+INTERVAL = _value("--interval", "S", "sweep every S seconds (default: 5)", type=float, default=5.0)
+
+# -- claims --------------------------------------------------------------------------------------------------
+
+LEASE = _value("--lease", "S", "requeue the job if the lease is not renewed for S seconds (default: never)", type=float)
+WAIT = _value("--wait", "S", "wait up to S seconds for a job (default: 0)", type=float)
+HOLDER = _value("--holder", "NAME", "record this name as the holder of the job (default: HOST:PID)")
+ATTEMPT = _value("--attempt", "N", "refuse if another attempt than N holds the job (default: no check)", type=int)
+REASON = _value("--reason", "TEXT", "log this reason (default: released)", default="released")
+SET_STATUS = _value(
+    "--set", "STATUS", "set this status: pending, running, completed, error or cancelled (default: print it)"
+)
+
+# -- events --------------------------------------------------------------------------------------------------
+
+EVENT = _value(
+    "--event", "E", "publish this event: started, progress, permission_required, completed or error", required=True
+)
+DETAIL = _value("--detail", "TEXT", "add this sentence; paths and secrets are removed (default: none)", default="")
+DATA = _value("--data", "K=V", "add this value; repeatable", action="append", default=[])
+BROKER_TRIES = _value("--attempts", "N", "try N times to reach the broker", type=int)
+REQUIRE_BROKER = _flag("--require-broker", "fail if the event cannot be sent now (default: send it later)")
+NO_VERIFY = _flag("--no-verify", "accept completed without the expected results")
+ALLOW_PLAINTEXT = _flag("--allow-plaintext", "connect to a broker on another host without TLS", default=None)
+_LISTEN_TIMEOUT = TIMEOUT.but(
+    type=time_limit("--timeout"),
+    dest="timeout",
+    help="stop after this long: seconds, or such as 90s, 10m, 2h (default: the largest --timeout of the jobs)",
+)
+_LISTEN_IDLE_TIMEOUT = IDLE_TIMEOUT.but(
+    type=time_limit("--idle-timeout"),
+    dest="idle_timeout",
+    help="stop after this long without an event of the jobs, also while they are pending (default: the largest "
+    "--idle-timeout of the jobs)",
+)
+LISTENING = (*_JOBS, _LISTEN_TIMEOUT, _LISTEN_IDLE_TIMEOUT, ALLOW_PLAINTEXT)
+FOLLOW_ALL = _flag("--follow-all", "follow every job of the registry until interrupted")
+
+# -- lists and logs ------------------------------------------------------------------------------------------
+
+STATUS = _value(
+    "--status", "S", "show only jobs with this status; repeatable (default: all)", action="append", default=[]
+)
+NEWER_THAN = _value("--newer-than", "AGE", "show only jobs registered in the last 90s, 15m, 2h, 30d (default: all)")
+OLDER_THAN = _value("--older-than", "AGE", "show only jobs registered before that (default: all)")
+LIMIT = _value("--limit", "N", "show at most N jobs (default: 50 on a terminal, else all)", type=int)
+AFTER = _value("--after", "CURSOR", "continue after the page that printed this cursor")
+SHOW_SECRETS = _flag("--show-secrets", "print signing keys and passwords (default: hidden)")
+TAIL = _value("--tail", "N", "print the last N lines (default: all)", type=int)
+LIST_LOGS = _flag("--list", "list every job that has a log, with its status")
+VERIFY = _flag("--verify", "check that no line was changed, added or removed")
+
+# -- sessions ------------------------------------------------------------------------------------------------
+
+REPLACE = _flag("--replace", "remove a stopped session of that name (default: refuse)")
+STOP_MODE = Option(
+    "--mode",
+    choices=("graceful", "hard", "soft"),
+    default="graceful",
+    help="stop the agent first (graceful), kill it (hard), or leave it running and release the session (soft) "
+    "(default: graceful)",
+)
+CAPTURE_ID = _flag("--capture-id", "print the id of the conversation; fail if it is not known")
+GRACE = _value("--grace", "S", "give the agent S seconds to end (default: 10)", type=float, default=10.0)
+ALL = _flag("--all", "show ended sessions too (default: running ones)")
+READ_ONLY = _flag("--read-only", "do not send what you type to the session")
+NO_ENTER = _flag("--no-enter", "do not press Enter after the text")
+KEY = _value(
+    "--key", "K", "press this key instead, as tmux names it (1, Enter, Escape); repeatable", action="append", default=[]
+)
+LINES = _value("--lines", "N", "print N lines of the scrollback too (default: 0)", type=int)
+STOPPED = _flag("--stopped", "remove sessions that could be resumed too (default: keep them)")
+
+# -- live agents ---------------------------------------------------------------------------------------------
+
+MANIFEST = _value("--manifest", "FILE", "publish the session that this manifest describes")
+TOOL = _value("--tool", "A", "record this agent as the one that runs there (default: the agent setting)")
+AGENT_ID = _value("--agent-id", "ID", "publish under this id (default: derived from the name)")
+GENERATION = _value("--generation", "G", "publish as this generation (default: a new one)")
+AGENT_DEF_DIR = _value("--agent-def-dir", "DIR", "record this definition folder (default: none)")
+NEED_AGENT_DEF_DIR = _flag("--need-agent-def-dir", "fail if the agent has no usable definition folder")
+TAKEOVER = _flag("--takeover", "take the name from another live session (default: refuse)")
+NO_TMUX_CHECK = _flag("--no-tmux-check", "trust the manifest (default: check it with tmux)")
+NAME_LEASE = LEASE.but(
+    type=str, default="24h", metavar="AGE", help="own the name for this long: 90s, 15m, 24h, 7d (default: 24h)"
+)
+GRACE_SECONDS = _value(
+    "--grace-seconds",
+    "S",
+    "keep entries that became stale less than S seconds ago; also 90s, 15m (default: 300)",
+    default="300",
+)
+EXPLAIN = _flag("--explain", "print each entry that was examined and why it was used or not")
+CONTROL = _flag("--control", "check that the session can be controlled from this host")
+
+# -- registry, broker, skills, demo, completion --------------------------------------------------------------
+
+MIGRATE_TO = TO.but(
+    required=True, metavar="URL", help="move the jobs to this registry: sqlite:PATH, file:DIR or postgresql://..."
+)
+BROKER_SET = OneOf(
+    _value("--mosquitto", "DIR", "write a configuration set for Mosquitto"),
+    _value("--nats", "DIR", "write a configuration set for nats-server"),
+    required=True,
+)
+BROKER_HOST = _value(
+    "--host", "NAME", "issue the certificate for this host name; repeatable", action="append", default=[]
+)
+PORT = _value("--port", "N", "listen on this port (default: 8883)", type=int, default=8883)
+MTLS = _flag("--mtls", "require client certificates (default: passwords)")
+RENEW = _flag("--renew", "issue all certificates again and keep the rest")
+CHECK_SET = SET_STATUS.but(metavar="DIR", help="check the broker of this configuration set in both roles")
+ROLE = Option("--role", choices=["worker", "orchestrator"], help="check what this role alone can do (default: both)")
+SKILLS_PLACE = OneOf(
+    _flag("--claude", "install into .claude/skills only, for Claude Code"),
+    _flag("--agents", "install into .agents/skills only, for Codex and Gemini"),
+    _value("--dir", "D", "install into this folder (default: .claude/skills and .agents/skills)"),
+)
+FORCE = _flag("--force", "replace changed files and keep each as FILE.bak (default: refuse)")
+KEEP = _flag("--keep", "keep the folder of the demonstration (default: remove it)")
+SHELL = Option("shell", choices=("bash", "zsh", "fish"), help="print the script for this shell")

@@ -1,0 +1,133 @@
+"""Describe the command line: options, verbs, and the parser that argparse builds from them."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import Any, NoReturn
+
+USAGE = 64
+
+
+class Option:
+    """One option or positional argument. `settings` are the arguments of `add_argument`."""
+
+    __slots__ = ("names", "settings")
+
+    def __init__(self, *names: str, **settings: Any) -> None:
+        self.names = names
+        self.settings = settings
+
+    def but(self, **changes: Any) -> Option:
+        """Return the same option with some settings changed, for a verb where it means something else."""
+        return Option(*self.names, **self.settings | changes)
+
+    def add_to(self, parser: Any) -> None:
+        parser.add_argument(*self.names, **self.settings)
+
+
+class OneOf:
+    """Options that exclude each other."""
+
+    __slots__ = ("options", "required")
+
+    def __init__(self, *options: Option, required: bool = False) -> None:
+        self.options = options
+        self.required = required
+
+    def add_to(self, parser: Any) -> None:
+        group = parser.add_mutually_exclusive_group(required=self.required)
+        for option in self.options:
+            option.add_to(group)
+
+
+def _nothing(*_: object) -> int:
+    raise AssertionError("a noun is not called: its actions are")
+
+
+class Verb:
+    """One row of the command table: `baton NAME` with these options calls `function(options, settings)`.
+
+    A noun has actions in place of a function. Its options may stand before the action or after it.
+    Without `reads_settings`, the call is `function(options)`: a broken config file does not stop the verb.
+    Where `options` is None, the call is `function(arguments)`: nothing is parsed.
+    """
+
+    __slots__ = ("actions", "epilog", "function", "help", "name", "options", "reads_settings")
+
+    def __init__(
+        self,
+        name: str,
+        options: Sequence[Option | OneOf] | None,
+        function: Callable[..., int] = _nothing,
+        help: str = "",  # noqa: A002  as argparse calls it
+        *,
+        actions: Sequence[Verb] = (),
+        epilog: str | None = None,
+        reads_settings: bool = True,
+    ) -> None:
+        self.name = name
+        self.options = options
+        self.function = function
+        self.help = help
+        self.actions = actions
+        self.epilog = epilog
+        self.reads_settings = reads_settings
+
+
+class Parser(argparse.ArgumentParser):
+    """Exit with 64 on a wrong command line: argparse's own 2 means "timed out" here."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(formatter_class=_formatter, allow_abbrev=False, **settings)
+
+    def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
+        for each in args:
+            option, _, value = each.partition("=")
+            if each == "--":
+                break
+            if option.startswith("--") and value == "--":
+                self.error(f"argument {option}: -- cannot be its value")  # argparse would make a list of it
+        return super().parse_args(args, namespace)
+
+    def error(self, message: str) -> NoReturn:
+        print(f"baton: {message}; see `{self.prog} --help`", file=sys.stderr)
+        raise SystemExit(USAGE)
+
+
+def build_parser(verb: Verb, help: str, common: Sequence[Option]) -> Parser:  # noqa: A002
+    """Build the parser of one verb with its actions. `common` are the options that every verb takes."""
+    options = verb.options or ()
+    parser = Parser(prog=f"baton {verb.name}", description=_sentence(help), epilog=verb.epilog)
+    _add_options(parser, options, common)
+    if verb.actions:
+        choices = parser.add_subparsers(dest="action", required=True, metavar="ACTION", parser_class=Parser)
+        # SUPPRESS: the default of an action does not replace what was given before the action.
+        shared = [option.but(default=argparse.SUPPRESS) for option in options if isinstance(option, Option)]
+        for action in verb.actions:
+            child = choices.add_parser(action.name, help=action.help, description=_sentence(action.help))
+            _add_options(child, [*(action.options or ()), *shared], common)
+    return parser
+
+
+def _add_options(parser: Parser, options: Sequence[Option | OneOf], common: Sequence[Option]) -> None:
+    for option in options:
+        option.add_to(parser)
+    group = parser.add_argument_group("options of every command", argument_default=argparse.SUPPRESS)
+    for each in common:
+        each.add_to(group)
+
+
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """Make a formatter with a fixed width: argparse imports shutil for each argument to find the width out."""
+    columns = os.environ.get("COLUMNS", "")
+    return argparse.HelpFormatter(prog, width=max(int(columns), 40) if columns.isdecimal() else 100)
+
+
+def _sentence(text: str) -> str:
+    return f"{text[0].upper()}{text[1:]}."
