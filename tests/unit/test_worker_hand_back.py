@@ -33,11 +33,11 @@ class Away:
         for name in ("release", "get_job"):
             monkeypatch.setattr(jobs, name, self._unless_away(getattr(jobs, name)))
 
-    def _create(self, *_, job_id, attempt, **__):
+    def _create(self, *_, job, attempt, **__):
         self.starts += 1
         if self.starts == 1:
             raise self._error
-        report(self._jobs, job_id, EventName.COMPLETED, detail="done", attempt=attempt)
+        report(self._jobs, job.job_id, EventName.COMPLETED, detail="done", attempt=attempt)
 
     def _unless_away(self, call):
         def asked(*arguments, **options):

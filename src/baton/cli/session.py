@@ -43,7 +43,7 @@ def _create(options: argparse.Namespace, settings: Settings) -> int:
     inventory = Inventory(settings)
     from baton.sessions.launch import create_session
 
-    agent, workdir, prompt = options.agent, options.workdir, options.prompt
+    agent, workdir, prompt, job = options.agent, options.workdir, options.prompt, None
     if options.job is not None:
         if prompt is not None:
             raise UsageError("--job brings its own prompt; leave --prompt out")
@@ -61,7 +61,7 @@ def _create(options: argparse.Namespace, settings: Settings) -> int:
         workdir=workdir,
         mode=Mode.HEADLESS if options.headless else Mode.INTERACTIVE,
         prompt=None if prompt is None else read_text("prompt", prompt),
-        job_id=options.job,
+        job=job,
         yolo=options.yolo,
         replace=options.replace,
     )

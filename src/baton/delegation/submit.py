@@ -8,7 +8,7 @@ import threading
 import time
 
 from baton.adapters import allowed_silence
-from baton.adapters.contract import Mode, Task
+from baton.adapters.contract import Mode
 from baton.broker.address import broker_record
 from baton.core.errors import BatonError, IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
 from baton.core.event import EventName
@@ -18,9 +18,8 @@ from baton.delegation.background_monitor import Reconciler
 from baton.delegation.own_queue import own_queue
 from baton.jobs.verification import missing_results
 from baton.sessions.ending import fail_job
-from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import check_task, create_session, hook_command, usable_agent
+from baton.sessions.launch import check_launch, create_session
 from baton.sessions.session import session_name
 from baton.sessions.stop import StopMode, stop_session
 from baton.sessions.tmux import Tmux
@@ -32,7 +31,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from typing import Any, Final
 
-    from baton.adapters.contract import Agent
     from baton.config import Settings
     from baton.core.job import Job
     from baton.jobs.verbs import Jobs
@@ -90,28 +88,11 @@ def order(settings: Settings, prompt: str, **given: Any) -> Order:
         made = made.replace(workdir=os.path.abspath(made.workdir or "."))
     job = drafted(settings, made)  # which checks every field
     if made.label is None:
-        agent = usable_agent(settings, made.agent)
-        if not os.path.isdir(made.workdir or "."):
-            raise InvalidValue("workdir", f"{made.workdir} is not a folder")
-        check_task(agent, _task(agent, made, job))
+        check_launch(settings, made.agent, workdir=made.workdir or ".", mode=_mode(made), yolo=made.yolo, job=job)
     for name in made.expect:
         if outside(name, made.workdir or "."):
             raise InvalidValue("expect", f"{name!r} lies outside the work folder {made.workdir or ''}".rstrip())
     return made
-
-
-def _task(agent: Agent, made: Order, job: Job) -> Task:
-    """As its session will have it, but for what only a session has."""
-    return Task(
-        mode=_mode(made),
-        prompt=job_prompt(agent, job),
-        conversation_id=job.job_id if agent.chooses_id else None,
-        resume=False,
-        yolo=made.yolo,
-        folder="",
-        workdir=made.workdir or ".",
-        hook=hook_command(agent.name),
-    )
 
 
 def _mode(made: Order) -> Mode:
@@ -164,7 +145,7 @@ def start_session(settings: Settings, inventory: Inventory, job: Job, made: Orde
         agent=made.agent,
         workdir=made.workdir,
         mode=_mode(made),
-        job_id=job.job_id,
+        job=job,
         yolo=made.yolo,
     )
 

@@ -125,7 +125,7 @@ class Worker:
                 agent=self._agent or job.agent,
                 workdir=job.workdir or self._workdir,
                 mode=self._mode,
-                job_id=job.job_id,
+                job=job,
                 attempt=job.attempt,
                 yolo=self._yolo,
             )

@@ -6,13 +6,13 @@ import json
 import os
 import sys
 import time
+from functools import cache
 
 from baton.adapters import find_agent
 from baton.adapters.contract import Mode, Task
 from baton.core.clock import format_time
 from baton.core.errors import AgentUnusable, InvalidValue, RunnerDied, TmuxUnavailable
 from baton.core.value import Value
-from baton.jobs.verbs import open_jobs
 from baton.live_agents import open_directory, ownership
 from baton.live_agents.names import Names, derived_id
 from baton.live_agents.record import new_generation_id, new_record
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
     from baton.adapters.contract import Agent
     from baton.config import Settings
+    from baton.core.job import Job
     from baton.sessions.inventory import Inventory
     from baton.sessions.tmux import Pane
 
@@ -51,47 +52,87 @@ class Plan(Value):
     attempt: int | None
 
 
+def check_launch(
+    settings: Settings,
+    agent: str,
+    *,
+    workdir: str,
+    mode: Mode = Mode.INTERACTIVE,
+    yolo: bool = False,
+    prompt: str | None = None,
+    job: Job | None = None,
+) -> Agent:
+    """Check that the agent can be started for this, and return it. AgentUnusable, InvalidValue or TmuxUnavailable say
+    what is missing. Nothing is made."""
+    program = usable_agent(settings, agent)
+    if not os.path.isdir(workdir):
+        raise InvalidValue("workdir", f"{workdir} is not a folder")
+    task = Task(
+        mode=mode,
+        prompt=prompt if job is None else job_prompt(program, job),
+        conversation_id=_new_uuid() if program.chooses_id else None,
+        resume=False,
+        yolo=yolo,
+        folder="",
+        workdir=workdir,
+        hook=hook_command(program.name),
+    )
+    argv = program.launch(task).argv
+    if yolo and argv == program.launch(task.replace(yolo=False)).argv:
+        raise program.unusable("has no flag that skips permissions, so --yolo means nothing for it")
+    _check_tmux(settings.tmux_socket)
+    return program
+
+
+@cache
+def _check_tmux(socket: str) -> None:
+    """Check the version of tmux, once in a process: a batch checks each of its jobs."""
+    Tmux(socket).check_version()
+
+
 def create_session(
     settings: Settings,
     inventory: Inventory,
     name: str,
     *,
-    agent: str,
+    agent: str | Agent,
     workdir: str,
     mode: Mode = Mode.INTERACTIVE,
     prompt: str | None = None,
-    job_id: str | None = None,
+    job: Job | None = None,
     attempt: int | None = None,
     yolo: bool = False,
     replace: bool = False,
+    socket: str | None = None,
 ) -> Session:
-    """Starts an agent in a tmux session of its own. NameInUse when the name is taken: of two that try at once, one gets
-    it. Whatever fails on the way is undone."""
+    """Start an agent in a tmux session of its own, and return the session once the agent runs.
+
+    NameInUse when another session has the name: of two that try at once, one gets it. Whatever fails on the way is
+    undone. An `agent` that `check_launch` returned for the same task is not checked again."""
     check_session_name(name)
     _check_prompt(prompt)
-    program = usable_agent(settings, agent)
     workdir = os.path.abspath(workdir)
-    if not os.path.isdir(workdir):
-        raise InvalidValue("workdir", f"{workdir} is not a folder")
-    names = Names(settings.agent_name_prefix)
-    agent_name = names.canonical(name)
+    if isinstance(agent, str):
+        agent = check_launch(settings, agent, workdir=workdir, mode=mode, yolo=yolo, prompt=prompt, job=job)
+    agent_name = Names(settings.agent_name_prefix).canonical(name)
     now = format_time(time.time_ns())
+    job_id = job.job_id if job else None
     session = Session(
         name=name,
         session_id=os.urandom(8).hex(),
         state=State.RUNNING,
-        agent=program.name,
+        agent=agent.name,
         mode=mode,
         workdir=workdir,
         yolo=yolo,
-        conversation_id=_new_uuid() if program.chooses_id else None,
+        conversation_id=_new_uuid() if agent.chooses_id else None,
         made_for=job_id,
         job_id=job_id,
         agent_name=agent_name,
         agent_id=derived_id(agent_name),
         generation_id=new_generation_id(),
         host=settings.host,
-        socket=settings.tmux_socket,
+        socket=socket or settings.tmux_socket,
         pane_id=None,
         pane_pid=None,
         pane_started=None,
@@ -103,17 +144,12 @@ def create_session(
         reason=None,
         exit=None,
     )
-    folder = inventory.folder_of(session)
-    # What the agent cannot do is found out before anything is made.
-    given = prompt if job_id is None else _given(settings, program, job_id)
-    check_task(program, task_for(session, folder, prompt=given, resume=False))
-    Tmux(session.socket).check_version()
     before = inventory.add(session, replace=replace)
     try:
         return _begin(settings, inventory, session, Plan(prompt=prompt, resume=False, job_id=job_id, attempt=attempt))
     except BaseException:
         inventory.remove(session, restore=before)
-        _remove_folder(folder)
+        _remove_folder(inventory.folder_of(session))
         raise
 
 
@@ -162,18 +198,6 @@ def _take_back(settings: Settings, inventory: Inventory, archived: Session) -> S
     return inventory.change(
         archived, lambda current: current.replace(state=State.RUNNING, updated_at=now, ended_at=None, reason=None)
     )
-
-
-def _given(settings: Settings, program: Agent, job_id: str) -> str:
-    with open_jobs(settings) as jobs:
-        return job_prompt(program, jobs.get_job(job_id))
-
-
-def check_task(program: Agent, task: Task) -> None:
-    """AgentUnusable when it cannot do that."""
-    argv = program.launch(task).argv
-    if task.yolo and argv == program.launch(task.replace(yolo=False)).argv:
-        raise program.unusable("has no flag that skips permissions, so --yolo means nothing for it")
 
 
 def usable_agent(settings: Settings, name: str) -> Agent:
