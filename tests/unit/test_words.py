@@ -52,7 +52,16 @@ def unwanted(name: str) -> list[str]:
     return [f"{name}:{number}: {line}" for number, line in enumerate(text.splitlines(), 1) if _UNWANTED.search(line)]
 
 
-PLACES = ["README.md", "CHANGELOG.md", "SECURITY.md", "docs", "skills", "scripts"]
+PLACES = [
+    "README.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "docs",
+    "skills",
+    "scripts",
+    "src/baton/adapters",
+    "src/baton/wire",
+]
 
 
 @pytest.mark.parametrize("place", PLACES)
