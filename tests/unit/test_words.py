@@ -60,6 +60,7 @@ PLACES = [
     "skills",
     "scripts",
     "src/baton/adapters",
+    "src/baton/live_agents",
     "src/baton/wire",
 ]
 
