@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+from _thread import RLock
 from _weakrefset import WeakSet
 from contextlib import contextmanager
 
@@ -91,16 +92,26 @@ class _Connection:
 
 
 _registries: WeakSet[SqliteRegistry] = WeakSet()
+_closed_for_fork: list[SqliteRegistry] = []
+_FORK_WAIT_SEC: Final = 5.0
 
 
 def _close_before_fork() -> None:
-    """SQLite keeps its locks by process: a child that inherits an open database, and even one that opens it anew, would
-    believe it holds locks that it does not. Closed here, both sides open it again when they need it."""
+    """Close every connection: SQLite counts its locks by process, so a child that inherits an open database, and even
+    one that opens it again, would rely on locks that it does not hold. Both sides open it again when they need it. A
+    transaction of another thread ends first; one that takes too long keeps its connection."""
     for registry in list(_registries):
-        registry.close()
+        if registry.in_use.acquire(timeout=_FORK_WAIT_SEC):
+            _closed_for_fork.append(registry)
+            registry.close()
 
 
-os.register_at_fork(before=_close_before_fork)
+def _allow_after_fork() -> None:
+    while _closed_for_fork:
+        _closed_for_fork.pop().in_use.release()
+
+
+os.register_at_fork(before=_close_before_fork, after_in_parent=_allow_after_fork, after_in_child=_allow_after_fork)
 
 
 class SqliteRegistry(SqlRegistry):
@@ -116,6 +127,7 @@ class SqliteRegistry(SqlRegistry):
         self._lock = FileLock(self.lock_path)
         self._reader: _Connection | None = None
         self._writer: _Connection | None = None
+        self.in_use = RLock()  # held by a transaction, so that a fork in another thread waits for its end
         _registries.add(self)
 
     def close(self) -> None:
@@ -138,7 +150,7 @@ class SqliteRegistry(SqlRegistry):
 
     @contextmanager
     def _reading(self) -> Iterator[Transaction]:
-        with self._translated_errors():
+        with self._translated_errors(), self.in_use:
             # One read transaction, so that several statements see one state.
             connection = self._connection(write=False)
             connection.raw.execute("BEGIN")
@@ -153,7 +165,7 @@ class SqliteRegistry(SqlRegistry):
 
     @contextmanager
     def _writing(self, *, create: bool = False) -> Iterator[Transaction]:
-        with self._translated_errors():
+        with self._translated_errors(), self.in_use:
             if create:
                 make_store_dir(self._folder)
             elif not exists(self.path) and moved_to(self._folder) is None:
@@ -241,7 +253,13 @@ class SqliteRegistry(SqlRegistry):
 
     def _connect(self, options: str) -> sqlite3.Connection:
         path = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        return sqlite3.connect(f"file:{path}?{options}", uri=True, isolation_level=None, timeout=_BUSY_TIMEOUT_SEC)
+        return sqlite3.connect(
+            f"file:{path}?{options}",
+            uri=True,
+            isolation_level=None,
+            timeout=_BUSY_TIMEOUT_SEC,
+            check_same_thread=False,  # a fork in another thread closes it; `in_use` keeps the threads apart
+        )
 
     @staticmethod
     def _schema_version(raw: sqlite3.Connection) -> int:
