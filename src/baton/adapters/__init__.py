@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from baton.config import Settings
 
 # name: (module, class)
-_BUILT_IN = {
+BUILT_IN = {
     "claude-code": ("claude_code", "ClaudeCode"),
     "codex": ("codex", "Codex"),
     "gemini": ("gemini", "Gemini"),
@@ -26,9 +26,9 @@ _BUILT_IN = {
 def find_agent(settings: Settings, name: str) -> Agent:
     """Return the agent of that name: a built-in one, or one of the config file. AgentUnusable lists the known names."""
     custom = _custom(settings)
-    found = _BUILT_IN.get(agent_name(name))
+    found = BUILT_IN.get(agent_name(name))
     if found is None and name not in custom:
-        known = ", ".join((*_BUILT_IN, *custom))
+        known = ", ".join((*BUILT_IN, *custom))
         raise AgentUnusable(
             f"there is no agent {name[:40]!r}; there are {known}, or add [agents.NAME] to .hermes/baton.toml"
         )
@@ -54,14 +54,14 @@ def allowed_silence(settings: Settings, name: str, timeout_sec: int) -> int:
 
 
 def agent_names(settings: Settings) -> list[str]:
-    return [*_BUILT_IN, *_custom(settings)]
+    return [*BUILT_IN, *_custom(settings)]
 
 
 def _custom(settings: Settings) -> dict[str, dict[str, Any]]:
     """Return the agents of the config file."""
     found: dict[str, Any] = settings.tables.get("agents", {})
     for name, table in found.items():
-        if name in _BUILT_IN or name in AGENT_ALIASES:
+        if name in BUILT_IN or name in AGENT_ALIASES:
             raise InvalidValue(f"agents.{name}", "in the config file has the name of a built-in agent; give it another")
         if not isinstance(table, dict):
             raise InvalidValue(f"agents.{name}", "in the config file must be a table")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from baton.adapters import BUILT_IN
 from baton.cli import options as opt
 from baton.cli.main import VERBS as KNOWN_VERBS
 from baton.cli.main import describe
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 _LISTED: Final = {"ID": "list", "NAME": "session list --all"}
 # After an option, of one verb alone where it means something else elsewhere.
 _VALUES: Final = {
-    "--agent": ["claude-code", "codex", "gemini", "shell"],
+    "--agent": [*BUILT_IN],
     "--event": ["started", "progress", "permission_required", "completed", "error"],
     "status --set": ["pending", "running", "completed", "error", "cancelled"],
     "--status": ["pending", "running", "completed", "error", "cancelled"],
