@@ -69,17 +69,15 @@ if TYPE_CHECKING:
     )
     from baton.core.event import EventName, StoredEvent
     from baton.core.job import Job, Status
-    from baton.history.log import (
-        append_event,
-        init_job_log,
+    from baton.history.append import append_event, init_job_log, update_logged_status
+    from baton.history.read import (
         iter_logged_events,
         job_log_path,
         list_logged_jobs,
         read_logged_meta,
         read_logged_status,
-        update_logged_status,
-        verify_log,
     )
+    from baton.history.verify import verify_log
     from baton.jobs.verbs import Jobs
     from baton.live_agent_api import (
         cleanup_registry,
@@ -100,10 +98,11 @@ _HOME_OF = {
         "events_after get_job list_jobs mark_sent next_seq open_jobs pick_pending publish_event record_event "
         "register_job release renew_lease requeue stats subscribe unsent_events update_status verify_event"
     ),
-    "baton.history.log": (
-        "LOGS_DIR append_event init_job_log iter_logged_events job_log_path list_logged_jobs read_logged_meta "
-        "read_logged_status update_logged_status verify_log"
+    "baton.history.append": "append_event init_job_log update_logged_status",
+    "baton.history.read": (
+        "LOGS_DIR iter_logged_events job_log_path list_logged_jobs read_logged_meta read_logged_status"
     ),
+    "baton.history.verify": "verify_log",
     "baton.live_agent_api": (
         "cleanup_registry new_live_agent_record publish_live_agent_record refresh_live_agent_record "
         "remove_live_agent_record resolve_for_control resolve_live_agent_record"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from baton.config import Settings
-from baton.history import log as audit
+from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs
 from baton.transport.publish import publish_event, send_unsent
 from baton.transport.subscription import Subscription
@@ -72,7 +72,7 @@ def test_a_broker_that_dies_loses_nothing(broker, tmp_path, figure, full, seed):
             send_unsent(jobs, settings, jobs.get_job(job_id))
             numbers = [json.loads(event.payload)["data"].get("number", 0) for event in events[:-1]]
             disordered += numbers != sorted(numbers)
-            assert audit.verify_log(job_id, jobs.logs_dir).damage == []
+            assert verify_log(job_id, jobs.logs_dir).damage == []
             assert jobs.get_job(job_id).status == "completed"
         unsent = len(jobs.unsent_events())
     every = [sent for each in published.values() for _, sent in each]

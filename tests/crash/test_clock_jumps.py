@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from baton import open_jobs
-from baton.history import log as audit
+from baton.history.verify import verify_log
 from support.command import Baton
 
 if TYPE_CHECKING:
@@ -130,7 +130,7 @@ def test_jobs_of_a_wrong_date_are_jobs(baton, jobs, backend, figure):
     complaints = []
     for job in picked:
         assert jobs.update_status(job, "completed").status == "completed"
-        verdict = audit.verify_log(job, jobs.logs_dir)
+        verdict = verify_log(job, jobs.logs_dir)
         assert verdict.lines == 3
         complaints += verdict.damage + verdict.notes
     text = f"{len(registered)} jobs registered, picked and finished, {len(complaints)} complaints about their logs"

@@ -39,7 +39,7 @@ AS_NOBODY = (
 # been started, and an interpreter that cannot load its own parts is not ours to test.
 WITH_FEW_FILES = """
 import os, resource, sys
-import binascii, baton.history.log, baton.cli.jobs, baton.registry.files, baton.registry.sqlite, baton.wire.payload
+import binascii, baton.jobs.job_history, baton.cli.jobs, baton.registry.files, baton.registry.sqlite, baton.wire.payload
 from baton.cli.main import run
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))
 held = []

@@ -16,7 +16,9 @@ import pytest
 
 from baton.core.errors import InvalidRecord
 from baton.core.job import Status
-from baton.history import log as audit
+from baton.history.append import append_event
+from baton.history.read import iter_logged_events, read_logged_status
+from baton.history.verify import verify_log
 from baton.jobs.verbs import Jobs
 from baton.registry import open_url
 from support import writing_verbs
@@ -412,26 +414,26 @@ class LogJudge:
         return None
 
     def _after_the_cut(self, acknowledged: bool) -> tuple[str, str] | None:
-        lines = list(audit.iter_logged_events(LOGGED_JOB, self._logs_dir))
+        lines = list(iter_logged_events(LOGGED_JOB, self._logs_dir))
         if acknowledged and lines != self._new:
             return "lost", f"{len(lines)} of {len(self._new)} lines"
         if lines not in (self._old, self._new):
             return "half", f"{len(lines)} lines, which are not those that were written"
-        damage = audit.verify_log(LOGGED_JOB, self._logs_dir).damage
+        damage = verify_log(LOGGED_JOB, self._logs_dir).damage
         return ("half", f"{damage}") if damage else None
 
     def _goes_on(self, mended: bool) -> tuple[str, str] | None:
         """The next line, with or without what `baton logs` does to a log that is behind the registry."""
-        if mended and audit.read_logged_status(LOGGED_JOB, self._logs_dir) != self._job.status:
-            Jobs(None, self._logs_dir, warn=pytest.fail).mend_audit(self._job)
-        audit.append_event(LOGGED_JOB, {"event": "published"}, now_ns=time.time_ns(), logs_dir=self._logs_dir)
-        damage = audit.verify_log(LOGGED_JOB, self._logs_dir).damage
+        if mended and read_logged_status(LOGGED_JOB, self._logs_dir) != self._job.status:
+            Jobs(None, self._logs_dir, warn=pytest.fail).history.fill_gap(self._job)
+        append_event(LOGGED_JOB, {"event": "published"}, now_ns=time.time_ns(), logs_dir=self._logs_dir)
+        damage = verify_log(LOGGED_JOB, self._logs_dir).damage
         return ("half", f"{damage} after the next line, {'' if mended else 'not '}mended") if damage else None
 
     def _lines_on(self, image: Image) -> list:
         write_image(image, self._logs_dir)
         try:
-            return list(audit.iter_logged_events(LOGGED_JOB, self._logs_dir))
+            return list(iter_logged_events(LOGGED_JOB, self._logs_dir))
         finally:
             shutil.rmtree(self._logs_dir)
 

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from baton.config import Settings
-from baton.history import log as audit
+from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs
 from baton.transport.publish import publish_event
 from support.command import BATON, Baton
@@ -53,7 +53,7 @@ def test_a_killed_listener_misses_nothing(broker, tmp_path, figure, full, seed):
             final.end()
         with open_jobs(settings) as jobs:
             story = [(event.seq, event.event) for event in jobs.events_after(job_id)]
-            wrong += audit.verify_log(job_id, jobs.logs_dir).damage
+            wrong += verify_log(job_id, jobs.logs_dir).damage
         wrong += [trouble for run in [*runs, final] if (trouble := run.trouble(story, CODES[last]))]
         if final.killed or final.printed() != story or story[-1][1] != last:
             wrong.append("the last run did not tell the whole story")

@@ -14,7 +14,9 @@ import pytest
 from baton.broker.address import broker_address
 from baton.config import Settings
 from baton.core.event import EventName
-from baton.history import log as audit
+from baton.history.append import update_logged_status
+from baton.history.read import iter_logged_events
+from baton.history.verify import verify_log
 from baton.jobs import verbs as jobs_module
 from baton.jobs.verbs import open_jobs
 from baton.transport import subscription as subscriber
@@ -82,7 +84,7 @@ def test_events_arrive_at_once_and_in_order(jobs, settings):
 
 
 def received(jobs, job):
-    lines = audit.iter_logged_events(job.job_id, jobs.logs_dir)
+    lines = iter_logged_events(job.job_id, jobs.logs_dir)
     return [line["seq"] for line in lines if line["event"] == "received"]
 
 
@@ -97,7 +99,7 @@ def test_each_event_is_logged_as_received_once_however_many_listen(jobs, setting
     for listener in [*listeners, Listener(settings, [job.job_id])]:
         assert listener.finish() == [1, 2, 3]
     assert received(jobs, job) == [1, 2, 3]
-    assert audit.verify_log(job.job_id, jobs.logs_dir).damage == []
+    assert verify_log(job.job_id, jobs.logs_dir).damage == []
 
 
 @pytest.mark.parametrize(("end", "code"), [("completed", 0), ("error", 1)])
@@ -491,7 +493,7 @@ def test_what_the_broker_kept_of_an_older_attempt_is_no_forgery(jobs, settings):
     assert listener.finish() == [1, 2, 3, 4]
     assert set(listener.subscription.rejected) == {"seq"}
     assert listener.lines == []
-    assert not any(line["event"] == "rejected" for line in audit.iter_logged_events(job.job_id, jobs.logs_dir))
+    assert not any(line["event"] == "rejected" for line in iter_logged_events(job.job_id, jobs.logs_dir))
 
 
 @pytest.mark.parametrize(("end", "code"), [("completed", 0), ("error", 1)])
@@ -508,7 +510,7 @@ def test_of_a_job_that_was_pruned_the_audit_log_knows_the_end(jobs, settings, en
 def end_and_prune(jobs, job_id, end):
     """In one step, as far as a listener can see."""
     raw = sqlite3.connect(jobs.registry.path)
-    audit.update_logged_status(job_id, "running", end, now_ns=time.time_ns(), logs_dir=jobs.logs_dir)
+    update_logged_status(job_id, "running", end, now_ns=time.time_ns(), logs_dir=jobs.logs_dir)
     raw.execute("DELETE FROM jobs WHERE job_id = ?", (job_id,))
     raw.commit()
     raw.close()

@@ -15,7 +15,7 @@ import pytest
 from baton.broker.address import broker_address
 from baton.config import Settings
 from baton.core.errors import BrokerUnavailable
-from baton.history import log as audit
+from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs
 from baton.transport import packets
 from baton.transport.connection import Publisher
@@ -80,7 +80,7 @@ def test_a_hostile_client_changes_nothing(broker, tmp_path, figure, full, seed):
         if recorded != [seq for (seq,) in heard["published"]] or jobs.get_job(going.job_id).status != "completed":
             wrong.append(f"published {heard['published']}, recorded {recorded}")
         for job in (over, going):
-            wrong += audit.verify_log(job.job_id, jobs.logs_dir).damage
+            wrong += verify_log(job.job_id, jobs.logs_dir).damage
     if seen != recorded or code != 0:
         wrong.append(f"exit {code} after {seen} of {recorded}")
     if growth_mb > MOST_GROWTH_MB:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from baton.core.event import EventName
 from baton.core.job import Status, new_job
-from baton.history import log as audit
+from baton.history.append import append_event, init_job_log, update_logged_status
 from baton.registry import files, open_url
 from baton.registry.sqlite import SqliteRegistry
 from baton.storage import files as fsio
@@ -80,7 +80,7 @@ REGISTRY_VERBS: dict[str, Callable[[Registry], object]] = {
 
 def prepare_log(logs_dir: str) -> None:
     _begin_log(logs_dir)
-    audit.update_logged_status(LOGGED_JOB, "pending", "running", now_ns=time.time_ns(), logs_dir=logs_dir)
+    update_logged_status(LOGGED_JOB, "pending", "running", now_ns=time.time_ns(), logs_dir=logs_dir)
 
 
 def logged_job() -> Job:
@@ -88,15 +88,15 @@ def logged_job() -> Job:
 
 
 def _begin_log(logs_dir: str) -> None:
-    audit.init_job_log(logged_job().record(), now_ns=time.time_ns(), logs_dir=logs_dir)
+    init_job_log(logged_job().record(), now_ns=time.time_ns(), logs_dir=logs_dir)
 
 
 LOG_VERBS: dict[str, Callable[[str], object]] = {
     "init_job_log": _begin_log,
-    "append_event": lambda logs_dir: audit.append_event(
+    "append_event": lambda logs_dir: append_event(
         LOGGED_JOB, {"event": "published"}, now_ns=time.time_ns(), logs_dir=logs_dir
     ),
-    "update_logged_status": lambda logs_dir: audit.update_logged_status(
+    "update_logged_status": lambda logs_dir: update_logged_status(
         LOGGED_JOB, "running", "completed", now_ns=time.time_ns(), logs_dir=logs_dir
     ),
 }

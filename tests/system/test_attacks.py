@@ -16,7 +16,9 @@ import baton as api
 from baton.config import Settings
 from baton.core.errors import InvalidRecord, MigrationFailed, RegistryUnavailable
 from baton.core.job import Job, Status, new_job
-from baton.history import log as audit
+from baton.history.append import append_event
+from baton.history.read import iter_logged_events, list_logged_jobs
+from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs
 from baton.registry import open_url
 from baton.registry.migrate import migrate
@@ -219,25 +221,25 @@ class TestAuditLog:
         done.set()
         for picker in pickers:
             picker.join()
-        for job_id in audit.list_logged_jobs(settings.logs_dir):
-            assert audit.verify_log(job_id, settings.logs_dir).damage == []
-            lines = list(audit.iter_logged_events(job_id, settings.logs_dir))
+        for job_id in list_logged_jobs(settings.logs_dir):
+            assert verify_log(job_id, settings.logs_dir).damage == []
+            lines = list(iter_logged_events(job_id, settings.logs_dir))
             assert [line["event"] for line in lines] == ["registered", "status_changed"]
 
     def test_verifying_while_somebody_appends_is_no_tampering(self, tmp_path):
         logs_dir = str(tmp_path)
-        audit.append_event("abc12345", {"event": "received"}, now_ns=NOW, logs_dir=logs_dir)
+        append_event("abc12345", {"event": "received"}, now_ns=NOW, logs_dir=logs_dir)
         done = threading.Event()
 
         def append():
             while not done.is_set():
-                audit.append_event("abc12345", {"event": "received"}, now_ns=NOW, logs_dir=logs_dir)
+                append_event("abc12345", {"event": "received"}, now_ns=NOW, logs_dir=logs_dir)
 
         appender = threading.Thread(target=append)
         appender.start()
         try:
             for _ in range(200):
-                assert audit.verify_log("abc12345", logs_dir).damage == []
+                assert verify_log("abc12345", logs_dir).damage == []
         finally:
             done.set()
             appender.join()
@@ -259,16 +261,16 @@ class TestAuditLog:
 
     def test_a_status_from_before_the_first_line_is_forged(self, tmp_path):
         logs_dir = str(tmp_path)
-        audit.append_event("abc12345", {"event": "received"}, now_ns=NOW, logs_dir=logs_dir)
+        append_event("abc12345", {"event": "received"}, now_ns=NOW, logs_dir=logs_dir)
         path = tmp_path / "abc12345" / "status.json"
         path.write_text(json.dumps({"status": "completed", "updated_at": "x", "n": 0, "head": "0" * 64}))
-        assert audit.verify_log("abc12345", logs_dir).damage
+        assert verify_log("abc12345", logs_dir).damage
 
     def test_a_log_without_its_first_line_is_only_noted(self, tmp_path):
         folder = tmp_path / "abc12345"
         folder.mkdir()
         (folder / "events.ndjson").touch()
-        verdict = audit.verify_log("abc12345", str(tmp_path))
+        verdict = verify_log("abc12345", str(tmp_path))
         assert (verdict.damage, len(verdict.notes)) == ([], 1)
 
     def test_an_id_whose_log_is_still_there_is_not_given_out_again(self, tmp_path, monkeypatch):

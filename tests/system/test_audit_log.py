@@ -9,7 +9,15 @@ import threading
 import pytest
 
 from baton.core.errors import InvalidValue
-from baton.history import log as audit
+from baton.history.append import append_event, init_job_log, update_logged_status
+from baton.history.read import (
+    iter_logged_events,
+    job_log_path,
+    list_logged_jobs,
+    read_logged_meta,
+    read_logged_status,
+)
+from baton.history.verify import verify_log
 from support.command import Baton
 
 NOW = 1_800_000_000 * 10**9
@@ -117,8 +125,8 @@ class TestTampering:
     def test_a_cut_stays_visible_after_the_log_goes_on(self, job, log):
         log.write_bytes(b"".join(lines_of(log)[:-1]))
         logs_dir = str(log.parent.parent)
-        audit.append_event(job, {"event": "received"}, now_ns=NOW, logs_dir=logs_dir)
-        damage = audit.verify_log(job, logs_dir).damage
+        append_event(job, {"event": "received"}, now_ns=NOW, logs_dir=logs_dir)
+        damage = verify_log(job, logs_dir).damage
         assert "the log ended at line 5, it now ends at 4" in damage[0]
 
     def test_any_change_at_all_is_found(self, job, log, full, seed, figure):
@@ -132,9 +140,9 @@ class TestTampering:
             index = draw.choices((0, 1, 2), (8, 1, 1))[0]
             changed = _mutate(originals[index], draw, lines=index == 0)
             files[index].write_bytes(changed)
-            found += bool(audit.verify_log(job, logs_dir).damage)
+            found += bool(verify_log(job, logs_dir).damage)
             files[index].write_bytes(originals[index])
-        assert audit.verify_log(job, logs_dir).damage == []
+        assert verify_log(job, logs_dir).damage == []
         figure("S6 audit tampering", f"{found:,} of {rounds:,} found", held=found == rounds, seed=seed)
 
 
@@ -166,7 +174,7 @@ class TestCrashes:
         verdict = baton("logs", job, "--verify")
         assert "half written" in verdict.err
         assert "5 lines, unbroken" in verdict.out
-        audit.append_event(job, {"event": "received"}, now_ns=NOW, logs_dir=str(log.parent.parent))
+        append_event(job, {"event": "received"}, now_ns=NOW, logs_dir=str(log.parent.parent))
         verdict = baton("logs", job, "--verify")
         assert "7 lines, unbroken" in verdict.out
         assert "half-written line removed" in verdict.err
@@ -175,7 +183,7 @@ class TestCrashes:
     def test_a_status_file_a_line_behind_is_only_noted(self, baton, job, log):
         status = log.parent / "status.json"
         before = status.read_bytes()
-        audit.append_event(job, {"event": "received"}, now_ns=NOW, logs_dir=str(log.parent.parent))
+        append_event(job, {"event": "received"}, now_ns=NOW, logs_dir=str(log.parent.parent))
         status.write_bytes(before)
         assert "status.json is behind" in baton("logs", job, "--verify").err
 
@@ -198,36 +206,36 @@ def test_many_appenders_make_one_chain(tmp_path):
 
     def append(number):
         for _ in range(25):
-            audit.append_event("abc12345", {"event": "received", "by": number}, now_ns=NOW, logs_dir=logs_dir)
+            append_event("abc12345", {"event": "received", "by": number}, now_ns=NOW, logs_dir=logs_dir)
 
     threads = [threading.Thread(target=append, args=[number]) for number in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert [line["n"] for line in audit.iter_logged_events("abc12345", logs_dir)] == list(range(1, 201))
-    assert audit.verify_log("abc12345", logs_dir).damage == []
+    assert [line["n"] for line in iter_logged_events("abc12345", logs_dir)] == list(range(1, 201))
+    assert verify_log("abc12345", logs_dir).damage == []
 
 
 def test_a_long_line_is_followed_by_the_next(tmp_path):
     logs_dir = str(tmp_path)
     for size in (10, 5_000, 100_000, 3):
-        audit.append_event("abc12345", {"event": "received", "text": "é" * size}, now_ns=NOW, logs_dir=logs_dir)
-    assert audit.verify_log("abc12345", logs_dir).damage == []
-    assert audit.verify_log("abc12345", logs_dir).lines == 4
+        append_event("abc12345", {"event": "received", "text": "é" * size}, now_ns=NOW, logs_dir=logs_dir)
+    assert verify_log("abc12345", logs_dir).damage == []
+    assert verify_log("abc12345", logs_dir).lines == 4
 
 
 def test_the_readers_of_the_seeds(tmp_path):
     record = {"job_id": "abc12345", "status": "pending", "auth_token": "secret", "broker": {"password": "secret"}}
     logs_dir = str(tmp_path)
-    audit.init_job_log(record, now_ns=NOW, logs_dir=logs_dir)
-    audit.update_logged_status("abc12345", "pending", "running", now_ns=NOW, logs_dir=logs_dir)
-    assert audit.read_logged_meta("abc12345", logs_dir) == {
+    init_job_log(record, now_ns=NOW, logs_dir=logs_dir)
+    update_logged_status("abc12345", "pending", "running", now_ns=NOW, logs_dir=logs_dir)
+    assert read_logged_meta("abc12345", logs_dir) == {
         "job_id": "abc12345", "status": "pending", "auth_token": "***", "broker": {"password": "***"},
     }  # fmt: skip
-    assert audit.read_logged_status("abc12345", logs_dir) == "running"
-    assert audit.list_logged_jobs(logs_dir) == ["abc12345"]
-    assert audit.read_logged_status("deadbeef", logs_dir) is audit.read_logged_meta("deadbeef", logs_dir) is None
-    assert audit.list_logged_jobs(str(tmp_path / "nowhere")) == []
+    assert read_logged_status("abc12345", logs_dir) == "running"
+    assert list_logged_jobs(logs_dir) == ["abc12345"]
+    assert read_logged_status("deadbeef", logs_dir) is read_logged_meta("deadbeef", logs_dir) is None
+    assert list_logged_jobs(str(tmp_path / "nowhere")) == []
     with pytest.raises(InvalidValue):
-        audit.job_log_path("../x")
+        job_log_path("../x")

@@ -114,7 +114,7 @@ def test_the_quick_verbs_load_nothing_heavy(tmp_path):
 def test_reading_loads_no_audit_log(tmp_path):
     _, job = loaded_by("register", "x", folder=tmp_path)
     for verb in (["get", job], ["status", job]):
-        assert "baton.history.log" not in loaded_by(*verb, folder=tmp_path)[0]
+        assert not [name for name in loaded_by(*verb, folder=tmp_path)[0] if name.startswith("baton.history")]
 
 
 def test_every_public_name_is_there_and_documented():

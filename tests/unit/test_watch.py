@@ -59,6 +59,7 @@ class SmallRegistry:
         self._story = story
         self.visible = 0
         self.received: list[int] = []
+        self.history = self
 
     def get_job(self, job_id: str) -> Job:
         return self._story.jobs[self.visible]
@@ -66,10 +67,10 @@ class SmallRegistry:
     def events_after(self, job_id: str, seq: int = 0, *, limit: int = 1000) -> list[StoredEvent]:
         return self._story.events[seq : self.visible]
 
-    def log_received(self, job_id: str, payloads: list[dict]) -> None:
+    def add_received(self, job_id: str, payloads: list[dict]) -> None:
         self.received += [payload["seq"] for payload in payloads]
 
-    def log_rejected(self, job_id: str, reason: str) -> None:
+    def add_rejected(self, job_id: str, reason: str) -> None:
         pass
 
 

@@ -18,7 +18,8 @@ from baton.cli.progress_view import Lines, LiveTable
 from baton.config import Settings
 from baton.core.errors import BatonError, TmuxUnavailable
 from baton.delegation.submit import Delegation, order
-from baton.history.log import iter_logged_events, verify_log
+from baton.history.read import iter_logged_events
+from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.processes import end_processes

@@ -20,7 +20,7 @@ from baton.config import hide_password
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import BatonError, TmuxUnavailable
 from baton.delegation.monitor import monitor_lock
-from baton.history.log import verify_log
+from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs
 from baton.live_agents import open_directory
 from baton.live_agents.contract import State as EntryState

@@ -11,7 +11,8 @@ from baton.cli.output import STATUS_COLOURS, counted, json_text, on_terminal, on
 from baton.cli.parser import Verb
 from baton.core.errors import AuditDamaged, BatonError, InvalidValue, UsageError
 from baton.core.fields import check_job_id
-from baton.history import log as audit
+from baton.history import read
+from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs
 
 TYPE_CHECKING = False
@@ -32,11 +33,11 @@ def logs(options: argparse.Namespace, settings: Settings) -> int:
     job_id = check_job_id(job_of(options))
     if not options.verify:  # what is to be examined is not touched first
         _fill_gaps(job_id, settings)
-    if not os.path.isdir(audit.job_log_path(job_id, settings.logs_dir)):
+    if not os.path.isdir(read.job_log_path(job_id, settings.logs_dir)):
         raise BatonError(f"no audit log of job {job_id} in {settings.logs_dir}; `baton logs --list` shows all")
     if options.verify:
         return _verify(job_id, settings, as_json=options.json)
-    lines = list(audit.iter_logged_events(job_id, settings.logs_dir))
+    lines = list(read.iter_logged_events(job_id, settings.logs_dir))
     for line in lines[-options.tail :] if options.tail else lines:
         if options.json:
             print(json_text(line))
@@ -50,17 +51,17 @@ def _fill_gaps(job_id: str, settings: Settings) -> None:
     try:
         with open_jobs(settings) as jobs:
             job = jobs.get_job(job_id)
-            if audit.read_logged_status(job_id, settings.logs_dir) != job.status:
-                jobs.mend_audit(job)
+            if jobs.history.status(job_id) != job.status:
+                jobs.history.fill_gap(job)
     except BatonError:
         return  # the log outlives the registry: it can be read without one
 
 
 def _list(settings: Settings, options: argparse.Namespace) -> int:
     rows, colours = [], []
-    for job_id in audit.list_logged_jobs(settings.logs_dir):
-        status = audit.read_logged_status(job_id, settings.logs_dir) or "?"
-        meta = audit.read_logged_meta(job_id, settings.logs_dir) or {}
+    for job_id in read.list_logged_jobs(settings.logs_dir):
+        status = read.read_logged_status(job_id, settings.logs_dir) or "?"
+        meta = read.read_logged_meta(job_id, settings.logs_dir) or {}
         if options.json:
             print(json.dumps({"job_id": job_id, "status": status}))
         rows.append((job_id, status, one_line(str(meta.get("prompt", "")))))
@@ -74,7 +75,7 @@ def _list(settings: Settings, options: argparse.Namespace) -> int:
 
 
 def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:
-    verdict = audit.verify_log(job_id, settings.logs_dir)
+    verdict = verify_log(job_id, settings.logs_dir)
     if as_json:
         report = {"job_id": job_id, "lines": verdict.lines, "damage": verdict.damage, "notes": verdict.notes}
         print(json.dumps(report))

@@ -55,7 +55,8 @@ def report(
     recorded = jobs.registry.record_event(
         job_id, name, detail=detail, data=data, attempt=attempt, holder=jobs.holder_here()
     )
-    jobs.log_recorded(recorded)
+    jobs.history.add_change(recorded.before, recorded.after)
+    jobs.history.add_event(recorded.event)
     return recorded.after, recorded.event
 
 
@@ -63,7 +64,7 @@ def _verify(jobs: Jobs, job: Job, redactor: Redactor, *, skip: bool) -> None:
     from baton.jobs.verification import missing_results
 
     problems = [] if skip else missing_results(job, redact=redactor.text)
-    jobs.log_validation(job.job_id, problems, skipped=skip)
+    jobs.history.add_validation(job.job_id, problems, skipped=skip)
     if problems:
         why = f"not completed: {'; '.join(problems)}"
         raise NotVerified(f"job {job.job_id} is {why}; fix this and publish again", why)

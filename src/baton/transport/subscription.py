@@ -270,7 +270,7 @@ class Subscription:
         if self.rejected[reason] == 1 and reason not in self._no_news:
             self._log(f"ignored a message of {len(raw)} bytes: {why}; more of this kind are only counted")
             if job_id in self._watches:
-                self._jobs.log_rejected(job_id, reason)
+                self._jobs.history.add_rejected(job_id, reason)
 
     def _is_ours(self, job_id: str) -> bool:
         """Whether a message on the topic of that job concerns us; other registries may use the same broker."""
@@ -345,15 +345,13 @@ class Subscription:
             passed.append(payload)
             yield payload
         if passed:
-            self._jobs.log_received(job_id, passed)
+            self._jobs.history.add_received(job_id, passed)
 
     def _was_removed(self, watch: Watch) -> None:
         """A job may end and be pruned while nobody looks: then its history, which outlives it, knows the end."""
-        from baton.history.log import read_logged_status
-
         job_id = watch.job.job_id
         try:
-            status = read_logged_status(job_id, self._jobs.logs_dir)
+            status = self._jobs.history.status(job_id)
         except OSError:
             status = None
         if status in TERMINAL:

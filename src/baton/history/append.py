@@ -1,0 +1,143 @@
+"""Append to the history of a job, safely beside other appenders and after a crash."""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import contextmanager
+
+from baton.core.clock import format_time
+from baton.core.job import HIDDEN
+from baton.history import read
+from baton.storage.files import (
+    fsync_dir,
+    fsync_parents,
+    last_line,
+    lock_within,
+    make_private_dir,
+    open_private,
+    overwrite_from,
+    replace_file,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+    from typing import Any
+
+
+def init_job_log(record: Mapping[str, Any], *, now_ns: int, logs_dir: str | None = None, late: bool = False) -> None:
+    """Begin the history of a job with its record, secrets hidden; do nothing when it has begun already.
+
+    `late`: the job existed before its history.
+    """
+    shown = {**record}
+    if shown.get("auth_token") is not None:
+        shown["auth_token"] = HIDDEN
+    if isinstance(shown.get("broker"), dict) and shown["broker"].get("password") is not None:
+        shown["broker"] = {**shown["broker"], "password": HIDDEN}
+    meta = json.dumps(shown, ensure_ascii=False, indent=2).encode() + b"\n"
+    line = {"event": "registered", "status": record["status"], "meta_sha256": read.line_hash(meta)}
+    if late:
+        line["detail"] = "begun later: there was no log of this job"
+    with locked_log(record["job_id"], logs_dir) as (fd, folder):
+        if os.fstat(fd).st_size == 0:
+            if not os.path.lexists(os.path.join(folder, read.STATUS)):
+                _write_first_status(folder, now_ns)  # makes the log's name durable: no record exists without a log
+            replace_file(os.path.join(folder, read.META), meta)
+            append_lines(fd, folder, [line], now_ns, record["status"])
+
+
+def append_event(
+    job_id: str, line: Mapping[str, Any], *, now_ns: int, status: str | None = None, logs_dir: str | None = None
+) -> None:
+    """Append one line, and set the logged status to `status` if it is given.
+
+    A half-written line that a crash left is removed first, and a `mended` line says so. A log that does not end where
+    its last append ended gets a `damaged` line, so that the damage stays visible.
+    """
+    with locked_log(job_id, logs_dir) as (fd, folder):
+        append_lines(fd, folder, [line], now_ns, status)
+
+
+def update_logged_status(
+    job_id: str, before: str, after: str, *, now_ns: int, logs_dir: str | None = None, **more: Any
+) -> None:
+    """Append a `status_changed` line."""
+    line = {"event": "status_changed", "from": before, "to": after, **more}
+    append_event(job_id, line, status=after, now_ns=now_ns, logs_dir=logs_dir)
+
+
+@contextmanager
+def locked_log(job_id: str, logs_dir: str | None) -> Iterator[tuple[int, str]]:
+    """Open the log of a job for one writer at a time; yield its file descriptor and its folder."""
+    folder = read.job_log_path(job_id, logs_dir)
+    make_private_dir(folder)
+    path = os.path.join(folder, read.EVENTS)
+    fd = open_private(path, os.O_RDWR | os.O_CREAT)
+    try:
+        lock_within(fd, path)
+        yield fd, folder
+    finally:
+        os.close(fd)
+
+
+def append_lines(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], now_ns: int, status: str | None) -> None:
+    """Append lines to a locked log in one write, then bring status.json up to date."""
+    size = os.fstat(fd).st_size
+    last, end = last_line(fd, size)
+    number, previous = (_number(last), read.line_hash(last)) if last else (0, read.NO_HASH)
+    head = read.read_object(os.path.join(folder, read.STATUS))
+    if head is None:
+        head = {"n": 0, "head": read.NO_HASH}
+        if size == 0:
+            _write_first_status(folder, now_ns)  # before the first line: a log without this file has lost it
+    current = head.get("n") == number and head.get("head") == previous
+    content = b""
+    for each in [*_repairs(head, number, previous, size - end), *new_lines]:
+        number += 1
+        entry = {"n": number, "prev": previous, "ts": format_time(now_ns), **each}
+        encoded = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
+        previous = read.line_hash(encoded)
+        content += encoded
+    overwrite_from(fd, end, content)
+    if size == 0:
+        fsync_dir(folder)
+        fsync_parents(folder)
+    if status is None:
+        # A current status.json saves reading the whole log.
+        status = (
+            head.get("status") if current else read.status_after(read.split_lines(os.pread(fd, end + len(content), 0)))
+        )
+    try:
+        replace_file(
+            os.path.join(folder, read.STATUS),
+            read.status_content(status, format_time(now_ns), number, previous),
+            sync_folder=False,
+        )
+    except OSError:
+        pass  # the lines are written; status.json is behind them, as after a crash, and the next append updates it
+
+
+def _write_first_status(folder: str, now_ns: int) -> None:
+    content = read.status_content(None, format_time(now_ns), 0, read.NO_HASH)
+    replace_file(os.path.join(folder, read.STATUS), content, sync_folder=True)
+
+
+def _repairs(head: Mapping[str, Any], number: int, previous: str, torn: int) -> list[dict[str, Any]]:
+    """Return lines that say what is wrong with the end of the log."""
+    repairs: list[dict[str, Any]] = []
+    if torn:
+        repairs.append({"event": "mended", "detail": f"{torn} bytes of a half-written line removed"})
+    expected = head.get("n", number)
+    if expected > number:
+        detail = f"the log ended at line {expected}, it now ends at {number}"
+        repairs.append({"event": "damaged", "detail": detail})
+    elif expected == number and head.get("head", previous) != previous:
+        repairs.append({"event": "damaged", "detail": f"line {number} is not what was written"})
+    return repairs
+
+
+def _number(raw: bytes) -> int:
+    number = (read.parse_line(raw) or {}).get("n")
+    return number if isinstance(number, int) else 0

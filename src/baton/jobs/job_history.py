@@ -1,0 +1,128 @@
+"""Write the history lines that belong to registry changes.
+
+The registry decides and comes first. A line that cannot be written is a warning; the next change of that job, or
+`baton logs`, fills the gap.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from baton.core import lifecycle
+from baton.core.clock import SECOND_NS, parse_time
+from baton.core.job import TERMINAL, Status
+from baton.history.append import append_event, init_job_log, update_logged_status
+from baton.history.read import read_logged_status
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from typing import Any
+
+    from baton.core.clock import Clock
+    from baton.core.job import Job, StoredEvent
+    from baton.history.received import Received
+
+_AT_ONCE_NS = 5 * SECOND_NS
+
+
+class JobHistory:
+    """The histories of the jobs of one registry."""
+
+    def __init__(self, logs_dir: str, clock: Clock, warn: Callable[[str], None]) -> None:
+        self._logs_dir = logs_dir
+        self._clock = clock
+        self._warn = warn
+        self._received: dict[str, Received] = {}
+
+    def exists(self, job_id: str) -> bool:
+        return os.path.exists(os.path.join(self._logs_dir, job_id))
+
+    def status(self, job_id: str) -> str | None:
+        """Return the last status in the history of a job."""
+        return read_logged_status(job_id, self._logs_dir)
+
+    def begin(self, job: Job) -> None:
+        self._try(job.job_id, lambda: self._begin(job, self._clock.wall_ns(), late=False))
+
+    def fill_gap(self, job: Job) -> None:
+        """Append a change of status that the history missed, marked as written later."""
+        self._try(job.job_id, lambda: self._catch_up(job))
+
+    def add_change(self, before: Job, after: Job, reason: str | None = None) -> None:
+        changes = lifecycle.transitions(before, after)
+        if changes:
+            self._try(after.job_id, lambda: self._append_changes(before, after, changes, reason))
+
+    def add_event(self, event: StoredEvent) -> None:
+        self._append(event.job_id, {"event": "published", "payload": json.loads(event.payload)})
+
+    def add_received(self, job_id: str, payloads: Sequence[Mapping[str, Any]]) -> None:
+        """Record that a listener accepted these events; each is recorded once, however many listeners there are."""
+        from baton.history.received import Received, append_received
+
+        known = self._received.setdefault(job_id, Received())
+        events = [(each["seq"], each["event"]) for each in payloads]
+        self._try(
+            job_id,
+            lambda: append_received(job_id, events, known, now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir),
+        )
+
+    def add_rejected(self, job_id: str, reason: str) -> None:
+        """Record why a message on the job's topic was rejected, never its content."""
+        self._append(job_id, {"event": "rejected", "reason": reason})
+
+    def add_validation(self, job_id: str, problems: Sequence[str], *, skipped: bool = False) -> None:
+        """Record whether the results of a job were there before it was completed."""
+        line = {"event": "validated", "ok": not problems and not skipped, "problems": list(problems)}
+        if skipped:
+            line["detail"] = "skipped by --no-verify"
+        self._append(job_id, line)
+
+    def _begin(self, job: Job, now_ns: int, *, late: bool) -> None:
+        init_job_log(job.record(), now_ns=now_ns, logs_dir=self._logs_dir, late=late)
+
+    def _append(self, job_id: str, line: Mapping[str, Any]) -> None:
+        self._try(job_id, lambda: append_event(job_id, line, now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir))
+
+    def _append_changes(
+        self, before: Job, after: Job, changes: Sequence[tuple[Status, Status]], reason: str | None
+    ) -> None:
+        is_ahead = self._catch_up(before)
+        for old, new in changes:
+            line: dict[str, Any] = {
+                "event": "requeued" if new is Status.PENDING else "status_changed",
+                "from": old,
+                "to": new,
+                "attempt": after.attempt,
+            }
+            if is_ahead:
+                line["late"] = True  # the status of the log is the later one
+            if new is Status.RUNNING and after.claimed_by:
+                line["claimed_by"] = after.claimed_by
+            if reason is not None:
+                line["reason"] = reason
+            status = None if is_ahead else new
+            append_event(after.job_id, line, status=status, now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir)
+
+    def _catch_up(self, job: Job) -> bool:
+        """Bring the history up to this state of the job. Return whether it is already ahead of it, because a later
+        writer was faster."""
+        now_ns = self._clock.wall_ns()
+        logged = self.status(job.job_id)
+        if logged is None:
+            self._begin(job, now_ns, late=now_ns - parse_time(job.created_at) > _AT_ONCE_NS)
+        elif logged in TERMINAL and job.status not in TERMINAL:
+            return True
+        elif logged != job.status:
+            detail = "written later: the log missed this change"
+            update_logged_status(job.job_id, logged, job.status, now_ns=now_ns, logs_dir=self._logs_dir, detail=detail)
+        return False
+
+    def _try(self, job_id: str, write: Callable[[], object]) -> None:
+        try:
+            write()
+        except Exception as error:  # noqa: BLE001  the registry has changed already: no failure here may hide that
+            why = error.strerror if isinstance(error, OSError) and error.strerror else error
+            self._warn(f"the audit log of job {job_id} could not be written: {why}; `baton doctor` shows gaps")
