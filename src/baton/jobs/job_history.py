@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from typing import Any
 
     from baton.core.clock import Clock
-    from baton.core.job import Job, StoredEvent
+    from baton.core.event import StoredEvent
+    from baton.core.job import Job
     from baton.history.received import Received
 
 _AT_ONCE_NS = 5 * SECOND_NS
