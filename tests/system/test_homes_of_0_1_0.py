@@ -1,0 +1,395 @@
+"""Homes written by 0.1.0 open, show what they hold, and finish their jobs. `tests/data/make_homes.py` made them."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import threading
+
+import paho.mqtt.client as paho
+import psycopg
+import pytest
+
+import baton
+from support.backends import BACKENDS, registry_url
+from support.brokers import Broker
+from support.command import BATON
+from support.sessions import SessionDesk
+from support.waiting import until
+
+HOMES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "homes-of-0.1.0")
+LATER_FIELDS = {"submitter"}  # of the job record, since 0.1.0
+LATER_SESSION_FIELDS: set[str] = set()
+ENDED = ("completed", "error", "cancelled")
+
+
+class StoredHome(SessionDesk):
+    """A copy of a stored home, on the host that it was written on."""
+
+    def __init__(self, folder, name, postgres=None):
+        self.stored = os.path.join(HOMES, name)
+        path = os.path.dirname(BATON) + os.pathsep + os.environ["PATH"]
+        state = os.path.join(folder, "state")
+        super().__init__(folder, BATON_HOST="host-a", BATON_STATE_DIR=state, BATON_AGENT="shell", PATH=path)
+        os.makedirs(state)
+        for source, target in (("home", self.home), ("state", state)):
+            if os.path.isdir(os.path.join(self.stored, source)):
+                shutil.copytree(os.path.join(self.stored, source), target, dirs_exist_ok=True)
+                _make_private(target)
+        with open(os.path.join(self.stored, "expected.json"), encoding="utf-8") as file:
+            self.expected = json.load(file)
+        self.where = {"home": self.home}
+        if postgres is not None:
+            self.use_registry(_load(postgres, os.path.join(self.stored, "registry.sql")))
+
+    def use_registry(self, url):
+        self.env["BATON_REGISTRY"] = self.where["registry"] = url
+
+    def old(self, case):
+        """The record that 0.1.0 showed for the job with this label."""
+        (found,) = (job for job in self.expected["jobs"] if case in (*job["labels"], job["job_id"]))
+        return found
+
+    def id(self, case):
+        return self.old(case)["job_id"]
+
+    def unsent(self):
+        """The payloads that 0.1.0 had not sent, by job, in order."""
+        found = {
+            job_id: [event["payload"].encode() for event in events if not event["sent"]]
+            for job_id, events in self.expected["events"].items()
+        }
+        return {job_id: payloads for job_id, payloads in found.items() if payloads}
+
+    def publish(self, case, event, *more, **settings):
+        """Record an event; no broker is there to send it to."""
+        return self("publish", self.id(case), "--event", event, "--attempts", "1", *more, **settings)
+
+    def findings(self):
+        """What `doctor` has to say, by its verdict."""
+        found = self("doctor", "--json").json
+        return {state: {each["what"] for each in found if each["state"] == state} for state in ("warning", "broken")}
+
+
+def _make_private(folder):
+    """Set the modes that baton gives its files; git does not keep them."""
+    for path, _, names in os.walk(folder):
+        os.chmod(path, 0o700)
+        for name in names:
+            os.chmod(os.path.join(path, name), 0o600)
+
+
+def _load(postgres, dump):
+    """Load the dump into schemas of this test alone, and return the registry's url."""
+    url = postgres.new_url()
+    schema = url.rpartition("schema=")[2]
+    with open(dump, encoding="utf-8") as file, psycopg.connect(postgres.url) as connection:
+        connection.execute(file.read())
+        connection.execute(f"ALTER SCHEMA baton RENAME TO {schema}")
+        connection.execute(f"ALTER SCHEMA baton_directory RENAME TO {schema}_directory")
+    return url
+
+
+@pytest.fixture
+def home(backend, tmp_path, request):
+    server = request.getfixturevalue("postgres") if backend == "postgresql" else None
+    home = StoredHome(tmp_path, backend, server)
+    yield home
+    home.close()
+
+
+class Listener:
+    """An independent client that collects what a broker delivers."""
+
+    def __init__(self, broker):
+        self.received = []
+        subscribed = threading.Event()
+        self._client = paho.Client(paho.CallbackAPIVersion.VERSION2, protocol=paho.MQTTv311)
+        self._client.on_message = lambda _client, _data, message: self._note(message)
+        self._client.on_subscribe = lambda *_: subscribed.set()
+        self._client.connect("127.0.0.1", broker.port)
+        self._client.loop_start()
+        self._client.subscribe("python/mqtt/jobs/+/events", qos=1)
+        assert subscribed.wait(10)
+
+    def _note(self, message):
+        if message.payload:  # without one, it clears what was retained
+            self.received.append((message.topic, message.payload))
+
+    def of(self, job_id):
+        return [payload for topic, payload in list(self.received) if topic == f"python/mqtt/jobs/{job_id}/events"]
+
+    def close(self):
+        self._client.disconnect()
+        self._client.loop_stop()
+
+
+@pytest.fixture
+def listener(home):
+    """Hears what the home's commands publish: they use its broker."""
+    broker = Broker("nats")
+    home.env |= broker.env
+    listener = Listener(broker)
+    yield listener
+    listener.close()
+    broker.remove()
+
+
+def assert_same(shown, old, later):
+    """Every field of 0.1.0 is there with its value; the only others are known additions."""
+    assert {name: shown.get(name, "missing") for name in old} == old
+    assert shown.keys() - old.keys() <= later
+
+
+def assert_same_jobs(home):
+    shown = home("list", "--json", "--show-secrets").json
+    assert [job["job_id"] for job in shown] == [job["job_id"] for job in home.expected["jobs"]]
+    for job, old in zip(shown, home.expected["jobs"], strict=True):
+        assert_same(job, old, LATER_FIELDS)
+
+
+def assert_same_events(home):
+    with baton.open_jobs(**home.where) as jobs:
+        for job_id, old in home.expected["events"].items():
+            events = jobs.events_after(job_id)
+            assert [
+                {"seq": each.seq, "attempt": each.attempt, "event": each.event, "payload": each.payload.decode(),
+                 "sent": each.sent}
+                for each in events
+            ] == old  # fmt: skip
+            assert [each.seq for each in jobs.events_after(job_id, 1)] == [each["seq"] for each in old[1:]]
+
+
+def test_every_state_is_there(tmp_path, backend):
+    """The stored homes hold what the tests below are about."""
+    home = StoredHome(tmp_path, backend)
+    jobs = home.expected["jobs"]
+    assert {(job["status"], job["attempt"]) for job in jobs} >= {
+        ("pending", 0), ("pending", 1), ("pending", 2), ("running", 0), ("running", 1), ("running", 2),
+        ("completed", 1), ("error", 1), ("cancelled", 0), ("cancelled", 1),
+    }  # fmt: skip
+    assert {session["state"] for session in home.expected["sessions"]} == {
+        "running", "stopped", "terminated", "archived"
+    }  # fmt: skip
+    assert home.old("unknown fields")["ticket"] == {"number": 7, "tags": ["a", None, 1.5]}
+    assert home.old("5eed0001")["auth_token"] is None
+    for case, status in (("submitted, pending", "pending"), ("submitted, running", "running")):
+        assert home.old(case)["agent_session"].startswith("submit:host-a:")
+        assert home.old(case)["status"] == status
+    assert len(home.unsent()) == 5
+    home.close()
+
+
+def test_every_job_is_shown_with_every_field(home):
+    assert_same_jobs(home)
+    for case in ("unknown fields", "broker with a login", "running with a lease", "5eed0002"):
+        old = home.old(case)
+        if old["auth_token"] is not None:
+            old["auth_token"] = "***"
+        if old["broker"]["password"] is not None:
+            old["broker"]["password"] = "***"
+        assert_same(home("get", old["job_id"]).json, old, LATER_FIELDS)
+
+
+def test_every_event_is_there_and_signed(home):
+    assert_same_events(home)
+    unsent = {}
+    for event in baton.unsent_events(**home.where):
+        unsent.setdefault(event.job_id, []).append(event.payload)
+    assert unsent == home.unsent()
+    earlier = 0
+    with baton.open_jobs(**home.where) as jobs:
+        for job in jobs.list_jobs(limit=1000):
+            for event in jobs.events_after(job.job_id):
+                if event.attempt == job.attempt:
+                    assert baton.verify_event(event.payload, job.auth_token).seq == event.seq
+                else:
+                    earlier += 1
+                    with pytest.raises(baton.Rejected):
+                        baton.verify_event(event.payload, job.auth_token)
+    assert earlier == 1
+
+
+def test_every_audit_log_is_unbroken(home):
+    logs = os.path.join(home.home, "delegate_job_logs")
+    listed = [json.loads(line) for line in home("logs", "--list", "--json").out.splitlines()]
+    assert {each["job_id"]: each["status"] for each in listed} == {
+        job["job_id"]: job["status"] for job in home.expected["jobs"] if not job["job_id"].startswith("5eed")
+    }
+    lines = {}
+    for each in listed:
+        with open(os.path.join(logs, each["job_id"], "events.ndjson"), encoding="utf-8") as file:
+            lines[each["job_id"]] = [json.loads(line) for line in file]
+    for job_id, told in lines.items():
+        verdict = {"job_id": job_id, "lines": len(told), "damage": [], "notes": []}
+        assert home("logs", job_id, "--verify", "--json").json == verdict
+    job_id = home.id("completed")
+    assert [json.loads(line) for line in home("logs", job_id, "--json").out.splitlines()] == lines[job_id]
+    assert {line["event"] for told in lines.values() for line in told} == {
+        "registered", "status_changed", "requeued", "published", "received", "validated"
+    }  # fmt: skip
+
+
+def test_every_session_and_live_agent_is_shown(home):
+    sessions = home("session", "list", "--all", "--json").json
+    assert [each["name"] for each in sessions] == [each["name"] for each in home.expected["sessions"]]
+    for session, old in zip(sessions, home.expected["sessions"], strict=True):
+        assert_same(session, old, LATER_SESSION_FIELDS)
+    assert "on the screen" in home("session", "capture", "stopped").out.splitlines()
+    by_name = {session["name"]: session for session in sessions if session["state"] != "running"}
+    archived = home.archived()
+    assert archived.keys() == by_name.keys()
+    for name, entry in archived.items():
+        assert {field: by_name[name][field] for field in entry} == entry
+    agents = home("agent", "list", "--json").json
+    assert {each["record"]["agent_name"]: each["record"] for each in agents} == home.expected["agents"]
+    reviewer = home("agent", "resolve", "reviewer", "--json").json
+    assert reviewer == home.expected["agents"]["HOUMAO-reviewer"]
+    manifest = reviewer["runtime"]["manifest_path"]
+    assert manifest in home.refused("agent", "resolve", "reviewer", "--control"), "its manifest was not copied there"
+
+
+def test_publish_sends_what_was_left_unsent(home, listener):
+    """In order within each job, and byte for byte."""
+    unsent = home.unsent()
+    job = home.id("running")
+    answer = home("publish", job, "--event", "progress", "--attempt", "1", "--require-broker").json
+    assert answer == {"job_id": job, "seq": 4, "event": "progress", "sent": True}
+    (new,) = baton.events_after(job, 3, **home.where)
+    unsent[job].append(new.payload)
+    until(lambda: len(listener.received) >= sum(map(len, unsent.values())), what="all events")
+    assert {job_id: listener.of(job_id) for job_id in unsent} == unsent
+    assert len(listener.received) == sum(map(len, unsent.values()))
+    assert baton.unsent_events(**home.where) == []
+
+
+def test_pending_jobs_are_picked_in_order_and_finish(home):
+    first = home.id("pending first")
+    assert home("pick").text == first, "its priority is higher"
+    assert "result.md" in home.publish("pending first", "completed", "--attempt", "1", code=1).err
+    with open(os.path.join(home.folder, "result.md"), "w") as file:
+        file.write("not yet\n")
+    os.mkdir(os.path.join(home.folder, "out"))
+    with open(os.path.join(home.folder, "out", "page"), "w") as file:
+        file.write("text\n")
+    assert "validation" in home.publish("pending first", "completed", "--attempt", "1", code=1).err
+    assert home("status", first).text == "running"
+    with open(os.path.join(home.folder, "result.md"), "w") as file:
+        file.write("done\n")
+    assert home.publish("pending first", "completed", "--attempt", "1").json["seq"] == 1
+    assert home("status", first).text == "completed"
+    assert home("pick").text == home.id("pending")
+    home("pick", code=3)
+    assert home("logs", first, "--verify", "--json").json["damage"] == []
+
+
+def test_a_running_job_is_finished_by_its_holder_alone(home):
+    case = "running, attempt 2"
+    before = home.old(case)
+    with open(os.path.join(home.folder, "result.md"), "w") as file:
+        file.write("done\n")
+    for attempt in ("1", "3"):
+        assert "attempt" in home.publish(case, "completed", "--attempt", attempt, code=1).err
+    assert baton.get_job(before["job_id"], **home.where).last_seq == before["last_seq"]
+    assert home("status", before["job_id"]).text == "running"
+    assert home.publish(case, "completed", "--attempt", "2").json["seq"] == before["last_seq"] + 1
+    job = baton.get_job(before["job_id"], **home.where)
+    assert (job.status, job.attempt) == ("completed", 2)
+    assert baton.verify_event(
+        baton.events_after(job.job_id, before["last_seq"], **home.where)[0].payload, job.auth_token
+    )
+
+
+@pytest.mark.parametrize(("case", "attempt"), [("requeued", 2), ("requeued twice", 3)])
+def test_a_requeued_job_is_picked_as_its_next_attempt(home, case, attempt):
+    before = home.old(case)
+    picked = home("pick", "--agent-session", before["agent_session"], "--json", "--lease", "60").json
+    assert (picked["job_id"], picked["attempt"]) == (before["job_id"], attempt)
+    job = baton.get_job(before["job_id"], **home.where)
+    assert job.auth_token not in (None, before["auth_token"]), "the attempt before it can sign nothing any more"
+    with pytest.raises(baton.StaleAttempt):
+        baton.record_event(job.job_id, "progress", attempt=attempt - 1, **home.where)
+    for seq, event in enumerate(("started", "completed"), before["last_seq"] + 1):
+        assert baton.record_event(job.job_id, event, attempt=attempt, **home.where).seq == seq
+    assert baton.get_job(job.job_id, **home.where).status == "completed"
+
+
+def test_jobs_of_every_origin_finish(home):
+    """Records of another tool, and jobs in the private queue of a `submit` that is gone."""
+    for case, attempt in (("5eed0001", 1), ("submitted, pending", 1), ("unknown fields", 1), ("pending", 1)):
+        queue = home.old(case)["agent_session"]
+        if case == "pending":
+            assert baton.pick_pending(queue, **home.where).job_id == home.id("pending first")
+        picked = baton.pick_pending(queue, **home.where)
+        assert (picked.job_id, picked.attempt) == (home.id(case), attempt)
+        assert picked.auth_token
+        event = baton.record_event(picked.job_id, "completed", attempt=attempt, **home.where)
+        assert baton.verify_event(event.payload, picked.auth_token).job_id == picked.job_id
+    for case in ("5eed0002", "submitted, running", "running with a lease", "running"):
+        event = baton.record_event(home.id(case), "completed", **home.where)
+        assert event.attempt == 1
+        assert event.seq == home.old(case)["last_seq"] + 1
+    record = home("get", home.id("unknown fields")).json
+    assert record["status"] == "completed"
+    assert {name: record[name] for name in ("ticket", "reviewer")} == {
+        "ticket": {"number": 7, "tags": ["a", None, 1.5]},
+        "reviewer": "정",
+    }
+    for case in ("completed", "error", "cancelled"):
+        assert home.old(case)["status"] in home.publish(case, "progress", code=1).err
+    counts = baton.stats(**home.where)
+    assert (counts["completed"], counts["running"]) == (12, 2)
+
+
+def test_the_monitor_deals_with_what_the_power_cut_left(home, listener):
+    assert home.findings() == {"warning": {"events", "sessions", "audit"} | _expired_agents(home), "broken": set()}
+    unsent = home.unsent()
+    session = f"job-{home.id('submitted, running')}-1"
+    home("monitor", "--once")
+    until(lambda: all(set(payloads) <= set(listener.of(job_id)) for job_id, payloads in unsent.items()))
+    for job_id, payloads in unsent.items():
+        assert listener.of(job_id)[: len(payloads)] == payloads
+    assert baton.unsent_events(**home.where) == []
+    leased = baton.get_job(home.id("running with a lease"), **home.where)
+    assert (leased.status, leased.attempt, leased.claimed_by) == ("pending", 1, None)
+    assert baton.pick_pending(leased.agent_session, **home.where).attempt == 2
+    for case in ("submitted, running", "submitted, pending"):
+        assert baton.get_job(home.id(case), **home.where).status in ENDED, f"{case}: its submitter is gone"
+    for case in ("running", "running, attempt 2", "5eed0002"):
+        assert home.old(case)["status"] == baton.get_job(home.id(case), **home.where).status == "running"
+    assert home.state(session) == "terminated"
+    assert home.archived().keys() == {each["name"] for each in home.expected["sessions"]}
+    for job_id in ("5eed0001", "5eed0002"):
+        assert home("logs", job_id, "--tail", "1").text
+    assert home.findings() == {"warning": set(), "broken": set()}
+
+
+def _expired_agents(home):
+    """Of the session that ran when the home was written: its name was given for a day."""
+    verdicts = {each["verdict"] for each in home("agent", "list", "--json").json}
+    return {"live agents"} if "expired" in verdicts else set()
+
+
+def test_migration_loses_nothing(home, backend, tmp_path, request):
+    new = BACKENDS[(BACKENDS.index(backend) + 1) % len(BACKENDS)]
+    server = request.getfixturevalue("postgres") if new == "postgresql" else None
+    url = registry_url(new, str(tmp_path / "new"), server)
+    assert home("registry", "migrate", "--to", url, "--json").json["jobs"] == len(home.expected["jobs"])
+    if backend == "postgresql":
+        home.use_registry(url)
+    assert_same_jobs(home)
+    home.where["registry"] = url
+    assert_same_events(home)
+    assert home("pick").text == home.id("pending first")
+
+
+def test_a_migrated_registry_is_found_at_its_new_place(tmp_path):
+    home = StoredHome(tmp_path, "moved")
+    assert_same_jobs(home)
+    assert_same_events(home)
+    assert "moved to" in home.refused("register", "x", "--registry", f"sqlite:{home.home}/jobs/registry.db")
+    assert home("pick").text == home.id("moved")
+    home.publish("moved and running", "completed", "--attempt", "1")
+    assert baton.get_job(home.id("moved and running"), **home.where).status == "completed"
+    home.close()
