@@ -16,7 +16,7 @@ from support.backends import BACKENDS, registry_url
 from support.brokers import Broker
 from support.command import BATON
 from support.sessions import SessionDesk
-from support.waiting import until
+from support.waiting import wait_until
 
 HOMES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "homes-of-0.1.0")
 LATER_FIELDS = {"submitter"}  # of the job record, since 0.1.0
@@ -258,7 +258,7 @@ def test_publish_sends_what_was_left_unsent(home, listener):
     assert answer == {"job_id": job, "seq": 4, "event": "progress", "sent": True}
     (new,) = baton.events_after(job, 3, **home.where)
     unsent[job].append(new.payload)
-    until(lambda: len(listener.received) >= sum(map(len, unsent.values())), what="all events")
+    wait_until(lambda: len(listener.received) >= sum(map(len, unsent.values())), what="all events")
     assert {job_id: listener.of(job_id) for job_id in unsent} == unsent
     assert len(listener.received) == sum(map(len, unsent.values()))
     assert baton.unsent_events(**home.where) == []
@@ -347,7 +347,7 @@ def test_the_monitor_deals_with_what_the_power_cut_left(home, listener):
     unsent = home.unsent()
     session = f"job-{home.id('submitted, running')}-1"
     home("monitor", "--once")
-    until(lambda: all(set(payloads) <= set(listener.of(job_id)) for job_id, payloads in unsent.items()))
+    wait_until(lambda: all(set(payloads) <= set(listener.of(job_id)) for job_id, payloads in unsent.items()))
     for job_id, payloads in unsent.items():
         assert listener.of(job_id)[: len(payloads)] == payloads
     assert baton.unsent_events(**home.where) == []
