@@ -9,7 +9,10 @@ import time
 
 import pytest
 
+from baton.config import Settings
+from baton.jobs.verbs import open_jobs
 from baton.sessions.processes import started_at
+from support.brokers import Broker
 from support.waiting import wait_until
 
 WAITS = "echo $$ > pid.txt; exec sleep 600"
@@ -310,3 +313,40 @@ def test_the_local_broker_outlives_the_session_that_started_it(desk):
         assert desk("broker", "status", "--json").json == before
     finally:
         desk("broker", "down", code=None)
+
+
+# Says that it is done before it is; does the work only when it is sent back.
+HASTY = """\
+#!/bin/sh
+cat > /dev/null
+while test ! -e heard; do sleep 0.02; done
+case "$*" in *--resume*) echo x > out.txt;; esac
+echo '{"type": "system", "subtype": "init", "session_id": "c"}'
+echo '{"type": "result", "result": "done"}'
+"""
+
+
+def test_a_headless_agent_that_is_sent_back_leaves_no_traceback_on_the_pane(desk, tmp_path):
+    """Its program is started again while another thread has the registry open, to send what was said before."""
+    program = tmp_path / "bin" / "claude"
+    program.parent.mkdir()
+    program.write_text(HASTY)
+    program.chmod(0o755)
+    desk.env["PATH"] = f"{program.parent}:{desk.env['PATH']}"
+    broker = Broker("mosquitto")
+    try:
+        desk.env |= {"MQTT_PORT": str(broker.port)}
+        job = desk.register("x", "--expect", "out.txt", agent="claude-code")
+        desk("session", "create", "gpu", "--job", job, "--headless")
+        with open_jobs(Settings({"home": desk.home}, desk.env)) as jobs:
+            wait_until(lambda: jobs.events_after(job, 0) and not jobs.unsent_events(), what="`started` was sent")
+        (tmp_path / "heard").touch()
+        assert desk.until_over(job)["status"] == "completed"
+        desk.until_state("gpu", "terminated")
+        shown = desk.screen("gpu")
+    finally:
+        broker.remove()
+    assert "not completed: out.txt is missing" in shown
+    assert "Traceback" not in shown, shown
+    assert "ProgrammingError" not in shown, shown
+    assert [event for event, _ in desk.story(job)] == ["started", "completed"]
