@@ -1,4 +1,4 @@
-"""baton hands work to CLI coding agents in tmux and knows what became of it.
+"""Run coding agents in tmux and know how each job ended.
 
     import baton
 
@@ -6,196 +6,91 @@
     with baton.open_jobs() as jobs:
         claimed = jobs.pick_pending("tmux:claude-code", lease_sec=60)
 
-The functions open the registry for one call; `open_jobs` keeps it open for many. Names are loaded when they
-are first used, so that importing baton costs next to nothing.
+Each function opens the registry for one call; `open_jobs` keeps it open for many. A name is loaded when it is first
+used: `import baton` alone loads nothing else.
 """
 
 from __future__ import annotations
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.api import (
-        events_after,
-        get_job,
-        list_jobs,
-        mark_sent,
-        next_seq,
-        open_jobs,
-        pick_pending,
-        publish_event,
-        record_event,
-        register_job,
-        release,
-        renew_lease,
-        requeue,
-        stats,
-        subscribe,
-        unsent_events,
-        update_status,
-        verify_event,
-    )
-    from baton.core.errors import (
-        AgentDefDirUnusable,
-        AgentNotFound,
-        AgentTaken,
-        BatonError,
-        BrokerUnavailable,
-        ControlRefused,
-        EventRefused,
-        IdentityMismatch,
-        IllegalTransition,
-        InvalidRecord,
-        InvalidValue,
-        JobNotFound,
-        ManifestGone,
-        ManifestInvalid,
-        ManifestPathRelative,
-        MissingExtra,
-        NetworkFileSystem,
-        NewerSchema,
-        NotInTmux,
-        NotVerified,
-        OwnershipLost,
-        RegistryBusy,
-        RegistryUnavailable,
-        Rejected,
-        RemoteAgent,
-        SessionGone,
-        SessionMismatch,
-        StaleAttempt,
-        TmuxUnavailable,
-    )
-    from baton.core.event import EventName, StoredEvent
-    from baton.core.job import Job, Status
-    from baton.history.append import append_event, init_job_log, update_logged_status
-    from baton.history.read import (
-        iter_logged_events,
-        job_log_path,
-        list_logged_jobs,
-        read_logged_meta,
-        read_logged_status,
-    )
-    from baton.history.verify import verify_log
-    from baton.jobs.verbs import Jobs
-    from baton.live_agent_api import (
-        cleanup_registry,
-        new_live_agent_record,
-        publish_live_agent_record,
-        refresh_live_agent_record,
-        remove_live_agent_record,
-        resolve_for_control,
-        resolve_live_agent_record,
-    )
-    from baton.live_agents.record import AgentRecord
-    from baton.registry.query import JobFilter
-
-    LOGS_DIR: str
-
-_HOME_OF = {
+# The public names, by the module that defines them.
+_PUBLIC = {
     "baton.api": (
         "events_after get_job list_jobs mark_sent next_seq open_jobs pick_pending publish_event record_event "
         "register_job release renew_lease requeue stats subscribe unsent_events update_status verify_event"
     ),
+    "baton.core.errors": (
+        "AgentDefDirUnusable AgentNotFound AgentTaken BatonError BrokerUnavailable ControlRefused EventRefused "
+        "IdentityMismatch IllegalTransition InvalidRecord InvalidValue JobNotFound ManifestGone ManifestInvalid "
+        "ManifestPathRelative MissingExtra NetworkFileSystem NewerSchema NotInTmux NotVerified OwnershipLost "
+        "RegistryBusy RegistryUnavailable Rejected RemoteAgent SessionGone SessionMismatch StaleAttempt "
+        "TmuxUnavailable"
+    ),
+    "baton.core.event": "EventName StoredEvent",
+    "baton.core.job": "Job Status",
     "baton.history.append": "append_event init_job_log update_logged_status",
     "baton.history.read": (
         "LOGS_DIR iter_logged_events job_log_path list_logged_jobs read_logged_meta read_logged_status"
     ),
     "baton.history.verify": "verify_log",
+    "baton.jobs.verbs": "Jobs",
     "baton.live_agent_api": (
         "cleanup_registry new_live_agent_record publish_live_agent_record refresh_live_agent_record "
         "remove_live_agent_record resolve_for_control resolve_live_agent_record"
     ),
     "baton.live_agents.record": "AgentRecord",
-    "baton.core.errors": (
-        "AgentDefDirUnusable AgentNotFound AgentTaken BatonError BrokerUnavailable ControlRefused "
-        "EventRefused IdentityMismatch IllegalTransition InvalidRecord InvalidValue JobNotFound ManifestGone "
-        "ManifestInvalid ManifestPathRelative MissingExtra NetworkFileSystem NewerSchema NotInTmux NotVerified "
-        "OwnershipLost RegistryBusy RegistryUnavailable Rejected RemoteAgent SessionGone SessionMismatch StaleAttempt "
-        "TmuxUnavailable"
-    ),
-    "baton.jobs.verbs": "Jobs",
-    "baton.core.event": "EventName StoredEvent",
-    "baton.core.job": "Job Status",
     "baton.registry.query": "JobFilter",
 }
-_MODULE_OF = {name: module for module, names in _HOME_OF.items() for name in names.split()}
+_MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
+__all__ = ["__version__", *sorted(_MODULE_OF)]  # noqa: PLE0604
 
-__all__ = [
-    "LOGS_DIR",
-    "AgentDefDirUnusable",
-    "AgentNotFound",
-    "AgentRecord",
-    "AgentTaken",
-    "BatonError",
-    "BrokerUnavailable",
-    "ControlRefused",
-    "EventName",
-    "EventRefused",
-    "IdentityMismatch",
-    "IllegalTransition",
-    "InvalidRecord",
-    "InvalidValue",
-    "Job",
-    "JobFilter",
-    "JobNotFound",
-    "Jobs",
-    "ManifestGone",
-    "ManifestInvalid",
-    "ManifestPathRelative",
-    "MissingExtra",
-    "NetworkFileSystem",
-    "NewerSchema",
-    "NotInTmux",
-    "NotVerified",
-    "OwnershipLost",
-    "RegistryBusy",
-    "RegistryUnavailable",
-    "Rejected",
-    "RemoteAgent",
-    "SessionGone",
-    "SessionMismatch",
-    "StaleAttempt",
-    "Status",
-    "StoredEvent",
-    "TmuxUnavailable",
-    "__version__",
-    "append_event",
-    "cleanup_registry",
-    "events_after",
-    "get_job",
-    "init_job_log",
-    "iter_logged_events",
-    "job_log_path",
-    "list_jobs",
-    "list_logged_jobs",
-    "mark_sent",
-    "new_live_agent_record",
-    "next_seq",
-    "open_jobs",
-    "pick_pending",
-    "publish_event",
-    "publish_live_agent_record",
-    "read_logged_meta",
-    "read_logged_status",
-    "record_event",
-    "refresh_live_agent_record",
-    "register_job",
-    "release",
-    "remove_live_agent_record",
-    "renew_lease",
-    "requeue",
-    "resolve_for_control",
-    "resolve_live_agent_record",
-    "stats",
-    "subscribe",
-    "unsent_events",
-    "update_logged_status",
-    "update_status",
-    "verify_event",
-    "verify_log",
-]
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # the same names, for type checkers and editors
+    # fmt: off
+    # isort: off
+    from baton.api import (
+        events_after as events_after, get_job as get_job, list_jobs as list_jobs, mark_sent as mark_sent,
+        next_seq as next_seq, open_jobs as open_jobs, pick_pending as pick_pending, publish_event as publish_event,
+        record_event as record_event, register_job as register_job, release as release, renew_lease as renew_lease,
+        requeue as requeue, stats as stats, subscribe as subscribe, unsent_events as unsent_events,
+        update_status as update_status, verify_event as verify_event,
+    )
+    from baton.core.errors import (
+        AgentDefDirUnusable as AgentDefDirUnusable, AgentNotFound as AgentNotFound, AgentTaken as AgentTaken,
+        BatonError as BatonError, BrokerUnavailable as BrokerUnavailable, ControlRefused as ControlRefused,
+        EventRefused as EventRefused, IdentityMismatch as IdentityMismatch, IllegalTransition as IllegalTransition,
+        InvalidRecord as InvalidRecord, InvalidValue as InvalidValue, JobNotFound as JobNotFound,
+        ManifestGone as ManifestGone, ManifestInvalid as ManifestInvalid,
+        ManifestPathRelative as ManifestPathRelative, MissingExtra as MissingExtra,
+        NetworkFileSystem as NetworkFileSystem, NewerSchema as NewerSchema, NotInTmux as NotInTmux,
+        NotVerified as NotVerified, OwnershipLost as OwnershipLost, RegistryBusy as RegistryBusy,
+        RegistryUnavailable as RegistryUnavailable, Rejected as Rejected, RemoteAgent as RemoteAgent,
+        SessionGone as SessionGone, SessionMismatch as SessionMismatch, StaleAttempt as StaleAttempt,
+        TmuxUnavailable as TmuxUnavailable,
+    )
+    from baton.core.event import EventName as EventName, StoredEvent as StoredEvent
+    from baton.core.job import Job as Job, Status as Status
+    from baton.history.append import (
+        append_event as append_event, init_job_log as init_job_log, update_logged_status as update_logged_status,
+    )
+    from baton.history.read import (
+        LOGS_DIR as LOGS_DIR, iter_logged_events as iter_logged_events, job_log_path as job_log_path,
+        list_logged_jobs as list_logged_jobs, read_logged_meta as read_logged_meta,
+        read_logged_status as read_logged_status,
+    )
+    from baton.history.verify import verify_log as verify_log
+    from baton.jobs.verbs import Jobs as Jobs
+    from baton.live_agent_api import (
+        cleanup_registry as cleanup_registry, new_live_agent_record as new_live_agent_record,
+        publish_live_agent_record as publish_live_agent_record,
+        refresh_live_agent_record as refresh_live_agent_record, remove_live_agent_record as remove_live_agent_record,
+        resolve_for_control as resolve_for_control, resolve_live_agent_record as resolve_live_agent_record,
+    )
+    from baton.live_agents.record import AgentRecord as AgentRecord
+    from baton.registry.query import JobFilter as JobFilter
+    # isort: on
+    # fmt: on
 
 
 def __getattr__(name: str) -> object:

@@ -117,6 +117,13 @@ def test_reading_loads_no_audit_log(tmp_path):
         assert not [name for name in loaded_by(*verb, folder=tmp_path)[0] if name.startswith("baton.history")]
 
 
+def _names_for_type_checkers():
+    with open(baton.__file__) as file:
+        tree = ast.parse(file.read())
+    (block,) = (node for node in tree.body if isinstance(node, ast.If))
+    return {alias.asname: node.module for node in block.body for alias in node.names if alias.asname == alias.name}
+
+
 def test_every_public_name_is_there_and_documented():
     import inspect
 
@@ -124,7 +131,7 @@ def test_every_public_name_is_there_and_documented():
         value = getattr(baton, name)
         if inspect.isfunction(value) or inspect.isclass(value):
             assert value.__module__.startswith("baton."), name
-    assert set(baton.__all__) == {*baton._MODULE_OF, "__version__"}
+    assert _names_for_type_checkers() == baton._MODULE_OF
     pages = "\n".join(page.read_text() for page in DOCS.rglob("*.md"))
     assert [name for name in baton.__all__ if not re.search(rf"\b{name}\b", pages)] == []
     with pytest.raises(AttributeError, match="nonsense"):

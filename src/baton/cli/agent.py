@@ -261,7 +261,10 @@ VERBS = (
                     opt.GRACE_SECONDS,
                     # An option of its own: how argparse shows two names of one option depends on the Python version.
                     opt.GRACE.but(
-                        type=str, dest="grace_seconds", default=argparse.SUPPRESS, help="set --grace-seconds"
+                        type=str,
+                        dest="grace_seconds",
+                        default=argparse.SUPPRESS,
+                        help="set --grace-seconds, by another name (default: 300)",
                     ),
                     opt.DRY_RUN,
                     opt.NO_TMUX_CHECK.but(help="decide by the lease alone (default: ask tmux too)"),

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from typing import Any, NoReturn
 
 USAGE = 64
+# argparse looks for translations of its messages, which imports locale and costs 1 ms. There are none.
+argparse._ = str  # type: ignore[attr-defined]
 
 
 class Option:
