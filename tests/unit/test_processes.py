@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from baton.sessions import processes
 from baton.sessions.processes import MARKER, Process, ProcessId, end_processes, marked_processes, started_at
 from support.waiting import wait_until
 
@@ -55,6 +56,10 @@ def test_a_name_with_brackets_and_spaces_is_read_past(children, tmp_path):
     assert started_at(process.pid) == started_at(process.pid) > started_at(1)
 
 
+def commands(found):
+    return sorted(each.command for each in found)
+
+
 def test_those_of_a_session_are_found_wherever_they_hide(children):
     session = os.urandom(8).hex()
     assert marked_processes(session) == []
@@ -63,8 +68,8 @@ def test_those_of_a_session_are_found_wherever_they_hide(children):
     children("sleep", "600", **{MARKER: session + "0"})
     children("sleep", "600", **{f"NOT_{MARKER}": session})
     children("sleep", "600", OTHER=f"{MARKER}={session}")
-    found = wait_until(lambda: found if len(found := marked_processes(session)) == 3 else None)
-    assert sorted(each.command for each in found) == ["sh", "sleep", "sleep"]
+    wanted = ["sh", "sleep", "sleep"]  # before exec, a child still has the name of its parent
+    found = wait_until(lambda: found if commands(found := marked_processes(session)) == wanted else None)
     spared = found[0].pid
     assert spared not in [each.pid for each in marked_processes(session, spare=[spared])]
     ended = end_processes(lambda: marked_processes(session), grace_sec=5)
@@ -72,16 +77,43 @@ def test_those_of_a_session_are_found_wherever_they_hide(children):
     assert marked_processes(session) == []
 
 
-def test_one_that_is_just_becoming_another_program_is_found(children, tmp_path):
-    """In the middle of exec a process has no environment to read."""
+@pytest.mark.parametrize("variables", [0, 60])
+def test_one_that_is_just_becoming_another_program_is_found(children, tmp_path, variables):
+    """In the middle of exec a process has no environment to read, and the rest of a long one cannot be read."""
     script = tmp_path / "restless"
     script.write_text('#!/bin/sh\nexec "$0"\n')
     script.chmod(0o755)
     session = os.urandom(8).hex()
-    restless = children(str(script), **{MARKER: session})
+    before = {f"FILL_{number}": "x" * 1000 for number in range(variables)}
+    restless = children(str(script), **before, **{MARKER: session})
     looks = 400
     assert sum(len(marked_processes(session)) for _ in range(looks)) == looks
     assert [each.pid for each in end_processes(lambda: marked_processes(session), grace_sec=0)] == [restless.pid]
+
+
+def test_an_environment_is_read_again_until_the_kernel_says_that_there_is_none(children, monkeypatch):
+    """Two execs in a row hid it twice."""
+    session = os.urandom(8).hex()
+    process = children("sleep", "600", **{MARKER: session})
+    hidden = [b"", b""]
+
+    def read(pid, name, real=processes._read):
+        return hidden.pop() if hidden and (pid, name) == (str(process.pid), "environ") else real(pid, name)
+
+    monkeypatch.setattr(processes, "_read", read)
+    assert [each.pid for each in marked_processes(session)] == [process.pid]
+    assert hidden == []
+
+
+def test_a_program_without_variables_is_not_waited_for(monkeypatch):
+    process = subprocess.Popen(["sleep", "600"], env={})
+    try:
+        wait_until(lambda: processes._has_no_environment(str(process.pid)))
+        monkeypatch.setattr(processes.time, "sleep", lambda _: pytest.fail("waited"))
+        assert processes._environment(str(process.pid)) == b""
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_we_are_never_among_them(monkeypatch, tmp_path):

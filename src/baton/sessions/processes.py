@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from typing import Final
 
 _KERNEL_THREAD: Final = 0x00200000
-_EXEC_SEC: Final = 0.5
+_EXEC_SEC: Final = 2.0
+_MAX_ENVIRONMENT_BYTES: Final = 8 * 1024 * 1024  # Linux allows 6 MiB of arguments and variables
 # In the environment of an agent and of everything it starts; its value names the session.
 MARKER = "BATON_SESSION_ID"
 
@@ -100,27 +101,30 @@ def _parent(pid: str) -> int:
 
 
 def _environment(pid: str) -> bytes:
-    """In the middle of exec a process shows neither environment nor arguments, as one of the kernel's own does: it must
-    not escape by that."""
+    """Return the environment of a process. Each exec hides it for a moment, so an empty one is read again until the
+    kernel says that there is none."""
     deadline = time.monotonic() + _EXEC_SEC
     while True:
         content = _read(pid, "environ")
-        if content or _is_the_kernels(pid) or time.monotonic() > deadline:
+        if content or _has_no_environment(pid) or time.monotonic() > deadline:
             return content
-        if _read(pid, "cmdline"):
-            return _read(pid, "environ")  # it has none; or it has one by now
         time.sleep(0.0005)
 
 
 def _read(pid: str, name: str) -> bytes:
-    with open(f"/proc/{pid}/{name}", "rb") as file:
-        return file.read()
+    """Return a file of a process, read by one system call: when the process calls exec between two of them, the
+    second finds the end of the file."""
+    with open(f"/proc/{pid}/{name}", "rb", buffering=0) as file:
+        return file.read(_MAX_ENVIRONMENT_BYTES)
 
 
-def _is_the_kernels(pid: str) -> bool:
-    """Or what is left of one, which has nothing to show either."""
+def _has_no_environment(pid: str) -> bool:
+    """Return whether this is a zombie, a thread of the kernel or a program that was started without variables."""
     fields = _read(pid, "stat").rpartition(b")")[2].split()
-    return fields[0] in (b"Z", b"X") or bool(int(fields[6]) & _KERNEL_THREAD)
+    state, flags, end_code, env_start, env_end = (fields[index] for index in (0, 6, 24, 47, 48))
+    # In the middle of exec the environment looks empty, too. The kernel sets end_code after env_end.
+    is_empty = end_code != b"0" and env_start == env_end
+    return is_empty or state in (b"Z", b"X") or bool(int(flags) & _KERNEL_THREAD)
 
 
 def end_processes(find: Callable[[], list[Process]], *, grace_sec: float) -> list[Process]:
