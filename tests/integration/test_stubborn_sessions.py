@@ -14,8 +14,8 @@ from baton.config import Settings
 from baton.core.errors import RunnerDied, TmuxUnavailable
 from baton.core.job import new_job
 from baton.jobs.verbs import open_jobs
-from baton.sessions import env_pipe as handover
-from baton.sessions.ending import end_job
+from baton.sessions import env_pipe
+from baton.sessions.ending import fail_job
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import RUNNER_LOG, read_begun
 from baton.sessions.processes import MARKER, ProcessId, end_processes, marked_processes
@@ -51,8 +51,8 @@ def test_a_socket_where_none_can_be_is_said_to_be_that(tmp_path):
 
 
 def test_a_runner_that_does_not_listen_is_not_waited_for_for_ever(tmp_path, monkeypatch):
-    monkeypatch.setattr(handover, "WAIT_SEC", 1.0)
-    handover.prepare(str(tmp_path))
+    monkeypatch.setattr(env_pipe, "WAIT_SEC", 1.0)
+    env_pipe.prepare(str(tmp_path))
     deaf = subprocess.Popen(
         [
             sys.executable,
@@ -62,8 +62,8 @@ def test_a_runner_that_does_not_listen_is_not_waited_for_for_ever(tmp_path, monk
     )
     try:
         began = time.monotonic()
-        with pytest.raises(RunnerDied, match="stopped listening"):
-            handover.send(str(tmp_path), {"X": "y" * 300_000}, deaf.pid)
+        with pytest.raises(RunnerDied, match="stopped reading"):
+            env_pipe.send(str(tmp_path), {"X": "y" * 300_000}, deaf.pid)
         assert time.monotonic() - began < 10
     finally:
         deaf.kill()
@@ -77,7 +77,7 @@ def test_a_job_that_was_handed_back_can_still_be_ended(tmp_path):
         job = jobs.register_many([draft])[0]
         jobs.pick_pending("q")
         jobs.release(job.job_id)
-        assert end_job(jobs, job.job_id, None, "nobody begins it again")
+        assert fail_job(settings, jobs, job, None, "nobody begins it again", notify=False)
         assert jobs.get_job(job.job_id).status == "error"
         (said,) = jobs.events_after(job.job_id, 0)
         assert b"nobody begins it again" in said.payload
@@ -90,7 +90,7 @@ def test_whoever_held_a_job_that_was_handed_back_cannot_end_it(tmp_path):
         job = jobs.register_many([draft])[0]
         held = jobs.pick_pending("q").attempt
         jobs.release(job.job_id)
-        assert not end_job(jobs, job.job_id, held, "my session died")
+        assert not fail_job(settings, jobs, job, held, "my session died", notify=False)
         assert jobs.get_job(job.job_id).status == "pending"
         assert not jobs.events_after(job.job_id, 0)
 
@@ -110,9 +110,9 @@ def test_a_runner_that_cannot_begin_says_why(tmp_path, env, why, logged):
     inventory.add(session)
     folder = inventory.folder_of(session)
     os.makedirs(folder)
-    handover.prepare(folder)
+    env_pipe.prepare(folder)
     runner = subprocess.Popen([sys.executable, "-P", "-m", "baton.sessions.runner", folder], stdout=subprocess.DEVNULL)
-    handover.send(folder, home | env, runner.pid)
+    env_pipe.send(folder, home | env, runner.pid)
     assert runner.wait(30) == 1
     assert why in read_begun(folder)["failed"]
     log = os.path.join(folder, RUNNER_LOG)

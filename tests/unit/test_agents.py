@@ -310,8 +310,8 @@ def test_instructions_hold_the_prompt_and_how_to_say_what_came_of_it():
     assert text.startswith("Do {this} and \\0 that\n")
     for event in ("progress", "completed", "error"):
         assert f"baton publish --job {job.job_id} --attempt 3 --event {event}" in text
-    assert "refused until these are there: a.txt, {b}." in text
-    assert text.endswith("It is refused while this fails: make {c}")
+    assert "refused until these exist: a.txt, {b}." in text
+    assert text.endswith("`completed` is refused while this command fails: make {c}")
     plain = instructions(new_job("x", now_ns=10**18, agent="codex"))
     assert "refused" not in plain
     assert "{" not in plain

@@ -27,7 +27,7 @@ from baton.delegation.own_queue import submitter_is_gone
 from baton.live_agents import open_directory, ownership
 from baton.registry.query import JobFilter
 from baton.sessions.adopt import LeftOver
-from baton.sessions.ending import end_job, end_session
+from baton.sessions.ending import end_session, fail_job
 from baton.sessions.live_agent_cleanup import Action, cleanup
 from baton.sessions.processes import end_processes, marked_processes
 from baton.sessions.session import State, session_name
@@ -142,7 +142,8 @@ class Monitor:
             self._over[key] = before.get(key, time.monotonic())
             if time.monotonic() - self._over[key] < self._confirm_sec:
                 continue
-            if not self._dry_run and not end_job(self._jobs, job.job_id, job.attempt, f"ended by the monitor: {why}"):
+            detail = f"ended by the monitor: {why}"
+            if not self._dry_run and not self._fail(job, job.attempt, detail):
                 continue
             yield self._did(f"job {job.job_id}", why, "ended as error")
 
@@ -173,8 +174,11 @@ class Monitor:
             if not submitter_is_gone(job.agent_session, self._settings.host) or self._is_being_begun(job):
                 continue
             why = "whoever submitted it ended before it began"
-            if self._dry_run or end_job(self._jobs, job.job_id, None, f"ended by the monitor: {why}; `baton retry` it"):
+            if self._dry_run or self._fail(job, None, f"ended by the monitor: {why}; `baton retry` it"):
                 yield self._did(f"job {job.job_id}", why, "ended as error")
+
+    def _fail(self, job: Job, attempt: int | None, detail: str) -> bool:
+        return fail_job(self._settings, self._jobs, job, attempt, detail, notify=False)
 
     def _is_being_begun(self, job: Job) -> bool:
         return self._inventory.made_for(job.job_id) is not None

@@ -1,5 +1,4 @@
-"""The last things that happen to a session, whoever sees to them: its runner, `stop`, or the monitor. Each is safe to
-repeat, and happens only while the session is still the one that was meant."""
+"""End a session and fail its job. The runner, `stop` and the monitor share these steps; each is safe to repeat."""
 
 from __future__ import annotations
 
@@ -12,7 +11,7 @@ from baton.core.job import TERMINAL, Status
 from baton.jobs.report import report
 from baton.live_agents import open_directory, ownership
 from baton.sessions.session import State
-from baton.transport.publish import send_unsent
+from baton.transport.publish import TROUBLE, send_unsent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +22,7 @@ if TYPE_CHECKING:
     from baton.sessions.session import Session
 
 
-# In the data of an error that its agent did not say: it may still be at work.
+# In the data of an error that another process reported: the agent may still be working.
 ENDED_FROM_OUTSIDE = "ended_from_outside"
 
 
@@ -36,11 +35,11 @@ def end_session(
     reason: str,
     exit_text: str | None = None,
 ) -> Session:
-    """Gives its name back and writes its end into inventory and archive. What has ended stays as it ended."""
+    """Release the session's name, and write its end into inventory and archive. An ended session stays as it is."""
     forget_name(settings, session)
     now = format_time(time.time_ns())
 
-    def ended(current: Session) -> Session:
+    def end(current: Session) -> Session:
         if current.state is not State.RUNNING:
             return current
         return current.replace(
@@ -49,52 +48,48 @@ def end_session(
             exit=exit_text,
             ended_at=now,
             updated_at=now,
-            ending=None,
+            stop_requested=None,
             stopper=None,
             job_id=None,
         )
 
     try:
-        return inventory.change(session, ended)
+        return inventory.change(session, end)
     except SessionNotFound:
-        return session  # another has its name by now: nothing is left to write
+        return session  # another session has its name now
 
 
 def forget_name(settings: Settings, session: Session) -> None:
-    """Removes its live-agent record, unless another generation has it."""
+    """Remove the live-agent record of the session, unless another generation owns it."""
     try:
-        directory = open_directory(settings)
-        try:
+        with open_directory(settings) as directory:
             ownership.remove(directory, session.agent_id, session.generation_id)
-        finally:
-            directory.close()
     except BatonError:
-        pass  # not ours any more; or the directory is away, and the lease will end by itself
+        pass  # another session owns it, or the directory is unavailable and the record expires
 
 
-def end_job(jobs: Jobs, job_id: str, attempt: int | None, detail: str) -> bool:
-    """Records that the job failed, unless its story is already over or somebody else's. With an `attempt`, whoever held
-    that one speaks, and a job that was handed back is theirs no more."""
-    job = jobs.get_job(job_id)
-    if job.status in TERMINAL:
+def fail_job(
+    settings: Settings, jobs: Jobs, job: Job, attempt: int | None, detail: str, *, notify: bool = True
+) -> bool:
+    """Record that the job failed; return False when it has already ended or belongs to another attempt.
+
+    With an `attempt`, the caller reports as the holder of that attempt, and a job that was requeued is left alone.
+    `notify` sends the event now. Otherwise, or when the broker is unavailable, the next event or the monitor sends it.
+    """
+    current = jobs.get_job(job.job_id)
+    if current.status in TERMINAL:
         return False
     try:
-        if job.status is Status.PENDING and job.attempt:
+        if current.status is Status.PENDING and current.attempt:
             if attempt is not None:
                 return False
-            attempt = jobs.pick_job(job_id).attempt  # handed back: only whoever claims it can say anything about it
-        report(jobs, job_id, EventName.ERROR, detail=detail, data={ENDED_FROM_OUTSIDE: True}, attempt=attempt)
+            attempt = jobs.pick_job(job.job_id).attempt  # only the holder of a requeued job may report on it
+        report(jobs, job.job_id, EventName.ERROR, detail=detail, data={ENDED_FROM_OUTSIDE: True}, attempt=attempt)
     except (EventRefused, IllegalTransition, StaleAttempt):
         return False
-    return True
-
-
-def fail_job(settings: Settings, jobs: Jobs, job: Job, attempt: int | None, detail: str) -> bool:
-    """As `end_job`, and whoever listens is told."""
-    if not end_job(jobs, job.job_id, attempt, detail):
-        return False
-    try:
-        send_unsent(jobs, settings, job, tries=1)
-    except BatonError:
-        pass  # sent later: the registry has it
+    if notify:
+        try:
+            send_unsent(jobs, settings, job, tries=1)
+        except TROUBLE:
+            pass  # the event stays unsent in the registry
     return True

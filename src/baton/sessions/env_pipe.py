@@ -1,7 +1,7 @@
-"""How a new session gets the environment of whoever made it: through a pipe that has a name, and nothing else.
+"""Pass the environment of the process that creates a session to its runner, through a named pipe.
 
-On a command line, in a file or in tmux's own environment everybody could read it later. The pipe is also the word to
-begin: the runner waits for it.
+On a command line, in a file or in the environment of tmux, other processes could read it later. The runner waits for
+the pipe, so writing to it also starts the agent.
 """
 
 from __future__ import annotations
@@ -19,23 +19,21 @@ from baton.storage.files import remove_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
-
     from baton.config import Settings
 
-WAIT_SEC: Final = 20.0
-_LOOK_SEC: Final = 0.1
-_PIPE: Final = "go"
-# About the terminal and the session that the maker itself was in.
-_NOT_PASSED_ON: Final = frozenset(
+WAIT_SEC = 20.0
+PIPE = "go"
+_POLL_SEC = 0.1
+# These describe the terminal and the session of the creating process.
+_NOT_PASSED_ON = frozenset(
     {"TMUX", "TMUX_PANE", "TERM", "COLUMNS", "LINES", "PWD", "OLDPWD", "SHLVL", "_", MARKER, "BATON_SESSION_DIR"}
     | {"BATON_JOB_ID", "BATON_ATTEMPT"}
 )
-_FILES: Final = ("BATON_CONFIG", "MQTT_CA_CERTS", "MQTT_CERTFILE", "MQTT_KEYFILE")
+_PATHS = ("BATON_CONFIG", "MQTT_CA_CERTS", "MQTT_CERTFILE", "MQTT_KEYFILE")
 
 
 def agent_environment(settings: Settings, session_id: str, folder: str) -> dict[str, str]:
-    """What the agent will see: what we see, where our state is wherever it goes, and the mark of its session."""
+    """Return the environment of the agent: this one, with absolute paths of baton's state and the session's id."""
     from shutil import which
 
     from baton.registry import registry_url
@@ -49,7 +47,7 @@ def agent_environment(settings: Settings, session_id: str, folder: str) -> dict[
         "DELEGATE_JOB_LOGS_DIR": os.path.abspath(settings.logs_dir),
         "BATON_REGISTRY": _absolute(registry_url(settings)),
     }
-    for name in _FILES:
+    for name in _PATHS:
         if environment.get(name):
             environment[name] = os.path.abspath(os.path.expanduser(environment[name]))
     if settings.allow_network_fs:
@@ -65,19 +63,20 @@ def _absolute(url: str) -> str:
 
 
 def prepare(folder: str) -> None:
-    os.mkfifo(os.path.join(folder, _PIPE), 0o600)
+    """Create the pipe in the session's folder."""
+    os.mkfifo(os.path.join(folder, PIPE), 0o600)
 
 
 def send(folder: str, environment: dict[str, str], runner_pid: int) -> None:
-    """Waits until the runner listens; RunnerDied when it is gone or does not."""
+    """Write the environment once the runner reads. Raise RunnerDied when it has ended or does not read."""
     deadline = time.monotonic() + WAIT_SEC
-    path = os.path.join(folder, _PIPE)
+    path = os.path.join(folder, PIPE)
     while True:
         try:
             fd = os.open(path, os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
             break
         except OSError as error:
-            if error.errno != errno.ENXIO:
+            if error.errno != errno.ENXIO:  # nothing reads the pipe yet
                 raise
         if started_at(runner_pid) is None:
             raise RunnerDied("the session's runner ended before it began; is this Python still installed?")
@@ -88,7 +87,7 @@ def send(folder: str, environment: dict[str, str], runner_pid: int) -> None:
     try:
         while left:
             if time.monotonic() > deadline or started_at(runner_pid) is None:
-                raise RunnerDied("the session's runner stopped listening before it had heard everything")
+                raise RunnerDied("the session's runner stopped reading before it had everything")
             if select.select([], [fd], [], 0.1)[1]:
                 left = left[os.write(fd, left[:65536]) :]
     except (BrokenPipeError, BlockingIOError):
@@ -99,13 +98,13 @@ def send(folder: str, environment: dict[str, str], runner_pid: int) -> None:
 
 
 def withdraw(folder: str) -> None:
-    """The session is not to begin: a runner that waits for the word ends."""
-    remove_file(os.path.join(folder, _PIPE))
+    """Remove the pipe: a runner that waits for it ends."""
+    remove_file(os.path.join(folder, PIPE))
 
 
 def receive(folder: str) -> dict[str, str] | None:
-    """In the runner: the environment, or None when whoever made the session gave up."""
-    path = os.path.join(folder, _PIPE)
+    """Return the environment, in the runner; None when the creating process gave up or died."""
+    path = os.path.join(folder, PIPE)
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -115,7 +114,7 @@ def receive(folder: str) -> dict[str, str] | None:
         withdrawn = False
         deadline = time.monotonic() + WAIT_SEC
         while time.monotonic() < deadline:
-            select.select([fd], [], [], _LOOK_SEC)
+            select.select([fd], [], [], _POLL_SEC)
             try:
                 piece = os.read(fd, 65536)
             except BlockingIOError:
@@ -123,12 +122,11 @@ def receive(folder: str) -> dict[str, str] | None:
             if piece:
                 content += piece
             elif content:
-                return _decoded(content)
+                return _decode(content)
             elif withdrawn:
                 return None
             else:
-                # Nobody has opened the other end yet. Once the name is gone nobody will; but what was written before
-                # that is read first.
+                # The pipe has no writer. After its removal it gets none, but what was written before is read first.
                 withdrawn = not os.path.exists(path)
                 time.sleep(0.002)
         return None
@@ -136,9 +134,9 @@ def receive(folder: str) -> dict[str, str] | None:
         os.close(fd)
 
 
-def _decoded(content: bytes) -> dict[str, str] | None:
+def _decode(content: bytes) -> dict[str, str] | None:
     try:
         found: dict[str, str] = json.loads(content)
     except ValueError:
-        return None  # the other side died in the middle
+        return None  # the writer died before the end
     return found

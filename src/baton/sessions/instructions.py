@@ -1,4 +1,4 @@
-"""What an agent is told: its prompt, and how to say what became of it."""
+"""Write the text that an agent gets for a job: the prompt, and how to report the result."""
 
 from __future__ import annotations
 
@@ -13,33 +13,33 @@ if TYPE_CHECKING:
 
 
 def job_prompt(agent: Agent, job: Job) -> str:
-    """What the agent gets to read. One whose exit is the verdict needs no more than the prompt."""
+    """Return the text for an agent. An agent whose exit code is the verdict gets the prompt alone."""
     return job.prompt if agent.exit_is_verdict else instructions(job)
 
 
 def mark(job: Job) -> str:
-    """What tells the words of this job from all others in a conversation."""
+    """Return the words by which a job is recognised in a conversation."""
     return f"This is job {job.job_id} of baton"
 
 
 def instructions(job: Job) -> str:
+    """Return the prompt with the commands that report progress and the result."""
     with open(os.path.join(os.path.dirname(__file__), "instructions.md"), encoding="utf-8") as file:
         template = file.read()
     conditions = ""
     if job.expected_artifacts:
-        conditions += " `completed` is refused until these are there: " + ", ".join(job.expected_artifacts) + "."
+        conditions += " `completed` is refused until these exist: " + ", ".join(job.expected_artifacts) + "."
     if job.validate:
-        conditions += f" It is refused while this fails: {job.validate}"
-    # The prompt comes last: it may contain anything.
-    told = template.format(
+        conditions += f" `completed` is refused while this command fails: {job.validate}"
+    # Insert the prompt last: it may contain braces.
+    text = template.format(
         prompt="\0", mark=mark(job), baton=_command(), job_id=job.job_id, attempt=job.attempt, conditions=conditions
     )
-    return told.replace("\0", job.prompt).strip()
+    return text.replace("\0", job.prompt).strip()
 
 
 def _command() -> str:
-    """Our own command, as it is found by a shell that an agent starts: some are login shells, which know nothing of a
-    virtual environment."""
+    """Return `baton`, or its full path for login shells, which do not know a virtual environment."""
     from shutil import which
 
     usual = os.pathsep.join((os.path.expanduser("~/.local/bin"), "/usr/local/bin", "/usr/bin", "/bin"))

@@ -1,4 +1,4 @@
-"""The live truth about sessions: one row a name, in SQLite (WAL), with the archive beside it."""
+"""Store the sessions: one row for each name, in SQLite (WAL), and the archive of those that have ended."""
 
 from __future__ import annotations
 
@@ -15,11 +15,10 @@ from baton.storage.files import FileLock, make_home, open_private, refuse_networ
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Final
 
     from baton.config import Settings
 
-_TABLES: Final = """
+_TABLES = """
 CREATE TABLE IF NOT EXISTS sessions (
     name TEXT PRIMARY KEY, session_id TEXT NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
 ) WITHOUT ROWID;
@@ -37,9 +36,11 @@ class Inventory:
         self._archive = Archive(os.path.join(self.home, "agent-sessions.yaml"))
 
     def folder_of(self, session: Session) -> str:
+        """Return the private folder of a session."""
         return os.path.join(self.home, "sessions", session.session_id)
 
     def get(self, name: str) -> Session:
+        """Return the session of this name; raise SessionNotFound."""
         for session in self._select("WHERE name = ?", name):
             return session
         raise SessionNotFound(name)
@@ -49,27 +50,29 @@ class Inventory:
         return found[0] if found else None
 
     def all(self, *states: State) -> list[Session]:
+        """Return the sessions in these states, or in any, by name."""
         marks = ", ".join("?" * len(states))
         return self._select(f"WHERE state IN ({marks}) ORDER BY name" if states else "ORDER BY name", *states)
 
     def made_for(self, job_id: str) -> Session | None:
-        """The running session that was made for this job."""
+        """Return the running session that was created for this job."""
         return next((session for session in self.all(State.RUNNING) if session.made_for == job_id), None)
 
     def ended_after(self, name: str, limit: int) -> list[Session]:
-        """A page of those that have ended, by their names; the first is after ""."""
+        """Return a page of ended sessions by name, after this one; "" begins."""
         page = "WHERE name > ? AND state != ? ORDER BY name LIMIT ?"
         return self._select(page, name, State.RUNNING, limit)
 
     def known(self, session_ids: Iterable[str]) -> set[str]:
-        """Those of them that are of a session."""
+        """Return which of these ids belong to a session."""
         wanted = list(session_ids)
         found = self._select(f"WHERE session_id IN ({', '.join('?' * len(wanted))})", *wanted)
         return {session.session_id for session in found}
 
     def add(self, session: Session, *, replace: bool = False) -> Session | None:
-        """Claims the name. NameInUse when a session that is there, or could be resumed, has it. Returns the one that
-        had it before."""
+        """Claim the name; return the ended session that had it before.
+
+        Raise NameInUse when a running session has it, or, without `replace`, one that could be resumed."""
         with self._writing() as tx:
             before = _row(tx, session.name)
             if before is not None:
@@ -78,8 +81,10 @@ class Inventory:
         return before
 
     def change(self, session: Session, change: Callable[[Session], Session]) -> Session:
-        """Writes what `change` makes of the session as it is now; SessionNotFound when another has its name by now. One
-        that ended is written to the archive, one that runs again is taken out of it."""
+        """Write what `change` returns for the stored session, and return it.
+
+        Raise SessionNotFound when another session has the name now. A session that ends is added to the archive; one
+        that runs again is removed from it."""
         with self._writing() as tx:
             before = _row(tx, session.name)
             if before is None or before.session_id != session.session_id:
@@ -96,7 +101,7 @@ class Inventory:
         return self.change(session, lambda current: current.replace(conversation_id=conversation_id))
 
     def remove(self, session: Session, *, restore: Session | None) -> None:
-        """As if it had never been: for a creation that failed. `restore` is the one that had the name before it."""
+        """Undo `add`, for a creation that failed. `restore` is the session that had the name before."""
         with self._writing() as tx:
             current = _row(tx, session.name)
             if current is None or current.session_id != session.session_id:
@@ -107,7 +112,7 @@ class Inventory:
             self._archive.remove(session.session_id)
 
     def forget(self, sessions: Iterable[Session]) -> list[Session]:
-        """Removes those that are still as they are given here, and returns them; the archive keeps what it has."""
+        """Remove the sessions that have not changed since they were read, and return them. The archive keeps them."""
         with self._writing() as tx:
             still = [session for session in sessions if _row(tx, session.name) == session]
             tx.executemany("DELETE FROM sessions WHERE name = ?", [(session.name,) for session in still])
@@ -120,14 +125,14 @@ class Inventory:
             return []
         with self._translated_errors(), closing(self._connect()) as connection:
             if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'sessions'").fetchone():
-                return []  # whoever was about to make it died, or had no room
+                return []  # the process that created the file died, or the disk was full
             rows = connection.execute(f"SELECT record FROM sessions {condition}", values).fetchall()
         return [Session.parse(json.loads(row[0])) for row in rows]
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         make_home(self.home)
-        # As for the registry: waiting in the kernel's queue is fair, and one writer at a time is all WAL can do.
+        # As in the registry: waiting for the file lock is fair, and WAL allows one writer at a time.
         with self._translated_errors(), FileLock(self.path + ".lock"):
             os.close(open_private(self.path, os.O_RDWR | os.O_CREAT))
             with closing(self._connect()) as connection:
@@ -168,5 +173,5 @@ def _refuse_replacing(before: Session, *, stopped_too: bool) -> None:
     if before.state is State.STOPPED and before.conversation_id and stopped_too:
         raise NameInUse(
             f"session {before.name!r} was stopped with its conversation kept: `baton session resume {before.name}`, or "
-            "--replace to begin a new one"
+            "--replace to start a new one"
         )

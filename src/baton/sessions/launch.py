@@ -16,7 +16,7 @@ from baton.core.value import Value
 from baton.live_agents import open_directory, ownership
 from baton.live_agents.names import Names, derived_id
 from baton.live_agents.record import new_generation_id, new_record
-from baton.sessions import env_pipe as handover
+from baton.sessions import env_pipe
 from baton.sessions.ending import forget_name
 from baton.sessions.instructions import job_prompt
 from baton.sessions.manifest import Manifest
@@ -139,7 +139,7 @@ def create_session(
         created_at=now,
         updated_at=now,
         ended_at=None,
-        ending=None,
+        stop_requested=None,
         stopper=None,
         reason=None,
         exit=None,
@@ -172,7 +172,7 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
     now = format_time(time.time_ns())
     resumed = before.replace(
         state=State.RUNNING, mode=Mode.INTERACTIVE, made_for=None, job_id=None, pane_id=None, pane_pid=None,
-        pane_started=None, updated_at=now, ended_at=None, ending=None, stopper=None, reason=None,
+        pane_started=None, updated_at=now, ended_at=None, stop_requested=None, stopper=None, reason=None,
         exit=None,
     )  # fmt: skip
     program.launch(task_for(resumed, inventory.folder_of(resumed), prompt=prompt, resume=True))
@@ -218,7 +218,7 @@ def _begin(settings: Settings, inventory: Inventory, session: Session, plan: Pla
     for name in (BEGUN, "go"):
         remove_file(os.path.join(folder, name))
     replace_file(os.path.join(folder, LAUNCH), json.dumps(plan.as_dict()).encode())
-    handover.prepare(folder)
+    env_pipe.prepare(folder)
     tmux = Tmux(session.socket)
     pane = None
     try:
@@ -231,10 +231,10 @@ def _begin(settings: Settings, inventory: Inventory, session: Session, plan: Pla
         )
         _publish(settings, session, _write_manifest(folder, session))
         session = inventory.change(session, lambda _: session)
-        handover.send(folder, handover.agent_environment(settings, session.session_id, folder), pane.pid)
+        env_pipe.send(folder, env_pipe.agent_environment(settings, session.session_id, folder), pane.pid)
         return _begun(inventory, session, pane, folder)
     except BaseException:
-        handover.withdraw(folder)
+        env_pipe.withdraw(folder)
         if pane is not None:
             _end_pane(tmux, pane)
         forget_name(settings, session)
@@ -267,7 +267,7 @@ def _check_prompt(prompt: str | None) -> None:
 
 def _begun(inventory: Inventory, session: Session, pane: Pane, folder: str) -> Session:
     """Waits until the agent runs, or the runner has said why not."""
-    deadline = time.monotonic() + handover.WAIT_SEC
+    deadline = time.monotonic() + env_pipe.WAIT_SEC
     while time.monotonic() < deadline:
         told = read_begun(folder)
         if told is not None:
@@ -277,7 +277,7 @@ def _begun(inventory: Inventory, session: Session, pane: Pane, folder: str) -> S
         if started_at(pane.pid) is None and read_begun(folder) is None:
             raise RunnerDied("the session's runner ended before the agent began")
         time.sleep(0.005)
-    raise RunnerDied(f"the agent did not begin within {handover.WAIT_SEC:g} s")
+    raise RunnerDied(f"the agent did not begin within {env_pipe.WAIT_SEC:g} s")
 
 
 def read_begun(folder: str) -> dict[str, Any] | None:

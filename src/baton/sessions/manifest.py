@@ -1,4 +1,4 @@
-"""The manifest of a session: what is needed to find it in tmux, and to trust that it is the one that was meant."""
+"""Read and write the manifest of a session, which says where it is in tmux and which process it is."""
 
 from __future__ import annotations
 
@@ -11,17 +11,15 @@ from baton.storage.files import read_file, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Final
+    from typing import Any
 
 SCHEMA_VERSION = 1
-_MAX_BYTES: Final = 64 * 1024
-_TEXTS: Final = ("agent_name", "agent_id", "generation_id", "backend", "tool", "session_name")
-_OPTIONAL_TEXTS: Final = ("socket", "host", "workdir")
+_MAX_BYTES = 64 * 1024
+_TEXTS = ("agent_name", "agent_id", "generation_id", "backend", "tool", "session_name")
 
 
 class Manifest(Value):
-    """`pane_pid` and `pane_started` (ticks since boot) say which process the session was made with: a name alone may be
-    taken again by another."""
+    """`pane_pid` and `pane_started` identify the process in the pane: another session may get the same name later."""
 
     agent_name: str
     agent_id: str
@@ -36,7 +34,7 @@ class Manifest(Value):
     pane_started: int | None
 
     def process_lives(self) -> bool | None:
-        """Whether the very process that the session was made with still runs here; None when it is not named."""
+        """Return whether the process in the pane still runs on this host; None when the manifest names none."""
         if self.pane_pid is None:
             return None
         if self.pane_started is None:
@@ -49,7 +47,7 @@ class Manifest(Value):
 
 
 def read_manifest(path: str) -> Manifest:
-    """ManifestGone when there is no such file, ManifestInvalid when it is not a manifest."""
+    """Return the manifest in a file. Raise ManifestGone when there is no file, ManifestInvalid when it is not one."""
     try:
         content = read_file(path, _MAX_BYTES + 1)
         if len(content) > _MAX_BYTES:

@@ -1,4 +1,4 @@
-"""Processes by more than their number: a pid may be given to another by the time it is used."""
+"""Identify, find and end processes. A pid alone is not enough: the kernel reuses it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,16 @@ from baton.core.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-    from typing import Final
 
-_KERNEL_THREAD: Final = 0x00200000
-_EXEC_SEC: Final = 2.0
-_MAX_ENVIRONMENT_BYTES: Final = 8 * 1024 * 1024  # Linux allows 6 MiB of arguments and variables
-# In the environment of an agent and of everything it starts; its value names the session.
+_KERNEL_THREAD = 0x00200000
+_EXEC_SEC = 2.0
+_MAX_ENVIRONMENT_BYTES = 8 * 1024 * 1024  # Linux allows 6 MiB of arguments and variables
+# In the environment of an agent and of everything it starts; the value is the id of the session.
 MARKER = "BATON_SESSION_ID"
+# An interactive shell ignores SIGTERM and ends on SIGHUP.
+_STEPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
+_HANG_UP_SEC = 0.5
+_GIVE_UP_SEC = 5.0
 
 
 class ProcessId(Value):
@@ -59,19 +62,16 @@ class Process(Value):
 
 
 def started_at(pid: int) -> int | None:
-    """When a process started, in ticks since boot; None when there is none, or only what is left of one."""
+    """Return when a process started, in ticks since boot; None when it has ended, also as a zombie."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            # The name may contain anything, also spaces and brackets: what follows its last bracket is ours to read.
-            fields = file.read().rpartition(b")")[2].split()
+        fields = _stat(str(pid))
     except OSError:
         return None
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
 def marked_processes(session_id: str, *, spare: Iterable[int] = ()) -> list[Process]:
-    """Every process of ours whose environment names that session, wherever it has put itself; and what those have
-    started without it, as long as it can be told by their parents."""
+    """Return every process whose environment names the session, and the descendants of those, except this one."""
     wanted = f"{MARKER}={session_id}".encode()
     spared = {os.getpid(), *spare}
     found: dict[int, int] = {}
@@ -82,7 +82,7 @@ def marked_processes(session_id: str, *, spare: Iterable[int] = ()) -> list[Proc
             if int(name) not in spared and wanted in _environment(name).split(b"\0"):
                 found[int(name)] = started_at(int(name)) or 0
         except OSError:
-            continue  # gone, or not ours
+            continue  # it has ended, or belongs to another user
     waiting = list(found)
     while waiting:
         for child in children.get(waiting.pop(), ()):
@@ -97,7 +97,12 @@ def marked_processes(session_id: str, *, spare: Iterable[int] = ()) -> list[Proc
 
 
 def _parent(pid: str) -> int:
-    return int(_read(pid, "stat").rpartition(b")")[2].split()[1])
+    return int(_stat(pid)[1])
+
+
+def _stat(pid: str) -> list[bytes]:
+    """Return the fields after the name of the program, which may contain spaces and brackets."""
+    return _read(pid, "stat").rpartition(b")")[2].split()
 
 
 def _environment(pid: str) -> bytes:
@@ -120,7 +125,7 @@ def _read(pid: str, name: str) -> bytes:
 
 def _has_no_environment(pid: str) -> bool:
     """Return whether this is a zombie, a thread of the kernel or a program that was started without variables."""
-    fields = _read(pid, "stat").rpartition(b")")[2].split()
+    fields = _stat(pid)
     state, flags, end_code, env_start, env_end = (fields[index] for index in (0, 6, 24, 47, 48))
     # In the middle of exec the environment looks empty, too. The kernel sets end_code after env_end.
     is_empty = end_code != b"0" and env_start == env_end
@@ -128,40 +133,35 @@ def _has_no_environment(pid: str) -> bool:
 
 
 def end_processes(find: Callable[[], list[Process]], *, grace_sec: float) -> list[Process]:
-    """Asks every process that `find` gives to end, waits, then ends what is left; also what came meanwhile. Returns
-    those it ended."""
+    """End every process that `find` returns, also those that appear meanwhile, and return them all.
+
+    Each gets SIGTERM, then SIGHUP, and SIGKILL after the grace period."""
     ended: dict[int, Process] = {}
-    told: dict[int, int] = {}  # the last step each was told
+    last_step: dict[int, int] = {}
     began = time.monotonic()
 
-    def left_now() -> list[Process]:
-        """One that was found by its parent is not found again when that has ended."""
+    def remaining() -> list[Process]:
+        """Return also those that `find` no longer finds because their parent has ended."""
         found = {process.pid: process for process in find()}
         return [*found.values(), *(each for each in ended.values() if each.pid not in found and each.id.is_alive())]
 
-    # Looked for twice: one that was just being forked while its parent ended may have been in neither place.
-    while left := left_now() or _find_again(left_now):
+    # Look twice: a process that is being forked while its parent ends may be in neither listing.
+    while left := remaining() or _again(remaining):
         step = _step(time.monotonic() - began, grace_sec)
         if step is None:
-            break  # in the kernel's hands: a process that cannot be killed
+            break  # even SIGKILL does not end it
         for process in left:
             ended[process.pid] = process
-            if told.get(process.pid) != step:
-                told[process.pid] = step
-                _signal(process, _STEPS[step])
+            if last_step.get(process.pid) != step:
+                last_step[process.pid] = step
+                _signal(process.id, _STEPS[step])
         time.sleep(0.02)
     return list(ended.values())
 
 
-def _find_again(find: Callable[[], list[Process]]) -> list[Process]:
+def _again(find: Callable[[], list[Process]]) -> list[Process]:
     time.sleep(0.01)
     return find()
-
-
-# An interactive shell does not end when it is asked to, but when its terminal goes.
-_STEPS: Final = (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
-_HANG_UP_SEC: Final = 0.5
-_GIVE_UP_SEC: Final = 5.0
 
 
 def _step(passed_sec: float, grace_sec: float) -> int | None:
@@ -172,18 +172,17 @@ def _step(passed_sec: float, grace_sec: float) -> int | None:
     return 1 if passed_sec >= _HANG_UP_SEC else 0
 
 
-def _signal(process: Process, number: signal.Signals) -> None:
+def _signal(process: ProcessId, number: signal.Signals) -> None:
     try:
-        if process.id.is_alive():
+        if process.is_alive():
             os.kill(process.pid, number)
-            os.kill(process.pid, signal.SIGCONT)  # one that is stopped would not hear it
+            os.kill(process.pid, signal.SIGCONT)  # a stopped process handles the signal only after this
     except (ProcessLookupError, PermissionError):
-        pass
+        pass  # it has just ended, or belongs to another user
 
 
 def _command(pid: int) -> str:
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            return os.path.basename(file.read(4096).split(b"\0")[0].decode(errors="replace")) or "?"
+        return os.path.basename(_read(str(pid), "cmdline").split(b"\0")[0].decode(errors="replace")) or "?"
     except OSError:
         return "?"

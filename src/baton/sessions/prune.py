@@ -1,4 +1,4 @@
-"""Forgets sessions that ended long ago: their rows and their folders. What people read of them, the archive, stays."""
+"""Remove sessions that ended long ago: their rows and their folders. The archive keeps their entries."""
 
 from __future__ import annotations
 
@@ -17,24 +17,23 @@ from baton.sessions.session import State
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Final
 
     from baton.sessions.inventory import Inventory
     from baton.sessions.session import Session
 
-_BATCH: Final = 500
-_SESSION_ID: Final = re.compile(r"[0-9a-f]{16}")
+_BATCH = 500
+_SESSION_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Verdict(StrEnum):
-    ENDED = "ended"  # forgotten
-    ORPHAN = "orphan"  # a folder of no session: removed
-    RESUMABLE = "resumable"  # kept: it was stopped, and has a conversation to go on with
-    ALIVE = "alive"  # kept: its process lives, or nobody can tell
+    ENDED = "ended"  # removed
+    ORPHAN = "orphan"  # removed: a folder that belongs to no session
+    RESUMABLE = "resumable"  # kept: it was stopped, and its conversation can be continued
+    ALIVE = "alive"  # kept: its process runs, or that is unknown
 
 
 class Judged(Value):
-    """A session that ended long ago; or a folder of none, without a `name`. `error`: why its folder is still there."""
+    """What became of an old session, or of a folder without one (`name` is None). `error`: why the folder remains."""
 
     session_id: str
     name: str | None
@@ -45,8 +44,9 @@ class Judged(Value):
 def prune_sessions(
     inventory: Inventory, host: str, before_ns: int, *, stopped_too: bool = False, dry_run: bool = False
 ) -> Iterator[Judged]:
-    """Yields every session that ended before then, and what was done about it, or would be. `stopped_too`: also those
-    that could be resumed. `host` is this machine."""
+    """Remove the sessions that ended before this time, and yield what became of each.
+
+    `stopped_too` removes also sessions that could be resumed. `host` is this machine."""
     last = ""
     while page := inventory.ended_after(last, _BATCH):
         last = page[-1].name
@@ -73,8 +73,7 @@ def _verdict(session: Session, host: str) -> Verdict:
 
 
 def _orphans(inventory: Inventory, host: str, before_ns: int, *, dry_run: bool) -> Iterator[Judged]:
-    """Folders that no row names: of a session whose name another has by now, of a creation that failed, of a prune that
-    was interrupted."""
+    """Remove folders without a row: of a session whose name was reused, a failed creation, an interrupted prune."""
     folders = _old_folders(os.path.join(inventory.home, "sessions"), before_ns)
     while batch := dict(islice(folders, _BATCH)):
         for session_id in batch.keys() - inventory.known(batch):
@@ -112,8 +111,6 @@ def _may_live(folder: str, host: str) -> bool:
 def _remove(folder: str) -> str | None:
     try:
         rmtree(folder)
-    except FileNotFoundError:
-        pass
     except OSError as error:
-        return str(error)
+        return str(error) if os.path.exists(folder) else None
     return None

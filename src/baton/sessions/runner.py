@@ -37,10 +37,10 @@ from baton.sessions.reporter import Story
 from baton.sessions.session import State, job_label
 from baton.sessions.terminal import (
     continue_if_suspended,
+    disable_flow_control,
     give_terminal,
     has_terminal,
     take_terminal,
-    without_flow_control,
 )
 from baton.sessions.tmux import Tmux
 from baton.storage.files import read_file, replace_file
@@ -94,7 +94,7 @@ class Runner:
     def run(self) -> int:
         """Runs the agent to its end; returns our own exit code."""
         signal.set_wakeup_fd(self._wake)
-        without_flow_control()
+        disable_flow_control()
         signal.signal(signal.SIGCHLD, lambda *_: None)
         # Ctrl-C in the pane is the agent's. Not ignored: the agent would inherit that.
         signal.signal(signal.SIGINT, lambda *_: None)
@@ -339,8 +339,8 @@ class Runner:
     def _look(self, story: Story) -> None:
         """What others decided meanwhile: about the job, and about the session."""
         session = self._inventory.find(self._session.session_id)
-        if session is not None and session.ending is not None and self._stop_asked is None:
-            self._stop_asked, self._on_purpose, self._ended_by_stop = session.ending, True, True
+        if session is not None and session.stop_requested is not None and self._stop_asked is None:
+            self._stop_asked, self._on_purpose, self._ended_by_stop = session.stop_requested, True, True
         if self._ended_by_stop and session is not None:
             stopper = ProcessId.parse(session.stopper)
             self._ended_by_stop = stopper is not None and stopper.is_alive()

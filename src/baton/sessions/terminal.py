@@ -1,4 +1,4 @@
-"""The terminal of a pane, which a runner shares with its agent: who has it, and what it must not do to either."""
+"""Share the terminal of a pane between the runner and its agent."""
 
 from __future__ import annotations
 
@@ -8,42 +8,42 @@ import termios
 
 
 def give_terminal(group: int) -> None:
-    """Makes a process group the one that reads what is typed, where there is a terminal."""
-    # Whoever gives the terminal away from the background is stopped for it, unless the signal is blocked.
+    """Make this process group the foreground group of the terminal, if there is one."""
+    # The kernel stops a background process that does this, unless it blocks the signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
         os.tcsetpgrp(0, group)
     except OSError:
-        pass  # nobody is there to type
+        pass  # there is no terminal
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTTOU})
 
 
 def take_terminal() -> None:
-    """For a child, before it is the agent: what reads from there in the background may get an error."""
+    """Become the foreground group. A child does it before exec: reading the terminal in the background may fail."""
     give_terminal(os.getpgrp())
 
 
 def has_terminal(group: int) -> bool:
+    """Return whether this is the foreground group."""
     try:
         return os.tcgetpgrp(0) == group
     except OSError:
         return False
 
 
-def without_flow_control() -> None:
-    """Ctrl-S in the pane would stop whoever prints there, the runner included."""
+def disable_flow_control() -> None:
+    """Turn off Ctrl-S: it would block every process that prints in the pane, the runner too."""
     try:
         settings = termios.tcgetattr(0)
         settings[0] &= ~termios.IXON
         termios.tcsetattr(0, termios.TCSANOW, settings)
     except (termios.error, OSError):
-        pass  # no terminal
+        pass  # there is no terminal
 
 
 def continue_if_suspended(pid: int) -> None:
-    """There is no shell here to bring a suspended agent back: Ctrl-Z, or a glance at the terminal before the agent had
-    it, must not leave it stopped for ever."""
+    """Continue an agent that Ctrl-Z, or reading the terminal too early, has suspended: no shell does it here."""
     try:
         stopped = os.waitid(os.P_PID, pid, os.WSTOPPED | os.WNOHANG)
     except ChildProcessError:

@@ -1,4 +1,4 @@
-"""Every tmux call there is: argv, never a shell string; exact targets; a server of our own unless told otherwise."""
+"""Call tmux: with argument lists, never a shell string, and with exact targets."""
 
 from __future__ import annotations
 
@@ -13,34 +13,37 @@ from baton.core.value import Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Final, NoReturn
+    from typing import NoReturn
 
-_OLDEST: Final = (3, 2)  # new-session -e, and arguments that are not joined for a shell
-_TIMEOUT_SEC: Final = 10
-_TRIES: Final = 5
-_SHOWN_SEC: Final = 1.0
+    from baton.sessions.session import Session
+
+_OLDEST = (3, 2)  # new-session -e, and arguments that are not joined for a shell
+_TIMEOUT_SEC = 10
+_TRIES = 5
+_SHOWN_SEC = 1.0
 _WIDTH, _HEIGHT = 200, 50
-_PANE_FIELDS: Final = ("pane_id", "pane_pid", "pane_dead", "window_activity", "session_name")
-_PASTE_END: Final = "\x1b[201~"  # what follows it would be keys, not text
-_NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
-_KEY: Final = re.compile(r"[A-Za-z0-9-]{1,16}", re.ASCII)
-# All that a server of ours inherits: what it is given stays in its environment for everybody to read.
-_SERVER_ENVIRONMENT: Final = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMUX_TMPDIR", "USER")
+_PANE_FIELDS = ("pane_id", "pane_pid", "pane_dead", "window_activity", "session_name")
+_PASTE_END = "\x1b[201~"  # tmux would type what follows it as keys
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+_KEY = re.compile(r"[A-Za-z0-9-]{1,16}", re.ASCII)
+# A tmux server inherits nothing else: every session on it can read the environment of the server.
+_SERVER_ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMUX_TMPDIR", "USER")
 
 
 class NoServer(TmuxUnavailable):
-    """Nothing answers at that socket."""
+    """No server answers at the socket."""
 
 
 class NoSocket(NoServer):
-    """There is no such socket to be seen from here: nobody has made it, or it was moved, or hidden from us."""
+    """The socket does not exist, was moved, or is hidden from this process."""
 
 
 class SocketRefused(NoServer):
-    """The socket is there, but not for us: who is behind it cannot be told."""
+    """This process may not use the socket, so its server is unknown."""
 
 
 def check_session_name(name: str) -> str:
+    """Return a valid name of a session; raise InvalidValue."""
     if _NAME.fullmatch(name):
         return name
     shown = repr(name[:40]) + ("..." if len(name) > 40 else "")
@@ -48,7 +51,7 @@ def check_session_name(name: str) -> str:
 
 
 class Pane(Value):
-    """`active_at` is when something was last written to its window, in seconds since 1970."""
+    """A pane of tmux. `active_at` is the time of the last output in its window, in seconds since 1970."""
 
     pane_id: str
     pid: int
@@ -58,17 +61,18 @@ class Pane(Value):
 
 
 class Tmux:
-    """One tmux server. `socket` is a name (as for -L), or a path (as for -S) when it begins with a slash."""
+    """One tmux server. `socket` is a path (-S) when it begins with a slash, otherwise a name (-L)."""
 
     def __init__(self, socket: str) -> None:
         self.socket = socket
 
     def command(self, *arguments: str) -> list[str]:
-        # Whatever the user's tmux.conf says about sessions is about those of a person.
+        # The user's tmux.conf is for sessions of the user.
         server = ["-S" if self.socket.startswith("/") else "-L", self.socket]
         return ["tmux", "-f", os.devnull, *server, *map(_one_argument, arguments)]
 
     def run(self, *arguments: str, stdin: bytes | None = None) -> str:
+        """Run a tmux command and return its output. Raise TmuxUnavailable, NameInUse or SessionGone."""
         try:
             done = subprocess.run(
                 self.command(*arguments),
@@ -88,7 +92,7 @@ class Tmux:
         return done.stdout.decode(errors="replace")
 
     def _fail(self, verb: str, reason: str) -> NoReturn:
-        # In the words of several versions of tmux, and by the state of the socket.
+        # Versions of tmux use different words.
         if reason.startswith(("no server", "no current target", "error connecting", "server exited", "lost server")):
             kind = NoServer if not reason.startswith("error connecting") else SocketRefused
             kind = NoSocket if reason.endswith("(No such file or directory)") else kind
@@ -96,27 +100,25 @@ class Tmux:
         if reason.startswith("duplicate session"):
             raise NameInUse(
                 f"tmux at socket {self.socket} has a session of that name already, perhaps from another folder; "
-                f"choose another ({reason})"
+                f"choose another name ({reason})"
             )
         if reason.startswith(("can't find", "no such")):
             raise SessionGone(f"tmux at socket {self.socket}: {reason}")
         raise TmuxUnavailable(f"tmux {verb} failed: {reason}")
 
-    # -- looking ---------------------------------------------------------------------------------------------
-
     def check_version(self) -> None:
-        """TmuxUnavailable when there is none, or one that cannot do what we need."""
+        """Raise TmuxUnavailable when tmux is not installed or too old."""
         try:
-            told = subprocess.run(["tmux", "-V"], capture_output=True, text=True, timeout=_TIMEOUT_SEC, check=False)
+            done = subprocess.run(["tmux", "-V"], capture_output=True, text=True, timeout=_TIMEOUT_SEC, check=False)
         except FileNotFoundError:
             raise TmuxUnavailable("tmux is not installed; install it with your package manager") from None
-        found = re.search(r"(\d+)\.(\d+)", told.stdout)
+        found = re.search(r"(\d+)\.(\d+)", done.stdout)
         if found is not None and (int(found[1]), int(found[2])) < _OLDEST:
             wanted = ".".join(map(str, _OLDEST))
-            raise TmuxUnavailable(f"{told.stdout.strip()} is too old: baton needs tmux {wanted} or newer")
+            raise TmuxUnavailable(f"{done.stdout.strip()} is too old: baton needs tmux {wanted} or newer")
 
     def panes(self) -> list[Pane]:
-        """All panes of all sessions, in one call. NoServer when there is none to ask."""
+        """Return the panes of all sessions. Raise NoServer when no server runs."""
         # The name comes last: it may contain spaces.
         listed = self.run("list-panes", "-a", "-F", " ".join(f"#{{{field}}}" for field in _PANE_FIELDS))
         found = []
@@ -128,22 +130,19 @@ class Tmux:
         return found
 
     def socket_path(self) -> str:
-        """Where the server listens: the same for whoever asks, unlike a name."""
+        """Return the path of the server's socket. Unlike a name it is valid for every process."""
         return self.run("display-message", "-p", "#{socket_path}").strip()
 
     def capture(self, pane_id: str, lines: int | None = None) -> str:
-        """What the pane shows; `lines` more from above its first line."""
+        """Return what the pane shows, and up to `lines` lines that have scrolled out of it."""
         history = [] if lines is None else ["-S", f"-{lines}"]
         return self.run("capture-pane", "-p", "-J", "-t", pane_id, *history)
 
-    # -- doing -----------------------------------------------------------------------------------------------
-
     def new_session(self, name: str, argv: Sequence[str], *, workdir: str) -> Pane:
-        """Starts a program in a session of its own, detached. NameInUse when the name is taken: of two that try at
-        once, one gets it."""
+        """Start a program in a new session, and return its pane. Raise NameInUse when the name is taken."""
         check_session_name(name)
         if len(argv) < 2:
-            raise ValueError("tmux hands a single argument to a shell")
+            raise ValueError("tmux passes a single argument to a shell")
         command = [
             "new-session", "-d", "-P", "-F", "#{pane_id} #{pane_pid}", "-s", name,
             # guard: tmux-format-characters
@@ -151,30 +150,28 @@ class Tmux:
         ]  # fmt: skip
         for tries_left in reversed(range(_TRIES)):
             try:
-                told = self.run(*command).split()
-                if len(told) != 2:
-                    raise TmuxUnavailable(
-                        f"tmux cannot make a session at socket {self.socket}; is that a place it can be?"
-                    )
-                pane_id, pid = told
+                answer = self.run(*command).split()
+                if len(answer) != 2:
+                    raise TmuxUnavailable(f"tmux cannot create a session at socket {self.socket}; check the path")
+                pane_id, pid = answer
                 break
             except NoServer:
-                # The server was just ending with its last session: the next try starts another.
+                # The server was ending with its last session: the next try starts a new one.
                 if not tries_left:
                     raise
                 time.sleep(0.05)
         return Pane(pane_id=pane_id, pid=int(pid), dead=False, active_at=0, session_name=name)
 
     def paste(self, pane_id: str, text: str, *, enter: bool) -> None:
-        """Types a text, whatever is in it, as one piece; the Enter is a key of its own."""
+        """Type a text as one paste, whatever it contains, and then press Enter."""
         if _PASTE_END in text:  # guard: paste-end-sequence
-            raise InvalidValue("text", "contains the escape sequence that would end the paste in the middle")
+            raise InvalidValue("text", "contains an escape sequence that would end the paste early")
         if text:
             before = self._times_shown(pane_id, text) if enter else 0
             buffer = f"baton-{os.urandom(4).hex()}"
             self.run("load-buffer", "-b", buffer, "-", stdin=text.encode())
             self.run("paste-buffer", "-p", "-r", "-d", "-b", buffer, "-t", pane_id)
-            # A program that reads both at once may take the Enter for one on a line that is still empty.
+            # Wait until the text is shown: a program that reads both at once may apply Enter to an empty line.
             deadline = time.monotonic() + _SHOWN_SEC
             while enter and time.monotonic() < deadline and self._times_shown(pane_id, text) <= before:
                 time.sleep(0.02)
@@ -182,11 +179,11 @@ class Tmux:
             self.run("send-keys", "-t", pane_id, "Enter")
 
     def _times_shown(self, pane_id: str, text: str) -> int:
-        """How often the end of a text is on the screen, however its lines are broken there."""
+        """Return how often the end of a text is on the screen, however the lines are broken."""
         return "".join(self.capture(pane_id).split()).count("".join(text.split())[-20:])
 
     def press(self, pane_id: str, keys: Sequence[str]) -> None:
-        """Presses keys by their tmux names. What a dialog waits for is a key: it takes no pasted text."""
+        """Press keys by their tmux names. Use it for dialogs: they ignore pasted text."""
         for key in keys:
             if not _KEY.fullmatch(key):
                 raise InvalidValue(
@@ -195,21 +192,49 @@ class Tmux:
         self.run("send-keys", "-t", pane_id, "--", *keys)
 
     def kill_session(self, name: str) -> None:
-        """Ends exactly that session; one that is gone already is fine."""
+        """End exactly this session, if it exists."""
         try:
             self.run("kill-session", "-t", f"={name}")  # guard: exact-tmux-target
         except (NoServer, SessionGone):
-            pass
+            pass  # it has ended
 
     def attach(self, name: str, *, read_only: bool = False) -> NoReturn:
-        """Becomes a tmux that shows the session."""
+        """Replace this process by a tmux client that shows the session."""
         argv = self.command("attach-session", *(["-r"] if read_only else []), "-t", f"={name}")
         environment = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
         os.execvpe(argv[0], argv, environment)  # noqa: S606  there is no shell in this
 
 
+class TmuxSnapshot:
+    """The panes of several tmux servers. Each server is asked once, when it is first needed."""
+
+    def __init__(self) -> None:
+        self._answers: dict[str, list[Pane] | TmuxUnavailable] = {}
+
+    def panes(self, socket: str) -> list[Pane]:
+        """Return the panes of a server. Raise TmuxUnavailable, each time, when it did not answer."""
+        if socket not in self._answers:
+            try:
+                self._answers[socket] = Tmux(socket).panes()
+            except TmuxUnavailable as error:
+                self._answers[socket] = error
+        answer = self._answers[socket]
+        if isinstance(answer, TmuxUnavailable):
+            raise answer
+        return answer
+
+    def pane_of(self, session: Session) -> Pane | None:
+        """Return the live pane of a session; None when it is gone. Raise TmuxUnavailable when that is unknown."""
+        try:
+            panes = self.panes(session.socket)
+        except NoServer:
+            return None
+        mine = (session.pane_id, session.pane_pid)
+        return next((pane for pane in panes if (pane.pane_id, pane.pid) == mine and not pane.dead), None)
+
+
 def _one_argument(argument: str) -> str:
-    """tmux takes a semicolon at the end of an argument for the end of its command."""
+    """Escape a semicolon at the end of an argument: tmux would read it as the end of the command."""
     return argument[:-1] + r"\;" if argument.endswith(";") else argument
 
 
