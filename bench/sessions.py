@@ -111,12 +111,12 @@ def listing(folder: Folder) -> Iterator[Row | str]:
         fields = "#{pane_id} #{pane_pid} #{pane_dead} #{window_activity} #{session_name}"
         raw_argv = ["tmux", "-f", os.devnull, "-S", tmux.socket, "list-panes", "-a", "-F", fields]
         inventory = Inventory(tmux.settings)
-        from baton.cli.session import _pane_of, _panes
+        from baton.cli.session_view import find_panes, pane_of
 
         def ours() -> None:
             sessions = inventory.all(State.RUNNING)
-            panes = _panes(sessions)
-            assert sum(_pane_of(session, panes) is not None for session in sessions) == MANY
+            panes = find_panes(sessions)
+            assert sum(pane_of(session, panes) is not None for session in sessions) == MANY
 
         def raw() -> None:
             assert subprocess.run(raw_argv, check=True, capture_output=True, text=True).stdout.count("\n") == MANY + 1

@@ -104,7 +104,7 @@ def test_a_topic_that_is_no_text_is_refused_and_acknowledged(baton):
         listening.listens_until(lambda: broker.heard == b"\x40\x02\x12\x34\x40\x02\x43\x21")
         code, out, err = listening.complete()
     assert (code, out) == (0, "")
-    assert "ignored on the topic: 2 json" in err
+    assert "ignored messages: 2 json" in err
     assert "Traceback" not in err
 
 

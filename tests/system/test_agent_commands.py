@@ -69,7 +69,7 @@ def test_resolve_explains(baton, tmux):
     assert {each["agent_id"] for each in told["looked_at"]} == {"second", record["agent_id"]}
     readable = baton("agent", "resolve", "gpu", "--explain", code=1)
     assert readable.out == ""
-    assert "looked at second of HOUMAO-gpu: fresh" in readable.err
+    assert "examined second of HOUMAO-gpu: fresh" in readable.err
     assert "ambiguous: gpu may be any of 2" in readable.err
     assert "did you mean HOUMAO-gpu?" in baton.refused("agent", "resolve", "gpv")
 
@@ -171,8 +171,8 @@ def test_a_manifest_that_cannot_be_removed_stops_no_other_and_is_told(tmp_path):
         ).write(path)  # fmt: skip
         os.utime(path, (1, 1))
     told = baton("agent", "cleanup", code=1).err.splitlines()
-    assert "could not remove" in told[0]
-    assert "a.g.json, the manifest of no agent: " in told[0]
+    assert "cannot remove" in told[0]
+    assert "a.g.json, a manifest without an agent: " in told[0]
     assert told[1].startswith("removed ")
     assert os.listdir(os.path.join(state, "manifests")) == ["a.g.json"]
 
@@ -240,9 +240,9 @@ def test_a_wrong_name_is_refused_before_anything_is_built_from_it(baton, tmux, n
         (["remove", "gpu"], 64, "--generation"),
         (["resolve", "gpu", "--directory", "sqlite:x"], 1, "directory must be file:/FOLDER"),
         (["resolve", "gpu", "--directory", "file:here"], 1, "directory must be file:/FOLDER"),
-        (["cleanup", "--grace-seconds", "-1"], 1, "--grace-seconds must be a number of seconds"),
-        (["cleanup", "--grace-seconds", "nan"], 1, "--grace-seconds must be a number of seconds"),
-        (["cleanup", "--grace-seconds", "inf"], 1, "--grace-seconds must be a number of seconds"),
+        (["cleanup", "--grace-seconds", "-1"], 1, "--grace-seconds must be 0 seconds or more"),
+        (["cleanup", "--grace-seconds", "nan"], 1, "--grace-seconds must be 0 seconds or more"),
+        (["cleanup", "--grace-seconds", "inf"], 1, "--grace-seconds must be 0 seconds or more"),
         (["cleanup", "--grace", "soon"], 1, "--grace-seconds must be a duration"),
         (["watch", "--interval", "0"], 1, "--interval must be more than 0"),
         (["watch", "--timeout", "nan"], 1, "--timeout must be at least 0"),
@@ -289,7 +289,7 @@ def test_a_manifest_says_everything_but_the_name(tmp_path, tmux):
     path = first["runtime"]["manifest_path"]
     again = baton("agent", "publish", "gpu", "--manifest", path, "--json").json
     assert (again["generation_id"], again["published_at"]) == (first["generation_id"], first["published_at"])
-    assert "is of HOUMAO-gpu" in baton.refused("agent", "publish", "cpu", "--manifest", path)
+    assert "belongs to HOUMAO-gpu" in baton.refused("agent", "publish", "cpu", "--manifest", path)
     assert "leave it out" in baton.refused("agent", "publish", "gpu", "--manifest", path, "--session", "other")
 
 

@@ -48,7 +48,7 @@ def test_doctor_sees_a_password_that_others_can_read(default, tmp_path, name):
     config.write_text(f'{name} = "postgresql://me:hunter2@127.0.0.1:1/x"')
     config.chmod(0o644)
     told = default("doctor", code=None, BATON_CONFIG=str(config)).out
-    assert f"{config} holds a password and can be read by others" in told
+    assert f"{config} holds a password and other users can read it" in told
     assert "hunter2" not in told
     config.chmod(0o600)
     assert "holds a password" not in default("doctor", code=None, BATON_CONFIG=str(config)).out

@@ -81,12 +81,12 @@ def test_what_ended_long_ago_is_forgotten_with_its_folder_and_the_rest_stays(des
 
     told = shelf.prune("--dry-run")
     assert [line.split("\t")[:2] for line in told.out.splitlines()] == [
-        ["would forget", "old"], ["would forget", "old-archived"], ["would forget", "old-stopped"],
+        ["would remove", "old"], ["would remove", "old-archived"], ["would remove", "old-stopped"],
     ]  # fmt: skip
     assert len(shelf.names()) == len(shelf.folders()) == 7
 
     told = shelf.prune()
-    assert told.text == f"3 sessions forgotten; the archive of them stays in {desk.home}"
+    assert told.text == f"removed 3 sessions; their archive stays in {desk.home}"
     assert told.err == ""
     assert shelf.names() == ["at-work", "fresh", "running", "young"]
     kept = {each["session_id"] for each in (running, desk.show("fresh"))}
@@ -102,8 +102,8 @@ def test_one_that_could_be_resumed_is_kept_unless_asked_for(shelf):
     shelf.add("gpu", State.STOPPED, conversation_id="c-1")
     shelf.add("cpu", State.TERMINATED, conversation_id="c-2")
     told = shelf.prune()
-    assert told.text.startswith("1 session forgotten")
-    assert told.err == "kept 1 that could be resumed; --stopped forgets them, too\n"
+    assert told.text.startswith("removed 1 session;")
+    assert told.err == "kept 1 that can be resumed; --stopped removes them too\n"
     assert shelf.names() == ["gpu"]
     assert [each["verdict"] for each in shelf.prune("--json").json] == ["resumable"]
     assert shelf.prune("--stopped").err == ""
@@ -114,12 +114,12 @@ def test_one_that_was_let_go_of_stays_as_long_as_its_process_lives(desk, shelf):
     session = desk.create("gpu")
     desk("session", "stop", "gpu", "--mode", "soft")
     told = shelf.prune("--older-than", "0d", "--stopped")
-    assert told.text.startswith("0 sessions forgotten")
-    assert told.err == "kept 1 whose process lives, or cannot be seen from here\n"
+    assert told.text.startswith("removed 0 sessions")
+    assert told.err == "kept 1 whose process is alive, or cannot be checked from this host\n"
     assert desk.state("gpu") == "archived"
     shelf.add("elsewhere", State.ARCHIVED, host="there")
     shelf.add("ended-elsewhere", host="there")
-    assert shelf.prune().err == "kept 1 whose process lives, or cannot be seen from here\n"
+    assert shelf.prune().err == "kept 1 whose process is alive, or cannot be checked from this host\n"
     assert shelf.names() == ["elsewhere", "gpu"]
     assert session["session_id"] in shelf.folders()
 
@@ -136,8 +136,8 @@ def test_old_folders_of_no_session_go_too(shelf):
     shelf.folder("mine")
     os.symlink("/tmp", os.path.join(shelf.desk.home, "sessions", "5" * 16))
     told = shelf.prune()
-    assert told.text.startswith("0 sessions forgotten, and 2 folders of none;")
-    assert told.err == "kept 2 whose process lives, or cannot be seen from here\n"
+    assert told.text.startswith("removed 0 sessions, and 2 folders without a session;")
+    assert told.err == "kept 2 whose process is alive, or cannot be checked from this host\n"
     assert shelf.folders() == {"2" * 16, "3" * 16, "4" * 16, "5" * 16, "mine"}
 
 
@@ -166,11 +166,11 @@ def test_a_folder_that_cannot_be_removed_stops_no_other(shelf, monkeypatch):
     assert shelf.folders() == {first.session_id}
     assert second.session_id not in shelf.folders()
     monkeypatch.undo()
-    assert shelf.prune().text.startswith("0 sessions forgotten, and 1 folder of none;")
+    assert shelf.prune().text.startswith("removed 0 sessions, and 1 folder without a session;")
 
 
 def test_nothing_to_forget_makes_nothing(desk, shelf):
-    assert shelf.prune().text.startswith("0 sessions forgotten;")
+    assert shelf.prune().text.startswith("removed 0 sessions;")
     assert not os.path.exists(desk.home)
     assert "must be a duration such as" in desk.refused("session", "prune", "--older-than", "30")
 
@@ -188,6 +188,6 @@ def test_ten_thousand_are_forgotten_in_seconds(desk):
                 connection.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", row)
                 shelf.folder(session.session_id)
         began = time.monotonic()
-        assert shelf.prune("--home", desk.home).text.startswith("10001 sessions forgotten")
+        assert shelf.prune("--home", desk.home).text.startswith("removed 10001 sessions")
         assert time.monotonic() - began < 20
         assert (shelf.names(), shelf.folders()) == ([], set())

@@ -47,7 +47,7 @@ def test_a_session_is_created_talked_to_stopped_and_resumed(desk, tmp_path):
     stopped = desk("session", "stop", "gpu", "--reason", "enough\nfor today")
     assert stopped.text == "gpu\tstopped"
     assert re.fullmatch(r"ended 1 process: sh \(\d+\)\n", stopped.err)
-    assert desk("session", "list").err == "no running sessions; --all shows those that have ended\n"
+    assert desk("session", "list").err == "no running sessions; --all shows ended ones\n"
     assert desk("session", "list", "--all").text.split("\t")[-1] == "enough for today"
     entry = desk.archived()["gpu"]
     assert (entry["state"], entry["reason"], entry["exit"]) == ("stopped", "enough for today", "signal SIGHUP")
@@ -55,7 +55,7 @@ def test_a_session_is_created_talked_to_stopped_and_resumed(desk, tmp_path):
     assert not desk.processes() or wait_until(lambda: not desk.processes(), what="everything has ended")
 
     again = desk("session", "resume", "gpu", "--json")
-    assert "keeps no conversation: it begins anew" in again.err
+    assert "keeps no conversation: it starts again" in again.err
     assert again.json["generation_id"] == session["generation_id"]
     assert again.json["session_id"] == session["session_id"]
     assert desk.archived() == {}, "what runs again is taken out of the archive"
@@ -71,7 +71,7 @@ def test_each_way_of_stopping_has_its_state(desk):
         assert desk.archived()[mode]["state"] == state
         assert f"is {state} already" in desk.refused("session", "stop", mode)
         if mode == "graceful":  # its runner had time to keep what it showed
-            assert "this is what it showed last" in desk("session", "capture", mode).err
+            assert "this is its last screen" in desk("session", "capture", mode).err
         else:
             assert f"is {state}; `baton session resume {mode}`" in desk.refused("session", "capture", mode)
     assert desk.tmux("list-sessions", "-F", "#{session_name}") == "soft", "only that one is left alone"
@@ -317,7 +317,7 @@ def test_what_cannot_be_made_is_refused_before_anything_is_there(desk, tmp_path)
     ]  # fmt: skip
     for arguments, env, why in cases:
         assert why in desk.refused("session", "create", *arguments, **env), arguments
-    assert "something to do" in desk.refused("session", "create", "gpu", "--agent", "shell", "--headless", code=64)
+    assert "needs a task" in desk.refused("session", "create", "gpu", "--agent", "shell", "--headless", code=64)
     assert desk("session", "list", "--all").out == ""
     assert not os.path.exists(os.path.join(desk.home, "sessions"))
     assert not os.path.exists(desk.tmux.socket)

@@ -263,7 +263,7 @@ def test_skills_go_where_each_agent_reads_them(plain, tmp_path):
         assert json.loads(installed.pop(".baton-skills.json"))["version"]
         assert installed == shipped
     again = plain("skills", "install")
-    assert again.out == "" and "there already" in again.err
+    assert again.out == "" and "installed already" in again.err
 
 
 @pytest.mark.parametrize(

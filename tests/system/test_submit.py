@@ -527,7 +527,7 @@ def test_what_a_command_said_last_is_told_and_can_be_read_afterwards(office):
     session = office("session", "list", "--all", "--json").json[0]["name"]
     shown = office("session", "capture", session)
     assert shown.out.splitlines()[:2] == ["first", "the disk is on fire"]
-    assert "this is what it showed last" in shown.err
+    assert "this is its last screen" in shown.err
 
 
 def test_a_command_that_says_nothing_is_not_taken_for_dead(office):

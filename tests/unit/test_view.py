@@ -25,6 +25,6 @@ def test_the_id_and_the_state_are_never_cut(width, state):
         assert row.split()[1] == state
         assert len(headings.rstrip()) <= width
     if width >= 80:
-        assert "LAST WORDS" in headings
+        assert "LAST MESSAGE" in headings
         assert row.rstrip().endswith("…")
         assert "9:59:59" in row or "10:00:00" in row

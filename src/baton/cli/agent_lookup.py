@@ -1,11 +1,14 @@
-"""agent resolve | list | show | watch: what the directory of live agents says, for people and for scripts."""
+"""agent resolve | list | show | watch: read the directory of live agents."""
 
 from __future__ import annotations
 
 import time
+from collections import Counter
 
-from baton.cli.output import json_text, one_line, print_table, say
+from baton.cli.output import json_text, print_table, say
 from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable
+from baton.core.fields import one_line
+from baton.live_agents import open_directory
 from baton.live_agents.contract import State
 from baton.live_agents.names import Names
 from baton.live_agents.resolve import resolve
@@ -13,22 +16,35 @@ from baton.live_agents.resolve import resolve
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterator
-    from typing import Any, Final
+    from collections.abc import Callable, Iterator
+    from typing import Any
 
     from baton.config import Settings
     from baton.live_agents.contract import Directory, Entry
     from baton.live_agents.record import AgentRecord
     from baton.live_agents.resolve import Resolution
 
-_OK: Final = "ok"
-_COLOURS: Final = {"fresh": "green", "expired": "yellow"}
+    Action = Callable[[argparse.Namespace, Settings, Directory], int]
+
+_OK = "ok"
+_COLOURS = {"fresh": "green", "expired": "yellow"}
 
 
+def with_directory(action: Action) -> Callable[[argparse.Namespace, Settings], int]:
+    """Open the directory for the time of an action, and pass it as a third argument."""
+
+    def run(options: argparse.Namespace, settings: Settings) -> int:
+        with open_directory(settings) as directory:
+            return action(options, settings, directory)
+
+    return run
+
+
+@with_directory
 def resolve_name(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
     found = find(options, settings, directory)
     if options.explain and options.json:
-        shown = _explained(found, directory)
+        shown = _explanation(found, directory)
         if options.control and found.record is not None:
             shown["control"] = _control(options, settings, found.record)
         print(json_text(shown, indent=2))
@@ -36,18 +52,18 @@ def resolve_name(options: argparse.Namespace, settings: Settings, directory: Dir
     if options.explain:
         for entry in found.entries:
             named = f" of {entry.record.agent_name}" if entry.record else ""
-            say(one_line(f"looked at {entry.agent_id}{named}: {entry.state}{entry.why and ': ' + entry.why}", 1000))
-        say(one_line(f"{found.reason}: {found.text}", 1000))
+            say(f"examined {entry.agent_id}{named}: {entry.state}{entry.why and ': ' + entry.why}")
+        say(f"{found.reason}: {found.text}")
         if found.record is None:
             return 1
     record = found.found()
     if options.control:
-        _target(options, settings, record)
-    tell(options, record, None)
+        _check_control(options, settings, record)
+    print_record(options, record)
     return 0
 
 
-def _explained(found: Resolution, directory: Directory) -> dict[str, Any]:
+def _explanation(found: Resolution, directory: Directory) -> dict[str, Any]:
     return {
         "record": found.record.record() if found.record else None,
         "reason": found.reason,
@@ -57,15 +73,15 @@ def _explained(found: Resolution, directory: Directory) -> dict[str, Any]:
 
 
 def _control(options: argparse.Namespace, settings: Settings, record: AgentRecord) -> str:
-    """`ok`, or why it cannot be controlled."""
+    """Return `ok`, or why the agent cannot be controlled."""
     try:
-        _target(options, settings, record)
+        _check_control(options, settings, record)
     except BatonError as error:
         return str(error)
     return _OK
 
 
-def _target(options: argparse.Namespace, settings: Settings, record: AgentRecord) -> None:
+def _check_control(options: argparse.Namespace, settings: Settings, record: AgentRecord) -> None:
     from baton.sessions.live_agent_control import control_target
 
     control_target(
@@ -76,17 +92,15 @@ def _target(options: argparse.Namespace, settings: Settings, record: AgentRecord
     )
 
 
+@with_directory
 def list_names(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
     now_ns = directory.now_ns()
     entries = list(directory.all())
-    times: dict[str, int] = {}
-    for entry in entries:
-        if entry.record is not None and entry.state is State.FRESH:
-            times[entry.record.agent_name] = times.get(entry.record.agent_name, 0) + 1
+    fresh = Counter(entry.record.agent_name for entry in entries if entry.record and entry.state is State.FRESH)
 
     def verdict(entry: Entry) -> str:
-        fresh = entry.record is not None and entry.state is State.FRESH
-        return "ambiguous" if fresh and entry.record and times[entry.record.agent_name] > 1 else entry.state.value
+        shared = entry.record is not None and entry.state is State.FRESH and fresh[entry.record.agent_name] > 1
+        return "ambiguous" if shared else entry.state.value
 
     if options.json:
         print(json_text([_entry_json(entry, now_ns) | {"verdict": verdict(entry)} for entry in entries], indent=2))
@@ -110,17 +124,19 @@ def list_names(options: argparse.Namespace, settings: Settings, directory: Direc
     return 0
 
 
+@with_directory
 def show(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
     found = find(options, settings, directory)
     if found.record is None and not found.entries:
         found.found()
-    shown = _explained(found, directory)
+    shown = _explanation(found, directory)
     if found.record is not None:
         shown["control"] = _control(options, settings, found.record)
     print(json_text(shown, indent=2))
     return 0 if found.record is not None else 1
 
 
+@with_directory
 def watch(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
     if not 0 < options.interval < float("inf"):
         raise InvalidValue("--interval", "must be more than 0")
@@ -132,13 +148,13 @@ def watch(options: argparse.Namespace, settings: Settings, directory: Directory)
             entries = directory.all() if options.name is None else find(options, settings, directory).entries
             now = {entry.agent_id: entry for entry in entries}
             for change, entry in _changes(before or {}, now):
-                _tell_change(options, change, entry, directory.now_ns())
+                _print_change(options, change, entry, directory.now_ns())
             before, away = now, False
         except RegistryUnavailable as error:
             if before is None:
                 raise
             if not away:
-                say(one_line(f"baton: {error}; trying again", 1000))
+                say(f"baton: {error}; trying again")
             away = True
         left = options.interval if end is None else min(options.interval, end - time.monotonic())
         if left <= 0:
@@ -165,7 +181,7 @@ def _changes(before: dict[str, Entry], now: dict[str, Entry]) -> Iterator[tuple[
             yield "removed", entry
 
 
-def _tell_change(options: argparse.Namespace, change: str, entry: Entry, now_ns: int) -> None:
+def _print_change(options: argparse.Namespace, change: str, entry: Entry, now_ns: int) -> None:
     if options.json:
         print(json_text({"change": change} | _entry_json(entry, now_ns)), flush=True)
         return
@@ -174,22 +190,17 @@ def _tell_change(options: argparse.Namespace, change: str, entry: Entry, now_ns:
     print(f"{time.strftime('%H:%M:%S')}  {change:<9}  {name}  {entry.state}  {one_line(more, 1000)}", flush=True)
 
 
-# -- what they share -----------------------------------------------------------------------------------------
-
-
 def find(options: argparse.Namespace, settings: Settings, directory: Directory) -> Resolution:
     return resolve(directory, Names(settings.agent_name_prefix), options.name, by_id=options.id)
 
 
-def tell(options: argparse.Namespace, record: AgentRecord, done: str | None) -> None:
-    """The record as JSON, or the line that a script cuts into fields: name, id, generation, session, socket, host."""
+def print_record(options: argparse.Namespace, record: AgentRecord) -> None:
+    """Print the record as JSON, or a line for scripts: name, id, generation, session, socket, host."""
     if options.json:
         print(json_text(record.record(), indent=2))
         return
     fields = (record.agent_name, record.agent_id, record.generation_id, record.session_name, record.socket, record.host)
     print("\t".join(field or "-" for field in fields))
-    if done is not None:
-        say(done)
 
 
 def _entry_json(entry: Entry, now_ns: int) -> dict[str, Any]:
@@ -205,7 +216,7 @@ def _entry_json(entry: Entry, now_ns: int) -> dict[str, Any]:
 
 
 def _left(record: AgentRecord, now_ns: int) -> str:
-    """Rounded up: a lease of 24h that was just given is one of 24h."""
+    """Return how long the lease lasts, rounded up: a new lease of 24h is shown as 24h."""
     left_ns = record.expires_ns() - now_ns
     if left_ns < 0:
         return "none"

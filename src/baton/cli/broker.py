@@ -1,18 +1,18 @@
-"""broker up | down | status | logs | init | check"""
+"""broker up | down | status | logs | init | check: manage the local broker and production brokers."""
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
-import sys
 import time
 
 from baton.broker.local import HOST, known_broker, log_path, running_broker, stop_broker
 from baton.cli import options as opt
+from baton.cli.output import json_text, say
 from baton.cli.parser import Verb
 from baton.config import Settings
 from baton.core.errors import BrokerUnavailable, InvalidValue
+from baton.core.fields import printable
 from baton.storage.files import read_file
 
 TYPE_CHECKING = False
@@ -22,33 +22,33 @@ if TYPE_CHECKING:
     from baton.broker.address import Address
 
 
-def _up(options: argparse.Namespace, settings: Settings) -> int:
+def up(options: argparse.Namespace, settings: Settings) -> int:
     began = time.monotonic()
     broker = running_broker(settings.state_dir)
     if options.json:
-        print(json.dumps({"running": True, "host": HOST, "port": broker.port, "pid": broker.pid}))
+        print(json_text({"running": True, "host": HOST, "port": broker.port, "pid": broker.pid}))
     else:
         print(f"{HOST}:{broker.port}")
-        print(f"ready after {time.monotonic() - began:.2f} s (process {broker.pid})", file=sys.stderr)
+        say(f"ready after {time.monotonic() - began:.2f} s (process {broker.pid})")
     return 0
 
 
-def _down(options: argparse.Namespace, settings: Settings) -> int:
+def down(options: argparse.Namespace, settings: Settings) -> int:
     broker = stop_broker(settings.state_dir)
     if options.json:
-        print(json.dumps({"stopped": broker is not None}))
+        print(json_text({"stopped": broker is not None}))
     else:
-        print("it was not running" if broker is None else f"stopped (process {broker.pid})", file=sys.stderr)
+        say("the local broker is not running" if broker is None else f"stopped (process {broker.pid})")
     return 0
 
 
-def _status(options: argparse.Namespace, settings: Settings) -> int:
+def status(options: argparse.Namespace, settings: Settings) -> int:
     broker = known_broker(settings.state_dir)
     if broker is not None and not broker.alive():
         broker = None
     if options.json:
         place = (HOST, broker.port, broker.pid) if broker else (None, None, None)
-        print(json.dumps({"running": broker is not None, **dict(zip(("host", "port", "pid"), place, strict=True))}))
+        print(json_text({"running": broker is not None, **dict(zip(("host", "port", "pid"), place, strict=True))}))
     elif broker is not None:
         print(f"running at {HOST}:{broker.port} (process {broker.pid})")
     else:
@@ -56,19 +56,20 @@ def _status(options: argparse.Namespace, settings: Settings) -> int:
     return 1 if broker is None else 0
 
 
-def _logs(options: argparse.Namespace, settings: Settings) -> int:
+def logs(options: argparse.Namespace, settings: Settings) -> int:
     if options.tail < 1:
         raise InvalidValue("--tail", "must be at least 1")
     try:
         lines = read_file(log_path(settings.state_dir)).decode(errors="replace").splitlines()
     except FileNotFoundError:
-        raise BrokerUnavailable("the local broker has never run here; `baton broker up` starts it") from None
-    for line in [json.dumps(lines[-options.tail :])] if options.json else lines[-options.tail :]:
+        raise BrokerUnavailable("the local broker was never started; `baton broker up` starts it") from None
+    last = lines[-options.tail :]
+    for line in [json_text(last)] if options.json else map(printable, last):
         print(line)
     return 0
 
 
-def _init(options: argparse.Namespace, _settings: Settings) -> int:
+def init(options: argparse.Namespace, _settings: Settings) -> int:
     from baton.broker.production import write_set
 
     kind, folder = ("mosquitto", options.mosquitto) if options.mosquitto else ("nats", options.nats)
@@ -76,37 +77,36 @@ def _init(options: argparse.Namespace, _settings: Settings) -> int:
         raise InvalidValue("--port", "must be from 1 to 65535")
     files = write_set(kind, folder, hosts=options.host, port=options.port, mtls=options.mtls, renew=options.renew)
     if options.json:
-        print(json.dumps({"folder": os.path.abspath(folder), "files": files}))
+        print(json_text({"folder": os.path.abspath(folder), "files": files}))
     else:
         print("\n".join(os.path.join(folder, name) for name in files))
         if options.renew:
-            for_clients = _for_clients(folder, moved=bool(options.host))
-            print(f"now restart the broker{for_clients and f'; give the clients {for_clients}'}", file=sys.stderr)
+            changed = _changed_for_clients(folder, new_hosts=bool(options.host))
+            say(f"now restart the broker{changed and f'; give the clients {changed}'}")
         else:
             program = "mosquitto" if kind == "mosquitto" else "nats-server"
-            print(f"start it: {program} -c {_typed(folder, f'{kind}.conf')}", file=sys.stderr)
-            print(f"who listens: . {_typed(folder, 'orchestrator.env')}", file=sys.stderr)
-            print(f"who works:   . {_typed(folder, 'worker.env')}", file=sys.stderr)
+            say(f"start the broker: {program} -c {_quoted_path(folder, f'{kind}.conf')}")
+            say(f"before you listen: . {_quoted_path(folder, 'orchestrator.env')}")
+            say(f"before you work: . {_quoted_path(folder, 'worker.env')}")
     if kind == "mosquitto" and os.stat(folder).st_uid == 0:
         command = f"chown -R mosquitto {shlex.quote(folder)}"
-        print(f"mosquitto gives up root and could not read root's files: {command}", file=sys.stderr)
+        say(f"mosquitto does not run as root and cannot read files of root; run: {command}")
     return 0
 
 
-def _typed(folder: str, name: str) -> str:
-    """A path as one types it into a shell."""
+def _quoted_path(folder: str, name: str) -> str:
     return shlex.quote(os.path.join(folder, name))
 
 
-def _for_clients(folder: str, *, moved: bool) -> str:
-    """What clients need after a renewal; the CA they trust is the same."""
+def _changed_for_clients(folder: str, *, new_hosts: bool) -> str:
+    """Return what clients need after a renewal. The CA that they trust is the same."""
     mtls = "MQTT_CERTFILE" in _environment_of(folder, "worker")
     return " and ".join(
-        what for what, needed in (("their new certificates", mtls), ("the new .env files", moved)) if needed
+        what for what, needed in (("their new certificates", mtls), ("the new .env files", new_hosts)) if needed
     )
 
 
-def _check(options: argparse.Namespace, settings: Settings) -> int:
+def check(options: argparse.Namespace, settings: Settings) -> int:
     from baton.broker.address import broker_address
     from baton.transport.check import check_broker, check_role
 
@@ -124,17 +124,16 @@ def _check(options: argparse.Namespace, settings: Settings) -> int:
         if not options.json:
             print(f"{'ok    ' if step.ok else 'FAILED'}  {step.what}: {step.detail}", flush=True)
     if options.json:
-        print(json.dumps([{"what": step.what, "ok": step.ok, "detail": step.detail} for step in steps]))
+        print(json_text([{"what": step.what, "ok": step.ok, "detail": step.detail} for step in steps]))
     if all(step.ok for step in steps):
         return 0
     if len(steps) > 1 and not options.role and not options.set:
-        hint = "with the login of one role, use --role worker or --role orchestrator; with a whole set, --set DIR"
-        print(f"baton: {hint}", file=sys.stderr)
+        say("baton: to check one login, use --role worker or --role orchestrator; for a configuration set, --set DIR")
     return 1
 
 
 def _environment_of(folder: str, role: str) -> dict[str, str]:
-    """The variables in `<role>.env` of a production set."""
+    """Return the variables in `<role>.env` of a configuration set."""
     path = os.path.join(folder, f"{role}.env")
     try:
         words = shlex.split(read_file(path).decode(), comments=True)
@@ -144,32 +143,15 @@ def _environment_of(folder: str, role: str) -> dict[str, str]:
     return {name: value for name, equals, value in (word.partition("=") for word in words) if equals}
 
 
-VERBS = (
-    Verb(
-        "broker",
-        (opt.JSON,),
-        actions=(
-            Verb("up", (), _up, "start the local broker, as publishing does when it is needed"),
-            Verb("down", (), _down, "stop the local broker; its data stays on disk"),
-            Verb("status", (), _status, "print whether the local broker runs, and where"),
-            Verb(
-                "logs",
-                (opt.TAIL.but(default=50, help="print the last N lines (default: 50)"),),
-                _logs,
-                "print the log of the local broker",
-            ),
-            Verb(
-                "init",
-                (opt.BROKER_SET, opt.BROKER_HOST, opt.PORT, opt.MTLS, opt.RENEW),
-                _init,
-                "write a configuration set for production: CA, certificates, logins, rights, configuration",
-            ),
-            Verb(
-                "check",
-                (opt.CHECK_SET, opt.ROLE, opt.ALLOW_PLAINTEXT),
-                _check,
-                "send a message through the broker and back, and print what fails",
-            ),
-        ),
-    ),
-)
+VERBS = (Verb("broker", (opt.JSON,), actions=(
+    Verb("up", (), up, "start the local broker, as publishing does when it is needed"),
+    Verb("down", (), down, "stop the local broker; its data stays on disk"),
+    Verb("status", (), status, "print whether the local broker runs, and where"),
+    Verb("logs", (
+        opt.TAIL.but(default=50, help="print the last N lines (default: 50)"),
+    ), logs, "print the log of the local broker"),
+    Verb("init", (opt.BROKER_SET, opt.BROKER_HOST, opt.PORT, opt.MTLS, opt.RENEW), init,
+         "write a configuration set for production: CA, certificates, logins, rights, configuration"),
+    Verb("check", (opt.CHECK_SET, opt.ROLE, opt.ALLOW_PLAINTEXT), check,
+         "send a message through the broker and back, and print what fails"),
+)),)  # fmt: skip

@@ -1,4 +1,4 @@
-"""completion: a script for bash, zsh or fish, made from the parsers themselves."""
+"""completion: print the completion script for bash, zsh or fish, built from the parsers."""
 
 from __future__ import annotations
 
@@ -9,25 +9,26 @@ from baton.cli import options as opt
 from baton.cli.main import VERBS as KNOWN_VERBS
 from baton.cli.main import describe
 from baton.cli.parser import Verb
+from baton.core.event import EventName
+from baton.core.job import Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Final
 
     from baton.cli.parser import Parser
 
-    Words = dict[str, list[str]]  # after which words, which may follow
+    Words = dict[str, list[str]]  # the typed verb and action: the words that may follow
 
-# Arguments that name something which is there: the command that lists it.
-_LISTED: Final = {"ID": "list", "NAME": "session list --all"}
-# After an option, of one verb alone where it means something else elsewhere.
-_VALUES: Final = {
+# The metavar of an argument: the command that lists its values.
+_LISTED = {"ID": "list", "NAME": "session list --all"}
+# The values of an option; with a verb where the option means something else elsewhere.
+_VALUES = {
     "--agent": [*BUILT_IN],
-    "--event": ["started", "progress", "permission_required", "completed", "error"],
-    "status --set": ["pending", "running", "completed", "error", "cancelled"],
-    "--status": ["pending", "running", "completed", "error", "cancelled"],
-    "--mode": ["graceful", "hard", "soft"],
+    "--event": [*EventName],
+    "status --set": [*Status],
+    "--status": [*Status],
+    "--mode": [*opt.STOP_MODE.settings["choices"]],
 }
 
 
@@ -37,7 +38,7 @@ def completion(options: argparse.Namespace) -> int:
 
 
 def _words() -> tuple[Words, dict[str, str]]:
-    """For `baton`, `baton VERB` and `baton VERB ACTION`: the words that may follow, and what lists their arguments."""
+    """Return, for each verb and action, the words that may follow and the command that lists its arguments."""
     words: Words = {"": [verb for verb, (_, text) in KNOWN_VERBS.items() if text]}
     listed: dict[str, str] = {}
     for verb in words[""]:
@@ -148,7 +149,7 @@ def _fish_quoted(text: str) -> str:
 
 
 def _cases(words: Words) -> str:
-    """Which words lead on to a verb or an action of its own."""
+    """Return the cases that find out which verb and action is typed."""
     lead = {place: place if " " in place else f" {place}" for place in words if place}
     return "\n".join(f'            "{typed}") place="{place}" ;;' for place, typed in lead.items())
 
@@ -169,12 +170,5 @@ def _listing_cases(listed: dict[str, str]) -> str:
     return "\n".join(f'        "{place}") listing="{command}" ;;' for place, command in listed.items())
 
 
-VERBS = (
-    Verb(
-        "completion",
-        (opt.SHELL,),
-        completion,
-        epilog="In bash: . <(baton completion bash). In fish: baton completion fish | source.",
-        reads_settings=False,
-    ),
-)
+_EPILOG = "In bash: . <(baton completion bash). In fish: baton completion fish | source."
+VERBS = (Verb("completion", (opt.SHELL,), completion, epilog=_EPILOG, reads_settings=False),)

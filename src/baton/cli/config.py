@@ -1,13 +1,12 @@
-"""config show, version"""
+"""config show, version: print the settings and the version."""
 
 from __future__ import annotations
 
-import json
 import os
 
 from baton import __version__
 from baton.cli import options as opt
-from baton.cli.output import print_table
+from baton.cli.output import json_text, print_table
 from baton.cli.parser import Verb
 from baton.config import hide_password
 from baton.registry import registry_url
@@ -20,27 +19,21 @@ if TYPE_CHECKING:
 
 
 def version(options: argparse.Namespace) -> int:
-    print(json.dumps({"version": __version__}) if options.json else f"baton {__version__}")
+    print(json_text({"version": __version__}) if options.json else f"baton {__version__}")
     return 0
 
 
 def show(options: argparse.Namespace, settings: Settings) -> int:
     rows = settings.shown()
     if settings.registry is None:
-        # Not set: it follows from what lies in the registry folder.
-        found = "found in registry_dir" if os.path.isdir(settings.registry_dir) else "default"
-        rows = [
-            (name, hide_password(registry_url(settings)), found) if name == "registry" else (name, value, source)
-            for name, value, source in rows
-        ]
+        # Not set: the files in the registry folder decide.
+        source = "found in registry_dir" if os.path.isdir(settings.registry_dir) else "default"
+        found = ("registry", hide_password(registry_url(settings)), source)
+        rows = [found if row[0] == "registry" else row for row in rows]
     if options.json:
-        print(json.dumps({name: {"value": value, "source": source} for name, value, source in rows}))
+        print(json_text({name: {"value": value, "source": source} for name, value, source in rows}))
     else:
-        print_table(
-            ("SETTING", "VALUE", "FROM"),
-            [(name, _shown(value), source) for name, value, source in rows],
-            [None] * len(rows),
-        )
+        print_table(("SETTING", "VALUE", "FROM"), [(name, _shown(value), source) for name, value, source in rows])
     return 0
 
 

@@ -1,4 +1,4 @@
-"""demo: the main job, on this machine, with nothing but a shell for an agent. Everything it makes it removes again."""
+"""demo: run three jobs with the shell as their agent, and remove everything again."""
 
 from __future__ import annotations
 
@@ -30,17 +30,16 @@ from baton.storage.files import replace_file
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
-    from typing import Final
 
     from baton.core.job import Job
     from baton.jobs.verbs import Jobs
 
-# What each of the three agents does, and how its job must end.
-_ORDERS: Final = (
+# For each job: the expected file, the script of its agent, and the status it must end with.
+_JOBS = (
     (
         "haiku.txt",
         """
-for line in 'a baton is passed' 'the runner fades, the work stays' 'somebody keeps count'; do
+for line in 'a baton is passed' 'the runner fades, the work stays' 'the log keeps the count'; do
     echo "$line" >> haiku.txt
     baton publish --event progress --detail "$line" > /dev/null
     sleep 0.7
@@ -51,11 +50,11 @@ done
     (
         "answer.txt",
         """
-baton publish --event progress --detail 'says it is done, but is not' > /dev/null
-baton publish --event completed || echo 'refused: so it does the work after all'
+baton publish --event progress --detail 'claims to be done, but is not' > /dev/null
+baton publish --event completed || echo 'refused: now it does the work'
 sleep 1
 echo 42 > answer.txt
-baton publish --event completed --detail 'now it is there' > /dev/null
+baton publish --event completed --detail 'now the file exists' > /dev/null
 """,
         "completed",
     ),
@@ -75,7 +74,7 @@ sleep 30
 def demo(options: argparse.Namespace) -> int:
     Tmux("demo").check_version()
     folder = tempfile.mkdtemp(prefix="baton-demo-", dir="/tmp" if os.path.isdir("/tmp") else None)  # noqa: S108
-    # Nothing that is set for real work has a say here.
+    # The settings of real work must not apply here.
     for name in [name for name in os.environ if name.startswith(("BATON_", "MQTT_", "DELEGATE_"))]:
         del os.environ[name]
     os.environ |= {
@@ -90,7 +89,7 @@ def demo(options: argparse.Namespace) -> int:
     try:
         return _show(settings, folder)
     finally:
-        # Once more Ctrl-C would leave half of it behind.
+        # A second Ctrl-C would interrupt the clean-up.
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         signal.signal(signal.SIGHUP, signal.SIG_IGN)
@@ -111,23 +110,21 @@ def _show(settings: Settings, folder: str) -> int:
     began = time.monotonic()
     work = os.path.join(folder, "work")
     os.mkdir(work, 0o700)
-    print("Three agents at once, each in a tmux session of its own. One does its work, one claims to be done")
-    print("before it is, and one is killed in the middle.\n", flush=True)
-    orders = [
-        order(settings, script.strip(), agent="shell", workdir=work, expect=[name]) for name, script, _ in _ORDERS
-    ]
+    print("Three agents run at once, each in its own tmux session. One does its work, one claims to be done")
+    print("before it is, and one is killed while it works.\n", flush=True)
+    orders = [order(settings, script.strip(), agent="shell", workdir=work, expect=[name]) for name, script, _ in _JOBS]
     with open_jobs(settings) as jobs:
         delegation = Delegation(settings, jobs, orders, parallel=len(orders), log=lambda line: say(f"baton: {line}"))
         with LiveTable(delegation.jobs) if on_terminal() else Lines(as_json=False) as view:
             for payload in delegation:
                 view.show(payload)
         ended = [jobs.get_job(job.job_id) for job in delegation.jobs]
-        print(f"\nAll have ended, after {time.monotonic() - began:.1f} s. What the audit log knows about the second:\n")
+        print(f"\nAll jobs ended after {time.monotonic() - began:.1f} s. The audit log of the second job:\n")
         for line in iter_logged_events(ended[1].job_id, jobs.logs_dir):
             print(readable(line))
-        print("\nAnd whether anybody has touched the logs since they were written:\n")
+        print("\nThe audit logs, verified:\n")
         verified = [_verified(jobs, job) for job in ended]
-    as_planned = [job.status == wanted for job, (_, _, wanted) in zip(ended, _ORDERS, strict=True)]
+    as_planned = [job.status == wanted for job, (_, _, wanted) in zip(ended, _JOBS, strict=True)]
     print("\nTry next:\n")
     print("    baton submit --agent shell 'date > now.txt' --expect now.txt")
     print('    baton submit "Write a haiku about tmux into haiku.txt" --expect haiku.txt    # with Claude Code')
@@ -154,11 +151,11 @@ def _clean_up(settings: Settings, folder: str, *, keep: bool) -> None:
 
 
 def _end_sessions(settings: Settings) -> None:
-    """Everything that may still write into the folder: tmux, so that nothing new begins; then runners and agents."""
+    """End all processes that may write into the folder: first tmux, so that nothing new starts, then the rest."""
     try:
         Tmux(settings.tmux_socket).run("kill-server")
     except TmuxUnavailable:
-        pass  # it went with its last session
+        pass  # the server ended with its last session
     for session in Inventory(settings).all():
         end_processes(partial(all_processes, session), grace_sec=0)
 

@@ -1,4 +1,4 @@
-"""list"""
+"""list: show jobs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ import time
 
 from baton.cli import options as opt
 from baton.cli.options import parse_duration
-from baton.cli.output import STATUS_COLOURS, ago, json_text, on_terminal, one_line, print_table, say
+from baton.cli.output import STATUS_COLOURS, ago, json_text, on_terminal, print_table, say
 from baton.cli.parser import Verb
 from baton.core.clock import parse_time
+from baton.core.fields import one_line
 from baton.core.job import agent_name, check_status
 from baton.delegation.own_queue import is_own_queue
 from baton.jobs.verbs import open_jobs
@@ -55,19 +56,23 @@ def _condition(options: argparse.Namespace) -> JobFilter:
 
 
 def _pages(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -> Iterator[Page]:
-    """All pages up to the limit, naming the records that do not fit as it comes across them."""
+    """Yield the pages up to the limit. Name each invalid record on standard error."""
     after = None
     for page in jobs.pages(condition, limit=options.limit, after=options.after):
-        for error in page.bad:
-            say(f"baton: skipped {error}")
+        _name_invalid(page)
         yield page
         after = page.next
     if after is not None:
-        say(f"there are more: add --after {after}")
+        say(f"there are more jobs: add --after {after}")
+
+
+def _name_invalid(page: Page) -> None:
+    for error in page.bad:
+        say(f"baton: skipped {error}")
 
 
 def _print_json(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -> None:
-    """Streams the array, so that 100,000 jobs need no more memory than a page."""
+    """Print the array page by page: 100,000 jobs need no more memory than one page."""
     separator = "[\n"
     for page in _pages(jobs, condition, options):
         for job in page:
@@ -83,15 +88,14 @@ _HEADINGS = ("ID", "STATUS", "QUEUE", "TRY", "CREATED", "PROMPT")
 def _print_page(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -> None:
     limit = _SCREEN if options.limit is None else options.limit
     page = jobs.list_jobs(condition, limit=limit, after=options.after)
-    for error in page.bad:
-        say(f"baton: skipped {error}")
+    _name_invalid(page)
     if not page.jobs:
         say(f"no {'other ' if page.bad else ''}jobs in {jobs.registry.where}")
         return
     now = time.time_ns()
     print_table(_HEADINGS, [_row(job, now) for job in page.jobs], [STATUS_COLOURS[job.status] for job in page.jobs])
     if page.next is not None:
-        say(f"{len(page.jobs)} shown, there are more: add --after {page.next}")
+        say(f"{len(page.jobs)} shown, there are more jobs: add --after {page.next}")
 
 
 def _row(job: Job, now_ns: int) -> tuple[str, ...]:
@@ -101,13 +105,13 @@ def _row(job: Job, now_ns: int) -> tuple[str, ...]:
         _queue(job.agent_session),
         str(job.attempt),
         ago(parse_time(job.created_at), now_ns),
-        one_line(job.prompt),
+        one_line(job.prompt, 200),
     )
 
 
 def _queue(label: str) -> str:
-    """A queue that only its submitter takes from is nobody else's business, except in a pipe."""
-    return "submit" if is_own_queue(label) and on_terminal() else one_line(label)
+    """Return the name of a queue. On a terminal, the private queue of a submit process is shown as `submit`."""
+    return "submit" if is_own_queue(label) and on_terminal() else label
 
 
 def _warn_of_two_registries(settings: Settings) -> None:

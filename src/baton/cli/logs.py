@@ -1,16 +1,15 @@
-"""logs"""
+"""logs: print and verify the audit logs of jobs."""
 
 from __future__ import annotations
 
-import json
 import os
 
 from baton.cli import options as opt
 from baton.cli.options import job_of
-from baton.cli.output import STATUS_COLOURS, counted, json_text, on_terminal, one_line, print_table, say
+from baton.cli.output import STATUS_COLOURS, counted, json_text, on_terminal, print_table, say
 from baton.cli.parser import Verb
 from baton.core.errors import AuditDamaged, BatonError, InvalidValue, UsageError
-from baton.core.fields import check_job_id
+from baton.core.fields import check_job_id, one_line
 from baton.history import read
 from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs
@@ -31,8 +30,8 @@ def logs(options: argparse.Namespace, settings: Settings) -> int:
             raise UsageError("--list shows all logs; leave out the ID, --verify and --tail")
         return _list(settings, options)
     job_id = check_job_id(job_of(options))
-    if not options.verify:  # what is to be examined is not touched first
-        _fill_gaps(job_id, settings)
+    if not options.verify:  # verify the log as it is
+        _fill_gap(job_id, settings)
     if not os.path.isdir(read.job_log_path(job_id, settings.logs_dir)):
         raise BatonError(f"no audit log of job {job_id} in {settings.logs_dir}; `baton logs --list` shows all")
     if options.verify:
@@ -46,15 +45,15 @@ def logs(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _fill_gaps(job_id: str, settings: Settings) -> None:
-    """A process that was killed between the registry and the log left the log a line short."""
+def _fill_gap(job_id: str, settings: Settings) -> None:
+    """Add the last change to the log, if a process was killed between the registry and the log."""
     try:
         with open_jobs(settings) as jobs:
             job = jobs.get_job(job_id)
             if jobs.history.status(job_id) != job.status:
                 jobs.history.fill_gap(job)
     except BatonError:
-        return  # the log outlives the registry: it can be read without one
+        return  # a log can be read without the registry
 
 
 def _list(settings: Settings, options: argparse.Namespace) -> int:
@@ -63,8 +62,8 @@ def _list(settings: Settings, options: argparse.Namespace) -> int:
         status = read.read_logged_status(job_id, settings.logs_dir) or "?"
         meta = read.read_logged_meta(job_id, settings.logs_dir) or {}
         if options.json:
-            print(json.dumps({"job_id": job_id, "status": status}))
-        rows.append((job_id, status, one_line(str(meta.get("prompt", "")))))
+            print(json_text({"job_id": job_id, "status": status}))
+        rows.append((job_id, status, one_line(str(meta.get("prompt", "")), 200)))
         colours.append(STATUS_COLOURS.get(status))
     if not options.json:
         if rows:
@@ -78,7 +77,7 @@ def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:
     verdict = verify_log(job_id, settings.logs_dir)
     if as_json:
         report = {"job_id": job_id, "lines": verdict.lines, "damage": verdict.damage, "notes": verdict.notes}
-        print(json.dumps(report))
+        print(json_text(report))
         return 1 if verdict.damage else 0
     if verdict.damage:
         raise AuditDamaged(f"the audit log of {job_id} was tampered with: {'; '.join(verdict.damage)}")
@@ -89,6 +88,7 @@ def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:
 
 
 def readable(line: dict[str, Any]) -> str:
+    """Return a line of an audit log as text for people."""
     moment = str(line.get("ts", "?"))[:23].removesuffix("Z") + "Z"
     words = []
     if "from" in line and "to" in line:
@@ -107,8 +107,8 @@ def readable(line: dict[str, Any]) -> str:
         words.append("ok" if line.get("ok") else "; ".join(map(str, line.get("problems", []))))
     if line.get("detail"):
         words.append(str(line["detail"]))
-    told = "  ".join(one_line(word, 400) for word in words if word)
-    return f"{one_line(moment)}  {one_line(str(line.get('event', '?'))):<14}  {told}".rstrip()
+    details = "  ".join(one_line(word, 400) for word in words if word)
+    return f"{one_line(moment)}  {one_line(str(line.get('event', '?'))):<14}  {details}".rstrip()
 
 
 VERBS = (

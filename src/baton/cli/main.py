@@ -154,8 +154,9 @@ def _debugging(arguments: Sequence[str]) -> bool:
 
 def _complain(message: str) -> None:
     """Print the message as one line. Parts of it may come from files or from the network."""
-    flat = " ".join(message.split())
-    print("baton: " + "".join(each if each.isprintable() else "\ufffd" for each in flat), file=sys.stderr)
+    from baton.core.fields import one_line
+
+    print(f"baton: {one_line(message)}", file=sys.stderr)
 
 
 def _prepare_streams() -> None:

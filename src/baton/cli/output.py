@@ -1,4 +1,4 @@
-"""How things look to a person: tables on a terminal, plain lines in a pipe, relative times."""
+"""Print for people and programs: tables on a terminal, tab-separated lines in a pipe, JSON, relative times."""
 
 from __future__ import annotations
 
@@ -8,20 +8,21 @@ import re
 import sys
 
 from baton.cli.options import UNIT_SEC
+from baton.core.fields import one_line, printable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-    from typing import Final
 
-STATUS_COLOURS: Final = {
+STATUS_COLOURS = {
     "pending": "yellow",
     "running": "cyan",
     "completed": "green",
     "error": "red",
     "cancelled": "bright_black",
 }
-_UNSEEN: Final = re.compile("[\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
+# Characters that JSON leaves as they are and that a terminal acts on or hides.
+_UNSAFE = re.compile("[\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 
 
 def on_terminal() -> bool:
@@ -29,13 +30,15 @@ def on_terminal() -> bool:
 
 
 def say(message: str) -> None:
-    """Talk, as opposed to data."""
-    print(message, file=sys.stderr)
+    """Print a message, as opposed to data: one printable line on standard error."""
+    print(printable(" ".join(message.splitlines())), file=sys.stderr)
 
 
-def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours: Sequence[str | None]) -> None:
-    """A table as wide as the terminal; the last column takes what is left. `colours` has one entry a row, for
-    its second cell. In a pipe: the rows, separated by tabs, without headings."""
+def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours: Sequence[str | None] = ()) -> None:
+    """Print a table as wide as the terminal; in a pipe, print the rows with tabs between the cells and no headings.
+
+    `colours` has one entry for each row, for its second cell. The last column takes the rest of the width.
+    """
     rows = [[one_line(cell, 1000) for cell in row] for row in rows]
     if not on_terminal():
         for row in rows:
@@ -49,16 +52,14 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours:
     console = Console(no_color=plain or None)
     table = Table(box=None, pad_edge=False, header_style="" if plain else "bold")
     lines = [[Text(cell) for cell in row] for row in rows]
+    widths = [
+        max([len(heading), *(line[column].cell_len for line in lines)]) for column, heading in enumerate(headings[:-1])
+    ]
     for column, heading in enumerate(headings):
-        # The first column is what one types again: it is never cut.
-        least = max((line[0].cell_len for line in lines), default=0) if column == 0 else None
-        table.add_column(heading, no_wrap=True, min_width=least)
-    others = sum(
-        2 + max([len(heading), *(line[column].cell_len for line in lines)])
-        for column, heading in enumerate(headings[:-1])
-    )
-    for line, colour in zip(lines, colours, strict=True):
-        line[-1].truncate(max(console.width - others, 10), overflow="ellipsis")
+        # The first column is what the user types again: it is never cut.
+        table.add_column(heading, no_wrap=True, min_width=widths[0] if column == 0 else None)
+    for line, colour in zip(lines, colours or [None] * len(lines), strict=True):
+        line[-1].truncate(max(console.width - sum(width + 2 for width in widths), 10), overflow="ellipsis")
         if colour:
             line[1].stylize(colour)
         table.add_row(*line)
@@ -66,25 +67,17 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours:
 
 
 def json_text(value: object, indent: int | None = None) -> str:
-    """JSON for people and programs: what a terminal would act on is written as an escape."""
-    return _UNSEEN.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False, indent=indent))
-
-
-def one_line(text: str, longest: int = 200) -> str:
-    """Text of a stranger, safe to print: control characters, escapes and text-direction tricks taken out."""
-    flat = " ".join(text.split())
-    # The joiner and the selector that emoji are made with are harmless, though not printable by themselves.
-    clean = "".join(each if each.isprintable() or each in "\u200d\ufe0f" else "\ufffd" for each in flat)
-    return clean if len(clean) <= longest else clean[: longest - 1] + "…"
+    """Return JSON that is safe on a terminal: characters that a terminal acts on are escaped."""
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False, indent=indent))
 
 
 def counted(number: int, noun: str) -> str:
-    """`1 job`, `2 jobs`."""
+    """Return `1 job` or `2 jobs`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
 def ago(then_ns: int, now_ns: int) -> str:
-    """`3m`, `2h`, `5d`: how long ago that was."""
+    """Return how long ago that was: `3m ago`, `2h ago`, `5d ago`."""
     seconds = (now_ns - then_ns) // 10**9
     if seconds < 0:
         return "in future"

@@ -1,29 +1,30 @@
-"""How a delegation looks: a table that changes in place on a terminal, lines elsewhere."""
+"""Show the progress of jobs: a table that is updated in place on a terminal, lines elsewhere."""
 
 from __future__ import annotations
 
 import os
 import time
 
-from baton.cli.output import STATUS_COLOURS, json_text, one_line
+from baton.cli.output import STATUS_COLOURS, json_text
+from baton.core.fields import one_line
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
     from types import TracebackType
-    from typing import Any, Final, Self
+    from typing import Any, Self
 
     from rich.live import Live
     from rich.table import Table
 
     from baton.core.job import Job
 
-_LEAST_WORDS: Final = 10
-_COLOURS: Final = {**STATUS_COLOURS, "started": "cyan", "progress": "cyan", "permission_required": "yellow"}
+_LEAST_MESSAGE = 10
+_COLOURS = {**STATUS_COLOURS, "started": "cyan", "progress": "cyan", "permission_required": "yellow"}
 
 
 class Lines:
-    """One line an event: JSON for programs, words for people."""
+    """Print a line for each event: JSON for programs, text for people."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json
@@ -34,23 +35,22 @@ class Lines:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Nothing is kept open."""
+        """Do nothing: no resource is open."""
 
     def show(self, payload: dict[str, Any]) -> None:
         if self._as_json:
             print(json_text(payload), flush=True)
             return
-        words = one_line(payload["detail"], 1000)
-        print(
-            f"{payload['timestamp'][11:19]}  {payload['job_id']}  {payload['event']:<19}  {words}".rstrip(), flush=True
-        )
+        detail = one_line(payload["detail"], 1000)
+        text = f"{payload['timestamp'][11:19]}  {payload['job_id']}  {payload['event']:<19}  {detail}"
+        print(text.rstrip(), flush=True)
 
     def over(self, statuses: Mapping[str, str]) -> None:
-        """The last lines have told it."""
+        """Do nothing: the last lines have shown how each job ended."""
 
 
 class LiveTable:
-    """Every job in a row of its own: how long it has taken, what was last heard, how much of both clocks is left."""
+    """Show each job in a row: its state, its time, what is left of both limits, and its last message."""
 
     def __init__(self, jobs: Sequence[Job]) -> None:
         self._rows = {job.job_id: _Row(job) for job in jobs}
@@ -73,21 +73,21 @@ class LiveTable:
             self._live = None
 
     def show(self, payload: dict[str, Any]) -> None:
-        self._rows[payload["job_id"]].heard(payload)
+        self._rows[payload["job_id"]].update(payload)
 
     def over(self, statuses: Mapping[str, str]) -> None:
-        """How all ended: not every end is an event."""
+        """Show how each job ended: not every end is an event."""
         for job_id, status in statuses.items():
             self._rows[job_id].end(status)
 
     def table(self, width: int) -> Table:
-        """No cell but the last words is ever cut; a column for which there is no room is left out, from the right."""
+        """Build the table. Only the last message is cut; columns that do not fit are left out, from the right."""
         from rich.table import Table
         from rich.text import Text
 
         now = time.monotonic()
         rows = [[Text(cell) for cell in (job_id, *row.cells(now))] for job_id, row in self._rows.items()]
-        *columns, words = zip(*rows, strict=True)
+        *columns, messages = zip(*rows, strict=True)
         table = Table(box=None, pad_edge=False)
         for heading, cells in zip(("JOB", "STATE", "TIME", "LEFT", "IDLE LEFT"), columns, strict=True):
             needed = max(len(heading), *(cell.cell_len for cell in cells))
@@ -96,9 +96,9 @@ class LiveTable:
                 break
             table.add_column(heading, no_wrap=True, min_width=needed)
             width -= needed + 2
-        if width >= _LEAST_WORDS:
-            table.add_column("LAST WORDS", no_wrap=True)
-            for cell in words:
+        if width >= _LEAST_MESSAGE:
+            table.add_column("LAST MESSAGE", no_wrap=True)
+            for cell in messages:
                 cell.truncate(width, overflow="ellipsis")
         for row in rows:
             row[1].stylize(_COLOURS.get(row[1].plain, ""))
@@ -112,12 +112,12 @@ class _Row:
         self._began = self._last = time.monotonic()
         self._ended: float | None = None
         self.state = "pending"
-        self.words = job.prompt
+        self.message = job.prompt
 
-    def heard(self, payload: dict[str, Any]) -> None:
+    def update(self, payload: dict[str, Any]) -> None:
         self._last = time.monotonic()
         self.state = payload["event"]
-        self.words = payload["detail"] or self.words
+        self.message = payload["detail"] or self.message
         if payload["event"] in ("completed", "error"):
             self._ended = self._last
 
@@ -130,7 +130,7 @@ class _Row:
         if self._ended is None:
             left = _clock(max(0.0, self._job.timeout_sec - (now - self._began)))
             idle_left = _clock(max(0.0, self._job.idle_timeout_sec - (now - self._last)))
-        return self.state, _clock((self._ended or now) - self._began), left, idle_left, one_line(self.words, 80)
+        return self.state, _clock((self._ended or now) - self._began), left, idle_left, one_line(self.message, 80)
 
 
 def _clock(seconds: float) -> str:

@@ -1,4 +1,4 @@
-"""What somebody wants to have said, wherever they wrote it."""
+"""Read a prompt from the command line, a file or standard input."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from baton.core.errors import InvalidValue
 
 
 def read_text(field: str, typed: str | None, *, file: str | None = None) -> str:
-    """What was typed, else what is in the file; a dash is standard input. InvalidValue when that is no text."""
+    """Return the typed text, else the content of the file; `-` is standard input. InvalidValue if it is not text."""
     source = file if typed is None else typed
     if source == "-":
         if sys.stdin is None:

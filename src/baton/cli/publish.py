@@ -1,14 +1,13 @@
-"""publish: what an agent calls to say how its job is going."""
+"""publish: record an event of a job and send it. Agents call it."""
 
 from __future__ import annotations
 
 import json
 import os
-import sys
 
 from baton.cli import options as opt
 from baton.cli.options import job_of
-from baton.cli.output import one_line
+from baton.cli.output import say
 from baton.cli.parser import Verb
 from baton.core.errors import BrokerUnavailable, InvalidValue, UsageError
 from baton.jobs.verbs import open_jobs
@@ -42,9 +41,8 @@ def publish(options: argparse.Namespace, settings: Settings) -> int:
     print(json.dumps({"job_id": event.job_id, "seq": event.seq, "event": event.event, "sent": published.sent}))
     if published.trouble is not None:
         if options.require_broker:
-            raise BrokerUnavailable(f"{published.trouble}; the event is safe in the registry and will be sent later")
-        # One line, whatever the name of a broker holds.
-        print(f"baton: warning: not sent yet: {one_line(published.trouble, 1000)}; the event is safe", file=sys.stderr)
+            raise BrokerUnavailable(f"{published.trouble}; the event is recorded and will be sent later")
+        say(f"baton: warning: not sent yet: {published.trouble}; the event is recorded and will be sent later")
     return 0
 
 
@@ -58,7 +56,7 @@ def _attempt(given: int | None) -> int | None:
 
 
 def _data(pairs: Sequence[str]) -> dict[str, Any]:
-    """`k=v`, where v is JSON if it can be read as such, else text."""
+    """Parse `k=v` pairs. A value that is not JSON is text."""
     data: dict[str, Any] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")

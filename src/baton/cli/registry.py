@@ -1,15 +1,14 @@
-"""registry stats | migrate | prune"""
+"""registry stats | migrate | prune: manage the job registry."""
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 
 from baton.cli import options as opt
 from baton.cli.options import parse_duration
-from baton.cli.output import counted, say
+from baton.cli.output import counted, json_text, say
 from baton.cli.parser import Verb
 from baton.core.errors import InvalidValue
 from baton.jobs.verbs import open_jobs
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from baton.config import Settings
 
 
-def _stats(options: argparse.Namespace, settings: Settings) -> int:
+def stats(options: argparse.Namespace, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
         counts = jobs.stats()
         where = jobs.registry.where
@@ -30,7 +29,7 @@ def _stats(options: argparse.Namespace, settings: Settings) -> int:
     if other is not None:
         say(f"baton: note: {other}")
     if options.json:
-        print(json.dumps({"registry": where, **counts}))
+        print(json_text({"registry": where, **counts}))
     else:
         print(where)
         for name, count in counts.items():
@@ -38,8 +37,9 @@ def _stats(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def _migrate(options: argparse.Namespace, settings: Settings) -> int:
-    from baton.registry.migrate import finish_interrupted, migrate
+def migrate(options: argparse.Namespace, settings: Settings) -> int:
+    from baton.registry.migrate import finish_interrupted
+    from baton.registry.migrate import migrate as move_jobs
 
     source = open_registry(settings)
     target = open_url(options.to, allow_network_fs=settings.allow_network_fs)
@@ -51,54 +51,45 @@ def _migrate(options: argparse.Namespace, settings: Settings) -> int:
             if aside is None:
                 continue
             if options.json:
-                print(json.dumps({"jobs": 0, "from": other.where, "to": source.where, "set_aside": aside}))
+                print(json_text({"jobs": 0, "from": other.where, "to": source.where, "set_aside": aside}))
             else:
                 print(f"finished an interrupted migration to {source.where}; the old records are in {aside}")
             return 0
-        raise InvalidValue("--to", f"names the registry in use already: {source.where}")
+        raise InvalidValue("--to", f"is the registry that is in use: {source.where}")
 
     def progress(count: int) -> None:
         if sys.stderr.isatty() and count % 100 == 0:
             print(f"\r{count} jobs copied", end="", file=sys.stderr, flush=True)
 
-    count, aside = migrate(source, target, progress)
+    count, aside = move_jobs(source, target, progress)
     if sys.stderr.isatty() and count >= 100:
         print("\r", end="", file=sys.stderr)
     source.close()
     target.close()
     if options.json:
-        print(json.dumps({"jobs": count, "from": source.where, "to": target.where, "set_aside": aside}))
+        print(json_text({"jobs": count, "from": source.where, "to": target.where, "set_aside": aside}))
     else:
-        print(f"{counted(count, 'job')} moved to {target.where}, compared one by one; the old registry is in {aside}")
+        print(f"{counted(count, 'job')} moved to {target.where} and compared; the old registry is in {aside}")
     if settings.registry is not None:
-        say(f"baton: change {settings.sources['registry']} to the new one: {target.where}")
+        say(f"baton: set {settings.sources['registry']} to the new registry: {target.where}")
     return 0
 
 
-def _prune(options: argparse.Namespace, settings: Settings) -> int:
+def prune(options: argparse.Namespace, settings: Settings) -> int:
     before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
     with open_jobs(settings) as jobs:
         pruned = jobs.prune(before_ns)
     if options.json:
-        print(json.dumps(pruned))
+        print(json_text(pruned))
     else:
-        print(f"{counted(len(pruned), 'job')} forgotten; audit logs stay in {settings.logs_dir}")
+        print(f"{counted(len(pruned), 'job')} removed; their audit logs stay in {settings.logs_dir}")
     return 0
 
 
-VERBS = (
-    Verb(
-        "registry",
-        (opt.JSON,),
-        actions=(
-            Verb("stats", (), _stats, "print how many jobs there are, by status"),
-            Verb("migrate", (opt.MIGRATE_TO,), _migrate, "move every job to another registry"),
-            Verb(
-                "prune",
-                (opt.OLDER_THAN.but(required=True, help="remove jobs that ended this long ago, such as 30d"),),
-                _prune,
-                "remove jobs that ended long ago; their audit logs are kept",
-            ),
-        ),
-    ),
-)
+VERBS = (Verb("registry", (opt.JSON,), actions=(
+    Verb("stats", (), stats, "print how many jobs there are, by status"),
+    Verb("migrate", (opt.MIGRATE_TO,), migrate, "move every job to another registry"),
+    Verb("prune", (
+        opt.OLDER_THAN.but(required=True, help="remove jobs that ended this long ago, such as 30d"),
+    ), prune, "remove jobs that ended long ago; their audit logs are kept"),
+)),)  # fmt: skip

@@ -1,4 +1,4 @@
-"""skills install | list: what agents read to use baton, put where they look for it."""
+"""skills install: copy the skills to the folders where agents read them."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from baton.cli import options as opt
 from baton.cli.output import counted, json_text, say
 from baton.cli.parser import Verb
 from baton.core.errors import BatonError, UsageError
+from baton.core.fields import printable
 from baton.core.hashing import sha256
 from baton.storage.files import outside, read_file
 
@@ -18,16 +19,15 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterator
-    from typing import Final
 
-# Claude Code reads the one, Codex and Gemini the other.
-_PLACES: Final = {"claude": os.path.join(".claude", "skills"), "agents": os.path.join(".agents", "skills")}
-# What we put there, by its hash: whatever differs later was changed by somebody else.
-_MANIFEST: Final = ".baton-skills.json"
+# Claude Code reads the first folder, Codex and Gemini the second.
+_PLACES = {"claude": os.path.join(".claude", "skills"), "agents": os.path.join(".agents", "skills")}
+# Lists the installed files with their hashes: a file with another hash was changed by the user.
+_MANIFEST = ".baton-skills.json"
 
 
 class _Step(NamedTuple):
-    """What is to be done with one file; `content` is None when it is to go."""
+    """The change of one file; `content` is None when the file is removed."""
 
     path: str
     done: str
@@ -35,18 +35,18 @@ class _Step(NamedTuple):
 
 
 def shipped() -> dict[str, bytes]:
-    """The files of all skills, by their path below the folder that holds them."""
+    """Return the files of all skills, by their path below the folder of the skills."""
     folder = _source()
     return {os.path.relpath(path, folder): read_file(path) for path in sorted(_files(folder))}
 
 
 def _source() -> str:
-    """In an installed package they lie inside it, in a checkout beside `src`."""
+    """Return the folder of the skills: inside an installed package, or beside `src` in a checkout."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     for folder in (os.path.join(package, "skills"), os.path.join(package, "..", "..", "skills")):
         if os.path.isdir(folder):
             return os.path.realpath(folder)
-    raise BatonError("this installation of baton has no skills in it; install it again: pip install tmux-baton")
+    raise BatonError("this installation of baton has no skills; install it again: pip install tmux-baton")
 
 
 def _files(folder: str) -> Iterator[str]:
@@ -55,10 +55,7 @@ def _files(folder: str) -> Iterator[str]:
         yield from (os.path.join(parent, name) for name in names)
 
 
-# -- install -------------------------------------------------------------------------------------------------
-
-
-def _install(options: argparse.Namespace) -> int:
+def install(options: argparse.Namespace) -> int:
     files = shipped()
     plans = {folder: _plan(folder, files, force=options.force) for folder in _targets(options)}
     steps = [step for plan in plans.values() for step in plan]
@@ -67,12 +64,12 @@ def _install(options: argparse.Namespace) -> int:
         _report(steps, options)
     if changed:
         raise BatonError(
-            f"nothing was installed: {counted(len(changed), 'file')} changed by somebody, or not ours: "
-            f"{', '.join(changed)}; --force replaces what is there and keeps it as FILE.bak"
+            f"nothing was installed: {counted(len(changed), 'file')} changed or not from baton: {', '.join(changed)}; "
+            "--force replaces each and keeps it as FILE.bak"
         )
     if not options.dry_run:
         for folder, plan in plans.items():
-            _carry_out(folder, plan, files)
+            _apply(folder, plan, files)
         _report(steps, options)
     return 0
 
@@ -84,12 +81,12 @@ def _targets(options: argparse.Namespace) -> list[str]:
         return [options.dir]
     chosen = [name for name in _PLACES if getattr(options, name)] or list(_PLACES)
     folders = [_PLACES[name] for name in chosen]
-    # Of two that are one by a link, the first: nothing is to be done twice.
+    # If a link makes two of them one folder, use the first.
     return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]
 
 
 def _plan(folder: str, files: dict[str, bytes], *, force: bool) -> list[_Step]:
-    before = _installed(folder)
+    before = _recorded_hashes(folder)
     steps = []
     for name, content in files.items():
         path = os.path.join(folder, name)
@@ -104,7 +101,7 @@ def _plan(folder: str, files: dict[str, bytes], *, force: bool) -> list[_Step]:
             done = "replaced" if force else "changed"
         steps.append(_Step(path, done, content))
     for name, digest in before.items():
-        # The note lies in a folder that came from anywhere: it must not lead out of it.
+        # The manifest may come from a clone: its paths must not leave the folder.
         if name in files or outside(name, folder):
             continue
         path = os.path.join(folder, name)
@@ -117,11 +114,11 @@ def _plan(folder: str, files: dict[str, bytes], *, force: bool) -> list[_Step]:
 def _content(path: str) -> bytes | None:
     if not os.path.lexists(path):
         return None
-    return read_file(path) if os.path.exists(path) else b""  # a link to nothing is somebody's, too
+    return read_file(path) if os.path.exists(path) else b""  # a dangling link is a file of the user, too
 
 
-def _installed(folder: str) -> dict[str, str]:
-    """What an earlier installation noted there. Where that cannot be read, nothing is known to be ours."""
+def _recorded_hashes(folder: str) -> dict[str, str]:
+    """Return the hashes that an earlier installation recorded; none if the manifest is invalid."""
     try:
         files = json.loads(read_file(os.path.join(folder, _MANIFEST)))["files"]
         return {str(name): str(digest) for name, digest in files.items()}
@@ -133,7 +130,7 @@ def _digest(content: bytes) -> str:
     return str(sha256(content).hexdigest())
 
 
-def _carry_out(folder: str, plan: list[_Step], files: dict[str, bytes]) -> None:
+def _apply(folder: str, plan: list[_Step], files: dict[str, bytes]) -> None:
     for step in plan:
         if step.content is None:
             os.unlink(step.path)
@@ -146,7 +143,7 @@ def _carry_out(folder: str, plan: list[_Step], files: dict[str, bytes]) -> None:
 
 
 def _write(path: str, content: bytes) -> None:
-    """Whole or not at all; like any file of the project, and so not private as baton's own are."""
+    """Replace a file atomically, with the usual mode of a project's files: skills are not private."""
     os.makedirs(os.path.dirname(path), exist_ok=True)
     temporary = f"{path}.{os.urandom(4).hex()}.tmp"
     try:
@@ -160,7 +157,7 @@ def _write(path: str, content: bytes) -> None:
 
 
 def _free(path: str) -> str:
-    """That path, or with a number that nobody has yet."""
+    """Return the path, with a number if the path exists."""
     free, number = path, 1
     while os.path.lexists(free):
         number += 1
@@ -172,27 +169,16 @@ def _report(steps: list[_Step], options: argparse.Namespace) -> None:
     if options.json:
         print(json_text([{"path": step.path, "done": step.done} for step in steps], indent=2))
         return
-    told = [step for step in steps if step.done != "unchanged"]
-    for step in told:
-        print(f"{step.done}\t{step.path}")
-    if not told:
-        say("everything is there already")
+    changes = [step for step in steps if step.done != "unchanged"]
+    for step in changes:
+        print(f"{step.done}\t{printable(step.path)}")
+    if not changes:
+        say("all skills are installed already")
     elif options.dry_run:
-        say("nothing was done")
+        say("dry run: nothing was changed")
 
 
-VERBS = (
-    Verb(
-        "skills",
-        (opt.JSON,),
-        actions=(
-            Verb(
-                "install",
-                (opt.SKILLS_PLACE, opt.DRY_RUN, opt.FORCE),
-                _install,
-                "install the skills where Claude Code, Codex and Gemini read them",
-                reads_settings=False,
-            ),
-        ),
-    ),
-)
+VERBS = (Verb("skills", (opt.JSON,), actions=(
+    Verb("install", (opt.SKILLS_PLACE, opt.DRY_RUN, opt.FORCE), install,
+         "install the skills where Claude Code, Codex and Gemini read them", reads_settings=False),
+)),)  # fmt: skip

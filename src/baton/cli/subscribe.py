@@ -1,4 +1,4 @@
-"""subscribe (alias watch): events as they come, until the jobs are over."""
+"""subscribe (alias watch): print the events of jobs until the jobs end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ import stat
 import threading
 
 from baton.cli import options as opt
-from baton.cli.output import STATUS_COLOURS, json_text, on_terminal, one_line, say
+from baton.cli.output import STATUS_COLOURS, json_text, on_terminal, say
 from baton.cli.parser import Verb
 from baton.core.errors import UsageError
+from baton.core.fields import one_line
 from baton.jobs.verbs import open_jobs
 from baton.transport.subscription import Subscription
 
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 def subscribe(options: argparse.Namespace, settings: Settings) -> int:
     job_ids = [*options.ids, *options.job]
     if job_ids and options.follow_all:
-        raise UsageError("--follow-all is every job: give IDs or --follow-all, one or the other")
+        raise UsageError("give either job IDs or --follow-all")
     if not job_ids and not options.follow_all:
-        raise UsageError("which jobs? give their IDs, or --follow-all")
+        raise UsageError("no jobs are named; give their IDs, or --follow-all")
     readable = on_terminal() and not options.json
     with open_jobs(settings) as jobs:
         subscription = Subscription(
@@ -48,19 +49,20 @@ def subscribe(options: argparse.Namespace, settings: Settings) -> int:
         raise BrokenPipeError
     if suspicious := subscription.suspicious():
         counts = ", ".join(f"{count} {reason}" for reason, count in suspicious.items())
-        say(f"baton: ignored on the topic: {counts}")
+        say(f"baton: ignored messages: {counts}")
     if subscription.timed_out is not None:
         say(f"baton: {subscription.timed_out}")
     return subscription.exit_code
 
 
 def _stop_without_readers(subscription: Subscription) -> None:
-    """Ends the listening when the other end of our output has gone, as with `| head -1`: writing would tell, but there
-    may be nothing to write for hours."""
+    """Stop when the reader of the output is gone, as with `| head -1`.
+
+    A write would fail then, but there may be nothing to write for hours."""
     if not stat.S_ISFIFO(os.fstat(1).st_mode):
         return
     end = select.poll()
-    end.register(1, 0)  # that the other end has gone is always reported
+    end.register(1, 0)  # poll always reports that the other end is closed
 
     def wait() -> None:
         end.poll()
@@ -74,8 +76,8 @@ def _readable(payload: dict[str, Any]) -> str:
     colour = {"green": 32, "red": 31, "cyan": 36, "yellow": 33}.get(STATUS_COLOURS.get(event, ""), 0)
     if event == "permission_required":
         colour = 33
-    said = [one_line(payload["detail"]), one_line(" ".join(_pairs(payload["data"])))]
-    text = f"{payload['timestamp'][11:19]}  {payload['job_id']}  {event:<19}  {'  '.join(filter(None, said))}".rstrip()
+    words = [one_line(payload["detail"], 200), one_line(" ".join(_pairs(payload["data"])), 200)]
+    text = f"{payload['timestamp'][11:19]}  {payload['job_id']}  {event:<19}  {'  '.join(filter(None, words))}".rstrip()
     return f"\033[{colour}m{text}\033[0m" if colour and not os.environ.get("NO_COLOR") else text
 
 

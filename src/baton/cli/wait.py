@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from baton.cli import options as opt
-from baton.cli.output import json_text, one_line, say
+from baton.cli.output import json_text, say
 from baton.cli.parser import Verb
 from baton.core.errors import JobNotFound, UsageError
+from baton.core.fields import one_line
 from baton.core.job import Status
 from baton.delegation.background_monitor import Reconciler
 from baton.jobs.verbs import open_jobs

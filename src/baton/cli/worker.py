@@ -6,9 +6,10 @@ import os
 import signal
 
 from baton.cli import options as opt
-from baton.cli.output import one_line, say
+from baton.cli.output import say
 from baton.cli.parser import Verb
 from baton.core.errors import InvalidValue
+from baton.core.fields import one_line
 from baton.delegation.worker import Worker
 from baton.jobs.verbs import open_jobs
 from baton.sessions.launch import usable_agent
