@@ -1,8 +1,8 @@
-"""Settings: built-in default < config file < environment < flag. Each value knows where it came from.
+"""Read the settings: built-in default < config file < environment < option. Each value knows its source.
 
-The config file is `baton.toml`: the user's in $XDG_CONFIG_HOME/baton/, then the one in the home folder, which
-wins; or the one file that BATON_CONFIG names. The one in the home folder may have come with a clone: it cannot allow
-what only the user may allow.
+The config file is `baton.toml`: first the user's in $XDG_CONFIG_HOME/baton/, then the one in the home folder, which
+wins. BATON_CONFIG names one file to read in their place. The file in the home folder may come with a clone, so it
+cannot set what only the user may allow.
 """
 
 from __future__ import annotations
@@ -16,83 +16,80 @@ from baton.core.job import DEFAULT_AGENT, DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIME
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, Final
+    from typing import Any
 
 DEFAULT_HOME = ".hermes"
 DEFAULT_AGENT_NAME_PREFIX = "HOUMAO-"
 DEFAULT_LEASE_SEC = 60
 
 # name: (environment variable, type, what it is)
-KNOWN: Final[dict[str, tuple[str | None, type, str]]] = {
-    "home": ("BATON_HOME", str, "where baton keeps its state"),
+KNOWN: dict[str, tuple[str | None, type, str]] = {
+    "home": ("BATON_HOME", str, "folder of jobs, sessions and audit logs"),
     "registry_dir": (None, str, "folder of the job registry"),
     "registry": ("BATON_REGISTRY", str, "url of the job registry"),
     "logs_dir": ("DELEGATE_JOB_LOGS_DIR", str, "folder of the audit logs"),
-    "state_dir": ("BATON_STATE_DIR", str, "what belongs to the user, not to a folder"),
+    "state_dir": ("BATON_STATE_DIR", str, "folder of the user's state: local broker, live agents"),
     "directory": ("BATON_DIRECTORY", str, "url of the directory of live agents"),
-    "agent_name_prefix": ("BATON_AGENT_NAME_PREFIX", str, "what the canonical name of every live agent begins with"),
-    "tmux_socket": ("BATON_TMUX_SOCKET", str, "the tmux server of agent sessions: a name, or a path"),
-    "host": ("BATON_HOST", str, "the name of this machine, for others"),
+    "agent_name_prefix": ("BATON_AGENT_NAME_PREFIX", str, "prefix of the canonical name of every live agent"),
+    "tmux_socket": ("BATON_TMUX_SOCKET", str, "tmux server of agent sessions: a name or a path"),
+    "host": ("BATON_HOST", str, "name of this machine in records"),
     "allow_network_fs": ("BATON_ALLOW_NETWORK_FS", bool, "accept a registry on a network file system"),
     "agent": ("BATON_AGENT", str, "agent of a job that names none"),
-    "timeout_sec": ("BATON_TIMEOUT_SEC", int, "time a job may take"),
-    "idle_timeout_sec": ("BATON_IDLE_TIMEOUT_SEC", int, "time a job may say nothing"),
-    "lease_sec": ("BATON_LEASE_SEC", int, "time after which a job is taken from a runner that died or hangs"),
-    "mqtt_host": ("MQTT_BROKER", str, "the MQTT broker; none: a local one of your own"),
-    "mqtt_port": ("MQTT_PORT", int, "its port (default: 1883, 8883 with TLS)"),
-    "mqtt_tls": ("MQTT_TLS", bool, "encrypt the connection to it"),
+    "timeout_sec": ("BATON_TIMEOUT_SEC", int, "seconds after which a job fails"),
+    "idle_timeout_sec": ("BATON_IDLE_TIMEOUT_SEC", int, "seconds of silence after which a job fails"),
+    "lease_sec": ("BATON_LEASE_SEC", int, "seconds after which a dead or hanging runner loses its job"),
+    "mqtt_host": ("MQTT_BROKER", str, "host of the MQTT broker (default: a local broker of the user)"),
+    "mqtt_port": ("MQTT_PORT", int, "port of the broker (default: 1883, with TLS 8883)"),
+    "mqtt_tls": ("MQTT_TLS", bool, "use TLS"),
     "mqtt_tls_1_2": ("MQTT_TLS_1_2", bool, "accept TLS 1.2 as well as 1.3"),
-    "mqtt_ca_certs": ("MQTT_CA_CERTS", str, "certificates to trust it by"),
-    "mqtt_certfile": ("MQTT_CERTFILE", str, "our certificate, where it wants one"),
-    "mqtt_keyfile": ("MQTT_KEYFILE", str, "the key of our certificate"),
-    "mqtt_username": ("MQTT_USERNAME", str, "our login"),
-    "mqtt_password": ("MQTT_PASSWORD", str, "and password"),
-    "allow_plaintext": ("BATON_ALLOW_PLAINTEXT", bool, "talk to a broker off this machine without TLS"),
+    "mqtt_ca_certs": ("MQTT_CA_CERTS", str, "file of the CA certificates to trust"),
+    "mqtt_certfile": ("MQTT_CERTFILE", str, "file of the client certificate"),
+    "mqtt_keyfile": ("MQTT_KEYFILE", str, "file of the key of the client certificate"),
+    "mqtt_username": ("MQTT_USERNAME", str, "user name of the broker login"),
+    "mqtt_password": ("MQTT_PASSWORD", str, "password of the broker login"),
+    "allow_plaintext": ("BATON_ALLOW_PLAINTEXT", bool, "connect to a broker on another host without TLS"),
 }
-_NOT_IN_FILES: Final = frozenset({"home"})
-_NOT_IN_HOME: Final = frozenset({"allow_plaintext"})
-_PATHS: Final = frozenset(
-    {"home", "registry_dir", "logs_dir", "state_dir", "mqtt_ca_certs", "mqtt_certfile", "mqtt_keyfile"}
-)
+_NOT_IN_FILES = frozenset({"home"})
+_NOT_IN_HOME = frozenset({"allow_plaintext"})
+_PATHS = frozenset({"home", "registry_dir", "logs_dir", "state_dir", "mqtt_ca_certs", "mqtt_certfile", "mqtt_keyfile"})
 
 
 class Settings:
-    """What every command runs with. `sources` names, for each value, where it was found."""
+    """The settings of one command. `sources` names where each value was found."""
 
-    home: str
+    home: str = DEFAULT_HOME
     registry_dir: str
-    registry: str | None
+    registry: str | None = None
     logs_dir: str
     state_dir: str
-    directory: str | None
-    agent_name_prefix: str
-    tmux_socket: str
+    directory: str | None = None
+    agent_name_prefix: str = DEFAULT_AGENT_NAME_PREFIX
+    tmux_socket: str = "baton"
     host: str
-    allow_network_fs: bool
-    agent: str
-    timeout_sec: int
-    idle_timeout_sec: int
-    lease_sec: int
-    mqtt_host: str | None
-    mqtt_port: int | None
-    mqtt_tls: bool | None
-    mqtt_tls_1_2: bool | None
-    mqtt_ca_certs: str | None
-    mqtt_certfile: str | None
-    mqtt_keyfile: str | None
-    mqtt_username: str | None
-    mqtt_password: str | None
-    allow_plaintext: bool
+    allow_network_fs: bool = False
+    agent: str = DEFAULT_AGENT
+    timeout_sec: int = DEFAULT_TIMEOUT_SEC
+    idle_timeout_sec: int = DEFAULT_IDLE_TIMEOUT_SEC
+    lease_sec: int = DEFAULT_LEASE_SEC
+    mqtt_host: str | None = None
+    mqtt_port: int | None = None
+    mqtt_tls: bool | None = None
+    mqtt_tls_1_2: bool | None = None
+    mqtt_ca_certs: str | None = None
+    mqtt_certfile: str | None = None
+    mqtt_keyfile: str | None = None
+    mqtt_username: str | None = None
+    mqtt_password: str | None = None
+    allow_plaintext: bool = False
 
     def __init__(self, flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> None:
         env = os.environ if env is None else env
         given = {name: value for name, value in (flags or {}).items() if value is not None and name in KNOWN}
-        self.sources: dict[str, str] = {}
+        self.sources = dict.fromkeys(KNOWN, "default")
         self.files: list[str] = []
         self.tables: dict[str, dict[str, Any]] = {}
         self.home_file: str | None = None
-        """The config file in the home folder, where one was read."""
-        self._set("home", DEFAULT_HOME, "default")
+        """The config file in the home folder, if it was read."""
         if env.get("BATON_HOME"):
             self._set("home", env["BATON_HOME"], "BATON_HOME")
         if "home" in given:
@@ -100,49 +97,33 @@ class Settings:
 
         user = env.get("HOME") or os.path.expanduser("~")
         state = env.get("XDG_STATE_HOME") or os.path.join(user, ".local", "state")
-        self._set("registry_dir", os.path.join(self.home, "jobs"), "default")
-        self._set("registry", None, "default")
-        self._set("logs_dir", os.path.join(self.home, "delegate_job_logs"), "default")
-        self._set("state_dir", os.path.join(state, "baton"), "default")
-        self._set("directory", None, "default")
-        self._set("agent_name_prefix", DEFAULT_AGENT_NAME_PREFIX, "default")
-        self._set("tmux_socket", "baton", "default")
-        self._set("host", os.uname().nodename, "default")
-        self._set("allow_network_fs", False, "default")
-        self._set("agent", DEFAULT_AGENT, "default")
-        self._set("timeout_sec", DEFAULT_TIMEOUT_SEC, "default")
-        self._set("idle_timeout_sec", DEFAULT_IDLE_TIMEOUT_SEC, "default")
-        self._set("lease_sec", DEFAULT_LEASE_SEC, "default")
-        self._set("allow_plaintext", False, "default")
-        for name in KNOWN:
-            if name.startswith("mqtt_"):
-                self._set(name, None, "default")
+        self.registry_dir = os.path.join(self.home, "jobs")
+        self.logs_dir = os.path.join(self.home, "delegate_job_logs")
+        self.state_dir = os.path.join(state, "baton")
+        self.host = os.uname().nodename
         for path in self._config_files(env, user):
             self._read_file(path)
         for name, (variable, kind, _) in KNOWN.items():
             if variable and env.get(variable) and name != "home":
                 self._set(name, _from_text(variable, env[variable], kind), variable)
         if "registry_dir" in given and "registry" not in given:
-            self._set("registry", None, "default")  # a folder named on the command line is the one to use
+            self._set("registry", None, "default")  # --registry-dir replaces a registry of the environment or a file
         for name, value in given.items():
             self._set(name, value, "--" + name.removesuffix("_sec").replace("_", "-"))
-        self._check_lease()
-        self._check_broker()
+        self._check()
 
     def named(self, name: str) -> str:
-        """A setting by the name it was set under: the variable, the option, or its name in a file."""
+        """Return the name under which a setting was set: the variable, the option, or its name in a file."""
         source = self.sources[name]
         return f"{name} in {source}" if source in self.files else name if source == "default" else source
 
-    def _check_lease(self) -> None:
+    def _check(self) -> None:
         if self.lease_sec < 1:
             raise InvalidValue(self.named("lease_sec"), f"must be at least 1, not {self.lease_sec}")
-
-    def _check_broker(self) -> None:
         if self.mqtt_port is not None and not 1 <= self.mqtt_port <= 65535:
             raise InvalidValue(self.named("mqtt_port"), f"must be from 1 to 65535, not {self.mqtt_port}")
         if self.mqtt_host is not None and not re.fullmatch(_HOST, self.mqtt_host):
-            # What stands there is not repeated: a url may hold a password.
+            # The message does not repeat the value: a url may hold a password.
             raise InvalidValue(
                 self.named("mqtt_host"),
                 "must be a name or an address alone, such as broker.example.com; the port goes into MQTT_PORT, TLS is "
@@ -150,16 +131,11 @@ class Settings:
             )
 
     def shown(self) -> list[tuple[str, Any, str]]:
-        """Name, value and source of every setting, secrets hidden."""
-        rows = []
-        for name in KNOWN:
-            value = getattr(self, name)
-            if name in ("registry", "directory"):
-                value = hide_password(value)
-            elif name == "mqtt_password" and value is not None:
-                value = HIDDEN
-            rows.append((name, value, self.sources[name]))
-        return rows
+        """Return name, value and source of every setting. Passwords are hidden."""
+        public = {name: getattr(self, name) for name in KNOWN}
+        public |= {"registry": hide_password(self.registry), "directory": hide_password(self.directory)}
+        public["mqtt_password"] = None if self.mqtt_password is None else HIDDEN
+        return [(name, value, self.sources[name]) for name, value in public.items()]
 
     def _set(self, name: str, value: Any, source: str) -> None:
         if name in _PATHS and isinstance(value, str) and value.startswith("~"):
@@ -193,28 +169,25 @@ class Settings:
             if isinstance(value, dict):
                 if name != "agents":
                     raise InvalidValue("config file", f"{path} has a table [{name}]; the only ones are [agents.NAME]")
-                self.tables.setdefault(name, {}).update(value)  # such as [agents.x]: whoever uses them reads them
+                self.tables.setdefault(name, {}).update(value)  # [agents.NAME]: the adapters read them
                 continue
             if name not in KNOWN or name in _NOT_IN_FILES:
                 allowed = ", ".join(key for key in KNOWN if key not in _NOT_IN_FILES)
                 raise InvalidValue("config file", f"{path} sets {name!r}, which is not one of {allowed}")
             if name in _NOT_IN_HOME and path == self.home_file:
-                own = f"{KNOWN[name][0]}=1 or in your own baton.toml"
-                raise InvalidValue(
-                    "config file",
-                    f"{path} sets {name}, which only you can, with {own}",
-                )
+                allow = f"set {KNOWN[name][0]}=1, or set it in your own baton.toml"
+                raise InvalidValue("config file", f"{path} sets {name}, which only the user may allow; {allow}")
             kind = KNOWN[name][1]
             if type(value) is not kind:
                 raise InvalidValue("config file", f"{path}: {name} must be {_NAMES[kind]}")
             self._set(name, value, path)
 
 
-# Colons are for IPv6 addresses: two at least, so that name:port is none.
-_HOST: Final = r"[^\s/:@]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*(?:%\w+)?"
-_NAMES: Final = {str: "text", int: "a whole number", bool: "true or false"}
-_TRUE: Final = frozenset({"1", "true", "yes", "on"})
-_FALSE: Final = frozenset({"0", "false", "no", "off"})
+# Colons are allowed in IPv6 addresses only: at least two, so that name:port does not match.
+_HOST = r"[^\s/:@]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*(?:%\w+)?"
+_NAMES = {str: "text", int: "a whole number", bool: "true or false"}
+_TRUE = frozenset({"1", "true", "yes", "on"})
+_FALSE = frozenset({"0", "false", "no", "off"})
 
 
 def _from_text(variable: str, text: str, kind: type) -> Any:
@@ -231,7 +204,7 @@ def _from_text(variable: str, text: str, kind: type) -> Any:
 
 
 def hide_password(url: str | None) -> str | None:
-    """A url as it may be shown: `postgresql://user:***@host/db`."""
+    """Return a url without its password: `postgresql://user:***@host/db`."""
     if url is None:
         return None
     scheme, separator, rest = url.partition("://")
@@ -245,7 +218,7 @@ def hide_password(url: str | None) -> str | None:
 
 
 def scrub_password(message: str, url: str) -> str:
-    """What a driver says about that url, without the pieces of its password that it may quote."""
+    """Return a driver's message about that url without the parts of the password that it may quote."""
     login = url.partition("://")[2].rpartition("@")[0]
     secrets = [login.partition(":")[2], *re.findall(r"(?i)[?&][^=&]*(?:pass|%70)[^=&]*=([^&]*)", url)]
     for piece in re.split(r"[^\w]+", " ".join(secrets)):

@@ -75,7 +75,7 @@ def test_plaintext_is_for_the_user_to_allow_not_for_a_folder(env, tmp_path):
     write(tmp_path / "named.toml", "allow_plaintext = true")
     assert Settings(env=env | {"BATON_CONFIG": str(tmp_path / "named.toml")}).allow_plaintext
     write(tmp_path / "home" / "baton.toml", "allow_plaintext = true")
-    with pytest.raises(InvalidValue, match=r"home/baton\.toml sets allow_plaintext, which only you can"):
+    with pytest.raises(InvalidValue, match=r"home/baton\.toml sets allow_plaintext, which only the user may allow"):
         Settings(env=env)
 
 

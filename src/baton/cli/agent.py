@@ -11,17 +11,13 @@ from baton.cli.agent_lookup import find, print_record, with_directory
 from baton.cli.options import parse_duration
 from baton.cli.output import json_text, on_terminal, say
 from baton.cli.parser import Verb
+from baton.config import Settings
 from baton.core.errors import ControlRefused, InvalidValue, OwnershipLost
 from baton.core.fields import one_line
 from baton.live_agents import ownership
+from baton.live_agents.contract import Directory
 from baton.live_agents.names import Names, check_generation_id, derived_id
-from baton.live_agents.record import in_seconds
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.config import Settings
-    from baton.live_agents.contract import Directory
-    from baton.live_agents.record import AgentRecord
+from baton.live_agents.record import AgentRecord, in_seconds
 
 
 @with_directory
@@ -199,15 +195,8 @@ VERBS = (Verb("agent", (opt.DIRECTORY, opt.JSON), actions=(
     Verb("publish", (
         opt.NAME.but(help="publish this name, with or without its prefix"),
         opt.SESSION.but(metavar="S", help="publish this tmux session (default: the one named NAME)"),
-        opt.TMUX_SOCKET,
-        opt.MANIFEST,
-        opt.TOOL,
-        opt.AGENT_ID,
-        opt.GENERATION,
-        opt.AGENT_DEF_DIR,
-        opt.TAKEOVER,
-        opt.NO_TMUX_CHECK,
-        opt.NAME_LEASE,
+        opt.TMUX_SOCKET, opt.MANIFEST, opt.TOOL, opt.AGENT_ID, opt.GENERATION, opt.AGENT_DEF_DIR, opt.TAKEOVER,
+        opt.NO_TMUX_CHECK, opt.NAME_LEASE,
     ), publish, "give a name to a tmux session until its lease expires"),
     Verb("refresh", (*_AGENT, _GENERATION, opt.NAME_LEASE), refresh, "extend the lease of a name that you own"),
     Verb("resolve", (*_AGENT, opt.EXPLAIN, opt.CONTROL, *_DEFINITION), agent_lookup.resolve_name,

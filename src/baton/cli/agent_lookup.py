@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
+import argparse
 import time
 from collections import Counter
+from collections.abc import Callable, Iterator
 
 from baton.cli.output import json_text, print_table, say
+from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable
 from baton.core.fields import one_line
 from baton.live_agents import open_directory
-from baton.live_agents.contract import State
+from baton.live_agents.contract import Directory, Entry, State
 from baton.live_agents.names import Names
-from baton.live_agents.resolve import resolve
+from baton.live_agents.record import AgentRecord
+from baton.live_agents.resolve import Resolution, resolve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable, Iterator
     from typing import Any
-
-    from baton.config import Settings
-    from baton.live_agents.contract import Directory, Entry
-    from baton.live_agents.record import AgentRecord
-    from baton.live_agents.resolve import Resolution
 
     Action = Callable[[argparse.Namespace, Settings, Directory], int]
 

@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
+
 from baton.cli import options as opt
 from baton.cli.options import job_of
 from baton.cli.parser import Verb
 from baton.cli.session_view import attach_to
+from baton.config import Settings
 from baton.core.errors import SessionGone
 from baton.core.job import TERMINAL
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import State
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from baton.config import Settings
 
 
 def attach(options: argparse.Namespace, settings: Settings) -> int:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shlex
 import time
 
+from baton.broker.address import Address
 from baton.broker.local import HOST, known_broker, log_path, running_broker, stop_broker
 from baton.cli import options as opt
 from baton.cli.output import json_text, say
@@ -14,12 +16,6 @@ from baton.config import Settings
 from baton.core.errors import BrokerUnavailable, InvalidValue
 from baton.core.fields import printable
 from baton.storage.files import read_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from baton.broker.address import Address
 
 
 def up(options: argparse.Namespace, settings: Settings) -> int:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Iterator
 
 from baton.adapters import BUILT_IN
 from baton.cli import options as opt
 from baton.cli.main import VERBS as KNOWN_VERBS
 from baton.cli.main import describe
-from baton.cli.parser import Verb
+from baton.cli.parser import Parser, Verb
 from baton.core.event import EventName
 from baton.core.job import Status
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from baton.cli.parser import Parser
-
-    Words = dict[str, list[str]]  # the typed verb and action: the words that may follow
+Words = dict[str, list[str]]  # the typed verb and action: the words that may follow
 
 # The metavar of an argument: the command that lists its values.
 _LISTED = {"ID": "list", "NAME": "session list --all"}
@@ -86,7 +81,7 @@ _baton() {{
     for ((index = 1; index < COMP_CWORD; index++)); do
         [[ ${{COMP_WORDS[index]}} == -* ]] && break
         case "$place ${{COMP_WORDS[index]}}" in
-{_cases(words)}
+{_cases("place", {f" {place}" if " " not in place else place: place for place in words if place})}
             *) break ;;
         esac
     done
@@ -94,10 +89,10 @@ _baton() {{
 {_value_cases()}
     esac
     case "$place" in
-{_word_cases(words)}
+{_cases("words", {place: " ".join(following) for place, following in words.items()})}
     esac
     case "$place" in
-{_listing_cases(listed)}
+{_cases("listing", listed)}
     esac
     if [[ -n $listing && $cur != -* ]]; then
         words+=" $(baton $listing 2>/dev/null | cut -f1)"
@@ -148,26 +143,16 @@ def _fish_quoted(text: str) -> str:
     return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
-def _cases(words: Words) -> str:
-    """Return the cases that find out which verb and action is typed."""
-    lead = {place: place if " " in place else f" {place}" for place in words if place}
-    return "\n".join(f'            "{typed}") place="{place}" ;;' for place, typed in lead.items())
+def _cases(variable: str, values: dict[str, str]) -> str:
+    return "\n".join(f'        "{typed}") {variable}="{value}" ;;' for typed, value in values.items())
 
 
 def _value_cases() -> str:
-    patterns = {name: f'"{name}"' if " " in name else f'*" {name}"' for name in _VALUES}
+    patterns = {f'"{name}"' if " " in name else f'*" {name}"': " ".join(values) for name, values in _VALUES.items()}
     return "\n".join(
-        f'        {patterns[name]}) COMPREPLY=($(compgen -W "{" ".join(values)}" -- "$cur")); return ;;'
-        for name, values in _VALUES.items()
+        f'        {pattern}) COMPREPLY=($(compgen -W "{values}" -- "$cur")); return ;;'
+        for pattern, values in patterns.items()
     )
-
-
-def _word_cases(words: Words) -> str:
-    return "\n".join(f'        "{place}") words="{" ".join(following)}" ;;' for place, following in words.items())
-
-
-def _listing_cases(listed: dict[str, str]) -> str:
-    return "\n".join(f'        "{place}") listing="{command}" ;;' for place, command in listed.items())
 
 
 _EPILOG = "In bash: . <(baton completion bash). In fish: baton completion fish | source."

@@ -2,20 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 
 from baton import __version__
 from baton.cli import options as opt
 from baton.cli.output import json_text, print_table
 from baton.cli.parser import Verb
-from baton.config import hide_password
+from baton.config import Settings, hide_password
 from baton.registry import registry_url
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from baton.config import Settings
 
 
 def version(options: argparse.Namespace) -> int:

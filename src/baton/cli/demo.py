@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import signal
@@ -17,22 +18,16 @@ from baton.cli.parser import Verb
 from baton.cli.progress_view import Lines, LiveTable
 from baton.config import Settings
 from baton.core.errors import BatonError, TmuxUnavailable
+from baton.core.job import Job
 from baton.delegation.submit import Delegation, order
 from baton.history.read import iter_logged_events
 from baton.history.verify import verify_log
-from baton.jobs.verbs import open_jobs
+from baton.jobs.verbs import Jobs, open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.processes import end_processes
 from baton.sessions.stop import all_processes
 from baton.sessions.tmux import Tmux
 from baton.storage.files import replace_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from baton.core.job import Job
-    from baton.jobs.verbs import Jobs
 
 # For each job: the expected file, the script of its agent, and the status it must end with.
 _JOBS = (

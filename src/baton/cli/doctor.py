@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import shutil
 import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from functools import partial
 from importlib.util import find_spec
 from typing import NamedTuple
 
@@ -16,13 +19,13 @@ from baton.broker.local import known_broker
 from baton.cli import options as opt
 from baton.cli.output import counted, json_text
 from baton.cli.parser import Verb
-from baton.config import hide_password
+from baton.config import Settings, hide_password
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import BatonError, TmuxUnavailable
 from baton.core.fields import one_line
 from baton.delegation.monitor import monitor_lock
 from baton.history.verify import verify_log
-from baton.jobs.verbs import open_jobs
+from baton.jobs.verbs import Jobs, open_jobs
 from baton.live_agents import open_directory
 from baton.live_agents.contract import State as EntryState
 from baton.registry import other_registry_here, registry_url
@@ -31,14 +34,6 @@ from baton.sessions.inventory import Inventory
 from baton.sessions.session import State
 from baton.sessions.tmux import Tmux
 from baton.storage.files import network_fs_kind, try_lock
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
-
-    from baton.config import Settings
-    from baton.jobs.verbs import Jobs
 
 _VERSION_SEC = 10
 _LOGS = 100  # the newest logs that are verified
@@ -51,16 +46,9 @@ class Finding(NamedTuple):
     detail: str  # how it is, and what to do about it
 
 
-def _ok(what: str, detail: str) -> Finding:
-    return Finding("ok", what, detail)
-
-
-def _warning(what: str, detail: str) -> Finding:
-    return Finding("warning", what, detail)
-
-
-def _broken(what: str, detail: str) -> Finding:
-    return Finding("broken", what, detail)
+_ok = partial(Finding, "ok")
+_warning = partial(Finding, "warning")
+_broken = partial(Finding, "broken")
 
 
 def doctor(options: argparse.Namespace, settings: Settings) -> int:

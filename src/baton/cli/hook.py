@@ -5,13 +5,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 
 from baton.cli.parser import Verb
 from baton.config import Settings
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -10,16 +11,10 @@ from baton.cli import options as opt
 from baton.cli.options import job_of
 from baton.cli.output import json_text
 from baton.cli.parser import Verb
+from baton.config import Settings
 from baton.core.errors import InvalidValue, NothingPending
-from baton.jobs.verbs import open_jobs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from baton.config import Settings
-    from baton.core.job import Job
-    from baton.jobs.verbs import Jobs
+from baton.core.job import Job
+from baton.jobs.verbs import Jobs, open_jobs
 
 _POLL_SEC = 0.2
 
@@ -116,27 +111,16 @@ VERBS = (
     Verb("get", (*opt.JOB, opt.SHOW_SECRETS, opt.JSON_ALWAYS), get),
     Verb("status", (*opt.JOB, opt.SET_STATUS, opt.ATTEMPT, opt.JSON), status),
     Verb("cancel", (*opt.JOB, opt.JSON), cancel),
-    Verb(
-        "renew",
-        (
-            *opt.JOB,
-            opt.ATTEMPT.but(required=True, help="refuse if another attempt than N holds the job"),
-            opt.LEASE.but(required=True, help="extend the lease to S seconds from now"),
-            opt.JSON,
-        ),
-        renew,
-    ),
     Verb("release", (*opt.JOB, opt.ATTEMPT, opt.REASON, opt.JSON), release),
-    Verb(
-        "pick",
-        (
-            opt.QUEUE,
-            opt.AGENT.but(help="take jobs from the queue tmux:A (default: the agent setting)"),
-            opt.LEASE,
-            opt.WAIT,
-            opt.HOLDER,
-            opt.JSON,
-        ),
-        pick,
-    ),
-)
+    Verb("renew", (
+        *opt.JOB,
+        opt.ATTEMPT.but(required=True, help="refuse if another attempt than N holds the job"),
+        opt.LEASE.but(required=True, help="extend the lease to S seconds from now"),
+        opt.JSON,
+    ), renew),
+    Verb("pick", (
+        opt.QUEUE,
+        opt.AGENT.but(help="take jobs from the queue tmux:A (default: the agent setting)"),
+        opt.LEASE, opt.WAIT, opt.HOLDER, opt.JSON,
+    ), pick),
+)  # fmt: skip

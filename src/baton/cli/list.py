@@ -2,29 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
+from collections.abc import Iterator
 
 from baton.cli import options as opt
 from baton.cli.options import parse_duration
 from baton.cli.output import STATUS_COLOURS, ago, json_text, on_terminal, print_table, say
 from baton.cli.parser import Verb
+from baton.config import Settings
 from baton.core.clock import parse_time
 from baton.core.fields import one_line
-from baton.core.job import agent_name, check_status
+from baton.core.job import Job, agent_name, check_status
 from baton.delegation.own_queue import is_own_queue
-from baton.jobs.verbs import open_jobs
+from baton.jobs.verbs import Jobs, open_jobs
 from baton.registry.query import JobFilter
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
-
-    from baton.config import Settings
-    from baton.core.job import Job
-    from baton.jobs.verbs import Jobs
-    from baton.registry.results import Page
+from baton.registry.results import Page
 
 _SCREEN = 50
 
@@ -122,21 +116,11 @@ def _warn_of_two_registries(settings: Settings) -> None:
         say(f"baton: note: {other}")
 
 
-VERBS = (
-    Verb(
-        "list",
-        (
-            opt.STATUS,
-            opt.QUEUE.but(help="show only jobs of this queue (default: all)"),
-            # Not "agent": that would be the agent setting.
-            opt.AGENT.but(dest="for_agent", help="show only jobs for this agent (default: all)"),
-            opt.NEWER_THAN,
-            opt.OLDER_THAN,
-            opt.LIMIT,
-            opt.AFTER,
-            opt.JSON,
-            opt.SHOW_SECRETS.but(help="print signing keys and passwords, with --json (default: hidden)"),
-        ),
-        list_jobs,
-    ),
-)
+VERBS = (Verb("list", (
+    opt.STATUS,
+    opt.QUEUE.but(help="show only jobs of this queue (default: all)"),
+    # Not "agent": that would be the agent setting.
+    opt.AGENT.but(dest="for_agent", help="show only jobs for this agent (default: all)"),
+    opt.NEWER_THAN, opt.OLDER_THAN, opt.LIMIT, opt.AFTER, opt.JSON,
+    opt.SHOW_SECRETS.but(help="print signing keys and passwords, with --json (default: hidden)"),
+), list_jobs),)  # fmt: skip

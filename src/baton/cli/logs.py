@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 
 from baton.cli import options as opt
 from baton.cli.options import job_of
 from baton.cli.output import STATUS_COLOURS, counted, json_text, on_terminal, print_table, say
 from baton.cli.parser import Verb
+from baton.config import Settings
 from baton.core.errors import AuditDamaged, BatonError, InvalidValue, UsageError
 from baton.core.fields import check_job_id, one_line
 from baton.history import read
@@ -16,10 +18,7 @@ from baton.jobs.verbs import open_jobs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
     from typing import Any
-
-    from baton.config import Settings
 
 
 def logs(options: argparse.Namespace, settings: Settings) -> int:
@@ -111,16 +110,8 @@ def readable(line: dict[str, Any]) -> str:
     return f"{one_line(moment)}  {one_line(str(line.get('event', '?'))):<14}  {details}".rstrip()
 
 
-VERBS = (
-    Verb(
-        "logs",
-        (
-            *opt.JOB,
-            opt.TAIL,
-            opt.JSON.but(help="print the lines as stored: a JSON object each (default: text)"),
-            opt.LIST_LOGS,
-            opt.VERIFY,
-        ),
-        logs,
-    ),
-)
+VERBS = (Verb("logs", (
+    *opt.JOB, opt.TAIL,
+    opt.JSON.but(help="print the lines as stored: a JSON object each (default: text)"),
+    opt.LIST_LOGS, opt.VERIFY,
+), logs),)  # fmt: skip

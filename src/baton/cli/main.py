@@ -5,17 +5,15 @@ from __future__ import annotations
 import io
 import os
 import sys
+from collections.abc import Sequence
 
 from baton.cli.options import COMMON
-from baton.cli.parser import USAGE, build_parser
+from baton.cli.parser import USAGE, Parser, Verb, build_parser
 from baton.core.errors import BatonError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Sequence
     from typing import NoReturn
-
-    from baton.cli.parser import Parser, Verb
 
 INTERRUPTED = 130
 

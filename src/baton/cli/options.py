@@ -5,17 +5,17 @@ A verb lists the options it takes. Where an option means something else for a ve
 
 from __future__ import annotations
 
+import argparse
 import os
 import re
 from argparse import SUPPRESS, ArgumentTypeError
+from collections.abc import Callable
 
 from baton.cli.parser import OneOf, Option
 from baton.core.errors import InvalidValue, UsageError
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Callable
     from typing import Any
 
 UNIT_SEC = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}

@@ -6,13 +6,10 @@ import json
 import os
 import re
 import sys
+from collections.abc import Iterable, Sequence
 
 from baton.cli.options import UNIT_SEC
 from baton.core.fields import one_line, printable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
 
 STATUS_COLOURS = {
     "pending": "yellow",

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping, Sequence
 
 from baton.cli.output import STATUS_COLOURS, json_text
 from baton.core.fields import one_line
+from baton.core.job import Job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-    from types import TracebackType
     from typing import Any, Self
 
     from rich.live import Live
     from rich.table import Table
-
-    from baton.core.job import Job
 
 _LEAST_MESSAGE = 10
 _COLOURS = {**STATUS_COLOURS, "started": "cyan", "progress": "cyan", "permission_required": "yellow"}
@@ -32,9 +30,7 @@ class Lines:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         """Do nothing: no resource is open."""
 
     def show(self, payload: dict[str, Any]) -> None:
@@ -65,9 +61,7 @@ class LiveTable:
         self._live.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._live is not None:
             self._live.stop()
             self._live = None

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+from collections.abc import Sequence
 
 from baton.cli import options as opt
 from baton.cli.options import job_of
 from baton.cli.output import say
 from baton.cli.parser import Verb
+from baton.config import Settings
 from baton.core.errors import BrokerUnavailable, InvalidValue, UsageError
 from baton.jobs.verbs import open_jobs
 from baton.transport.publish import TRIES, publish_event
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
     from typing import Any
-
-    from baton.config import Settings
 
 
 def publish(options: argparse.Namespace, settings: Settings) -> int:
@@ -71,21 +70,9 @@ def _data(pairs: Sequence[str]) -> dict[str, Any]:
     return data
 
 
-VERBS = (
-    Verb(
-        "publish",
-        (
-            *opt.JOB,
-            opt.EVENT,
-            opt.DETAIL,
-            opt.DATA,
-            opt.ATTEMPT.but(help="refuse if another attempt than N holds the job (default: $BATON_ATTEMPT)"),
-            opt.BROKER_TRIES.but(default=TRIES, help=f"try N times to reach the broker (default: {TRIES})"),
-            opt.REQUIRE_BROKER,
-            opt.NO_VERIFY,
-            opt.ALLOW_PLAINTEXT,
-            opt.JSON_ALWAYS,
-        ),
-        publish,
-    ),
-)
+VERBS = (Verb("publish", (
+    *opt.JOB, opt.EVENT, opt.DETAIL, opt.DATA,
+    opt.ATTEMPT.but(help="refuse if another attempt than N holds the job (default: $BATON_ATTEMPT)"),
+    opt.BROKER_TRIES.but(default=TRIES, help=f"try N times to reach the broker (default: {TRIES})"),
+    opt.REQUIRE_BROKER, opt.NO_VERIFY, opt.ALLOW_PLAINTEXT, opt.JSON_ALWAYS,
+), publish),)  # fmt: skip

@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 
 from baton.cli import options as opt
 from baton.cli.jobs import print_id
 from baton.cli.parser import Verb
 from baton.cli.prompt import read_text
+from baton.config import Settings
 from baton.core.errors import InvalidValue, UsageError
 from baton.jobs.verbs import open_jobs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from baton.config import Settings
 
 
 def register(options: argparse.Namespace, settings: Settings) -> int:
@@ -51,25 +47,11 @@ def register(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-VERBS = (
-    Verb(
-        "register",
-        (
-            opt.PROMPT_TEXT,
-            opt.PROMPT_OPTION,
-            opt.PROMPT_FILE,
-            opt.AGENT,
-            opt.QUEUE.but(help="add the job to this queue (default: tmux:AGENT)"),
-            opt.WORKDIR,
-            opt.TIMEOUT.but(type=opt.time_limit("--timeout", int, years=10)),
-            opt.IDLE_TIMEOUT.but(type=opt.time_limit("--idle-timeout", int, years=10)),
-            opt.EXPECT,
-            opt.VALIDATE,
-            opt.PRIORITY,
-            opt.MAX_ATTEMPTS.but(default=1),
-            opt.LABEL,
-            opt.JSON,
-        ),
-        register,
-    ),
-)
+VERBS = (Verb("register", (
+    opt.PROMPT_TEXT, opt.PROMPT_OPTION, opt.PROMPT_FILE, opt.AGENT,
+    opt.QUEUE.but(help="add the job to this queue (default: tmux:AGENT)"),
+    opt.WORKDIR,
+    opt.TIMEOUT.but(type=opt.time_limit("--timeout", int, years=10)),
+    opt.IDLE_TIMEOUT.but(type=opt.time_limit("--idle-timeout", int, years=10)),
+    opt.EXPECT, opt.VALIDATE, opt.PRIORITY, opt.MAX_ATTEMPTS.but(default=1), opt.LABEL, opt.JSON,
+), register),)  # fmt: skip

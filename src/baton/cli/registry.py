@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
@@ -10,15 +11,10 @@ from baton.cli import options as opt
 from baton.cli.options import parse_duration
 from baton.cli.output import counted, json_text, say
 from baton.cli.parser import Verb
+from baton.config import Settings
 from baton.core.errors import InvalidValue
 from baton.jobs.verbs import open_jobs
 from baton.registry import DATABASE, open_registry, open_url, other_registry_here
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from baton.config import Settings
 
 
 def stats(options: argparse.Namespace, settings: Settings) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import time
@@ -15,17 +16,12 @@ from baton.cli.options import parse_duration
 from baton.cli.output import counted, json_text, say
 from baton.cli.parser import Verb
 from baton.cli.prompt import read_text
+from baton.config import Settings
 from baton.core.errors import InvalidValue, UsageError
 from baton.core.fields import one_line
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from baton.config import Settings
-    from baton.sessions.session import Session
+from baton.sessions.session import Session
 
 
 def create(options: argparse.Namespace, settings: Settings) -> int:
@@ -143,22 +139,16 @@ def prune(options: argparse.Namespace, settings: Settings) -> int:
 
 VERBS = (Verb("session", (opt.JSON,), actions=(
     Verb("create", (
-        opt.NAME,
-        opt.AGENT,
-        opt.WORKDIR.but(default="."),
+        opt.NAME, opt.AGENT, opt.WORKDIR.but(default="."),
         opt.JOB_ID.but(help="run this pending job; the session ends with it (default: none)"),
         opt.FIRST_PROMPT,
         opt.HEADLESS.but(default=False, help="run one task without questions, then end"),
-        opt.YOLO.but(default=False),
-        opt.REPLACE,
-        opt.TMUX_SOCKET,
+        opt.YOLO.but(default=False), opt.REPLACE, opt.TMUX_SOCKET,
     ), create, "start an agent in a new tmux session"),
     Verb("stop", (
-        opt.NAME,
-        opt.STOP_MODE,
+        opt.NAME, opt.STOP_MODE,
         opt.REASON.but(default="", help="record this reason in the archive (default: none)"),
-        opt.CAPTURE_ID,
-        opt.GRACE,
+        opt.CAPTURE_ID, opt.GRACE,
     ), stop, "stop a session and every process its agent started; its conversation is kept"),
     Verb("resume", (opt.NAME, opt.FIRST_PROMPT), resume,
          "start the agent of an ended session again, with its conversation"),
@@ -170,7 +160,6 @@ VERBS = (Verb("session", (opt.JSON,), actions=(
     Verb("capture", (opt.NAME, opt.LINES), session_view.capture, "print what a session shows"),
     Verb("prune", (
         opt.OLDER_THAN.but(default="30d", help="remove sessions that ended this long ago (default: 30d)"),
-        opt.STOPPED,
-        opt.DRY_RUN,
+        opt.STOPPED, opt.DRY_RUN,
     ), prune, "remove sessions that ended long ago; their archive is kept"),
 )),)  # fmt: skip

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import time
+from collections.abc import Sequence
 
 from baton.cli.output import ago, json_text, on_terminal, print_table, say
 from baton.cli.prompt import read_text
+from baton.config import Settings
 from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue, SessionGone, UsageError
 from baton.core.fields import printable
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import LAST_SCREEN
-from baton.sessions.session import State
-from baton.sessions.tmux import NoServer, Tmux
+from baton.sessions.session import Session, State
+from baton.sessions.tmux import NoServer, Pane, Tmux
 from baton.storage.files import read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
     from typing import Any, NoReturn
-
-    from baton.config import Settings
-    from baton.sessions.session import Session
-    from baton.sessions.tmux import Pane
 
     Panes = dict[tuple[str, str], Pane]  # by tmux server and pane id
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from baton import __version__
@@ -14,11 +16,6 @@ from baton.core.errors import BatonError, UsageError
 from baton.core.fields import printable
 from baton.core.hashing import sha256
 from baton.storage.files import outside, read_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
 
 # Claude Code reads the first folder, Codex and Gemini the second.
 _PLACES = {"claude": os.path.join(".claude", "skills"), "agents": os.path.join(".agents", "skills")}

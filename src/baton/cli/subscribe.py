@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import select
 import stat
 import threading
+from collections.abc import Iterator
 
 from baton.cli import options as opt
 from baton.cli.output import STATUS_COLOURS, json_text, on_terminal, say
 from baton.cli.parser import Verb
+from baton.config import Settings
 from baton.core.errors import UsageError
 from baton.core.fields import one_line
 from baton.jobs.verbs import open_jobs
@@ -18,11 +21,7 @@ from baton.transport.subscription import Subscription
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Iterator
     from typing import Any
-
-    from baton.config import Settings
 
 
 def subscribe(options: argparse.Namespace, settings: Settings) -> int:
