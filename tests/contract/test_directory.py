@@ -729,6 +729,7 @@ def test_a_server_that_isolates_more_by_default_stops_nobody(shared, postgres):
                 list(pool.map(publish, range(4)))
         finally:
             admin.execute("ALTER DATABASE postgres RESET default_transaction_isolation")
+    assert find(shared.directory, "gpu").record.generation_id in {f"g{number}-19" for number in range(4)}
 
 
 def test_the_registrys_schema_may_not_be_a_directorys(postgres):

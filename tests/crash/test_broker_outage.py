@@ -120,6 +120,6 @@ def _publish(say: Callable[..., None], settings: Settings, ids: list[str], count
         while number < count or not os.path.exists(enough):
             number += 1
             publish(ids[number % len(ids)], "progress", number=number)
-            time.sleep(PACE_SEC)
+            time.sleep(PACE_SEC)  # the pace of the load
         for job_id in ids:
             publish(job_id, "completed")

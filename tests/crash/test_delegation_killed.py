@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import glob
 import os
+import re
 import signal
 import subprocess
 import time
@@ -14,6 +15,7 @@ from random import Random
 
 import pytest
 
+from baton.core.clock import parse_time
 from support.office import Office
 from support.waiting import wait_until
 
@@ -146,8 +148,11 @@ def test_a_killed_workers_job_is_finished_all_the_same(office, figure):
     worker = office.start("worker", "--concurrency", "2")
     wait_until((office.folder / "agent").exists)
     worker.kill()
-    time.sleep(LEASE_SEC * 1.5)  # the lease is kept up without it
-    assert office.job(job_id)["status"] == "running"
+    last_ns = parse_time(office.job(job_id)["lease_expires_at"])
+    wait_until(lambda: time.time_ns() > last_ns, "the end of the last lease that the worker saw")
+    job = office.job(job_id)
+    assert job["status"] == "running"
+    assert parse_time(job["lease_expires_at"]) > last_ns, "the runner renews it without the worker"
     (office.folder / "enough").write_text("")
     check(office, job_id, "completed")
     figure("SIGKILL of the worker", "completed", held=office.job(job_id)["attempt"] == 1)
@@ -208,12 +213,16 @@ def hung(pid):
         tracer.wait()
 
 
+def state(pid):
+    return re.search(r"^State:\t(.)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[1]
+
+
 def hang(pid):
     """The one that holds it; None when it would have been held with a lock of its own, which nobody could take."""
     tracer = subprocess.Popen(["strace", "-f", "-qq", "-o", "/dev/null", "-p", str(pid)])
     wait_until(lambda: f"TracerPid:\t{tracer.pid}\n" in Path(f"/proc/{pid}/status").read_text())
     tracer.send_signal(signal.SIGSTOP)
-    time.sleep(0.1)  # until it is at that system call
+    wait_until(lambda: state(pid) == "t", "for its next system call")
     if not any(f"WRITE {pid} " in line for line in Path("/proc/locks").read_text().splitlines()):
         return tracer
     tracer.kill()
@@ -273,7 +282,7 @@ def test_killed_monitors_lose_nothing_and_validate_nothing_twice(office, figure,
         )  # fmt: skip
         jobs[job_id] = (number, "error" if dies else "completed")
         (office.folder / f"go.{number}").touch()
-        time.sleep(chance.uniform(0, 0.6))
+        time.sleep(chance.uniform(0, 0.6))  # it is killed at any moment
         monitor.kill()
         kills += 1
     last = office.start("monitor", "--interval", "0.3")

@@ -112,10 +112,10 @@ def _killed_run(baton: Baton, job_id: str, chance: Random, enough: str | None = 
     try:
         if enough or chance.random() < 0.8:
             run.wait_for_a_word()
-        time.sleep(chance.uniform(0, 0.3))
+        time.sleep(chance.uniform(0, 0.3))  # it is killed at any moment
         if enough:
             os.close(os.open(enough, os.O_CREAT))
-            time.sleep(chance.uniform(0, 0.05))
+            time.sleep(chance.uniform(0, 0.05))  # or while the end arrives
     finally:
         run.end()
     return run
@@ -126,6 +126,6 @@ def _publish(say: Callable[..., None], settings: Settings, job_id: str, last: st
         publish_event(jobs, settings, job_id, "started")
         while not os.path.exists(enough):
             publish_event(jobs, settings, job_id, "progress")
-            time.sleep(0.01)
+            time.sleep(0.01)  # the pace of the load
         publish_event(jobs, settings, job_id, last)
     say("over")

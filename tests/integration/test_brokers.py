@@ -376,6 +376,7 @@ def test_two_sets_for_nats_do_not_collide(tmp_path):
             port = free_port()
             write_set("nats", str(tmp_path / name), hosts=[], port=port, mtls=False)
             brokers.append(Broker("nats", config=str(tmp_path / name / "nats.conf"), port=port))
+        assert [broker.answers() for broker in brokers] == [True, True]
     finally:
         for broker in brokers:
             broker.remove()

@@ -168,8 +168,8 @@ def _answers(ours):
 
 
 def test_a_server_that_is_just_ending_is_started_again(ours, tmp_path):
-    for number in range(25):
-        ours.new_session(f"s{number}", ["true", "x"], workdir=str(tmp_path))
+    panes = [ours.new_session(f"s{number}", ["true", "x"], workdir=str(tmp_path)) for number in range(25)]
+    assert len({pane.pid for pane in panes}) == 25, "each ran a program of its own"
 
 
 def test_names_of_others_do_not_disturb_the_listing(ours, tmux):

@@ -143,6 +143,6 @@ def test_a_broker_that_never_answers_holds_nobody_back(baton, tls, interrupted):
                 asked = time.monotonic()
                 listening.process.send_signal(signal.SIGINT)
             _, err = listening.process.communicate(timeout=30)
-        assert time.monotonic() - asked < 2
+        assert time.monotonic() - asked < 10  # and not as long as the broker is silent
     assert listening.process.returncode == (130 if interrupted else 2)
     assert "Traceback" not in err

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import os
+import select
 import socket
 import time
 from random import Random
@@ -23,6 +24,7 @@ from baton.transport.publish import publish_event
 from baton.transport.subscription import Subscription
 from support.crew import Crew
 from support.resident import memory_mb
+from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -123,9 +125,9 @@ def _stand_still_and_leave(say: Callable[..., None], settings: Settings, job: Jo
         with _flooding_connection(port, "flood") as connection:
             while not waiting.full() and time.monotonic() < deadline:
                 connection.sendall(message * 1000)
-                time.sleep(0.05)
+                time.sleep(0.05)  # the broker needs time to pass them on, and its memory is limited
             connection.sendall(message * 1000)
-        time.sleep(0.5)  # for one message more than there is room for
+        wait_until(lambda: waiting.not_full._waiters, "one message more than there is room for")
         say("full")
         subscription.close()
         say("closed")
@@ -166,7 +168,7 @@ def _publish(say: Callable[..., None], settings: Settings, job_id: str, seconds:
         say("published", publish_event(jobs, settings, job_id, "started", tries=1).event.seq)
         while time.monotonic() < until:
             say("published", publish_event(jobs, settings, job_id, "progress", tries=1).event.seq)
-            time.sleep(0.1)
+            time.sleep(0.1)  # the pace of the load
         say("published", publish_event(jobs, settings, job_id, "completed", tries=1).event.seq)
 
 
@@ -187,12 +189,12 @@ def _rewrite_and_take_over(
                     hostile.publish(job.events_topic, b"", retain=True)
                     hostile.publish(job.events_topic, _forged(job, over.last_seq + 1, "error"), retain=True)
                     rewritten += 2
-            with Publisher(address, client_id=client_id):
+            with Publisher(address, client_id=client_id) as hostile:
                 taken += 1
-                time.sleep(0.3)
+                select.select([hostile._socket], [], [], 2)  # until the listener takes its name back
         except BrokerUnavailable:
             pass  # busy with the flood
-        time.sleep(0.5)
+        time.sleep(0.5)  # the pace of the attack
     say("rewritten", rewritten, taken)
 
 
@@ -213,7 +215,8 @@ def _flood(say: Callable[..., None], port: int, going: Job, replays: list[bytes]
                     content = b"".join(batch)
                     connection.sendall(content)
                     sent, sent_bytes = sent + len(batch), sent_bytes + len(content)
-                    time.sleep(max(began + sent_bytes / FLOOD_BYTES_PER_SEC - time.monotonic(), 0))
+                    left = began + sent_bytes / FLOOD_BYTES_PER_SEC - time.monotonic()
+                    time.sleep(max(left, 0))  # the rate of the flood
         except OSError:
             time.sleep(0.05)  # thrown out; once more
     say("flooded", sent, sent_bytes // 1_000_000)

@@ -59,13 +59,13 @@ with open(sys.argv[1], "wb", buffering=0) as file:
         file.write(keys)
 """
 TITLES = """
-import json, sys, time
+import json, signal, sys, time
 for title in json.load(open(sys.argv[1])):
     sys.stdout.write("\\x1b]2;" + "".join(each for each in title if each.isprintable()) + "\\x07\\x1bk" + title[:50] + "\\x1b\\\\")
     sys.stdout.flush()
-    time.sleep(0.002)
+    time.sleep(0.002)  # so that tmux shows each of them
 print("all shown", flush=True)
-time.sleep(600)
+signal.pause()
 """
 CONFIG = """
 [agents.argument]

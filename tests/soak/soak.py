@@ -213,7 +213,7 @@ def main() -> int:
                     file=sys.stderr,
                     flush=True,
                 )
-            time.sleep(0.5)
+            time.sleep(0.5)  # the pace of looking
         looks.append(Look(crew))
         deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
@@ -221,11 +221,14 @@ def main() -> int:
             stats = json.loads(crew.baton("registry", "stats", "--json"))
             if not stats.get("pending") and not stats.get("running") and not stats.get("unsent"):
                 break
-            time.sleep(1)
+            time.sleep(1)  # the pace of asking
     finally:
         crew.end()
-    time.sleep(1)
-    left = marked(folder)
+    for _ in range(10):
+        left = marked(folder)
+        if not left:
+            break
+        time.sleep(0.5)  # what was ended needs a moment
     stats = json.loads(crew.baton("registry", "stats", "--json"))
     open_jobs = stats.get("pending", 0) + stats.get("running", 0)
     died = sum(count - 1 - killed[name] for name, count in crew.started.items())

@@ -79,10 +79,10 @@ class Broker:
             stderr=subprocess.DEVNULL,
             **self._as_user,
         )
-        if not poll(lambda: self._answers() or self._process.poll() is not None, 10) or not self._answers():
+        if not poll(lambda: self.answers() or self._process.poll() is not None, 10) or not self.answers():
             raise RuntimeError(f"{self.kind} did not start")
 
-    def _answers(self) -> bool:
+    def answers(self) -> bool:
         try:
             socket.create_connection(("127.0.0.1", self.port), 1).close()
         except OSError:

@@ -47,7 +47,7 @@ class Terminal:
     def type(self, *keys: str) -> None:
         """Each with a pause before it: what comes faster than a person types is a paste to tmux."""
         for each in keys:
-            time.sleep(0.05)
+            time.sleep(0.05)  # the pace of a person
             os.write(self._master, each.encode())
 
     def see(self, text: str, seconds: float = 20.0) -> None:

@@ -6,13 +6,13 @@ import json
 import os
 import signal
 import subprocess
-import time
 
 import pytest
 
 from baton.sessions.manifest import Manifest
 from support.command import BATON, Baton, interruptible
 from support.postgres import PostgresServer
+from support.waiting import wait_until
 
 
 @pytest.fixture(params=["files", "postgresql"])
@@ -25,6 +25,10 @@ def baton(request, tmp_path):
 
 def publish(baton, tmux, name="gpu", session="gpu", *more):
     return baton("agent", "publish", name, "--session", session, "--tmux-socket", tmux.socket, "--json", *more).json
+
+
+def verdict(baton, name):
+    return {each["agent_name"]: each["verdict"] for each in baton("agent", "list", "--json").json}[f"HOUMAO-{name}"]
 
 
 def test_a_name_is_published_found_refreshed_and_given_back(baton, tmux):
@@ -183,7 +187,7 @@ def test_list_and_show_tell_verdict_and_reason(baton, tmux):
     tmux.start("gpu")
     record = publish(baton, tmux)
     publish(baton, tmux, "brief", "gpu", "--lease", "1s")
-    time.sleep(1.1)  # a lease in seconds has to run out by the clock
+    wait_until(lambda: verdict(baton, "brief") == "expired")
     rows = [line.split("\t") for line in baton("agent", "list").out.splitlines()]
     assert rows[0][:2] == ["HOUMAO-brief", "expired"]
     assert rows[1][:5] == ["HOUMAO-gpu", "fresh", record["agent_id"], "here", "gpu"]
@@ -258,7 +262,7 @@ def test_cleanup_says_what_and_why(baton, tmux):
     tmux.start("brief")
     publish(baton, tmux)
     publish(baton, tmux, "brief", "brief", "--lease", "1s")
-    time.sleep(1.1)
+    wait_until(lambda: verdict(baton, "brief") == "expired")
     kept = baton("agent", "cleanup", "--grace-seconds", "0", "--json").json
     assert {each["action"] for each in kept} == {"keep"}
     tmux.end("brief")

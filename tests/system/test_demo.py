@@ -53,7 +53,7 @@ def test_interrupted_in_the_middle_it_leaves_nothing_either(office, moment, numb
     demo = office.start("demo")
     demo.says(moment)
     demo.signal(number)
-    time.sleep(0.05)
+    time.sleep(0.05)  # two signals at the same time would be one
     demo.signal(number)  # somebody impatient
     assert demo.end().code == (130 if number == signal.SIGINT else 143)
     assert office.processes() == {}

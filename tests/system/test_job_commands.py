@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from baton.core.clock import parse_time
 from support.command import BATON, Baton, interruptible
 from support.waiting import wait_until
 from unit.test_model import SEED_RECORD
@@ -226,12 +227,12 @@ class TestLeases:
         assert baton("renew", job, "--attempt", "1", "--lease", "60").text.endswith("Z")
         assert baton("monitor", "--once").out == ""
         baton("renew", job, "--attempt", "1", "--lease", "0.01")
-        time.sleep(0.02)
+        wait_until(lambda: parse_time(baton("get", job).json["lease_expires_at"]) < time.time_ns())
         assert f"job {job}: the lease of " in baton("monitor", "--once").out
         assert baton("status", job).text == "pending"
         assert "stale attempt" in baton.refused("renew", job, "--attempt", "1", "--lease", "60")
         baton("pick", "--lease", "0.01")
-        time.sleep(0.02)
+        wait_until(lambda: parse_time(baton("get", job).json["lease_expires_at"]) < time.time_ns())
         assert f"job {job}: the lease of " in baton("monitor", "--once").out
         assert baton("status", job).text == "error"
         assert "lease expired" in baton("logs", job).out

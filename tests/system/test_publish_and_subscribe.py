@@ -8,7 +8,6 @@ import pty
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -77,8 +76,9 @@ def test_the_other_exit_codes(baton):
     code, out, err = listening.end()
     assert (code, out) == (4, "")
     assert "was cancelled" in err
-    listening = Listening(baton, baton("register", "y").text)
-    time.sleep(1)
+    listening = Listening(baton, job := baton("register", "y").text)
+    baton("publish", job, "--event", "started")
+    assert listening.line()["seq"] == 1
     listening.process.send_signal(signal.SIGINT)
     assert listening.end() == (130, "", "")
 
@@ -98,9 +98,7 @@ def test_a_reader_that_has_gone_ends_the_listening_at_once(baton):
     listening = Listening(baton, job)
     assert listening.line()["seq"] == 1
     listening.process.stdout.close()
-    began = time.monotonic()
-    assert listening.process.wait(20) == 1
-    assert time.monotonic() - began < 2
+    assert listening.process.wait(20) == 1  # it would listen for much longer
     assert listening.process.stderr.read() == ""
 
 

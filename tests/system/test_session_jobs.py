@@ -269,10 +269,10 @@ for each in (signal.SIGTERM, signal.SIGHUP):
     signal.signal(each, hear)
 print(os.getpid(), file=open("pid.txt", "w"), flush=True)
 while not os.path.getsize("told.txt"):
-    time.sleep(0.02)
+    time.sleep(0.02)  # a signal interrupts it
 end = time.monotonic() + 2.5
 while time.monotonic() < end:
-    time.sleep(0.02)
+    time.sleep(0.02)  # it takes its time
 """
 
 

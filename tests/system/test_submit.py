@@ -538,10 +538,10 @@ def test_a_command_that_says_nothing_is_not_taken_for_dead(office):
 
 def test_a_sent_job_that_takes_too_long_is_interrupted_and_the_session_lives_on(office, tmp_path):
     office("session", "create", "gpu")
-    office.submit("sleep 5; echo z > late.txt", "--session", "gpu", "--timeout", "2", code=2)
+    office.submit("sleep 1238; echo z > late.txt", "--session", "gpu", "--timeout", "2", code=2)
     office.submit("echo ok > quick.txt", "--session", "gpu", "--expect", "quick.txt")
-    time.sleep(4)  # when it would have come, had it gone on
-    assert not (tmp_path / "late.txt").exists()
+    assert not office.processes("sleep 1238")
+    assert not (tmp_path / "late.txt").exists(), "the shell went on with the interrupted line before the next one"
     office("session", "stop", "gpu")
 
 
