@@ -248,13 +248,13 @@ class TestAuditLog:
         monkeypatch.chdir(tmp_path)
         job = api.register_job("x", agent="a")
         with api.open_jobs() as first, api.open_jobs() as second:
-            real = first._log_change
+            real = first.history.add_change
 
             def slow(before, after, reason=None):
                 second.update_status(job.job_id, "cancelled")
                 real(before, after, reason)
 
-            first._log_change = slow
+            first.history.add_change = slow
             first.pick_pending("tmux:a")
         assert api.read_logged_status(job.job_id) == "cancelled"
         assert api.verify_log(job.job_id).damage == []

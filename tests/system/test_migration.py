@@ -120,7 +120,7 @@ def test_killed_at_any_moment_it_can_be_run_again(old, new, tmp_path, seed, full
         listed = Baton(folder)("list", "--json", "--registry-dir", "jobs").json
         assert {record["job_id"] for record in listed} == set(before)
         again = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-        assert again.returncode == 0 or "in use already" in again.stderr, again.stderr
+        assert again.returncode == 0 or "is the registry that is in use" in again.stderr, again.stderr
         final = open_url(new.replace("jobs", str(folder / "jobs"), 1))
         assert {entry.job.job_id: entry for entry in final.export()} == before
         final.close()
@@ -139,7 +139,7 @@ def test_the_command_says_what_it_did(tmp_path, postgres):
     report = baton("registry", "migrate", "--to", "file:.hermes/jobs", "--json", BATON_REGISTRY=url).json
     assert report["jobs"] == 1
     assert json.loads((tmp_path / ".hermes" / "jobs" / f"{job}.json").read_text())["job_id"] == job
-    assert "in use already" in baton.refused("registry", "migrate", "--to", "file:.hermes/jobs")
+    assert "is the registry that is in use" in baton.refused("registry", "migrate", "--to", "file:.hermes/jobs")
     assert os.path.isdir(tmp_path / ".hermes" / "delegate_job_logs" / job)
 
 
