@@ -37,7 +37,7 @@ from baton.core.event import EventName
 from baton.core.job import new_job
 from baton.core.lifecycle import claim
 from baton.jobs.verbs import open_jobs
-from baton.registry.results import Entry
+from baton.registry.contract import Entry
 from baton.transport.connection import Publisher
 from baton.transport.publish import publish_event
 from baton.transport.subscription import Subscription

@@ -25,9 +25,9 @@ from baton.core.clock import format_time, parse_time
 from baton.core.event import EventName
 from baton.core.job import Job, Status, new_job
 from baton.jobs.verbs import open_jobs
+from baton.registry.contract import Entry
 from baton.registry.files import FileRegistry
 from baton.registry.query import JobFilter
-from baton.registry.results import Entry
 from baton.registry.sqlite import SqliteRegistry
 from seed_design import SeedRegistry
 from table import ROOT, Folder, Row, Runner, at_most, chosen_parts, in_turns, ms, run_parts, timed
@@ -35,7 +35,7 @@ from table import ROOT, Folder, Row, Runner, at_most, chosen_parts, in_turns, ms
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from baton.registry.contract import Registry
+    from baton.registry.verbs import Registry
 
 PROMPT = "Write ten exercises about sorting, with solutions, and save them as sort_problems.md. " * 4
 AGENT = "claude-code"

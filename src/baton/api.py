@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from baton.core.event import StoredEvent
     from baton.core.job import Job
+    from baton.registry.contract import Page
     from baton.registry.query import JobFilter
-    from baton.registry.results import Page
     from baton.transport.publish import Published
     from baton.transport.subscription import Subscription
     from baton.wire.parse import Event

@@ -14,7 +14,6 @@ from baton.core.errors import BatonError, RegistryBusy, StaleAttempt
 from baton.core.event import EventName
 from baton.core.job import Status, new_job
 from baton.registry import open_url
-from baton.storage.files import FileLock
 from support.crew import PATIENCE_SEC, Crew
 
 LABEL = "tmux:claude"
@@ -141,7 +140,7 @@ def _register_two_and_stop_between(say, url: str) -> None:
 
 def _try_verbs(say, url: str, known: str) -> None:
     registry = open_url(url)
-    registry._lock = FileLock(registry.lock_path, timeout_sec=LOCK_LIMIT_SEC)
+    registry._lock.timeout_sec = LOCK_LIMIT_SEC
     results = []
     for verb in (
         lambda: registry.register_job(_draft("impatient")),

@@ -1,65 +1,45 @@
-"""A registry in memory: the decisions are baton's own (`lifecycle`, `wire`), only the store is a dictionary."""
+"""A registry in memory: the verbs are baton's own, only the store is a dictionary."""
 
 from __future__ import annotations
 
-from baton.core import lifecycle
-from baton.core.clock import format_time, lease_expired, lease_mark, parse_time
+from contextlib import contextmanager
+
+from baton.core.clock import parse_time
 from baton.core.errors import JobNotFound
-from baton.core.event import EventName
 from baton.core.job import Status
-from baton.registry.results import Change, Page, Recorded
-from baton.wire.payload import signed_event
+from baton.registry.contract import Change, Page
+from baton.registry.verbs import Registry
 
 
-class MemoryRegistry:
+class MemoryRegistry(Registry):
+    """The store and its one transaction: a simulation has one thread, and no verb of it fails in the middle."""
+
     where = "memory"
     url = "memory:"
     multi_host = False
     lock_path = None
 
     def __init__(self, clock, random):
+        super().__init__(clock)
         self.jobs = {}
         self.events = {}
-        self._clock = clock
         self._random = random
+
+    def _new_token(self):
+        return f"{self._random.getrandbits(128):032x}"
 
     def close(self):
         pass
 
-    def _token(self):
-        return f"{self._random.getrandbits(128):032x}"
+    @contextmanager
+    def _reading(self):
+        yield MemoryTransaction(self.jobs, self.events)
 
-    def register_many(self, jobs):
-        registered = []
-        for job in jobs:
-            self.jobs[job.job_id] = job
-            self.events[job.job_id] = []
-            registered.append(job)
-        return registered
+    @contextmanager
+    def _writing(self, *, create=False):
+        yield MemoryTransaction(self.jobs, self.events)
 
-    def get_job(self, job_id):
-        try:
-            return self.jobs[job_id]
-        except KeyError:
-            raise JobNotFound(job_id, self.where) from None
-
-    def list_jobs(self, where=None, *, limit=50, after=None):
-        jobs = sorted(self.jobs.values(), key=lambda job: (parse_time(job.created_at), job.job_id), reverse=True)
-        return Page(jobs=[job for job in jobs if where is None or where.matches(job)][:limit], bad=[], next=None)
-
-    def _save(self, before, after):
-        self.jobs[after.job_id] = after
-        return Change(before=before, after=after)
-
-    def _leased(self, job, lease_sec):
-        lease_ns = lifecycle.lease_ns(lease_sec)
-        if not lease_ns:
-            return job
-        return job.replace(
-            lease_expires_at=format_time(self._clock.wall_ns() + lease_ns), lease_mark=lease_mark(self._clock, lease_ns)
-        )
-
-    def pick_pending(self, agent_session, *, holder, lease_sec=None):
+    def _claim_first(self, agent_session, holder, lease_ns):
         waiting = [
             job
             for job in self.jobs.values()
@@ -67,82 +47,49 @@ class MemoryRegistry:
         ]
         if not waiting:
             return None
-        before = min(waiting, key=lambda job: (-job.priority, parse_time(job.created_at), job.job_id))
-        after = lifecycle.claim(before, holder=holder, now_ns=self._clock.wall_ns(), token=self._token())
-        return self._save(before, self._leased(after, lease_sec))
+        first = min(waiting, key=lambda job: (-job.priority, parse_time(job.created_at), job.job_id))
+        with self._writing() as tx:
+            return self._save(tx, first, self._claim(first, holder, self._clock.wall_ns()), lease_ns)
 
-    def pick_job(self, job_id, *, holder, lease_sec=None):
-        before = self.get_job(job_id)
-        after = lifecycle.claim(before, holder=holder, now_ns=self._clock.wall_ns(), token=self._token())
-        return self._save(before, self._leased(after, lease_sec))
 
-    def clear_submitter(self, job_id):
-        before = self.get_job(job_id)
-        return self._save(before, lifecycle.clear_submitter(before, now_ns=self._clock.wall_ns()))
+class MemoryTransaction:
+    def __init__(self, jobs, events):
+        self._jobs = jobs
+        self._events = events
 
-    def update_status(self, job_id, status, *, attempt=None, holder="operator"):
-        before = self.get_job(job_id)
-        now_ns = self._clock.wall_ns()
-        after = lifecycle.set_status(before, status, attempt=attempt, holder=holder, now_ns=now_ns, token=self._token())
-        return self._save(before, after)
+    def get(self, job_id):
+        if job_id not in self._jobs:
+            raise JobNotFound(job_id, "memory")
+        return self._jobs[job_id]
 
-    def requeue(self, job_id, *, attempt=None):
-        before = self.get_job(job_id)
-        return self._save(before, lifecycle.requeue(before, attempt=attempt, now_ns=self._clock.wall_ns()))
+    def add(self, job):
+        self._events.setdefault(job.job_id, [])
+        return self._jobs.setdefault(job.job_id, job) is job
 
-    def renew_lease(self, job_id, *, attempt, lease_sec):
-        before = self.get_job(job_id)
-        after = lifecycle.renew(before, attempt=attempt, now_ns=self._clock.wall_ns())
-        return self._save(before, self._leased(after, lease_sec)).after
+    def save(self, before, after, event=None):
+        assert self._jobs[after.job_id] is before
+        self._jobs[after.job_id] = after
+        if event is not None:
+            self._events[after.job_id].append(event)
+        return Change(before=before, after=after)
 
-    def expired_leases(self, *, limit=100):
-        return [
-            job
-            for job in self.jobs.values()
-            if job.status is Status.RUNNING
-            and job.lease_expires_at is not None
-            and lease_expired(self._clock, job.lease_mark, job.lease_expires_at)
-        ][:limit]
+    def leased(self):
+        return [job for job in self._jobs.values() if job.status is Status.RUNNING and job.lease_expires_at]
 
-    def expire_leases(self, *, limit=100):
-        changes = []
-        for job in self.expired_leases(limit=limit):
-            detail = lifecycle.expired_lease_error(job)
-            if detail is None:
-                changes.append(self._save(job, lifecycle.requeue(job, attempt=None, now_ns=self._clock.wall_ns())))
-            else:
-                recorded = self._record(job, EventName.ERROR, detail, {})
-                changes.append(Change(before=job, after=recorded.after))
-        return changes
+    def page(self, where, limit, start):
+        jobs = sorted(self._jobs.values(), key=lambda job: (parse_time(job.created_at), job.job_id), reverse=True)
+        return Page(jobs=[job for job in jobs if where.matches(job)][:limit], bad=[], next=None)
 
-    def record_event(self, job_id, event, *, detail="", data=None, attempt=None, holder="operator"):
-        before = self.get_job(job_id)
-        has_events = any(each.attempt == before.attempt for each in self.events[job_id])
-        lifecycle.before_event(before, event, attempt=attempt, has_events=has_events)
-        return self._record(before, event, detail, data or {}, holder)
+    def events(self, job_id, after, limit, attempt=None):
+        events = [event for event in self._events.get(job_id, []) if event.seq > after]
+        return [event for event in events if attempt in (None, event.attempt)][:limit]
 
-    def _record(self, before, event, detail, data, holder="operator"):
-        now_ns = self._clock.wall_ns()
-        job = before
-        if job.status is Status.PENDING:
-            job = lifecycle.claim(job, holder=holder, now_ns=now_ns, token=self._token())
-        stored = signed_event(job, event, detail, data, now_ns)
-        after = lifecycle.after_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns)
-        self.events[job.job_id].append(stored)
-        self._save(before, after)
-        return Recorded(before=before, after=after, event=stored)
-
-    def events_after(self, job_id, seq=0, *, limit=1000):
-        self.get_job(job_id)
-        return [event for event in self.events[job_id] if event.seq > seq][:limit]
-
-    def unsent_events(self, *, job_id=None, broker=None, limit=1000):
-        ids = [job_id] if job_id is not None else list(self.events)
-        return [event for each in ids for event in self.events.get(each, []) if not event.sent][:limit]
+    def unsent(self, job_id, broker, limit):
+        ids = self._events if job_id is None else [job_id]
+        return [event for each in ids for event in self._events.get(each, []) if not event.sent][:limit]
 
     def mark_sent(self, job_id, seqs):
-        self.get_job(job_id)
         chosen = set(seqs)
-        self.events[job_id] = [
-            event.replace(sent=True) if event.seq in chosen else event for event in self.events[job_id]
+        self._events[job_id] = [
+            event.replace(sent=event.sent or event.seq in chosen) for event in self._events.get(job_id, [])
         ]

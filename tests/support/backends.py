@@ -14,7 +14,7 @@ from baton.registry.postgres import PostgresRegistry
 from baton.registry.sqlite import SqliteRegistry
 
 if TYPE_CHECKING:
-    from baton.registry.contract import Registry
+    from baton.registry.verbs import Registry
     from support.clock import FakeClock
     from support.postgres import PostgresServer
 

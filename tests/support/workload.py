@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from baton.core.event import StoredEvent
-    from baton.registry.contract import Registry
+    from baton.registry.verbs import Registry
     from support.crew import Crew
 
 LABELS = ("tmux:one", "tmux:two", "tmux:three")

@@ -18,14 +18,14 @@ from baton.core.event import EventName
 from baton.core.job import Status, new_job
 from baton.history.append import append_event, init_job_log, update_logged_status
 from baton.registry import files, open_url
-from baton.registry.sqlite import SqliteRegistry
 from baton.storage import files as fsio
+from baton.storage.sqlite import SqliteFile
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from baton.core.job import Job
-    from baton.registry.contract import Registry
+    from baton.registry.verbs import Registry
 
 LABEL = "tmux:claude"
 OTHER_LABEL = "tmux:other"
@@ -110,7 +110,7 @@ STATUS_AFTER = {
 # -- sabotage: what the tests must notice ------------------------------------------------------------------
 
 _real_fsync = os.fsync
-_real_open = SqliteRegistry._open
+_real_open = SqliteFile._open
 
 
 def _is_folder(fd: int) -> bool:
@@ -140,12 +140,12 @@ def _write_in_place() -> None:
 
 
 def _sqlite_without_sync() -> None:
-    def open_unsynced(self: SqliteRegistry, *, write: bool):
+    def open_unsynced(self: SqliteFile, *, write: bool):
         connection = _real_open(self, write=write)
         connection.raw.execute("PRAGMA synchronous = OFF")
         return connection
 
-    SqliteRegistry._open = open_unsynced
+    SqliteFile._open = open_unsynced
 
 
 SABOTAGE: dict[str, Callable[[], None]] = {

@@ -29,11 +29,11 @@ from baton.jobs.verbs import Jobs, open_jobs
 from baton.live_agents import open_directory
 from baton.live_agents.contract import State as EntryState
 from baton.registry import other_registry_here, registry_url
-from baton.registry.sqlite import LEAST_SQLITE
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import State
 from baton.sessions.tmux import Tmux
 from baton.storage.files import network_fs_kind, try_lock
+from baton.storage.sqlite import LEAST_SQLITE
 
 _VERSION_SEC = 10
 _LOGS = 100  # the newest logs that are verified

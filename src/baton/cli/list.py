@@ -17,8 +17,8 @@ from baton.core.fields import one_line
 from baton.core.job import Job, agent_name, check_status
 from baton.delegation.own_queue import is_own_queue
 from baton.jobs.verbs import Jobs, open_jobs
+from baton.registry.contract import Page
 from baton.registry.query import JobFilter
-from baton.registry.results import Page
 
 _SCREEN = 50
 

@@ -1,12 +1,12 @@
-"""Which state may follow which: pure functions from one job to the next, no I/O.
+"""Decide which state of a job may follow which: pure functions from one job to the next, without I/O.
 
     pending ──► running ──► completed
        │          │  │  └──► error
        │          │  └─────► cancelled ◄── pending
        ◄──requeue─┘
 
-Every backend decides with these functions, so that none can differ. Each takes the job as it is stored, and
-returns the job as it should be stored or raises.
+Every registry decides with these functions. Each takes the job as it is stored, and returns the job as it should be
+stored or raises.
 """
 
 from __future__ import annotations
@@ -16,116 +16,96 @@ from baton.core.errors import EventRefused, IllegalTransition, InvalidValue, Sta
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Job, Status
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
-
-_FOLLOWS: Final = {
+_FOLLOWS = {
     Status.PENDING: frozenset({Status.RUNNING, Status.CANCELLED}),
     Status.RUNNING: frozenset({Status.COMPLETED, Status.ERROR, Status.CANCELLED}),
 }
-_ENDS_WITH: Final = {EventName.COMPLETED: Status.COMPLETED, EventName.ERROR: Status.ERROR}
+_ENDS_WITH = {EventName.COMPLETED: Status.COMPLETED, EventName.ERROR: Status.ERROR}
 
 
 def check_attempt(job: Job, attempt: int | None) -> None:
-    """A write that carries an attempt is its holder's: refused once that holder has lost the job."""
+    """Refuse a write that carries the attempt of a holder that has lost the job."""
     if attempt is not None and (attempt != job.attempt or job.status is Status.PENDING):  # guard: write-attempt
         raise StaleAttempt(job.job_id, attempt, job.attempt, job.status)
 
 
 def claim(job: Job, *, holder: str, now_ns: int, token: str) -> Job:
-    """pending → running, as the next attempt. The first attempt keeps the key drawn at registration; each
-    later one gets `token`, so that whoever held the job before can sign nothing any more."""
+    """pending → running, as the next attempt. The first attempt keeps the key drawn at registration. Each later one
+    gets `token`, so that an earlier holder cannot sign events any more."""
     if job.status is not Status.PENDING:  # guard: claim-pending-only
         raise IllegalTransition(job.job_id, job.status, Status.RUNNING)
-    now = format_time(now_ns)
     return job.replace(
         status=Status.RUNNING,
         attempt=job.attempt + 1,
         claimed_by=holder,
         auth_token=job.auth_token if job.attempt == 0 and job.auth_token else token,  # guard: new-key-per-attempt
         deadline_at=format_time(now_ns + job.timeout_sec * SECOND_NS),
-        updated_at=now,
+        updated_at=format_time(now_ns),
     )
 
 
 def before_claim(claimed: Job) -> Job:
-    """Return the pending job that `claim` made this one of, for a store whose claim returns only the new row.
-    `updated_at` and a replaced key stay those of the claim."""
-    return claimed.replace(
-        status=Status.PENDING,
-        attempt=claimed.attempt - 1,
-        claimed_by=None,
-        lease_expires_at=None,
-        lease_mark=None,
-        deadline_at=None,
-    )
+    """Return the pending job that `claim` started from, for a store whose claim returns only the new row. `updated_at`
+    and a replaced key stay those of the claim."""
+    return _unclaimed(claimed).replace(attempt=claimed.attempt - 1)
 
 
-def clear_submitter(job: Job, *, now_ns: int) -> Job:
-    """Return the pending job without its submitter, so that any worker of its queue may claim it. A pending job without
-    one is returned as it is."""
-    if job.status is not Status.PENDING:
-        raise IllegalTransition(job.job_id, job.status, Status.PENDING)
-    return job if job.submitter is None else job.replace(submitter=None, updated_at=format_time(now_ns))
-
-
-def adopt(job: Job, *, token: str) -> Job:
-    """A running job of an old record, which knows neither keys nor attempts: with both, so that its events are ones a
-    receiver accepts."""
+def add_missing_key(job: Job, *, token: str) -> Job:
+    """Return a running job of an old record, which has no key and no attempt, with both, so that receivers accept its
+    events."""
     return job.replace(attempt=max(job.attempt, 1), auth_token=job.auth_token or token)
 
 
 def requeue(job: Job, *, attempt: int | None, now_ns: int) -> Job:
-    """running → pending: the job goes back to whoever picks next; what its holder still writes is refused."""
+    """running → pending: the next worker may claim the job, and later writes of its holder are refused."""
     if job.status is Status.PENDING and attempt is None:
         return job
     check_attempt(job, attempt)
     if job.status is not Status.RUNNING:
         raise IllegalTransition(job.job_id, job.status, Status.PENDING)
-    return job.replace(
-        status=Status.PENDING,
-        claimed_by=None,
-        lease_expires_at=None,
-        lease_mark=None,
-        deadline_at=None,
-        updated_at=format_time(now_ns),
-    )
+    return _unclaimed(job).replace(updated_at=format_time(now_ns))
+
+
+def clear_submitter(job: Job, *, now_ns: int) -> Job:
+    """Return the pending job without its submitter, so that any worker of its queue may claim it."""
+    if job.status is not Status.PENDING:
+        raise IllegalTransition(job.job_id, job.status, Status.PENDING)
+    return job if job.submitter is None else job.replace(submitter=None, updated_at=format_time(now_ns))
 
 
 def set_status(job: Job, wanted: Status, *, attempt: int | None, holder: str, now_ns: int, token: str) -> Job:
-    """The job in the wanted status. Setting what it already is changes nothing and succeeds."""
+    """Return the job in the wanted status; the same job if it has that status already."""
     check_attempt(job, attempt)
     if job.status is wanted:
         return job
     if wanted not in _FOLLOWS.get(job.status, ()):  # guard: status-transition
         hint = ""
         if wanted is Status.PENDING and job.status is Status.RUNNING:
-            hint = "`baton release` hands it back"
+            hint = "requeue it with `baton release`"
         elif job.status is Status.PENDING:
             hint = "pick it first"
         raise IllegalTransition(job.job_id, job.status, wanted, hint)
     if wanted is Status.RUNNING:
         return claim(job, holder=holder, now_ns=now_ns, token=token)
-    return _ended(job, wanted, now_ns)
+    return _end(job, wanted, now_ns)
 
 
-def before_event(job: Job, event: EventName, *, attempt: int | None, has_events: bool) -> None:
-    """Refuses an event the job's story has no room for. `has_events`: this attempt already has one."""
+def check_event(job: Job, event: EventName, *, attempt: int | None, has_events: bool) -> None:
+    """Refuse an event that may not come now. `has_events`: this attempt already has one."""
     if job.status in TERMINAL:  # guard: terminal-job-event
         raise EventRefused(job.job_id, event, f"the job is {job.status}, and that never changes again")
     check_attempt(job, attempt)
     if job.status is Status.PENDING and job.attempt > 0:
-        raise EventRefused(job.job_id, event, "the job was handed back and waits to be picked again")
+        raise EventRefused(job.job_id, event, "the job was requeued and waits to be picked again")
     if event is EventName.STARTED and has_events:
         raise EventRefused(job.job_id, event, f"attempt {job.attempt} has started already")
 
 
-def after_event(job: Job, event: EventName, *, seq: int, detail: str, now_ns: int) -> Job:
-    """A running job after an event that `before_event` let through."""
+def apply_event(job: Job, event: EventName, *, seq: int, detail: str, now_ns: int) -> Job:
+    """Return a running job after an event that `check_event` accepted."""
     now = format_time(now_ns)
     job = job.replace(last_seq=seq, detail=detail or job.detail, last_event_at=now, updated_at=now)
-    return _ended(job, _ENDS_WITH[event], now_ns) if event in _ENDS_WITH else job
+    return _end(job, _ENDS_WITH[event], now_ns) if event in _ENDS_WITH else job
 
 
 def take_seq(job: Job, *, attempt: int | None, now_ns: int) -> Job:
@@ -150,7 +130,7 @@ def expired_lease_error(job: Job) -> str | None:
 
 
 def lease_ns(lease_sec: float | None) -> int | None:
-    """A lease as nanoseconds; None for no lease."""
+    """Return a lease in nanoseconds; None for no lease."""
     if lease_sec is None:
         return None
     if not 0 < lease_sec <= 366 * 86400:
@@ -163,8 +143,8 @@ def may_prune(job: Job, before_ns: int) -> bool:
 
 
 def transitions(before: Job, after: Job) -> tuple[tuple[Status, Status], ...]:
-    """The status changes between two versions of a job, for the audit log. An event that found its job
-    pending made two at once."""
+    """Return the status changes between two versions of a job, for the audit log. An event for a pending job makes two
+    at once."""
     if before.status is after.status:
         return ()
     if before.status is Status.PENDING and after.attempt > before.attempt and after.status is not Status.RUNNING:
@@ -172,6 +152,10 @@ def transitions(before: Job, after: Job) -> tuple[tuple[Status, Status], ...]:
     return ((before.status, after.status),)
 
 
-def _ended(job: Job, status: Status, now_ns: int) -> Job:
+def _unclaimed(job: Job) -> Job:
+    return job.replace(status=Status.PENDING, claimed_by=None, lease_expires_at=None, lease_mark=None, deadline_at=None)
+
+
+def _end(job: Job, status: Status, now_ns: int) -> Job:
     now = format_time(now_ns)
     return job.replace(status=status, finished_at=now, updated_at=now, lease_expires_at=None, lease_mark=None)

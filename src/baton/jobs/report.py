@@ -45,7 +45,7 @@ def report(
     redactor = jobs.redactor(job)
     if verify is not None and name is EventName.COMPLETED and (job.expected_artifacts or job.validate):
         # First, so that no validation runs for a job that has ended or for a holder that lost it.
-        lifecycle.before_event(job, name, attempt=attempt, has_events=False)
+        lifecycle.check_event(job, name, attempt=attempt, has_events=False)
         _verify(jobs, job, redactor, skip=not verify)
     detail = shorten(redactor.text(detail, 2 * MAX_DETAIL_BYTES), MAX_DETAIL_BYTES)  # guard: redact-detail
     try:

@@ -27,7 +27,7 @@ from baton.core.errors import RegistryUnavailable
 from baton.live_agents.contract import Directory, Entry, State, parse_entry
 from baton.live_agents.names import check_agent_id, derived_id, is_agent_id
 from baton.live_agents.record import MAX_RECORD_BYTES
-from baton.storage.boot_stamp import Seal
+from baton.storage.boot_stamp import BootStamp
 from baton.storage.files import (
     FileLock,
     fsync_dir,
@@ -66,7 +66,7 @@ class FileDirectory(Directory):
         self._quarantine = os.path.join(folder, "quarantine")
         self._whole_path = os.path.join(self._names, ".whole")
         self._lock_path = os.path.join(folder, ".lock")
-        self._seal = Seal(self._agents, self._clock)
+        self._stamp = BootStamp(self._agents, self._clock)
 
     def now_ns(self) -> int:
         return self._clock.wall_ns()
@@ -183,13 +183,13 @@ class FileDirectory(Directory):
 
     def _is_whole(self) -> bool:
         """Return whether every record has its file under `names`."""
-        return self._seal.holds() and (os.path.exists(self._whole_path) or not os.path.exists(self._agents))
+        return self._stamp.is_current() and (os.path.exists(self._whole_path) or not os.path.exists(self._agents))
 
     def _note_whole(self) -> None:
         if not os.path.exists(self._whole_path):
             make_private_dir(self._names)
             os.close(open_private(self._whole_path, os.O_WRONLY | os.O_CREAT))
-        self._seal.put()
+        self._stamp.set()
 
     def _add_name(self, canonical_name: str, agent_id: str) -> None:
         path = os.path.join(self._names, canonical_name, agent_id)

@@ -1,4 +1,4 @@
-"""Store jobs and their events: one contract (`contract`), three backends, chosen by url.
+"""Store jobs and their events: the verbs once (`verbs`), over three stores that are chosen by url.
 
 The registry decides every change of a job, in one transaction. It does not know the wire or the history."""
 
@@ -7,21 +7,22 @@ from __future__ import annotations
 import os
 
 from baton.config import hide_password
-from baton.core.errors import InvalidValue
-from baton.registry.moved import moved_to
-from baton.storage.files import refuse_network_fs
+from baton.core.errors import InvalidValue, RegistryUnavailable
+from baton.storage.files import read_file, refuse_network_fs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from baton.config import Settings
     from baton.core.clock import Clock
-    from baton.registry.contract import Registry
+    from baton.registry.verbs import Registry
 
 DATABASE = "registry.db"
+MOVED_NOTE = ".moved"
+LOCAL_SCHEMES = ("sqlite", "file")
 
 
 def open_registry(settings: Settings, *, clock: Clock | None = None) -> Registry:
-    """The registry the settings name, or the one that lies in the registry folder; else a new SQLite one."""
+    """Open the registry that the settings name, or the one in the registry folder; else a new SQLite one."""
     return open_url(registry_url(settings), clock=clock, allow_network_fs=settings.allow_network_fs)
 
 
@@ -43,7 +44,7 @@ def registry_url(settings: Settings) -> str:
 
 def open_url(url: str, *, clock: Clock | None = None, allow_network_fs: bool = False) -> Registry:
     scheme, _, rest = url.partition(":")
-    if scheme in ("sqlite", "file"):
+    if scheme in LOCAL_SCHEMES:
         path = rest.removeprefix("//")
         if not path:
             raise InvalidValue("registry", f"{url!r} names no path; write {scheme}:PATH")
@@ -65,8 +66,29 @@ def open_url(url: str, *, clock: Clock | None = None, allow_network_fs: bool = F
     )
 
 
+def moved_to(folder: str) -> str | None:
+    """Return the url to which a migration moved the registry of this folder, or None."""
+    try:
+        url = read_file(os.path.join(folder, MOVED_NOTE)).decode().strip()
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+        return None
+    scheme, _, path = url.partition(":")
+    if scheme in LOCAL_SCHEMES:
+        return f"{scheme}:{os.path.normpath(os.path.join(folder, path))}"
+    return url or None
+
+
+def refuse_moved(folder: str, own_url: str) -> None:
+    """Raise when the registry with that url was moved elsewhere. Writers call it with the lock held."""
+    url = moved_to(os.path.abspath(folder))
+    if url is not None and url != own_url:
+        raise RegistryUnavailable(
+            f"this registry was moved to {hide_password(url)}; start again without --registry to use that one"
+        )
+
+
 def other_registry_here(settings: Settings) -> str | None:
-    """One line about records of another backend in the registry folder that are not in use, or None."""
+    """Return one line about records of another backend in the registry folder that are not in use, or None."""
     from baton.registry.files import holds_records
 
     folder = settings.registry_dir

@@ -1,7 +1,7 @@
-"""The events of one job as lines in a file, and which of them were sent.
+"""The events of one job as lines of a file, and which of them were sent.
 
-The job's record decides what happened: an event beyond its `last_seq` was written by a process that died before
-it could replace the record.
+The job's record decides what happened: an event beyond its `last_seq` was written by a process that died before it
+replaced the record.
 """
 
 from __future__ import annotations
@@ -53,25 +53,28 @@ class EventLog:
                 )
         return [events[seq].replace(sent=seq in sent) for seq in sorted(events)]
 
+    def all_sent(self) -> bool:
+        return all(event.sent for event in self.events())
+
     def add(self, event: StoredEvent) -> None:
         self._append(_event_line(event))
 
     def mark_sent(self, seqs: Iterable[int]) -> None:
-        self._append(_line({"sent": list(seqs)}))
+        self._append(_line({"sent": [seq for seq in seqs if seq <= self._job.last_seq]}))
 
-    def clean(self) -> None:
-        """Removes what a crash left at the end."""
+    def remove_uncounted(self) -> None:
+        """Remove what a crash left at the end."""
         if os.path.exists(self.path):
             self._append(b"")
 
-    def write_all(self, events: Sequence[StoredEvent]) -> None:
-        """Makes the log anew, for a migration, which syncs everything at its end."""
+    def write(self, events: Sequence[StoredEvent]) -> None:
+        """Replace the log, without a sync: a migration syncs everything at its end."""
         lines = [_event_line(event) for event in events]
         lines.append(_line({"sent": [event.seq for event in events if event.sent]}))
         replace_file(self.path, b"".join(lines), durable=False)
 
     def _append(self, line: bytes) -> None:
-        """After cutting off what a crash left there: half a line, or an event that its record does not count."""
+        """Append after cutting off what a crash left: half a line, or an event that the record does not count."""
         fd = open_private(self.path, os.O_RDWR | os.O_CREAT)
         try:
             size = os.fstat(fd).st_size
@@ -101,16 +104,16 @@ def _event_line(event: StoredEvent) -> bytes:
 
 
 def _parse(raw: bytes) -> dict[str, Any] | None:
-    """A line of a log, or None for anything this version did not write: the seeds kept a free-form debug log
-    under this name."""
+    """Return a line of a log, or None for what this version did not write: the seeds kept a free-form debug log under
+    this name."""
     try:
         line = json.loads(raw)
         if isinstance(line, dict):
             if isinstance(line.get("sent"), list) and all(isinstance(seq, int) for seq in line["sent"]):
                 return line
-            if isinstance(line["seq"], int) and isinstance(line["attempt"], int):
+            if isinstance(line["seq"], int) and isinstance(line["attempt"], int) and isinstance(line["payload"], str):
                 EventName(line["event"])
-                return line if isinstance(line["payload"], str) else None
+                return line
     except (ValueError, KeyError, RecursionError):
-        pass
+        return None
     return None

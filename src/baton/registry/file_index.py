@@ -24,10 +24,11 @@ class Index:
         self.folder = folder
 
     def pending(self, agent_session: str) -> Iterator[tuple[str, str]]:
+        """Return the ids of pending jobs, each with the path of its marker."""
         folder = self._pending_dir(agent_session)
         names = _names(folder)
         while names:
-            name = min(names)  # nearly always the only one looked at: cheaper than sorting all
+            name = min(names)  # nearly always the only one used: cheaper than sorting all
             names.remove(name)
             yield name.rpartition("-")[2], os.path.join(folder, name)
 
@@ -37,12 +38,12 @@ class Index:
     def unsent(self) -> list[str]:
         return sorted(_names(os.path.join(self.folder, "unsent")))
 
-    def knows(self, job: Job) -> bool:
-        """Whether a pending job has its marker."""
-        return os.path.exists(self._pending_marker(job))
+    def lacks(self, job: Job) -> bool:
+        """Return whether the marker of a pending job is missing."""
+        return _waits_in_queue(job) and not os.path.exists(self._pending_marker(job))
 
     def add(self, job: Job) -> None:
-        if job.status is Status.PENDING and job.submitter is None:
+        if _waits_in_queue(job):
             _touch(self._pending_marker(job))
         elif job.status is Status.RUNNING and job.lease_expires_at is not None:
             _touch(os.path.join(self.folder, "leased", job.job_id))
@@ -51,7 +52,7 @@ class Index:
         _touch(os.path.join(self.folder, "unsent", job_id))
 
     def drop_outdated(self, before: Job, after: Job) -> None:
-        if before.status is Status.PENDING and after.status is not Status.PENDING:
+        if _waits_in_queue(before) and not _waits_in_queue(after):
             remove_file(self._pending_marker(before))
         if before.lease_expires_at is not None and after.lease_expires_at is None:
             self.drop_leased(before.job_id)
@@ -63,13 +64,17 @@ class Index:
         remove_file(os.path.join(self.folder, "unsent", job_id))
 
     def _pending_dir(self, agent_session: str) -> str:
-        # Two labels may share a folder; the record says whose the job is.
+        # Two queues may share a folder; the record names the queue of the job.
         readable = re.sub(r"[^A-Za-z0-9]+", "_", agent_session)[:40]
         return os.path.join(self.folder, "pending", f"{readable}-{zlib.crc32(agent_session.encode()):08x}")
 
     def _pending_marker(self, job: Job) -> str:
         order = f"{10**9 - job.priority:010d}-{parse_time(job.created_at) + 2**63:020d}"
         return os.path.join(self._pending_dir(job.agent_session), f"{order}-{job.job_id}")
+
+
+def _waits_in_queue(job: Job) -> bool:
+    return job.status is Status.PENDING and job.submitter is None
 
 
 def _names(folder: str) -> list[str]:

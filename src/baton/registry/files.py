@@ -3,15 +3,17 @@
     <job_id>.json          the record; replacing it is what commits a verb
     <job_id>.events.log    one event a line, and lines that say which were sent
     .lock                  flock around every read-modify-write
+    .batch                 the records of `register_many`, while they are written
     .index/                which jobs are pending, leased, or have unsent events
+    .migrating/            records of an unfinished import
 
-An event is appended to the log before the record that counts it is replaced: a line beyond the record's
-`last_seq` never happened. The index holds a marker for every job it speaks of, and perhaps a few more: each
-is made before the record that needs it and checked against the record when it is used.
+An event is appended to the log before the record that counts it is replaced: a line beyond the record's `last_seq` is
+ignored. The index has a marker for every job that needs one, and perhaps a few more: a marker is made before the record
+that needs it, and checked against the record when it is used.
 
-The index can be trusted when the folder carries the modification time that we give it after each verb. A
-crash in the middle of a verb, a record dropped in by hand or by another program, or a reboot leave another
-time there, and the next verb that relies on the index builds it anew.
+The index is current while the folder carries the boot stamp that each verb sets. A crash in the middle of a verb, a
+record written by hand or by another program, or a reboot leave another time there, and the next verb that needs the
+index builds it again.
 """
 
 from __future__ import annotations
@@ -20,48 +22,48 @@ import errno
 import json
 import os
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 from baton.core import lifecycle
-from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
-from baton.core.errors import InvalidRecord, InvalidValue, JobNotFound, RegistryUnavailable
-from baton.core.event import EventName, StoredEvent
-from baton.core.fields import check_job_id, check_label
-from baton.core.job import Job, Status, new_token, with_new_id
+from baton.core.clock import parse_time
+from baton.core.errors import InvalidRecord, JobNotFound, RegistryUnavailable
+from baton.core.job import Job, Status
+from baton.registry import refuse_moved
+from baton.registry.contract import Change, Page
 from baton.registry.event_log import EventLog
 from baton.registry.file_index import Index
-from baton.registry.moved import mark_moved, refuse_moved
-from baton.registry.query import JobFilter, cursor, parse_cursor
-from baton.registry.results import Change, Entry, Page, Recorded
-from baton.registry.statement import stated
-from baton.storage.boot_stamp import Seal
+from baton.registry.query import format_cursor
+from baton.registry.verbs import Registry
+from baton.storage.boot_stamp import BootStamp
 from baton.storage.files import (
     FileLock,
     exists,
     fsync_dir,
     make_private_dir,
     make_store_dir,
+    os_error_text,
     read_file,
     remove_file,
     replace_file,
+    set_aside_files,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
-    from typing import Any, Final
+    from collections.abc import Iterable, Iterator, Sequence
 
     from baton.core.clock import Clock
+    from baton.core.event import StoredEvent
     from baton.core.job import Broker
-    from baton.registry.contract import Registry
+    from baton.registry.contract import Entry
+    from baton.registry.query import JobFilter
 
-_RECORD: Final = re.compile(r"([0-9a-f]{8,32})\.json", re.ASCII)
-_TEMPORARY: Final = re.compile(r"\.[0-9a-z_.]+\.[0-9a-f]{8}\.tmp", re.ASCII)
-_BATCH: Final = ".batch"
+_RECORD = re.compile(r"([0-9a-f]{8,32})\.json", re.ASCII)
+_TEMPORARY = re.compile(r"\.[0-9a-z_.]+\.[0-9a-f]{8}\.tmp", re.ASCII)
 
 
 def holds_records(folder: str) -> bool:
-    """Whether job records lie in that folder; stops at the first."""
+    """Return whether the folder holds a job record."""
     try:
         with os.scandir(folder) as entries:
             return any(_RECORD.fullmatch(entry.name) for entry in entries)
@@ -69,398 +71,29 @@ def holds_records(folder: str) -> bool:
         return False
 
 
-def _is_new(folder: str) -> bool:
-    """Whether nothing but the lock was ever put into that folder: then there is nothing to index, nor to clean up."""
-    with os.scandir(folder) as entries:
-        return all(entry.name == ".lock" for entry in entries)
+class _FileTransaction:
+    """The files of a registry during one transaction. `missing`: there was no folder when it began, so that it sees
+    nothing, also if another process creates the folder meanwhile."""
 
+    def __init__(self, registry: FileRegistry, *, locked: bool = False, missing: bool = False) -> None:
+        self._registry = registry
+        self._folder = registry.folder
+        self._index = registry.index
+        self._locked = locked
+        self._missing = missing
+        self._added: dict[str, Job] = {}
+        # Only a verb that began with a current index leaves a current one.
+        self.index_is_current = locked and (registry.stamp.is_current() or _is_new(registry.folder))
 
-class FileRegistry:
-    multi_host = False
+    # -- jobs --------------------------------------------------------------------------------------------
 
-    def __init__(self, folder: str, *, clock: Clock | None = None) -> None:
-        self.where = f"file:{os.path.abspath(folder)}"
-        self.folder = folder = os.path.realpath(folder)
-        self.url = f"file:{folder}"
-        self._clock: Clock = clock or SystemClock()
-        self.lock_path = os.path.join(folder, ".lock")
-        self._lock = FileLock(self.lock_path)
-        self._trusted = False  # the index, by the verb that holds the lock now
-        self._absent = False  # the folder, when the present verb began: it sees nothing, whatever comes meanwhile
-        self._index = Index(os.path.join(folder, ".index"))
-        self._seal = Seal(folder, self._clock)
-
-    def close(self) -> None:
-        """Nothing is kept open."""
-
-    # -- jobs ------------------------------------------------------------------------------------------
-
-    def register_job(self, job: Job) -> Job:
-        return self.register_many([job])[0]
-
-    def register_many(self, jobs: Iterable[Job]) -> list[Job]:
-        registered: list[Job] = []
-        taken: set[str] = set()
-        last_ns = 0
-        with self._writing(create=True):
-            for draft in jobs:
-                job = draft
-                last_ns = max(parse_time(job.created_at), last_ns + 1)
-                job = job.replace(created_at=format_time(last_ns))
-                while job.job_id in taken or os.path.exists(self._path(job.job_id)):
-                    job = with_new_id(job)
-                taken.add(job.job_id)
-                registered.append(job)
-            if len(registered) > 1:
-                # Several files cannot change at once: what is in the batch file is registered, and whoever
-                # finds it there after a crash writes the records that are missing.
-                records = [job.record() for job in registered]
-                replace_file(self._batch_path, json.dumps(records).encode())
-            try:
-                for job in registered:
-                    self._commit(None, job)
-            except BaseException:
-                for job in registered:
-                    remove_file(self._path(job.job_id))
-                raise
-            finally:
-                remove_file(self._batch_path)
-        return registered
-
-    def get_job(self, job_id: str) -> Job:
-        check_job_id(job_id)
-        with self._translated_errors():
-            return self._load(job_id)
-
-    def list_jobs(self, where: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page:
-        if limit < 1:
-            raise InvalidValue("limit", "must be at least 1")
-        condition = where or JobFilter()
-        start = parse_cursor(after) if after is not None else None
-        found: list[tuple[tuple[int, str], Job]] = []
-        bad: list[InvalidRecord] = []
-        for job in self._all():
-            if isinstance(job, InvalidRecord):
-                bad.append(job)
-                continue
-            if job.status is Status.PENDING and job.submitter is None and not self._index.knows(job):
-                self._seal.break_()
-            key = (parse_time(job.created_at), job.job_id)
-            if (start is None or key < start) and condition.matches(job):
-                found.append((key, job))
-        found.sort(key=lambda pair: pair[0], reverse=True)
-        page = found[:limit]
-        following = cursor(*page[-1][0]) if len(found) > limit else None
-        return Page(jobs=[job for _, job in page], bad=[] if start else bad, next=following)
-
-    def pick_pending(self, agent_session: str, *, holder: str, lease_sec: float | None = None) -> Change | None:
-        check_label("agent_session", agent_session)
-        check_label("holder", holder)
-        lease_ns = lifecycle.lease_ns(lease_sec)
-        with self._writing():
-            self._refresh_index()
-            for job_id, marker in () if self._absent else self._index.pending(agent_session):
-                try:
-                    before = self._load(job_id)
-                except JobNotFound:
-                    remove_file(marker)
-                    continue
-                except InvalidRecord:
-                    continue  # `list` and `doctor` name it
-                if before.status is not Status.PENDING or before.submitter is not None:
-                    remove_file(marker)
-                    continue
-                if before.agent_session != agent_session:
-                    continue
-                now_ns = self._clock.wall_ns()
-                after = lifecycle.claim(before, holder=holder, now_ns=now_ns, token=new_token())
-                if lease_ns:
-                    after = self._leased(after, lease_ns)
-                return self._commit(before, after)
-            return None
-
-    def pick_job(self, job_id: str, *, holder: str, lease_sec: float | None = None) -> Change:
-        check_job_id(job_id)
-        check_label("holder", holder)
-        lease_ns = lifecycle.lease_ns(lease_sec)
-        with self._writing():
-            before = self._load(job_id)
-            after = lifecycle.claim(before, holder=holder, now_ns=self._clock.wall_ns(), token=new_token())
-            return self._commit(before, self._leased(after, lease_ns) if lease_ns else after)
-
-    def update_status(
-        self, job_id: str, status: Status, *, attempt: int | None = None, holder: str = "operator"
-    ) -> Change:
-        check_job_id(job_id)
-        with self._writing():
-            before = self._load(job_id)
-            now_ns = self._clock.wall_ns()
-            after = lifecycle.set_status(
-                before, status, attempt=attempt, holder=holder, now_ns=now_ns, token=new_token()
-            )
-            return self._commit(before, after)
-
-    def clear_submitter(self, job_id: str) -> Change:
-        check_job_id(job_id)
-        with self._writing():
-            before = self._load(job_id)
-            return self._commit(before, lifecycle.clear_submitter(before, now_ns=self._clock.wall_ns()))
-
-    def requeue(self, job_id: str, *, attempt: int | None = None) -> Change:
-        check_job_id(job_id)
-        with self._writing():
-            before = self._load(job_id)
-            after = lifecycle.requeue(before, attempt=attempt, now_ns=self._clock.wall_ns())
-            return self._commit(before, after)
-
-    def renew_lease(self, job_id: str, *, attempt: int, lease_sec: float) -> Job:
-        check_job_id(job_id)
-        lease_ns = lifecycle.lease_ns(lease_sec) or 0
-        with self._writing():
-            before = self._load(job_id)
-            after = lifecycle.renew(before, attempt=attempt, now_ns=self._clock.wall_ns())
-            return self._commit(before, self._leased(after, lease_ns)).after
-
-    def expired_leases(self, *, limit: int = 100) -> list[Job]:
-        with self._translated_errors():
-            if not self._seal.holds():
-                with self._writing():
-                    self._refresh_index()
-            return self._expired(limit)
-
-    def expire_leases(self, *, limit: int = 100) -> list[Change]:
-        changes: list[Change] = []
-        with self._writing():
-            self._refresh_index()
-            for job in self._expired(limit):
-                now_ns = self._clock.wall_ns()
-                detail = lifecycle.expired_lease_error(job)
-                if detail is None:
-                    after = lifecycle.requeue(job, attempt=None, now_ns=now_ns)
-                    changes.append(self._commit(job, after))
-                else:
-                    recorded = self._store(stated(job, EventName.ERROR, detail, {}, now_ns))
-                    changes.append(Change(before=job, after=recorded.after))
-        return changes
-
-    def _expired(self, limit: int) -> list[Job]:
-        expired: list[Job] = []
-        for job_id in [] if self._absent else self._index.leased():
-            try:
-                job = self._load(job_id)
-            except (JobNotFound, InvalidRecord):
-                continue
-            if job.status is not Status.RUNNING or job.lease_expires_at is None:
-                continue
-            if lease_expired(self._clock, job.lease_mark, job.lease_expires_at):
-                expired.append(job)
-            if len(expired) == limit:
-                break
-        return expired
-
-    def prune(self, before_ns: int, *, limit: int = 1000) -> list[str]:
-        pruned: list[str] = []
-        with self._writing():
-            for job in () if self._absent else self._all():
-                if isinstance(job, InvalidRecord) or not lifecycle.may_prune(job, before_ns):
-                    continue
-                if not all(event.sent for event in self._events(job)):
-                    continue
-                # The record first: without it, the log means nothing and is not found.
-                remove_file(self._path(job.job_id))
-                fsync_dir(self.folder)
-                remove_file(self._log(job).path)
-                self._index.drop_unsent(job.job_id)
-                pruned.append(job.job_id)
-                if len(pruned) == limit:
-                    break
-        return pruned
-
-    def stats(self) -> dict[str, int]:
-        counts = {status.value: 0 for status in Status}
-        unsent = 0
-        for job in self._all():
-            if isinstance(job, Job):
-                counts[job.status.value] += 1
-                unsent += sum(not event.sent for event in self._events(job))
-        return {**counts, "unsent": unsent}
-
-    # -- events ----------------------------------------------------------------------------------------
-
-    def record_event(
-        self,
-        job_id: str,
-        event: EventName,
-        *,
-        detail: str = "",
-        data: Mapping[str, Any] | None = None,
-        attempt: int | None = None,
-        holder: str = "operator",
-    ) -> Recorded:
-        check_job_id(job_id)
-        with self._writing():
-            before = self._load(job_id)
-            has_events = event is EventName.STARTED and any(
-                stored.attempt == before.attempt for stored in self._events(before)
-            )
-            lifecycle.before_event(before, event, attempt=attempt, has_events=has_events)
-            return self._store(stated(before, event, detail, data or {}, self._clock.wall_ns(), holder))
-
-    def next_seq(self, job_id: str, *, attempt: int | None = None) -> int:
-        check_job_id(job_id)
-        with self._writing():
-            before = self._load(job_id)
-            after = lifecycle.take_seq(before, attempt=attempt, now_ns=self._clock.wall_ns())
-            self._log(before).clean()
-            return self._commit(before, after).after.last_seq
-
-    def events_after(self, job_id: str, seq: int = 0, *, limit: int = 1000) -> list[StoredEvent]:
-        check_job_id(job_id)
-        with self._translated_errors():
-            events = self._events(self._load(job_id))
-        return [event for event in events if event.seq > seq][:limit]
-
-    def unsent_events(
-        self, *, job_id: str | None = None, broker: Broker | None = None, limit: int = 1000
-    ) -> list[StoredEvent]:
-        if job_id is not None:
-            check_job_id(job_id)
-        found: list[StoredEvent] = []
-        with self._translated_errors():
-            if job_id is None and not self._seal.holds():
-                with self._writing():
-                    self._refresh_index()
-            for each in self._index.unsent() if job_id is None else [job_id]:
-                try:
-                    job = self._load(each)
-                except (JobNotFound, InvalidRecord):
-                    continue
-                if broker is not None and job.broker != broker:
-                    continue
-                found += [event for event in self._events(job) if not event.sent]
-                if len(found) >= limit:
-                    break
-        return found[:limit]
-
-    def mark_sent(self, job_id: str, seqs: Iterable[int]) -> None:
-        check_job_id(job_id)
-        with self._writing():
-            try:
-                job = self._load(job_id)
-            except JobNotFound:
-                return
-            self._log(job).mark_sent(seq for seq in seqs if seq <= job.last_seq)
-            if all(event.sent for event in self._events(job)):
-                self._index.drop_unsent(job_id)
-
-    # -- moving ------------------------------------------------------------------------------------------
-
-    def export(self) -> Iterator[Entry | InvalidRecord]:
-        keys: list[tuple[int, str]] = []
-        for job in self._all():
-            if isinstance(job, InvalidRecord):
-                yield job
-            else:
-                keys.append((parse_time(job.created_at), job.job_id))
-        for _, job_id in sorted(keys):
-            job = self._load(job_id)
-            yield Entry(job=job, events=self._events(job))
-
-    def import_entries(self, entries: Iterable[Entry]) -> None:
-        with self._writing(create=True):
-            self._trusted = False  # the next verb that needs the index builds it
-            for entry in entries:
-                if entry.events:
-                    self._log(entry.job).write_all(entry.events)
-                replace_file(self._path(entry.job.job_id), _record_bytes(entry.job), durable=False)
-            os.sync()
-
-    @contextmanager
-    def freeze(self) -> Iterator[None]:
-        make_private_dir(self.folder)
-        with self._translated_errors(), self._lock:
-            yield
-
-    def staging(self) -> Registry:
-        from baton.registry.staging import staging_dir
-
-        return FileRegistry(staging_dir(self.folder), clock=self._clock)
-
-    def adopt(self, staging: Registry) -> None:
-        from baton.registry.staging import adopt_files
-
-        staging.close()
-        # Records after their logs: interrupted, this leaves a part of the jobs, but each of them whole.
-        adopt_files(self.folder, lambda name: name.endswith(".json"))
-
-    def mark_moved(self, url: str) -> None:
-        mark_moved(self.folder, url)
-
-    def set_aside(self) -> str:
-        from baton.registry.staging import set_aside_files
-
-        records = [f"{job_id}.json" for job_id in self._ids()]
-        logs = [name for name in os.listdir(self.folder) if name.endswith(".events.log")]
-        index = [".index"] if os.path.isdir(self._index.folder) else []
-        return set_aside_files(self.folder, index + records + logs)
-
-    # -- inside the lock -----------------------------------------------------------------------------------
-
-    @contextmanager
-    def _writing(self, *, create: bool = False) -> Iterator[None]:
-        with self._translated_errors():
-            if not create and not exists(self.folder):
-                self._absent = True
-                try:
-                    yield
-                finally:
-                    self._absent = False
-                return
-            if create:
-                make_store_dir(self.folder)
-            with self._lock:
-                refuse_moved(self.folder, self.url)
-                # A verb that fails or dies in the middle leaves the folder's own time behind, and with it
-                # the news that the index must be built anew.
-                self._trusted = self._seal.holds() or _is_new(self.folder)
-                self._finish_batch()
-                yield
-                if self._trusted:
-                    self._seal.put()
-
-    def _commit(self, before: Job | None, after: Job) -> Change:
-        if before is after:
-            return Change(before=after, after=after)
-        self._index.add(after)
-        replace_file(self._path(after.job_id), _record_bytes(after))
-        if before is not None:
-            self._index.drop_outdated(before, after)
-        return Change(before=before or after, after=after)
-
-    def _store(self, recorded: Recorded) -> Recorded:
-        self._index.add_unsent(recorded.after.job_id)
-        self._log(recorded.before).add(recorded.event)
-        self._commit(recorded.before, recorded.after)
-        return recorded
-
-    def _leased(self, job: Job, lease_ns: int) -> Job:
-        return job.replace(
-            lease_expires_at=format_time(self._clock.wall_ns() + lease_ns),
-            lease_mark=lease_mark(self._clock, lease_ns),
-        )
-
-    # -- reading -------------------------------------------------------------------------------------------
-
-    def _path(self, job_id: str) -> str:
-        return os.path.join(self.folder, f"{job_id}.json")
-
-    def _load(self, job_id: str) -> Job:
-        if self._absent:
-            raise JobNotFound(job_id, self.where)
+    def get(self, job_id: str) -> Job:
+        if self._missing:
+            raise JobNotFound(job_id, self._registry.where)
         try:
             content = read_file(self._path(job_id))
         except FileNotFoundError:
-            raise JobNotFound(job_id, self.where) from None
+            raise JobNotFound(job_id, self._registry.where) from None
         except OSError as error:
             if error.errno not in (errno.EINVAL, errno.EISDIR, errno.EACCES, errno.ELOOP):
                 raise
@@ -471,51 +104,51 @@ class FileRegistry:
             raise InvalidRecord(job_id, "record", "is not JSON") from None
         return Job.parse(record, job_id)
 
-    def _ids(self) -> list[str]:
-        try:
-            names = os.listdir(self.folder)
-        except FileNotFoundError:
-            return []
-        return [match[1] for name in names if (match := _RECORD.fullmatch(name))]
-
     def _all(self) -> Iterator[Job | InvalidRecord]:
-        with self._translated_errors():
-            for job_id in self._ids():
-                try:
-                    yield self._load(job_id)
-                except JobNotFound:
-                    continue  # pruned meanwhile
-                except InvalidRecord as error:
-                    yield error
+        for job_id in [] if self._missing else self._registry.record_ids():
+            try:
+                yield self.get(job_id)
+            except JobNotFound:
+                continue  # pruned meanwhile
+            except InvalidRecord as error:
+                yield error
 
-    def _events(self, job: Job) -> list[StoredEvent]:
-        return self._log(job).events()
+    def _valid(self, job_ids: Iterable[str]) -> Iterator[Job]:
+        """Return these jobs without those that were removed meanwhile or are invalid, which `list` and `doctor`
+        name."""
+        for job_id in [] if self._missing else job_ids:
+            try:
+                yield self.get(job_id)
+            except (JobNotFound, InvalidRecord):
+                continue
 
-    def _log(self, job: Job) -> EventLog:
-        return EventLog(os.path.join(self.folder, f"{job.job_id}.events.log"), job)
+    def add(self, job: Job) -> bool:
+        if job.job_id in self._added or os.path.exists(self._path(job.job_id)):
+            return False
+        self._added[job.job_id] = job
+        return True
 
-    # -- the index -----------------------------------------------------------------------------------------
-
-    def _refresh_index(self) -> None:
-        """Finishes what a crash interrupted and makes the index speak of every record there is."""
-        if self._trusted or self._absent:
+    def write_added(self) -> None:
+        """Write the added jobs, all or none."""
+        if not self._added:
             return
-        for name in os.listdir(self.folder):
-            if _TEMPORARY.fullmatch(name):
-                remove_file(os.path.join(self.folder, name))
-        for job in self._all():
-            if isinstance(job, Job):
-                self._index.add(job)
-                if not all(event.sent for event in self._events(job)):
-                    self._index.add_unsent(job.job_id)
-        self._trusted = True
+        if len(self._added) > 1:
+            # Several files cannot change at once. What is in the batch file is registered: after a crash, the next
+            # writer completes it.
+            records = [job.record() for job in self._added.values()]
+            replace_file(self._batch_path, json.dumps(records).encode())
+        try:
+            for job in self._added.values():
+                self._write(job)
+        except BaseException:
+            for job_id in self._added:
+                remove_file(self._path(job_id))
+            raise
+        finally:
+            remove_file(self._batch_path)
 
-    @property
-    def _batch_path(self) -> str:
-        return os.path.join(self.folder, _BATCH)
-
-    def _finish_batch(self) -> None:
-        """Registers what is left of a batch whose process died; before anything else happens to its jobs."""
+    def complete_batch(self) -> None:
+        """Register the rest of a batch whose process died, before any of its jobs changes."""
         if not os.path.exists(self._batch_path):
             return
         try:
@@ -524,17 +157,266 @@ class FileRegistry:
             raise RegistryUnavailable(f"{self._batch_path} is damaged; move it away") from None
         for job in jobs:
             if not os.path.exists(self._path(job.job_id)):
-                self._commit(None, job)
+                self._write(job)
         remove_file(self._batch_path)
+
+    def save(self, before: Job, after: Job, event: StoredEvent | None = None) -> Change:
+        if event is not None:
+            self._index.add_unsent(after.job_id)
+            self._log(before).add(event)
+        elif after.last_seq != before.last_seq:
+            self._log(before).remove_uncounted()  # or the new record would count it
+        if before is not after:
+            self._write(after)
+            self._index.drop_outdated(before, after)
+        return Change(before=before, after=after)
+
+    def pending(self, agent_session: str) -> Iterator[Job]:
+        """Return the jobs of a queue in the order of picking."""
+        self.refresh_index()
+        for job_id, marker in () if self._missing else self._index.pending(agent_session):
+            try:
+                job = self.get(job_id)
+            except JobNotFound:
+                remove_file(marker)
+                continue
+            except InvalidRecord:
+                continue  # `list` and `doctor` name it
+            if job.status is not Status.PENDING or job.submitter is not None:
+                remove_file(marker)
+            elif job.agent_session == agent_session:
+                yield job
+
+    def leased(self) -> Iterator[Job]:
+        self.refresh_index()
+        for job in self._valid(self._index.leased()):
+            if job.status is Status.RUNNING and job.lease_expires_at is not None:
+                yield job
+            elif self._locked:
+                self._index.drop_leased(job.job_id)
+
+    def page(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> Page:
+        found: list[tuple[tuple[int, str], Job]] = []
+        bad: list[InvalidRecord] = []
+        for job in self._all():
+            if isinstance(job, InvalidRecord):
+                bad.append(job)
+                continue
+            if self._index.lacks(job):
+                self._registry.stamp.clear()
+            key = (parse_time(job.created_at), job.job_id)
+            if (start is None or key < start) and where.matches(job):
+                found.append((key, job))
+        found.sort(key=lambda pair: pair[0], reverse=True)
+        page = found[:limit]
+        following = format_cursor(*page[-1][0]) if len(found) > limit else None
+        return Page(jobs=[job for _, job in page], bad=[] if start else bad, next=following)
+
+    def ids(self) -> list[str]:
+        keys = [
+            (-(2**63), job.job_id) if isinstance(job, InvalidRecord) else (parse_time(job.created_at), job.job_id)
+            for job in self._all()
+        ]
+        return [job_id for _, job_id in sorted(keys)]
+
+    def counts(self) -> dict[str, int]:
+        counts = {"unsent": 0}
+        for job in self._all():
+            if isinstance(job, Job):
+                counts[job.status.value] = counts.get(job.status.value, 0) + 1
+                counts["unsent"] += sum(not event.sent for event in self._log(job).events())
+        return counts
+
+    def prunable(self, before_ns: int, limit: int) -> list[str]:
+        found: list[str] = []
+        for job in self._all():
+            if isinstance(job, Job) and lifecycle.may_prune(job, before_ns) and self._log(job).all_sent():
+                found.append(job.job_id)
+                if len(found) == limit:
+                    break
+        return found
+
+    def remove(self, job_id: str) -> None:
+        # The record first: without it, the log is ignored.
+        remove_file(self._path(job_id))
+        fsync_dir(self._folder)
+        remove_file(self._registry.log_path(job_id))
+        self._index.drop_unsent(job_id)
+
+    # -- events ------------------------------------------------------------------------------------------
+
+    def events(self, job_id: str, after: int, limit: int, attempt: int | None = None) -> list[StoredEvent]:
+        events = (event for event in self._log(self.get(job_id)).events() if event.seq > after)
+        return [event for event in events if attempt in (None, event.attempt)][:limit]
+
+    def unsent(self, job_id: str | None, broker: Broker | None, limit: int) -> list[StoredEvent]:
+        found: list[StoredEvent] = []
+        if job_id is None:
+            self.refresh_index()
+        for job in self._valid(self._index.unsent() if job_id is None else [job_id]):
+            if broker is None or job.broker == broker:
+                found += [event for event in self._log(job).events() if not event.sent]
+            if len(found) >= limit:
+                break
+        return found[:limit]
+
+    def mark_sent(self, job_id: str, seqs: Iterable[int]) -> None:
+        try:
+            log = self._log(self.get(job_id))
+        except JobNotFound:
+            return
+        log.mark_sent(seqs)
+        if log.all_sent():
+            self._index.drop_unsent(job_id)
+
+    def put(self, entries: Sequence[Entry]) -> None:
+        for entry in entries:
+            if entry.events:
+                self._log(entry.job).write(entry.events)
+            replace_file(self._path(entry.job.job_id), _record_bytes(entry.job), durable=False)
+
+    # -- files -------------------------------------------------------------------------------------------
+
+    def refresh_index(self) -> None:
+        """Build the index again if it is not current, and remove what a crash left."""
+        if self._missing or self.index_is_current:
+            return
+        if not self._locked:
+            self._registry.refresh_index()
+            return
+        for name in os.listdir(self._folder):
+            if _TEMPORARY.fullmatch(name):
+                remove_file(os.path.join(self._folder, name))
+        for job in self._all():
+            if isinstance(job, Job):
+                self._index.add(job)
+                if not self._log(job).all_sent():
+                    self._index.add_unsent(job.job_id)
+        self.index_is_current = True
+
+    def _write(self, job: Job) -> None:
+        self._index.add(job)
+        replace_file(self._path(job.job_id), _record_bytes(job))
+
+    def _path(self, job_id: str) -> str:
+        return os.path.join(self._folder, f"{job_id}.json")
+
+    def _log(self, job: Job) -> EventLog:
+        return EventLog(self._registry.log_path(job.job_id), job)
+
+    @property
+    def _batch_path(self) -> str:
+        return os.path.join(self._folder, ".batch")
+
+
+class FileRegistry(Registry):
+    multi_host = False
+
+    def __init__(self, folder: str, *, clock: Clock | None = None) -> None:
+        super().__init__(clock)
+        self.where = f"file:{os.path.abspath(folder)}"
+        self.folder = os.path.realpath(folder)
+        self.url = f"file:{self.folder}"
+        self._lock = FileLock(os.path.join(self.folder, ".lock"))
+        self.lock_path = self._lock.path
+        self.index = Index(os.path.join(self.folder, ".index"))
+        self.stamp = BootStamp(self.folder, self._clock)
+
+    def close(self) -> None:
+        """Do nothing: no file stays open."""
+
+    @contextmanager
+    def _reading(self) -> Iterator[_FileTransaction]:
+        with self._translated_errors():
+            yield _FileTransaction(self)
+
+    @contextmanager
+    def _writing(self, *, create: bool = False) -> Iterator[_FileTransaction]:
+        with self._translated_errors():
+            if create:
+                make_store_dir(self.folder)
+            elif not exists(self.folder):
+                yield _FileTransaction(self, missing=True)
+                return
+            with self._lock:
+                refuse_moved(self.folder, self.url)
+                tx = _FileTransaction(self, locked=True)
+                tx.complete_batch()
+                yield tx
+                tx.write_added()
+                # A verb that fails or dies before this leaves the folder without its stamp: the index is built again.
+                if tx.index_is_current:
+                    self.stamp.set()
+
+    def _claim_first(self, agent_session: str, holder: str, lease_ns: int | None) -> Change | None:
+        with self._writing() as tx:
+            for job in tx.pending(agent_session):
+                return self._save(tx, job, self._claim(job, holder, self._clock.wall_ns()), lease_ns)
+        return None
+
+    def refresh_index(self) -> None:
+        """Build the index again if it is not current."""
+        if not self.stamp.is_current():
+            with self._writing() as tx:
+                tx.refresh_index()
+
+    def record_ids(self) -> list[str]:
+        try:
+            names = os.listdir(self.folder)
+        except FileNotFoundError:
+            return []
+        return [match[1] for name in names if (match := _RECORD.fullmatch(name))]
+
+    def log_path(self, job_id: str) -> str:
+        return os.path.join(self.folder, f"{job_id}.events.log")
 
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as error:
-            raise RegistryUnavailable(
-                f"{error.filename or self.folder}: {error.strerror}; nothing was changed"
-            ) from error
+            raise RegistryUnavailable(os_error_text(error, self.folder)) from error
+
+    # -- migration ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def importing(self, *, locked: bool = False) -> Iterator[_FileTransaction]:
+        import shutil
+
+        with self._translated_errors():
+            make_store_dir(self.folder)
+            with nullcontext() if locked else self._lock:
+                staging = FileRegistry(os.path.join(self.folder, ".migrating"))
+                shutil.rmtree(staging.folder, ignore_errors=True)  # of an import that was interrupted
+                make_private_dir(staging.folder)
+                try:
+                    yield _FileTransaction(staging)
+                    os.sync()
+                    # Records after their logs: interrupted, this leaves a part of the jobs, but each of them whole.
+                    for name in sorted(os.listdir(staging.folder), key=lambda name: name.endswith(".json")):
+                        os.replace(os.path.join(staging.folder, name), os.path.join(self.folder, name))
+                    fsync_dir(self.folder)
+                finally:
+                    shutil.rmtree(staging.folder, ignore_errors=True)
+
+    @contextmanager
+    def freeze(self) -> Iterator[None]:
+        with self._translated_errors():
+            make_store_dir(self.folder)
+            with self._lock:
+                yield
+
+    def set_aside(self) -> str:
+        records = [f"{job_id}.json" for job_id in self.record_ids()]
+        logs = [name for name in os.listdir(self.folder) if name.endswith(".events.log")]
+        index = [".index"] if os.path.isdir(self.index.folder) else []
+        return set_aside_files(self.folder, index + records + logs)
+
+
+def _is_new(folder: str) -> bool:
+    """Return whether the folder holds nothing but the lock: then the index is empty, and current."""
+    with os.scandir(folder) as entries:
+        return all(entry.name == ".lock" for entry in entries)
 
 
 def _record_bytes(job: Job) -> bytes:

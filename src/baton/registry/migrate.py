@@ -1,45 +1,48 @@
-"""Moving every job from one registry to another, losing nothing.
+"""Move every job from one registry to another, without losing any.
 
-The new registry is built where nobody sees it, compared job by job with the old one, and then put in its
-place; only then the old one is set aside. Until that moment an interruption leaves the old registry in use,
-and the migration is simply run again.
+The new registry takes effect as a whole, after it was compared with the old one job by job; only then the old one is
+set aside. Until that moment an interruption leaves the old registry in use, and the migration can be run again.
 """
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+import os
 from itertools import zip_longest
 from typing import TYPE_CHECKING
 
 from baton.core.errors import InvalidRecord, MigrationFailed
+from baton.registry import LOCAL_SCHEMES, MOVED_NOTE
+from baton.registry.verbs import put_entries, read_entries
+from baton.storage.files import replace_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from baton.registry.contract import Registry
-    from baton.registry.results import Entry
+    from baton.registry.contract import Entry
+    from baton.registry.verbs import Registry
+
+    _Exported = Entry | InvalidRecord
 
 
 def migrate(
     source: Registry, target: Registry, progress: Callable[[int], None] = lambda _count: None
 ) -> tuple[int, str]:
-    """Returns how many jobs moved and where the old registry was put."""
+    """Return how many jobs moved, and the place of the old registry."""
+    same_lock = source.lock_path is not None and source.lock_path == target.lock_path
     with source.freeze():
-        same_lock = source.lock_path is not None and source.lock_path == target.lock_path
-        with nullcontext() if same_lock else target.freeze():
-            _make_room(source, target)
-            staging = target.staging()
-            staging.import_entries(_counted(_sound(source), progress))
-            count = _compare(source, staging)
-            target.adopt(staging)
-        target.mark_moved(target.url)  # its folder may carry a note of an earlier move
-        source.mark_moved(target.url)
+        with target.importing(locked=same_lock) as tx:
+            _refuse_other_jobs(source, target)
+            put_entries(tx, _counted(_valid(source), progress))
+            count = _compare(source.export(), read_entries(tx, tx.ids()))
+        for registry in (target, source):  # the folder of the target may hold the note of an earlier move
+            if registry.lock_path is not None:
+                _note_move(os.path.dirname(registry.lock_path), target.url)
         return count, source.set_aside()
 
 
 def finish_interrupted(current: Registry, leftover: Registry) -> str | None:
-    """Sets aside what a migration to `current` left behind when it was interrupted at its very end. None when
-    nothing was left, or when `leftover` holds jobs that `current` does not."""
+    """Set aside the old registry of a migration to `current` that was interrupted at its end. Return None when there is
+    none, or when `leftover` holds jobs that `current` does not."""
     if leftover.url == current.url:
         return None
     with current.freeze():
@@ -47,12 +50,10 @@ def finish_interrupted(current: Registry, leftover: Registry) -> str | None:
         return leftover.set_aside() if ids and ids <= _ids(current) else None
 
 
-def _make_room(source: Registry, target: Registry) -> None:
-    """The target holds nothing, or only what an earlier, interrupted run put there."""
+def _refuse_other_jobs(source: Registry, target: Registry) -> None:
+    """Refuse a target that holds anything but copies, which an interrupted migration left."""
     there = {_id(each): each for each in target.export()}
-    if not there:
-        return
-    for each in source.export():
+    for each in source.export() if there else ():
         if there.get(_id(each)) == each:
             del there[_id(each)]
     if there:
@@ -60,21 +61,30 @@ def _make_room(source: Registry, target: Registry) -> None:
             f"{target.where} already holds jobs that are not, or not as they are there, in {source.where}, "
             f"{min(there)} among them; migrate into an empty registry"
         )
-    target.set_aside()
+
+
+def _note_move(folder: str, url: str) -> None:
+    """Write that the registry of this folder is at that url now: the next command uses that one, and a process that has
+    the old one open is refused. A place inside the folder is noted relative to it, so that the folder can be moved."""
+    scheme, _, path = url.partition(":")
+    inside = os.path.relpath(path, folder)
+    if scheme in LOCAL_SCHEMES and not inside.startswith(".."):
+        url = f"{scheme}:{inside}"
+    replace_file(os.path.join(folder, MOVED_NOTE), url.encode() + b"\n")
 
 
 def _ids(registry: Registry) -> set[str]:
     return {_id(each) for each in registry.export()}
 
 
-def _id(each: Entry | InvalidRecord) -> str:
+def _id(each: _Exported) -> str:
     return each.job_id if isinstance(each, InvalidRecord) else each.job.job_id
 
 
-def _sound(source: Registry) -> Iterator[Entry]:
+def _valid(source: Registry) -> Iterator[Entry]:
     for each in source.export():
         if isinstance(each, InvalidRecord):
-            raise MigrationFailed(f"{each}; mend or move that record first, nothing was migrated")
+            raise MigrationFailed(f"{each}; fix or move that record first, nothing was migrated")
         yield each
 
 
@@ -84,9 +94,9 @@ def _counted(entries: Iterator[Entry], progress: Callable[[int], None]) -> Itera
         progress(count)
 
 
-def _compare(source: Registry, staging: Registry) -> int:
+def _compare(old_entries: Iterator[_Exported], new_entries: Iterator[_Exported]) -> int:
     count = 0
-    for old, new in zip_longest(source.export(), staging.export()):
+    for old, new in zip_longest(old_entries, new_entries):
         if old != new:
             raise MigrationFailed(
                 f"{getattr(old or new, 'job', old or new)!r} differs between the two registries; nothing was migrated"

@@ -5,11 +5,12 @@ from __future__ import annotations
 import re
 import time
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from baton.core.errors import MigrationFailed
-from baton.registry.rows import COLUMNS, jobs_that_fit
-from baton.registry.sql import SqlRegistry
+from baton.registry.rows import valid_jobs
+from baton.registry.sql import POSTGRES_TABLES, SCHEMA, SELECT, SqlRegistry, SqlTransaction
 from baton.storage.postgres import Database, server_now_ns
 
 if TYPE_CHECKING:
@@ -17,57 +18,29 @@ if TYPE_CHECKING:
 
     from baton.core.clock import Clock
     from baton.core.job import Job
-    from baton.registry.contract import Registry
+    from baton.registry.contract import Transaction
     from baton.registry.rows import Row
-    from baton.registry.sql import Transaction
     from baton.storage.postgres import Connection
 
-SCHEMA: Final = 1
-_TABLES: Final = """
-CREATE TABLE meta (schema_version integer NOT NULL);
-INSERT INTO meta VALUES (1);
-CREATE TABLE jobs (
-    job_id text COLLATE "C" PRIMARY KEY, schema_version integer NOT NULL, status text NOT NULL,
-    created_at bigint NOT NULL, updated_at bigint NOT NULL, prompt text NOT NULL, agent text NOT NULL,
-    agent_session text NOT NULL, broker text NOT NULL, topic_prefix text NOT NULL,
-    timeout_sec bigint NOT NULL, idle_timeout_sec bigint NOT NULL, expected_artifacts text NOT NULL,
-    last_seq bigint NOT NULL, auth_token text, workdir text, attempt bigint NOT NULL,
-    max_attempts bigint NOT NULL, priority bigint NOT NULL, claimed_by text, lease_expires_at bigint,
-    lease_mark text, deadline_at bigint, last_event_at bigint, finished_at bigint, detail text,
-    validate text, labels text NOT NULL, extra text
-);
-CREATE INDEX jobs_pending ON jobs (agent_session, priority DESC, created_at, job_id)
-    WHERE status = 'pending';
-CREATE INDEX jobs_leased ON jobs (lease_expires_at)
-    WHERE status = 'running' AND lease_expires_at IS NOT NULL;
-CREATE INDEX jobs_created ON jobs (created_at, job_id);
-CREATE INDEX jobs_status ON jobs (status, created_at, job_id);
-CREATE INDEX jobs_session ON jobs (agent_session, created_at, job_id);
-CREATE INDEX jobs_agent ON jobs (agent, created_at, job_id);
-CREATE INDEX jobs_updated ON jobs (updated_at);
-CREATE TABLE events (
-    id bigserial PRIMARY KEY, job_id text COLLATE "C" NOT NULL, seq bigint NOT NULL, attempt bigint NOT NULL,
-    event text NOT NULL, payload bytea NOT NULL, sent smallint NOT NULL, UNIQUE (job_id, seq)
-);
-CREATE INDEX events_unsent ON events (id) WHERE sent = 0;
-"""
-_LATER_INDEXES: Final = {"jobs_updated": "CREATE INDEX IF NOT EXISTS jobs_updated ON jobs (updated_at)"}
-_ID: Final = COLUMNS.index("job_id")
-_LEASE_END: Final = COLUMNS.index("lease_expires_at")
+_LOCK_TABLES = "LOCK TABLE jobs, events IN SHARE ROW EXCLUSIVE MODE"
 _translated: dict[str, bytes] = {}
 
 
 def _psycopg_style(statement: str) -> bytes:
-    """`:name` as `%(name)s`."""
+    """Translate `:name` to `%(name)s`."""
     found = _translated.get(statement)
     if found is None:
         found = _translated[statement] = re.sub(r":(\w+)", r"%(\1)s", statement).encode()
     return found
 
 
-class _Transaction:
-    def __init__(self, connection: Connection) -> None:
-        self.raw = connection
+class _PostgresTransaction(SqlTransaction):
+    lock_rows = " FOR UPDATE"
+    skip_locked = " FOR UPDATE SKIP LOCKED"  # guard: claim-row-lock
+
+    def __init__(self, raw: Connection, where: str) -> None:
+        super().__init__(where)
+        self.raw = raw
 
     def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[Row]:
         return self.raw.execute(_psycopg_style(statement), values or {}).fetchall()
@@ -85,13 +58,10 @@ class PostgresRegistry(SqlRegistry):
 
     multi_host = True
     lock_path = None
-    _lock_rows = " FOR UPDATE"
-    _skip_locked = " FOR UPDATE SKIP LOCKED"  # guard: claim-row-lock
 
-    def __init__(self, url: str, *, clock: Clock | None = None, suffix: str = "") -> None:
+    def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         super().__init__(clock)
-        self._database = Database(url, tables=_TABLES, version=SCHEMA, suffix=suffix, later_indexes=_LATER_INDEXES)
-        self._schema = self._database.schema
+        self._database = Database(url, tables=POSTGRES_TABLES, version=SCHEMA)
         self.where = self._database.where
         self.url = url
         self._frozen: Connection | None = None
@@ -100,13 +70,17 @@ class PostgresRegistry(SqlRegistry):
         self._database.close()
 
     @contextmanager
-    def _writing(self, *, create: bool = False) -> Iterator[Transaction]:
+    def _writing(self, *, create: bool = False) -> Iterator[_PostgresTransaction]:
         with self._database.translated_errors():
             connection = self._database.connection()
             with connection.transaction():
-                yield _Transaction(connection)
+                yield _PostgresTransaction(connection, self.where)
 
-    _reading = _writing
+    @contextmanager
+    def _reading(self) -> Iterator[_PostgresTransaction]:
+        with self._writing() as tx:
+            tx.lock_rows = tx.skip_locked = ""
+            yield tx
 
     # -- leases ------------------------------------------------------------------------------------------
 
@@ -114,74 +88,57 @@ class PostgresRegistry(SqlRegistry):
         return self._now_ns(tx) + lease_ns, None
 
     def _expired(self, tx: Transaction, limit: int) -> list[Job]:
-        late: list[Job] = []
-        values = {"now": self._now_ns(tx), "limit": limit, "after_ns": -(2**63), "after_id": ""}
-        while True:  # page by page: those that do not fit stay in front for ever
-            rows = tx.rows(
-                f"SELECT {', '.join(COLUMNS)} FROM jobs WHERE status = 'running' AND lease_expires_at < :now"
-                " AND (lease_expires_at, job_id) > (:after_ns, :after_id)"
-                " ORDER BY lease_expires_at, job_id LIMIT :limit FOR UPDATE SKIP LOCKED",
-                values,
-            )
-            late += jobs_that_fit(rows)
-            if len(late) >= limit or len(rows) < limit:
-                return late[:limit]
-            values |= {"after_ns": rows[-1][_LEASE_END], "after_id": rows[-1][_ID]}
+        assert isinstance(tx, _PostgresTransaction)
+        rows = tx.rows(
+            f"{SELECT} WHERE status = 'running' AND lease_expires_at < :now"
+            f" ORDER BY lease_expires_at, job_id{tx.skip_locked}",
+            {"now": self._now_ns(tx)},
+        )
+        return list(islice(valid_jobs(rows), limit))
 
     def _now_ns(self, tx: Transaction) -> int:
-        assert isinstance(tx, _Transaction)
+        assert isinstance(tx, _PostgresTransaction)
         return server_now_ns(tx.raw)
 
-    # -- moving ------------------------------------------------------------------------------------------
+    # -- migration ---------------------------------------------------------------------------------------
+
+    @contextmanager
+    def importing(self, *, locked: bool = False) -> Iterator[_PostgresTransaction]:
+        with self._writing() as tx:
+            self._refuse_other_tables(tx.raw)
+            tx.change(_LOCK_TABLES)
+            yield tx
 
     @contextmanager
     def freeze(self) -> Iterator[None]:
         with self._database.translated_errors():
             self._database.connection()
-            with self._database.connect() as frozen:
-                frozen.execute("BEGIN")
-                frozen.execute("LOCK TABLE jobs, events IN SHARE ROW EXCLUSIVE MODE")
+            with self._database.connect() as frozen, frozen.transaction():
+                frozen.execute(_LOCK_TABLES)
                 self._frozen = frozen
                 try:
                     yield
-                    frozen.execute("COMMIT")
                 finally:
                     self._frozen = None
-
-    def staging(self) -> Registry:
-        staging = PostgresRegistry(self.url, clock=self._clock, suffix="_migrating")
-        with self._database.translated_errors(), self._database.connect() as raw:
-            raw.execute(f'DROP SCHEMA IF EXISTS "{staging._schema}" CASCADE'.encode())
-        return staging
-
-    def adopt(self, staging: Registry) -> None:
-        assert self._frozen is not None
-        staging.close()
-        self.close()
-        self._refuse_strangers()
-        self._frozen.execute(f'DROP SCHEMA IF EXISTS "{self._schema}" CASCADE'.encode())
-        self._frozen.execute(f'ALTER SCHEMA "{self._schema}_migrating" RENAME TO "{self._schema}"'.encode())
-
-    def _refuse_strangers(self) -> None:
-        """The schema goes as a whole, so nothing but ours may be in it."""
-        assert self._frozen is not None
-        found = self._frozen.execute(
-            "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s)"
-            " AND relkind IN ('r', 'v', 'm', 'p', 'f') AND relname NOT IN ('meta', 'jobs', 'events')",
-            [self._schema],
-        ).fetchone()
-        if found is not None:
-            raise MigrationFailed(
-                f"schema {self._schema} also holds {found[0]}, which is not baton's; name another with ?schema=NAME"
-            )
-
-    def mark_moved(self, url: str) -> None:
-        """The url of the server is in people's settings: they must change it."""
 
     def set_aside(self) -> str:
         assert self._frozen is not None
         self.close()
-        self._refuse_strangers()
-        name = f"{self._schema}_set_aside_{time.strftime('%Y%m%dt%H%M%S')}"
-        self._frozen.execute(f'ALTER SCHEMA "{self._schema}" RENAME TO "{name}"'.encode())
+        self._refuse_other_tables(self._frozen)
+        schema = self._database.schema
+        name = f"{schema}_set_aside_{time.strftime('%Y%m%dt%H%M%S')}"
+        self._frozen.execute(f'ALTER SCHEMA "{schema}" RENAME TO "{name}"'.encode())
         return f"schema {name}"
+
+    def _refuse_other_tables(self, connection: Connection) -> None:
+        """Refuse a schema that is not baton's alone: a migration moves it as a whole."""
+        schema = self._database.schema
+        other = connection.execute(
+            "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s)"
+            " AND relkind IN ('r', 'v', 'm', 'p', 'f') AND relname NOT IN ('meta', 'jobs', 'events')",
+            [schema],
+        ).fetchone()
+        if other is not None:
+            raise MigrationFailed(
+                f"schema {schema} also holds {other[0]}, which is not baton's; name another with ?schema=NAME"
+            )

@@ -1,4 +1,4 @@
-"""Which jobs to list, and where the next page begins."""
+"""Select jobs of a list, and say where its next page begins."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class JobFilter:
-    """Conditions that must all hold; None asks nothing. Times are nanoseconds since 1970."""
+    """Conditions that must all hold. None: no condition. Times are nanoseconds since 1970."""
 
     __slots__ = ("agent", "agent_session", "created_from_ns", "created_until_ns", "statuses", "updated_from_ns")
 
@@ -47,7 +47,7 @@ class JobFilter:
         )
 
 
-def cursor(created_ns: int, job_id: str) -> str:
+def format_cursor(created_ns: int, job_id: str) -> str:
     return f"{created_ns}-{job_id}"
 
 
@@ -59,4 +59,4 @@ def parse_cursor(text: str) -> tuple[int, str]:
             raise ValueError
         return moment, check_job_id(job_id)
     except (ValueError, InvalidValue):
-        raise InvalidValue("cursor", "must be what the page before named as its continuation") from None
+        raise InvalidValue("cursor", "must be the `next` of the page before") from None

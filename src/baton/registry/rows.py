@@ -1,4 +1,4 @@
-"""Jobs and events as rows of a table, and back. Times are columns of nanoseconds since 1970."""
+"""Convert jobs and events to rows of a table, and back. Times are columns of nanoseconds since 1970."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from baton.core.job import JOB_FIELDS, TIME_FIELDS, Job
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from typing import Any, Final
+    from typing import Any
 
     from baton.core.job import Broker
 
     Row = tuple[Any, ...]
 
 # `submitter` has no column: it is kept in `extra`, where 0.1.0 keeps the fields that it does not know.
-_FIELDS: Final = tuple(name for name in JOB_FIELDS if name != "submitter")
-COLUMNS: Final = (*_FIELDS, "extra")
-# How the `extra` of a job with a submitter begins: `row_of_job` writes it first.
-SUBMITTER_PREFIX: Final = '{"submitter": "'
-ID: Final = COLUMNS.index("job_id")
-CREATED: Final = COLUMNS.index("created_at")
-EVENT_COLUMNS: Final = "job_id, seq, attempt, event, payload, sent"
-_JSON: Final = frozenset({"broker", "expected_artifacts", "labels"})
-_TIME_RANGE_NS: Final = 9 * 10**18
+_FIELDS = tuple(name for name in JOB_FIELDS if name != "submitter")
+COLUMNS = (*_FIELDS, "extra")
+ID = COLUMNS.index("job_id")
+CREATED = COLUMNS.index("created_at")
+# The `extra` of a job with a submitter begins with this: `row_of_job` writes the submitter first.
+SUBMITTER_PREFIX = '{"submitter": "'
+EVENT_COLUMNS = "job_id, seq, attempt, event, payload, sent"
+_JSON = frozenset({"broker", "expected_artifacts", "labels"})
+_TIME_RANGE_NS = 9 * 10**18
 
 
 def row_of_job(job: Job) -> dict[str, Any]:
@@ -72,13 +72,13 @@ def job_from_row(row: Row) -> Job:
     return Job.parse(record, job_id, times_checked=True)
 
 
-def jobs_that_fit(rows: Iterable[Row]) -> Iterator[Job]:
-    """The jobs in these rows, without those that do not fit: one bad record must not stop the others."""
+def valid_jobs(rows: Iterable[Row]) -> Iterator[Job]:
+    """Return the jobs in these rows without the invalid ones."""
     for row in rows:
         try:
             yield job_from_row(row)
         except InvalidRecord:
-            continue
+            continue  # one invalid record must not stop the others; `list` and `doctor` name it
 
 
 def event_from_row(row: Row) -> StoredEvent:
@@ -94,11 +94,4 @@ def event_from_row(row: Row) -> StoredEvent:
 
 
 def row_of_event(event: StoredEvent) -> dict[str, Any]:
-    return {
-        "job_id": event.job_id,
-        "seq": event.seq,
-        "attempt": event.attempt,
-        "event": event.event.value,
-        "payload": event.payload,
-        "sent": int(event.sent),
-    }
+    return event.as_dict() | {"event": event.event.value, "sent": int(event.sent)}

@@ -1,3 +1,3 @@
-"""Make bytes survive: private files, locks and durable replacement, and connections to PostgreSQL.
+"""Make bytes survive: private files, locks and durable replacement, SQLite files, connections to PostgreSQL.
 
 It knows nothing of jobs, events or sessions."""

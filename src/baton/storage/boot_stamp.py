@@ -1,4 +1,4 @@
-"""Whether anybody else has added to a folder or taken from it since we last looked after it."""
+"""The boot stamp of a folder: it says whether what was derived from the folder, such as an index, is still current."""
 
 from __future__ import annotations
 
@@ -10,35 +10,34 @@ if TYPE_CHECKING:
     from baton.core.clock import Clock
 
 
-class Seal:
-    """A modification time that we give a folder: a crash of ours in the middle, somebody else's change, or a reboot
-    leave another one there. What we derived from the folder's content is then to be derived anew."""
+class BootStamp:
+    """A modification time that baton gives a folder after its own changes. A crash in the middle of a change, another
+    program's change, or a reboot leave another time there: what was derived from the folder must be derived again."""
 
     def __init__(self, folder: str, clock: Clock) -> None:
         self._folder = folder
         self._clock = clock
 
-    def holds(self) -> bool:
-        """Also of a folder that is not there: nothing was derived from it."""
+    def is_current(self) -> bool:
+        """Return whether the folder carries the stamp; True for a missing folder, from which nothing was derived."""
         try:
-            return os.stat(self._folder).st_mtime_ns == self._moment_ns()
+            return os.stat(self._folder).st_mtime_ns == self._time_ns()
         except FileNotFoundError:
             return True
 
-    def put(self) -> None:
-        moment = self._moment_ns()
-        try:
-            os.utime(self._folder, ns=(moment, moment))
-        except PermissionError:
-            pass  # the folder is somebody else's: what we derive from it is derived anew each time
+    def set(self) -> None:
+        self._set_time(self._time_ns())
 
-    def break_(self) -> None:
+    def clear(self) -> None:
+        self._set_time(self._clock.wall_ns())
+
+    def _set_time(self, ns: int) -> None:
         try:
-            os.utime(self._folder)
+            os.utime(self._folder, ns=(ns, ns))
         except OSError:
-            pass  # not ours, or read-only: then nobody relies on it either
+            pass  # another user's folder, or read-only: everything is derived again each time
 
-    def _moment_ns(self) -> int:
-        """A moment long past that no writer leaves by accident, another one after each boot: what was not yet on disk
-        when the power went is not trusted either."""
+    def _time_ns(self) -> int:
+        """Return a time long past that no writer leaves by accident. It differs after each boot: changes that were not
+        on disk when the power went are not trusted."""
         return (900_000_000 + zlib.crc32((self._clock.boot_id() or "").encode()) % 10**8) * 10**9

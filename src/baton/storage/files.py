@@ -1,4 +1,5 @@
-"""Files that survive: atomic replacement with fsync, locks, private folders, the network-file-system check."""
+"""Write files that survive a crash: atomic replacement with fsync, locks, private folders, refusal of network file
+systems."""
 
 from __future__ import annotations
 
@@ -7,23 +8,25 @@ import errno
 import fcntl
 import os
 import stat
+import time
 
 from baton.core.errors import NetworkFileSystem, RegistryBusy
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from types import TracebackType
-    from typing import Final, Self
+    from typing import Self
 
 LOCK_TIMEOUT_SEC = 30.0
-_NETWORK: Final = frozenset(
+_NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "ncpfs"}
 )
-_LOCAL_FUSE: Final = frozenset({"fuse.fuse-overlayfs", "fuse.lxcfs"})
+_LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.lxcfs"})
 
 
 def make_private_dir(path: str) -> None:
-    """The folder and its missing parents, 0700 whatever the umask; folders that were there stay as they are."""
+    """Create the folder and its missing parents, 0700 whatever the umask. Existing folders stay as they are."""
     if os.path.isdir(path):
         return
     parent = os.path.dirname(os.path.abspath(path))
@@ -40,22 +43,22 @@ def make_private_dir(path: str) -> None:
 
 
 def make_store_dir(path: str) -> None:
-    """A private folder whose own name is on disk before anything is put into it, also when whoever made it died
-    before it could see to that: the lock file, which every writer makes first, shows that somebody did."""
+    """Create a private folder whose name is on disk before anything is put into it. The lock file, which every writer
+    creates next, shows that a process has completed this."""
     make_private_dir(path)
     if not os.path.exists(os.path.join(path, ".lock")):
         fsync_parents(path)
 
 
 def fsync_parents(path: str) -> None:
-    """Makes the names of a folder and of the folder it lies in durable."""
+    """Make the names of a folder and of its parent durable."""
     parent = os.path.dirname(os.path.abspath(path))
     fsync_dir(parent)
     fsync_dir(os.path.dirname(parent))
 
 
 def make_home(path: str) -> None:
-    """The home folder, which ignores itself in git."""
+    """Create the home folder, which git ignores."""
     make_private_dir(path)
     ignore = os.path.join(path, ".gitignore")
     if not os.path.lexists(ignore):
@@ -63,7 +66,7 @@ def make_home(path: str) -> None:
 
 
 def open_private(path: str, flags: int) -> int:
-    """A file descriptor; with O_CREAT the file is 0600, whatever the umask, also one that was there."""
+    """Return a file descriptor. With O_CREAT the file is 0600, whatever the umask, also one that existed."""
     fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     if flags & os.O_CREAT and os.fstat(fd).st_mode & 0o777 != 0o600:  # guard: private-file-mode
         os.fchmod(fd, 0o600)
@@ -84,8 +87,9 @@ def replace_file(
     sync_folder: bool = True,
     owner: tuple[int, int] | None = None,
 ) -> None:
-    """All of the new content or all of the old, also after a power cut (`durable`); never half of one. Without
-    `sync_folder` a power cut may bring the old content back. `owner`: the user and group it is to belong to."""
+    """Replace the content as a whole: a reader finds all of the new or all of the old, also after a power cut
+    (`durable`). Without `sync_folder` a power cut may bring the old content back. `owner`: the user and group of the
+    new file."""
     folder, name = os.path.split(path)
     temporary = os.path.join(folder, f".{name.removesuffix('.json')}.{os.urandom(4).hex()}.tmp")
     fd = open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -107,7 +111,7 @@ def replace_file(
 
 
 def overwrite_from(fd: int, start: int, content: bytes) -> None:
-    """Replaces everything from there on, durably; a write that fails leaves the file ending there."""
+    """Replace everything from `start` on, durably. After a failed write the file ends at `start`."""
     os.ftruncate(fd, start)
     os.lseek(fd, start, os.SEEK_SET)
     try:
@@ -122,12 +126,26 @@ def remove_file(path: str) -> None:
     try:
         os.unlink(path)
     except FileNotFoundError:
-        pass
+        pass  # another process has removed it
+
+
+def set_aside_files(folder: str, names: Iterable[str]) -> str:
+    """Move files into a new folder inside of theirs; return its path, "" when there are none."""
+    names = list(names)
+    if not names:
+        return ""
+    aside = os.path.join(folder, f"set-aside-{time.strftime('%Y%m%dT%H%M%S')}-{os.urandom(2).hex()}")
+    make_private_dir(aside)
+    for name in names:
+        os.replace(os.path.join(folder, name), os.path.join(aside, name))
+    fsync_dir(aside)
+    fsync_dir(folder)
+    return aside
 
 
 def read_file(path: str, at_most: int = -1) -> bytes:
-    """The content of a regular file, or so many bytes of it: whoever put a pipe or a device in its place gets an error,
-    not our patience."""
+    """Return the content of a regular file, or at most that many bytes of it. Refuse a pipe or a device, which might
+    never end."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
@@ -135,8 +153,12 @@ def read_file(path: str, at_most: int = -1) -> bytes:
         return file.read(at_most)
 
 
+def os_error_text(error: OSError, path: str) -> str:
+    return f"{error.filename or path}: {error.strerror}; nothing was changed"
+
+
 def exists(path: str) -> bool:
-    """Whether there is such a file. Unlike os.path.exists, not being allowed to look is an error, not a no."""
+    """Return whether the file exists. Unlike os.path.exists, a missing permission is an error."""
     try:
         os.stat(path)
     except FileNotFoundError:
@@ -145,14 +167,14 @@ def exists(path: str) -> bool:
 
 
 def outside(name: str, folder: str) -> bool:
-    """Whether a name leads out of the folder, also by a link."""
+    """Return whether a name leads out of the folder, also by a link."""
     inside = os.path.realpath(folder)
     path = os.path.realpath(os.path.join(inside, name))
     return path != inside and not path.startswith(inside.rstrip("/") + "/")
 
 
 def last_line(fd: int, size: int) -> tuple[bytes, int]:
-    """The last whole line of a file, and where it ends; a half-written one behind it is left out."""
+    """Return the last whole line of a file, and where it ends. Ignore half a line after it."""
     window = min(size, 4096)
     while True:
         tail = os.pread(fd, window, size - window)
@@ -172,26 +194,26 @@ def fsync_dir(path: str) -> None:
 
 
 class FileLock:
-    """An exclusive flock on a file, for `with`. The kernel serves waiters in turn and lets go when a holder
-    dies; one that is stopped while it holds the lock is reported after `timeout_sec`."""
+    """An exclusive flock on a file, for `with`. The kernel serves waiters in turn and releases the lock of a holder
+    that dies. A holder that is stopped is reported after `timeout_sec`."""
 
     def __init__(self, path: str, timeout_sec: float = LOCK_TIMEOUT_SEC) -> None:
         self.path = path
-        self._timeout_sec = timeout_sec
+        self.timeout_sec = timeout_sec
         self._fd = -1
 
     def __enter__(self) -> Self:
         while True:
             fd = open_private(self.path, os.O_RDWR | os.O_CREAT)
             try:
-                lock_within(fd, self.path, self._timeout_sec)  # guard: file-lock
+                lock_within(fd, self.path, self.timeout_sec)  # guard: file-lock
                 if _is_at(fd, self.path):
                     self._fd = fd
                     return self
             except BaseException:
                 os.close(fd)
                 raise
-            os.close(fd)  # somebody removed the file meanwhile: a lock on what nobody else can find is none
+            os.close(fd)  # the file was removed meanwhile: no other process can find this lock
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -201,26 +223,21 @@ class FileLock:
 
 
 def try_lock(path: str) -> int | None:
-    """A descriptor that holds the lock of that file until it is closed; None when somebody else has it."""
+    """Return a descriptor that holds the lock of that file until it is closed; None when another process has it."""
     fd = open_private(path, os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        os.close(fd)
-        return None
-    return fd
+    if _lock_at_once(fd):
+        return fd
+    os.close(fd)
+    return None
 
 
 def lock_within(fd: int, path: str, timeout_sec: float = LOCK_TIMEOUT_SEC) -> None:
-    """An exclusive flock on an open file, or RegistryBusy when somebody else keeps it for too long.
+    """Take an exclusive flock on an open file; RegistryBusy when another process keeps it for too long.
 
-    Waits in the kernel's queue, which is fair where polling is not. That call knows no time limit, so a thread makes
-    it, on a descriptor of its own: a lock that comes too late goes with that descriptor."""
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    Wait in the kernel's queue, which is fair where polling is not. That call has no time limit, so a thread makes it,
+    on its own descriptor: a lock that comes too late is released with that descriptor."""
+    if _lock_at_once(fd):
         return
-    except BlockingIOError:
-        pass
     done = _thread.allocate_lock()
     done.acquire()
     own = os.dup(fd)
@@ -244,6 +261,14 @@ def lock_within(fd: int, path: str, timeout_sec: float = LOCK_TIMEOUT_SEC) -> No
         raise failure[0]
 
 
+def _lock_at_once(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
 def _is_at(fd: int, path: str) -> bool:
     try:
         return os.path.samestat(os.fstat(fd), os.stat(path))
@@ -252,7 +277,7 @@ def _is_at(fd: int, path: str) -> bool:
 
 
 def network_fs_kind(path: str, mountinfo: str | None = None) -> str | None:
-    """The type of the network file system that `path` lies on, or None when it is local or cannot be told."""
+    """Return the type of the network file system of `path`; None when it is local or unknown."""
     if mountinfo is None:
         try:
             with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
@@ -271,7 +296,7 @@ def network_fs_kind(path: str, mountinfo: str | None = None) -> str | None:
             for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
                 mount = mount.replace(code, character)
         inside = path == mount or path.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= best:  # a later mount on the same place hides the earlier one
+        if inside and len(mount) >= best:  # a later mount on the same folder hides the earlier one
             best, kind = len(mount), right.split(" ", 1)[0]
     if kind is None:
         return None

@@ -1,0 +1,328 @@
+"""The verbs of a registry, written once over the transactions of a store (`contract`). `tests/contract` is the
+definition: it runs on every store.
+
+Rules for all verbs
+- A verb that returned has taken effect, durably; one that raised has changed nothing. One exception: when the
+  connection to a server breaks during the commit, the caller cannot know; the lease, or reading the job again, decides.
+- A verb takes effect as a whole or not at all, also when its process is killed.
+- `attempt` is the fencing number of a claim: a write that carries one is refused with StaleAttempt once that claim is
+  over. Writes without one are an operator's.
+- An unknown id is JobNotFound; a malformed one is InvalidValue, before the store is read.
+- Reading creates no file: a registry that does not exist yet is empty.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from itertools import islice
+
+from baton.core import lifecycle
+from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
+from baton.core.errors import InvalidRecord, InvalidValue, JobNotFound
+from baton.core.event import EventName
+from baton.core.fields import check_job_id, check_label
+from baton.core.job import Status, new_token, with_new_id
+from baton.registry.contract import Change, Entry, Recorded
+from baton.registry.query import JobFilter, parse_cursor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from typing import Any
+
+    from baton.core.clock import Clock
+    from baton.core.event import StoredEvent
+    from baton.core.job import Broker, Job
+    from baton.registry.contract import Page, Transaction
+
+_BATCH = 500
+
+
+class Registry:
+    """Jobs and the events about them. A store is a subclass with the abstract methods below."""
+
+    where: str  # for messages: which registry this is, without secrets
+    url: str  # opens this registry again, from any folder; with its password
+    multi_host: bool  # whether processes on several hosts may share it
+    lock_path: str | None  # the file that every writer locks, if there is one; two registries may share it
+    _new_token = staticmethod(new_token)
+
+    def __init__(self, clock: Clock | None = None) -> None:
+        self._clock: Clock = clock or SystemClock()
+
+    # -- what a store provides ---------------------------------------------------------------------------
+
+    @abstractmethod
+    def close(self) -> None:
+        """Close files and connections. The next verb opens them again."""
+
+    @abstractmethod
+    def _reading(self) -> AbstractContextManager[Transaction]: ...
+
+    @abstractmethod
+    def _writing(self, *, create: bool = False) -> AbstractContextManager[Transaction]:
+        """Begin a transaction that commits when the block ends without an error. `create`: make a missing store."""
+
+    @abstractmethod
+    def _claim_first(self, agent_session: str, holder: str, lease_ns: int | None) -> Change | None:
+        """Claim for `pick_pending`, in one transaction, without reading every job. Skip invalid records."""
+
+    @abstractmethod
+    def importing(self, *, locked: bool = False) -> AbstractContextManager[Transaction]:
+        """Begin a transaction that only puts entries, and returns those. `locked`: the caller has frozen a registry
+        with the same `lock_path`."""
+
+    @abstractmethod
+    def freeze(self) -> AbstractContextManager[None]:
+        """Keep other writers out. Inside the block, only read this registry or set it aside."""
+
+    @abstractmethod
+    def set_aside(self) -> str:
+        """Move the whole content of a frozen registry away, without deleting anything. Return the new place."""
+
+    # -- jobs --------------------------------------------------------------------------------------------
+
+    def register_job(self, job: Job) -> Job:
+        """Store a new pending job. It gets another id if its own is taken: use the job returned."""
+        return self.register_many([job])[0]
+
+    def register_many(self, jobs: Iterable[Job]) -> list[Job]:
+        """Store all of them, or none. They are picked in this order."""
+        registered: list[Job] = []
+        last_ns = 0
+        with self._writing(create=True) as tx:
+            for job in jobs:
+                # A later job of the batch is younger, also when the clock gave both the same time.
+                last_ns = max(parse_time(job.created_at), last_ns + 1)
+                added = job.replace(created_at=format_time(last_ns))
+                while not tx.add(added):
+                    added = with_new_id(added)
+                registered.append(added)
+        return registered
+
+    def get_job(self, job_id: str) -> Job:
+        """Return the job as it is now. InvalidRecord when the stored record is not valid."""
+        check_job_id(job_id)
+        with self._reading() as tx:
+            return tx.get(job_id)
+
+    def list_jobs(self, where: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page:
+        """Return one page, newest first. `after` is the `next` of the page before; jobs registered meanwhile do not
+        shift the pages. An invalid record is in `bad`, and does not hide others."""
+        if limit < 1:
+            raise InvalidValue("limit", "must be at least 1")
+        start = None if after is None else parse_cursor(after)
+        with self._reading() as tx:
+            return tx.page(where or JobFilter(), limit, start)
+
+    def pick_pending(self, agent_session: str, *, holder: str, lease_sec: float | None = None) -> Change | None:
+        """Claim the first pending job of that queue (higher priority, then older, then id) as its next attempt. Skip
+        jobs with a submitter. Return None when there is no job. No two callers get the same job. In `before`, the key
+        and `updated_at` may be those of the claim."""
+        check_label("agent_session", agent_session)
+        check_label("holder", holder)
+        return self._claim_first(agent_session, holder, lifecycle.lease_ns(lease_sec))
+
+    def pick_job(self, job_id: str, *, holder: str, lease_sec: float | None = None) -> Change:
+        """Claim this job, with or without a submitter. IllegalTransition when it is not pending: of several callers one
+        gets it."""
+        check_label("holder", holder)
+        lease_ns = lifecycle.lease_ns(lease_sec)
+        return self._change(job_id, lambda job, now_ns: self._claim(job, holder, now_ns), lease_ns)
+
+    def clear_submitter(self, job_id: str) -> Change:
+        """Clear `submitter` of a pending job, so that `pick_pending` returns it: for a submitter that has died. Of a
+        pending job without one, nothing to do. IllegalTransition when the job is not pending."""
+        return self._change(job_id, lambda job, now_ns: lifecycle.clear_submitter(job, now_ns=now_ns))
+
+    def update_status(
+        self, job_id: str, status: Status, *, attempt: int | None = None, holder: str = "operator"
+    ) -> Change:
+        """Set a status that may follow the present one, else IllegalTransition. The present status is accepted and
+        changes nothing. pending → running claims the job for `holder`."""
+        token = self._new_token()
+        return self._change(
+            job_id,
+            lambda job, now_ns: lifecycle.set_status(
+                job, status, attempt=attempt, holder=holder, now_ns=now_ns, token=token
+            ),
+        )
+
+    def requeue(self, job_id: str, *, attempt: int | None = None) -> Change:
+        """running → pending. Of a pending job, nothing to do."""
+        return self._change(job_id, lambda job, now_ns: lifecycle.requeue(job, attempt=attempt, now_ns=now_ns))
+
+    def renew_lease(self, job_id: str, *, attempt: int, lease_sec: float) -> Job:
+        """Let the lease of the holder end `lease_sec` from now."""
+        lease_ns = lifecycle.lease_ns(lease_sec)
+        return self._change(
+            job_id, lambda job, now_ns: lifecycle.renew(job, attempt=attempt, now_ns=now_ns), lease_ns
+        ).after
+
+    def expired_leases(self, *, limit: int = 100) -> list[Job]:
+        """Return the running jobs whose lease has expired by the registry's own clock: those that `expire_leases` would
+        take now. `lifecycle.expired_lease_error` says what it would do with each. Change nothing."""
+        with self._reading() as tx:
+            return self._expired(tx, limit)
+
+    def expire_leases(self, *, limit: int = 100) -> list[Change]:
+        """Take the jobs whose lease has expired from their holders: requeue each, or end it as error, with an event,
+        when it has no attempts left. At most `limit`: call again while it returns that many."""
+        if not self.expired_leases(limit=1):  # the usual case takes no lock
+            return []
+        with self._writing() as tx:
+            return [self._expire(tx, job) for job in self._expired(tx, limit)]
+
+    def prune(self, before_ns: int, *, limit: int = 1000) -> list[str]:
+        """Remove jobs that ended before that time and whose events have all been sent. At most `limit`."""
+        with self._writing() as tx:
+            job_ids = tx.prunable(before_ns, limit)
+            for job_id in job_ids:
+                tx.remove(job_id)
+            return job_ids
+
+    def stats(self) -> dict[str, int]:
+        """Return the number of jobs by status, and of `unsent` events."""
+        with self._reading() as tx:
+            return {status.value: 0 for status in Status} | {"unsent": 0} | tx.counts()
+
+    # -- events ------------------------------------------------------------------------------------------
+
+    def record_event(
+        self,
+        job_id: str,
+        event: EventName,
+        *,
+        detail: str = "",
+        data: Mapping[str, Any] | None = None,
+        attempt: int | None = None,
+        holder: str = "operator",
+    ) -> Recorded:
+        """Record an event in one step: check that it may come now, take the next `seq`, sign the event and store it as
+        unsent, and set the status that it brings. A job that was never claimed is claimed first."""
+        check_job_id(job_id)
+        with self._writing() as tx:
+            job = tx.get(job_id)
+            has_events = event is EventName.STARTED and bool(tx.events(job_id, 0, 1, job.attempt))
+            lifecycle.check_event(job, event, attempt=attempt, has_events=has_events)
+            return self._record(tx, job, event, detail, data or {}, holder)
+
+    def next_seq(self, job_id: str, *, attempt: int | None = None) -> int:
+        """Take a number without an event: 1, 2, 3, ... never the same one twice."""
+        change = self._change(job_id, lambda job, now_ns: lifecycle.take_seq(job, attempt=attempt, now_ns=now_ns))
+        return change.after.last_seq
+
+    def events_after(self, job_id: str, seq: int = 0, *, limit: int = 1000) -> list[StoredEvent]:
+        """Return the events with a higher number, in order. Empty when there are none."""
+        check_job_id(job_id)
+        with self._reading() as tx:
+            events = tx.events(job_id, seq, limit)
+            if not events:
+                tx.get(job_id)
+            return events
+
+    def unsent_events(
+        self, *, job_id: str | None = None, broker: Broker | None = None, limit: int = 1000
+    ) -> list[StoredEvent]:
+        """Return events not yet marked as sent, per job in order of their number; of one job, or of all jobs whose
+        events go to that broker."""
+        if job_id is not None:
+            check_job_id(job_id)
+        with self._reading() as tx:
+            return tx.unsent(job_id, broker, limit)
+
+    def mark_sent(self, job_id: str, seqs: Iterable[int]) -> None:
+        """Mark events that the broker has acknowledged. Marking twice, or what does not exist, changes nothing."""
+        check_job_id(job_id)
+        with self._writing() as tx:
+            tx.mark_sent(job_id, seqs)
+
+    # -- migration ---------------------------------------------------------------------------------------
+
+    def export(self) -> Iterator[Entry | InvalidRecord]:
+        """Return every job with its events, oldest first, without holding all of them in memory."""
+        with self._reading() as tx:
+            job_ids = iter(tx.ids())
+        while batch := list(islice(job_ids, _BATCH)):
+            with self._reading() as tx:
+                entries = list(read_entries(tx, batch))
+            yield from entries
+
+    def import_entries(self, entries: Iterable[Entry]) -> None:
+        """Add jobs with their events exactly as they are, in one step."""
+        with self.importing() as tx:
+            put_entries(tx, entries)
+
+    # -- inside a transaction ----------------------------------------------------------------------------
+
+    def _change(self, job_id: str, decide: Callable[[Job, int], Job], lease_ns: int | None = None) -> Change:
+        """Replace the job by what `decide` returns for it and the present time; with a lease that begins now."""
+        check_job_id(job_id)
+        with self._writing() as tx:
+            before = tx.get(job_id)
+            return self._save(tx, before, decide(before, self._clock.wall_ns()), lease_ns)
+
+    def _save(self, tx: Transaction, before: Job, after: Job, lease_ns: int | None) -> Change:
+        if lease_ns is not None:
+            expires_ns, mark = self._lease_end(tx, lease_ns)
+            after = after.replace(lease_expires_at=format_time(expires_ns), lease_mark=mark)
+        return tx.save(before, after)
+
+    def _claim(self, job: Job, holder: str, now_ns: int) -> Job:
+        return lifecycle.claim(job, holder=holder, now_ns=now_ns, token=self._new_token())
+
+    def _lease_end(self, tx: Transaction, lease_ns: int) -> tuple[int, str | None]:
+        """Return when a lease that begins now ends: as a date, and as the mark of the clock that decides."""
+        return self._clock.wall_ns() + lease_ns, lease_mark(self._clock, lease_ns)
+
+    def _expired(self, tx: Transaction, limit: int) -> list[Job]:
+        expired = (
+            job
+            for job in tx.leased()
+            if job.lease_expires_at is not None and lease_expired(self._clock, job.lease_mark, job.lease_expires_at)
+        )
+        return list(islice(expired, limit))
+
+    def _expire(self, tx: Transaction, job: Job) -> Change:
+        error = lifecycle.expired_lease_error(job)
+        if error is None:
+            return tx.save(job, lifecycle.requeue(job, attempt=None, now_ns=self._clock.wall_ns()))
+        recorded = self._record(tx, job, EventName.ERROR, error, {}, "operator")
+        return Change(before=recorded.before, after=recorded.after)
+
+    def _record(
+        self, tx: Transaction, before: Job, event: EventName, detail: str, data: Mapping[str, Any], holder: str
+    ) -> Recorded:
+        """Sign the event and save it with the job. An event for a pending job claims it."""
+        from baton.wire.payload import signed_event
+
+        now_ns = self._clock.wall_ns()
+        job = before
+        if job.status is Status.PENDING:
+            job = self._claim(job, holder, now_ns)
+        elif job.auth_token is None or job.attempt == 0:
+            job = lifecycle.add_missing_key(job, token=self._new_token())
+        stored = signed_event(job, event, detail, data, now_ns)
+        after = lifecycle.apply_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns)
+        tx.save(before, after, stored)
+        return Recorded(before=before, after=after, event=stored)
+
+
+def read_entries(tx: Transaction, job_ids: Iterable[str]) -> Iterator[Entry | InvalidRecord]:
+    """Return these jobs with their events. Skip those that were removed meanwhile."""
+    for job_id in job_ids:
+        try:
+            job = tx.get(job_id)
+        except JobNotFound:
+            continue
+        except InvalidRecord as error:
+            yield error
+        else:
+            yield Entry(job=job, events=tx.events(job_id, 0, job.last_seq) if job.last_seq else [])
+
+
+def put_entries(tx: Transaction, entries: Iterable[Entry]) -> None:
+    iterator = iter(entries)
+    while batch := list(islice(iterator, _BATCH)):
+        tx.put(batch)

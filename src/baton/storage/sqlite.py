@@ -1,0 +1,310 @@
+"""A SQLite file that many processes of one host write.
+
+Writers take an flock before `BEGIN IMMEDIATE`. The kernel's queue is fair, while SQLite's own waiting starves some of
+16 writers; and with commits, checkpoints and closes one after the other, the WAL-reset bug of SQLite before 3.51.3
+cannot occur. Readers take no lock; they open read-only, so that their close never checkpoints.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from _thread import RLock
+from _weakrefset import WeakSet
+from contextlib import contextmanager, nullcontext
+
+from baton.core.errors import NewerSchema, RegistryBusy, RegistryUnavailable
+from baton.storage.files import (
+    FileLock,
+    exists,
+    fsync_dir,
+    make_store_dir,
+    open_private,
+    os_error_text,
+    remove_file,
+    set_aside_files,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+LEAST_SQLITE = (3, 35)  # UPDATE ... RETURNING
+_BUSY_TIMEOUT_SEC = 30
+_FORK_WAIT_SEC = 5.0
+_ADVICE = (
+    ("disk is full", "No space left on device; nothing was changed, free some and try again"),
+    ("readonly", "the file or its folder is read-only; nothing was changed"),
+    ("unable to open", "cannot be opened; too many open files, or no permission for its folder"),
+    ("database is locked", "locked by another program; try again"),
+    ("not a database", "is not a SQLite database; move it away, or name another with --registry"),
+    ("malformed", "is damaged; move it away and restore a copy, the audit logs still hold the history"),
+)
+
+
+class _Connection:
+    """An open database, and which file that was. `lasting`: it may serve the next transaction, too."""
+
+    def __init__(self, raw: sqlite3.Connection, identity: tuple[int, int] | None, *, lasting: bool = True) -> None:
+        self.raw = raw
+        self.identity = identity
+        self.lasting = lasting
+
+
+class SqliteFile:
+    """One database file, created with `tables` and the schema `version` on its first write. `check_location` runs with
+    the lock held before each write: it raises when the file may not be written any more."""
+
+    def __init__(self, path: str, *, tables: str, version: int, check_location: Callable[[], None]) -> None:
+        self.path = path
+        self.folder = os.path.dirname(path)
+        self.lock = FileLock(os.path.join(self.folder, ".lock"))
+        self._tables = tables
+        self._version = version
+        self._check_location = check_location
+        self._reader: _Connection | None = None
+        self._writer: _Connection | None = None
+        self.in_use = RLock()  # held by a transaction, so that a fork in another thread waits for its end
+        _files.add(self)
+
+    def close(self) -> None:
+        if self._writer is not None:
+            try:
+                with self.lock:  # the last close of a database checkpoints it
+                    self._close_connections()
+            except (OSError, RegistryBusy):
+                pass  # the folder is gone, or the lock is stuck: every commit is on disk
+        self._close_connections()
+
+    def _close_connections(self) -> None:
+        for connection in (self._reader, self._writer):
+            if connection is not None:
+                connection.raw.close()
+        self._reader = self._writer = None
+
+    def __del__(self) -> None:
+        self.close()
+
+    # -- transactions ------------------------------------------------------------------------------------
+
+    @contextmanager
+    def reading(self) -> Iterator[sqlite3.Connection]:
+        """Read one state, with any number of statements."""
+        with self.translated_errors(), self.in_use:
+            connection = self._connection(write=False)
+            connection.raw.execute("BEGIN")
+            try:
+                yield connection.raw
+            finally:
+                if connection.raw.in_transaction:  # after an error SQLite may have ended it already
+                    connection.raw.execute("ROLLBACK")
+                if not connection.lasting:
+                    connection.raw.close()
+                    self._reader = None
+
+    @contextmanager
+    def writing(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
+        """Commit when the block ends without an error. Without `create`, a missing file is an empty database."""
+        with self.translated_errors(), self.in_use:
+            if create:
+                make_store_dir(self.folder)
+            elif not exists(self.path):
+                self._check_location()
+                yield self._empty()
+                return
+            with self.lock:
+                self._check_location()
+                if not os.path.exists(self.path):
+                    with self._creating():
+                        pass
+                with self._changing() as raw:
+                    yield raw
+
+    @contextmanager
+    def importing(self, *, locked: bool) -> Iterator[sqlite3.Connection]:
+        """Write a whole registry. A new file is moved to its place when it is complete: from then on it may be the
+        registry in use. `locked`: the caller holds the lock."""
+        with self.translated_errors(), self.in_use:
+            make_store_dir(self.folder)
+            with (
+                nullcontext() if locked else self.lock,
+                self._changing() if os.path.exists(self.path) else self._creating() as raw,
+            ):
+                yield raw
+
+    @contextmanager
+    def freeze(self) -> Iterator[None]:
+        """Keep other writers out."""
+        with self.translated_errors():
+            make_store_dir(self.folder)
+            with self.lock:
+                yield
+
+    def set_aside(self) -> str:
+        """Move the files of a frozen database to another folder; return that folder."""
+        if os.path.exists(self.path):
+            self._connection(write=True).raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+        self._close_connections()
+        return set_aside_files(self.folder, self._existing_files())
+
+    @contextmanager
+    def _changing(self) -> Iterator[sqlite3.Connection]:
+        raw = self._connection(write=True).raw
+        raw.execute("BEGIN IMMEDIATE")
+        try:
+            yield raw
+            raw.execute("COMMIT")
+        except BaseException:
+            if raw.in_transaction:
+                raw.execute("ROLLBACK")
+            raise
+
+    @contextmanager
+    def _creating(self) -> Iterator[sqlite3.Connection]:
+        """Fill a new database under another name, and move it to its place when it is complete. Remove what an
+        interrupted creation left."""
+        prefix = f".{os.path.basename(self.path)}.new"
+        for name in os.listdir(self.folder):
+            if name.startswith(prefix):
+                remove_file(os.path.join(self.folder, name))
+        temporary = os.path.join(self.folder, prefix)
+        os.close(open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+        raw = sqlite3.connect(temporary, isolation_level=None)
+        try:
+            raw.execute("PRAGMA synchronous = FULL")
+            raw.execute("PRAGMA journal_mode = WAL")
+            raw.executescript(f"BEGIN IMMEDIATE; {self._tables} PRAGMA user_version = {self._version};")
+            yield raw
+            raw.execute("COMMIT")
+        finally:
+            raw.close()  # checkpoints: all of it is in the one file now
+        set_aside_files(self.folder, self._existing_files())  # the log of a lost database would be read into this one
+        os.replace(temporary, self.path)
+        fsync_dir(self.folder)
+
+    def _existing_files(self) -> list[str]:
+        """Return the database, its log and its shared memory. The database comes first: once it is moved away, no
+        process opens the rest."""
+        name = os.path.basename(self.path)
+        names = (name, f"{name}-wal", f"{name}-shm")
+        return [each for each in names if os.path.exists(os.path.join(self.folder, each))]
+
+    # -- connections -------------------------------------------------------------------------------------
+
+    def _connection(self, *, write: bool) -> _Connection:
+        """Return the open connection, or a new one when a migration has moved the opened file away."""
+        open_one = self._writer if write else self._reader
+        try:
+            found = os.stat(self.path)
+            identity = (found.st_dev, found.st_ino)
+        except FileNotFoundError:
+            identity = None
+        if open_one is not None:
+            if open_one.identity == identity:
+                return open_one
+            open_one.raw.close()
+        connection = self._open(write=write) if write or identity else _Connection(self._empty(), None)
+        if write:
+            self._writer = connection
+        else:
+            self._reader = connection
+        return connection
+
+    def _open(self, *, write: bool) -> _Connection:
+        if sqlite3.sqlite_version_info < LEAST_SQLITE:
+            raise RegistryUnavailable(
+                f"SQLite {sqlite3.sqlite_version} is too old; baton needs {'.'.join(map(str, LEAST_SQLITE))} or newer"
+            )
+        found = os.stat(self.path)
+        raw = self._connect("mode=rw" if write else "mode=ro")
+        lasting = True
+        try:
+            version = _schema_version(raw)
+        except sqlite3.OperationalError:
+            raw.close()
+            if write or (os.path.exists(self.path + "-wal") and os.path.getsize(self.path + "-wal")):
+                raise
+            # The folder is read-only and there is no log: for now, the file alone holds everything.
+            lasting = False
+            raw = self._connect("mode=ro&immutable=1")
+            version = _schema_version(raw)
+        if version != self._version:
+            raw.close()
+            if version > self._version:
+                raise NewerSchema(self.path, version, self._version)
+            raise RegistryUnavailable(f"{self.path} is a database, but not a registry; name another with --registry")
+        if write:
+            raw.execute("PRAGMA synchronous = FULL")  # guard: sqlite-synchronous
+        return _Connection(raw, (found.st_dev, found.st_ino), lasting=lasting)
+
+    def _connect(self, options: str) -> sqlite3.Connection:
+        path = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
+        return sqlite3.connect(
+            f"file:{path}?{options}",
+            uri=True,
+            isolation_level=None,
+            timeout=_BUSY_TIMEOUT_SEC,
+            check_same_thread=False,  # a fork in another thread closes it; `in_use` keeps the threads apart
+        )
+
+    def _empty(self) -> sqlite3.Connection:
+        raw = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+        raw.executescript(self._tables)
+        return raw
+
+    # -- errors ------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def translated_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.Error as error:
+            raise RegistryUnavailable(f"{self.path}: {self._explain(str(error))}") from error
+        except OSError as error:
+            raise RegistryUnavailable(os_error_text(error, self.path)) from error
+
+    def _explain(self, message: str) -> str:
+        """Return what SQLite's message means, and, where it does not say why, what the system says."""
+        if "unable to open" in message:
+            # Never open the database itself here: closing it again would drop the locks of this process.
+            try:
+                os.close(os.open(self.lock.path, os.O_RDWR | os.O_CREAT, 0o600))
+            except OSError as error:
+                return f"{error.strerror}; nothing was changed"
+        if "disk I/O error" in message and _nearly_full(self.folder):
+            message = "disk is full"
+        return next((advice for part, advice in _ADVICE if part in message), message)
+
+
+def _schema_version(raw: sqlite3.Connection) -> int:
+    version: int = raw.execute("PRAGMA user_version").fetchone()[0]
+    return version
+
+
+def _nearly_full(folder: str) -> bool:
+    room = os.statvfs(folder)
+    return room.f_bavail * room.f_frsize < 1024 * 1024
+
+
+# -- forks -----------------------------------------------------------------------------------------------
+
+_files: WeakSet[SqliteFile] = WeakSet()
+_closed_for_fork: list[SqliteFile] = []
+
+
+def _close_before_fork() -> None:
+    """Close every connection: SQLite counts its locks by process, so a child that inherits an open database, and even
+    one that opens it again, would rely on locks that it does not hold. Both sides open it again when they need it. A
+    transaction of another thread ends first; one that takes too long keeps its connection."""
+    for file in list(_files):
+        if file.in_use.acquire(timeout=_FORK_WAIT_SEC):
+            _closed_for_fork.append(file)
+            file.close()
+
+
+def _allow_after_fork() -> None:
+    while _closed_for_fork:
+        _closed_for_fork.pop().in_use.release()
+
+
+os.register_at_fork(before=_close_before_fork, after_in_parent=_allow_after_fork, after_in_child=_allow_after_fork)
