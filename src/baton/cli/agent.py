@@ -145,10 +145,11 @@ def _lease_ns(options: argparse.Namespace) -> int:
 @with_directory
 def cleanup(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
     from baton.sessions.adopt import LeftOver
-    from baton.sessions.live_agent_cleanup import Action, cleanup
+    from baton.sessions.live_agent_cleanup import Action
+    from baton.sessions.live_agent_cleanup import cleanup as clean_up
 
     shown, failed = [], False
-    for each in cleanup(
+    for each in clean_up(
         settings,
         directory,
         tmux_check=not options.no_tmux_check,
@@ -191,7 +192,7 @@ _DEFINITION = (
     opt.AGENT_DEF_DIR.but(help="use this definition folder (default: the one in the record)"),
     opt.NEED_AGENT_DEF_DIR,
 )
-VERBS = (Verb("agent", (opt.DIRECTORY, opt.JSON), actions=(
+_ACTIONS = (
     Verb("publish", (
         opt.NAME.but(help="publish this name, with or without its prefix"),
         opt.SESSION.but(metavar="S", help="publish this tmux session (default: the one named NAME)"),
@@ -224,4 +225,5 @@ VERBS = (Verb("agent", (opt.DIRECTORY, opt.JSON), actions=(
             help="stop after this long with exit code 2: seconds, or such as 90s, 10m, 2h (default: never)",
         ),
     ), agent_lookup.watch, "print changes of the directory as they happen"),
-)),)  # fmt: skip
+)  # fmt: skip
+VERBS = (Verb("agent", (opt.DIRECTORY, opt.JSON), actions=_ACTIONS),)

@@ -139,7 +139,7 @@ def _environment_of(folder: str, role: str) -> dict[str, str]:
     return {name: value for name, equals, value in (word.partition("=") for word in words) if equals}
 
 
-VERBS = (Verb("broker", (opt.JSON,), actions=(
+_ACTIONS = (
     Verb("up", (), up, "start the local broker, as publishing does when it is needed"),
     Verb("down", (), down, "stop the local broker; its data stays on disk"),
     Verb("status", (), status, "print whether the local broker runs, and where"),
@@ -150,4 +150,5 @@ VERBS = (Verb("broker", (opt.JSON,), actions=(
          "write a configuration set for production: CA, certificates, logins, rights, configuration"),
     Verb("check", (opt.CHECK_SET, opt.ROLE, opt.ALLOW_PLAINTEXT), check,
          "send a message through the broker and back, and print what fails"),
-)),)  # fmt: skip
+)  # fmt: skip
+VERBS = (Verb("broker", (opt.JSON,), actions=_ACTIONS),)

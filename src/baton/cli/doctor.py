@@ -63,10 +63,7 @@ def doctor(options: argparse.Namespace, settings: Settings) -> int:
 
 def _examine(settings: Settings) -> Iterator[Finding]:
     yield _ok("python", f"{sys.version.split()[0]} at {sys.executable}")
-    yield _sqlite()
-    yield _tmux()
-    yield _locale()
-    yield _path()
+    yield from (_sqlite(), _tmux(), _locale(), _path())
     yield from _config(settings)
     yield from _folders(settings)
     yield from _file_system(settings)

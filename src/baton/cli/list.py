@@ -17,6 +17,7 @@ from baton.core.fields import one_line
 from baton.core.job import Job, agent_name, check_status
 from baton.delegation.own_queue import is_own_queue
 from baton.jobs.verbs import Jobs, open_jobs
+from baton.registry import other_registry_here
 from baton.registry.contract import Page
 from baton.registry.query import JobFilter
 
@@ -26,7 +27,8 @@ _SCREEN = 50
 def list_jobs(options: argparse.Namespace, settings: Settings) -> int:
     condition = _condition(options)
     with open_jobs(settings) as jobs:
-        _warn_of_two_registries(settings)
+        if (other := other_registry_here(settings)) is not None:
+            say(f"baton: note: {other}")
         if options.json:
             _print_json(jobs, condition, options)
         elif on_terminal():
@@ -106,14 +108,6 @@ def _row(job: Job, now_ns: int) -> tuple[str, ...]:
 def _queue(label: str) -> str:
     """Return the name of a queue. On a terminal, the private queue of a submit process is shown as `submit`."""
     return "submit" if is_own_queue(label) and on_terminal() else label
-
-
-def _warn_of_two_registries(settings: Settings) -> None:
-    from baton.registry import other_registry_here
-
-    other = other_registry_here(settings)
-    if other is not None:
-        say(f"baton: note: {other}")
 
 
 VERBS = (Verb("list", (

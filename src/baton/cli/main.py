@@ -32,7 +32,7 @@ VERBS = {
     "cancel": ("jobs", "cancel a job and stop its agent"),
     "retry": ("submit", "run a job again, as a new job"),
     "wait": ("wait", "wait until jobs end; the exit code says how they ended"),
-    "attach": ("attach", "attach the terminal to the session that runs a job"),
+    "attach": ("session", "attach the terminal to the session that runs a job"),
     "publish": ("publish", "record an event of a job and send it to the broker"),
     "subscribe": ("subscribe", "print the events of jobs until the jobs end"),
     "watch": ("subscribe", "print the events of jobs until the jobs end (the same as subscribe)"),

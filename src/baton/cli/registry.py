@@ -82,10 +82,11 @@ def prune(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-VERBS = (Verb("registry", (opt.JSON,), actions=(
+_ACTIONS = (
     Verb("stats", (), stats, "print how many jobs there are, by status"),
     Verb("migrate", (opt.MIGRATE_TO,), migrate, "move every job to another registry"),
     Verb("prune", (
         opt.OLDER_THAN.but(required=True, help="remove jobs that ended this long ago, such as 30d"),
     ), prune, "remove jobs that ended long ago; their audit logs are kept"),
-)),)  # fmt: skip
+)  # fmt: skip
+VERBS = (Verb("registry", (opt.JSON,), actions=_ACTIONS),)

@@ -137,7 +137,7 @@ def prune(options: argparse.Namespace, settings: Settings) -> int:
     return 1 if failed else 0
 
 
-VERBS = (Verb("session", (opt.JSON,), actions=(
+_ACTIONS = (
     Verb("create", (
         opt.NAME, opt.AGENT, opt.WORKDIR.but(default="."),
         opt.JOB_ID.but(help="run this pending job; the session ends with it (default: none)"),
@@ -162,4 +162,8 @@ VERBS = (Verb("session", (opt.JSON,), actions=(
         opt.OLDER_THAN.but(default="30d", help="remove sessions that ended this long ago (default: 30d)"),
         opt.STOPPED, opt.DRY_RUN,
     ), prune, "remove sessions that ended long ago; their archive is kept"),
-)),)  # fmt: skip
+)  # fmt: skip
+VERBS = (
+    Verb("session", (opt.JSON,), actions=_ACTIONS),
+    Verb("attach", (*opt.JOB, opt.READ_ONLY), session_view.attach_job),
+)

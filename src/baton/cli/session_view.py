@@ -1,4 +1,4 @@
-"""session list | show | attach | send | capture: look at sessions in tmux and type into them."""
+"""session list | show | attach | send | capture, and attach: look at sessions in tmux and type into them."""
 
 from __future__ import annotations
 
@@ -8,12 +8,15 @@ import sys
 import time
 from collections.abc import Sequence
 
+from baton.cli.options import job_of
 from baton.cli.output import ago, json_text, on_terminal, print_table, say
 from baton.cli.prompt import read_text
 from baton.config import Settings
 from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue, SessionGone, UsageError
 from baton.core.fields import printable
+from baton.core.job import TERMINAL
+from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import LAST_SCREEN
 from baton.sessions.session import Session, State
@@ -87,16 +90,30 @@ def _shown(session: Session, panes: Panes) -> dict[str, Any]:
 
 
 def attach(options: argparse.Namespace, settings: Settings) -> int:
-    attach_to(options.name, Inventory(settings), read_only=options.read_only)
+    _attach_to(options.name, Inventory(settings), read_only=options.read_only)
 
 
-def attach_to(name: str, inventory: Inventory, *, read_only: bool) -> NoReturn:
+def _attach_to(name: str, inventory: Inventory, *, read_only: bool) -> NoReturn:
     """Replace this process by tmux, attached to the session."""
     session, tmux, _ = _live(name, inventory)
     if not (sys.stdin.isatty() and on_terminal()):
         raise UsageError("attach needs a terminal; `baton session capture` prints what the session shows")
     sys.stdout.flush()
     tmux.attach(session.name, read_only=read_only)
+
+
+def attach_job(options: argparse.Namespace, settings: Settings) -> int:
+    """Attach to the session that runs a job."""
+    with open_jobs(settings) as jobs:
+        job = jobs.get_job(job_of(options))
+    inventory = Inventory(settings)
+    for session in inventory.all(State.RUNNING):
+        if job.job_id in (session.job_id, session.made_for):
+            _attach_to(session.name, inventory, read_only=options.read_only)
+    if job.status in TERMINAL:
+        raise SessionGone(f"job {job.job_id} is {job.status}, no session runs it; `baton logs {job.job_id}` shows why")
+    holder = f", held by {job.claimed_by}" if job.claimed_by else ""
+    raise SessionGone(f"no session on this host runs job {job.job_id}: it is {job.status}{holder}")
 
 
 def send(options: argparse.Namespace, settings: Settings) -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from baton import __version__
@@ -33,23 +32,14 @@ class _Step(NamedTuple):
 
 def shipped() -> dict[str, bytes]:
     """Return the files of all skills, by their path below the folder of the skills."""
-    folder = _source()
-    return {os.path.relpath(path, folder): read_file(path) for path in sorted(_files(folder))}
-
-
-def _source() -> str:
-    """Return the folder of the skills: inside an installed package, or beside `src` in a checkout."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # Inside an installed package, or beside `src` in a checkout.
     for folder in (os.path.join(package, "skills"), os.path.join(package, "..", "..", "skills")):
         if os.path.isdir(folder):
-            return os.path.realpath(folder)
+            walk = [(parent, names) for parent, _, names in os.walk(folder) if "__pycache__" not in parent]
+            paths = sorted(os.path.join(parent, name) for parent, names in walk for name in names)
+            return {os.path.relpath(path, folder): read_file(path) for path in paths}
     raise BatonError("this installation of baton has no skills; install it again: pip install tmux-baton")
-
-
-def _files(folder: str) -> Iterator[str]:
-    for parent, folders, names in os.walk(folder):
-        folders[:] = [name for name in folders if name != "__pycache__"]
-        yield from (os.path.join(parent, name) for name in names)
 
 
 def install(options: argparse.Namespace) -> int:
@@ -175,7 +165,8 @@ def _report(steps: list[_Step], options: argparse.Namespace) -> None:
         say("dry run: nothing was changed")
 
 
-VERBS = (Verb("skills", (opt.JSON,), actions=(
+_ACTIONS = (
     Verb("install", (opt.SKILLS_PLACE, opt.DRY_RUN, opt.FORCE), install,
          "install the skills where Claude Code, Codex and Gemini read them", reads_settings=False),
-)),)  # fmt: skip
+)  # fmt: skip
+VERBS = (Verb("skills", (opt.JSON,), actions=_ACTIONS),)
