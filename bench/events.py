@@ -38,8 +38,8 @@ from baton.core.job import new_job
 from baton.core.lifecycle import claim
 from baton.jobs.verbs import open_jobs
 from baton.registry.contract import Entry
-from baton.transport.connection import Publisher
 from baton.transport.publish import publish_event
+from baton.transport.publisher_connection import PublisherConnection
 from baton.transport.subscription import Subscription
 from baton.wire.payload import signed_event
 from table import Folder, Row, Runner, at_most, chosen_parts, in_turns, ms, run_parts, timed
@@ -114,7 +114,7 @@ class Broker:
         deadline = time.monotonic() + 10
         while True:
             try:
-                with Publisher(address):
+                with PublisherConnection(address):
                     return
             except BrokerUnavailable:
                 if time.monotonic() > deadline or self._process.poll() is not None:
@@ -385,7 +385,7 @@ def local_broker(folder: Folder) -> Iterator[Row]:
         try:
             accepting.append(timed(lambda state=state: running_broker(state)))
             address = running_broker(state).address(reading=False)
-            answering.append(accepting[-1] + timed(lambda address=address: Publisher(address)))
+            answering.append(accepting[-1] + timed(lambda address=address: PublisherConnection(address)))
             again.append(timed(lambda state=state: running_broker(state)))
         finally:
             stop_broker(state)

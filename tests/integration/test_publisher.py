@@ -30,7 +30,7 @@ from baton.core.redact import Redactor
 from baton.history.read import iter_logged_events
 from baton.jobs.verbs import open_jobs
 from baton.jobs.verification import missing_results
-from baton.transport import connection as mqtt_client
+from baton.transport import publisher_connection
 from baton.transport.publish import publish_event
 from support.brokers import free_port
 from support.waiting import wait_until
@@ -472,8 +472,8 @@ def talking(words):
     ],
 )
 def test_something_that_is_no_broker_is_named_for_what_it_does(behaviour, words, settings_for, monkeypatch):
-    monkeypatch.setattr(mqtt_client, "CONNACK_TIMEOUT_SEC", 0.3)
-    monkeypatch.setattr(mqtt_client, "PUBACK_TIMEOUT_SEC", 0.3)
+    monkeypatch.setattr(publisher_connection, "CONNACK_TIMEOUT_SEC", 0.3)
+    monkeypatch.setattr(publisher_connection, "PUBACK_TIMEOUT_SEC", 0.3)
     pretender = Pretender(behaviour)
     settings = settings_for({"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(pretender.port)})
     try:
@@ -490,7 +490,7 @@ def test_something_that_is_no_broker_is_named_for_what_it_does(behaviour, words,
 
 
 def test_the_deadlines_are_those_of_the_contract():
-    assert (mqtt_client.CONNACK_TIMEOUT_SEC, mqtt_client.PUBACK_TIMEOUT_SEC) == (10, 5)
+    assert (publisher_connection.CONNACK_TIMEOUT_SEC, publisher_connection.PUBACK_TIMEOUT_SEC) == (10, 5)
 
 
 @pytest.mark.parametrize(

@@ -19,9 +19,9 @@ from baton.history.read import iter_logged_events
 from baton.history.verify import verify_log
 from baton.jobs import verbs as jobs_module
 from baton.jobs.verbs import open_jobs
-from baton.transport import subscription as subscriber
-from baton.transport.connection import Publisher
+from baton.transport import followed_jobs
 from baton.transport.publish import publish_event
+from baton.transport.publisher_connection import PublisherConnection
 from baton.transport.subscription import Subscription
 from baton.wire.payload import signature, signed_event
 from support.waiting import wait_until
@@ -200,7 +200,7 @@ class TestClocks:
         clock = {"monotonic": lambda: time.monotonic() + passed[0]}
         listener = Listener(settings, ids, timeout_sec=None, idle_timeout_sec=None, **clock)
         passed[0] = 10
-        with Publisher(broker_address(settings, jobs.get_job(ids[0]))) as hostile:
+        with PublisherConnection(broker_address(settings, jobs.get_job(ids[0]))) as hostile:
             hostile.publish(jobs.get_job(ids[0]).events_topic, b"no event")
         wait_until(lambda: listener.subscription.rejected.total() == 1, "it woke up, and nothing was new")
         for job_id in ids:
@@ -245,7 +245,7 @@ class TestClocks:
         began = time.monotonic()
         sent = effects = fed = deaf = listeners = 0
         # Each listener ends by its idle clock while replays still come, and another takes its place.
-        with Publisher(broker_address(settings, jobs.get_job(ids[0]))) as hostile:
+        with PublisherConnection(broker_address(settings, jobs.get_job(ids[0]))) as hostile:
             for way in ways:
                 left = share
                 while left > 0 and not fed:
@@ -302,7 +302,7 @@ def test_what_is_hostile_on_the_topic_is_counted_and_ignored(jobs, settings):
     unrecorded["data"]["hmac_sig"] = signature(unrecorded, job.auth_token)
     forged = json.loads(json.dumps(good))
     forged["data"]["hmac_sig"] = "0" * 64
-    with Publisher(broker_address(settings, job)) as hostile:
+    with PublisherConnection(broker_address(settings, job)) as hostile:
         for payload in (b"", b"\xff", b"{}", b"[" * 5000, b"x" * 70000, json.dumps(good).encode(),
                         json.dumps(forged).encode(), json.dumps(unrecorded).encode()):  # fmt: skip
             hostile.publish(job.events_topic, payload, retain=True)
@@ -362,19 +362,19 @@ def test_following_begins_with_more_than_a_page(jobs, settings, monkeypatch):
 
 
 def test_a_job_that_was_told_is_not_told_again_when_it_was_forgotten(jobs, settings, monkeypatch):
-    monkeypatch.setattr(subscriber, "_MOST_WATCHES", 1)
-    monkeypatch.setattr(subscriber, "_LATE_NS", 0)
+    monkeypatch.setattr(followed_jobs, "_MOST_CURSORS", 1)
+    monkeypatch.setattr(followed_jobs, "_LATE_NS", 0)
     listener = Listener(settings, [], follow_all=True, timeout_sec=30)
     over = jobs.register_job("x", agent="a")
     publish_event(jobs, settings, over.job_id, "completed")
     listener.wait_for(1)
-    wait_until(lambda: listener.subscription._since_ns > time.time_ns() - 10**9)
+    wait_until(lambda: listener.subscription.events._since_ns > time.time_ns() - 10**9)
     others = [jobs.register_job("x", agent="a").job_id for _ in range(3)]
     for job_id in others:
         publish_event(jobs, settings, job_id, "started")
     listener.wait_for(4)
-    wait_until(lambda: over.job_id not in listener.subscription._watches)
-    with Publisher(broker_address(settings, over)) as hostile:
+    wait_until(lambda: over.job_id not in listener.subscription.events.cursors)
+    with PublisherConnection(broker_address(settings, over)) as hostile:
         hostile.publish(over.events_topic, jobs.events_after(over.job_id)[0].payload)
     wait_until(lambda: listener.subscription.rejected["over"] == 1)
     listener.subscription.stop()
@@ -389,7 +389,7 @@ def test_an_unsigned_word_about_a_job_makes_nobody_follow_it(jobs, settings):
         subscription = Subscription(own, settings, [], follow_all=True, timeout_sec=5)
         payload = json.loads(jobs.events_after(job.job_id)[0].payload)
         payload["data"]["hmac_sig"] = "0" * 64
-        told = subscription._from_wire([(job.events_topic, json.dumps(payload).encode())])
+        told = subscription.events.from_messages([(job.events_topic, json.dumps(payload).encode())])
         assert list(told) == []
         assert subscription.rejected == {"signature": 1}
         assert subscription.outcomes() == {}
@@ -404,9 +404,9 @@ def test_an_event_on_the_topic_of_another_job_is_no_news(jobs, settings, follow_
     with open_jobs(settings) as own:
         ids = [] if follow_all else [job.job_id, other.job_id]
         subscription = Subscription(own, settings, ids, follow_all=follow_all, timeout_sec=5)
-        assert list(subscription._from_wire([(other.events_topic, payload)])) == []
+        assert list(subscription.events.from_messages([(other.events_topic, payload)])) == []
         assert subscription.rejected == {"topic": 1}
-        told = subscription._from_wire([(job.events_topic, payload)])
+        told = subscription.events.from_messages([(job.events_topic, payload)])
         assert [event["seq"] for event in told] == [1]
         assert subscription.rejected == {"topic": 1}
 
@@ -434,7 +434,7 @@ def test_other_registries_on_the_same_broker_are_no_news(jobs, settings, tmp_pat
     with open_jobs(Settings({"home": str(tmp_path / "other")}, env={"HOME": str(tmp_path)})) as others:
         theirs = others.register_job("y", agent="a")
         publish_event(others, settings, theirs.job_id, "started")
-    with Publisher(broker_address(settings, mine)) as publisher:
+    with PublisherConnection(broker_address(settings, mine)) as publisher:
         publisher.publish(theirs.events_topic, b"not for us")
         publisher.publish("python/mqtt/jobs/nonsense/events", b"not for us")
         publisher.publish(mine.events_topic, b"for us")
@@ -481,7 +481,7 @@ def test_a_worker_of_an_older_attempt_puts_nothing_into_the_story(jobs, settings
     jobs.release(job.job_id)
     jobs.pick_pending("tmux:a")
     forged = signed_event(old, EventName.PROGRESS, "forged", {}, time.time_ns())
-    with Publisher(broker_address(settings, job)) as hostile:
+    with PublisherConnection(broker_address(settings, job)) as hostile:
         hostile.publish(job.events_topic, forged.payload)
         hostile.publish(job.events_topic, b"no event")  # a broker keeps the order: when this is refused, that was heard
         wait_until(lambda: listener.subscription.rejected["json"] == 1)
@@ -578,7 +578,7 @@ def test_a_word_about_a_job_that_is_gone_ends_no_listening(jobs, settings):
         "schema_version": 1, "seq": 9, "job_id": gone.job_id, "event": "progress",
         "timestamp": "2026-06-20T14:48:58Z", "detail": "", "data": {"attempt": 99, "hmac_sig": "0" * 64},
     }  # fmt: skip
-    with Publisher(broker_address(settings, gone)) as hostile:
+    with PublisherConnection(broker_address(settings, gone)) as hostile:
         hostile.publish(gone.events_topic, json.dumps(claim).encode())
     other = jobs.register_job("y", agent="a")
     publish_event(jobs, settings, other.job_id, "started")

@@ -19,8 +19,8 @@ from baton.core.errors import BrokerUnavailable
 from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs
 from baton.transport import packets
-from baton.transport.connection import Publisher
 from baton.transport.publish import publish_event
+from baton.transport.publisher_connection import PublisherConnection
 from baton.transport.subscription import Subscription
 from support.crew import Crew
 from support.resident import memory_mb
@@ -154,7 +154,7 @@ def _listen(say: Callable[..., None], settings: Settings, job_id: str) -> None:
     with open_jobs(settings) as jobs:
         subscription = Subscription(jobs, settings, [job_id], timeout_sec=200, idle_timeout_sec=100, log=lines.append)
         assert subscription.connect(wait_sec=20)
-        say("listening", subscription._sessions[0]._client_id, memory_mb("VmRSS"))
+        say("listening", subscription._connections[0]._client_id, memory_mb("VmRSS"))
         for payload in subscription:
             say("seen", payload["seq"])
         lost = sum("lost the broker" in line for line in lines)
@@ -184,12 +184,12 @@ def _rewrite_and_take_over(
     rewritten = taken = 0
     while not os.path.exists(enough):
         try:
-            with Publisher(address) as hostile:
+            with PublisherConnection(address) as hostile:
                 for job in (over, going):
                     hostile.publish(job.events_topic, b"", retain=True)
                     hostile.publish(job.events_topic, _forged(job, over.last_seq + 1, "error"), retain=True)
                     rewritten += 2
-            with Publisher(address, client_id=client_id) as hostile:
+            with PublisherConnection(address, client_id=client_id) as hostile:
                 taken += 1
                 select.select([hostile._socket], [], [], 2)  # until the listener takes its name back
         except BrokerUnavailable:

@@ -44,16 +44,16 @@ def plant_stale_writes(monkeypatch):
 
 
 def plant_no_numbers_remembered(monkeypatch):
-    from baton.transport.job_cursor import Watch
+    from baton.transport.job_cursor import JobCursor
 
-    real = Watch.passed_on
+    real = JobCursor.advance
 
     def forgetful(self, event):
         skipped = real(self, event)
         self.last_seq = max(0, self.last_seq - 1) if event.seq % 3 == 0 else self.last_seq
         return skipped
 
-    monkeypatch.setattr(Watch, "passed_on", forgetful)
+    monkeypatch.setattr(JobCursor, "advance", forgetful)
 
 
 def plant_leases_by_the_date(monkeypatch):
@@ -69,9 +69,9 @@ def plant_leases_that_never_end(monkeypatch):
 
 
 def plant_no_signature_check(monkeypatch):
-    from baton.transport import job_cursor as watch
+    from baton.transport import job_cursor
 
-    monkeypatch.setattr(watch, "check_signature", lambda event, token: None)
+    monkeypatch.setattr(job_cursor, "check_signature", lambda event, token: None)
 
 
 @pytest.mark.parametrize(

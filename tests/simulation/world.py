@@ -167,7 +167,7 @@ class World:
         arrived = [message for message in arrived if draw.random() > 0.15]
         arrived += [message for message in arrived if draw.random() < 0.2]
         if self.listener is not None and arrived:
-            self._print(self.listener._from_wire(arrived))
+            self._print(self.listener.events.from_messages(arrived))
 
     def do_forge(self, draw):
         """Somebody else writes to the topics: repeats, alters, invents."""
@@ -185,7 +185,7 @@ class World:
             raw = signed_event(stranger, draw.choice(list(EventName)), "invented", {}, self.clock.wall_ns()).payload
         topic = draw.choice(list(self.registry.jobs.values())).events_topic if draw.random() < 0.3 else job.events_topic
         rejected = self.listener.rejected.total()
-        printed = list(self.listener._from_wire([(topic, bytes(raw))]))
+        printed = list(self.listener.events.from_messages([(topic, bytes(raw))]))
         if (kind != "repeat" or topic != job.events_topic) and (
             printed or self.listener.rejected.total() != rejected + 1
         ):
@@ -200,11 +200,11 @@ class World:
             )
             self.heard = []
             arrived = list(self.retained.items()) if self.broker_up else []
-            self._print(self.listener._from_wire(arrived))
+            self._print(self.listener.events.from_messages(arrived))
 
     def do_poll(self, draw):
         if self.listener is not None:
-            self._print(self.listener._catch_up_all())
+            self._print(self.listener.events.from_registry())
 
     # -- the wire ------------------------------------------------------------------------------------------------
 
@@ -320,7 +320,7 @@ class World:
     def _all_arrives(self):
         if self.listener is None:
             return
-        self._print(self.listener._catch_up_all())
+        self._print(self.listener.events.from_registry())
         self.check()
         watched = self.listener.outcomes()
         for job_id, outcome in watched.items():

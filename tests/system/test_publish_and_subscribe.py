@@ -196,7 +196,7 @@ def test_broker_commands(baton, tmp_path):
         "MQTT_USERNAME": "writer", "MQTT_PASSWORD": login["writer_password"],
     }  # fmt: skip
     assert "--role worker" in baton("broker", "check", code=1, **env).err
-    assert "only who listens can tell" in baton("broker", "check", "--role", "worker", **env).out
+    assert "only a subscriber can find out" in baton("broker", "check", "--role", "worker", **env).out
     assert "FAILED  subscribe" in baton("broker", "check", "--role", "orchestrator", code=1, **env).out
     assert baton("broker", "down", "--json").json == {"stopped": True}
     assert baton("broker", "down", "--json").json == {"stopped": False}

@@ -13,8 +13,7 @@ from baton.core import lifecycle
 from baton.core.errors import Rejected
 from baton.core.event import EventName, StoredEvent
 from baton.core.job import Job, Status, new_job
-from baton.transport import job_cursor as watch
-from baton.transport import subscription as subscriber
+from baton.transport import followed_jobs, job_cursor
 from baton.transport.subscription import Subscription
 from baton.wire.parse import parse_event
 from baton.wire.payload import signed_event
@@ -97,14 +96,17 @@ def heard_in(order: tuple[int, ...], story: Story, known, settings: Settings):
     for position, seq in enumerate(order, start=1):
         registry.visible = known(order[:position])
         old, refused = seq in passed, subscription.rejected.total()
-        new = [payload["seq"] for payload in subscription._from_wire([(story.topic, story.events[seq - 1].payload)])]
+        new = [
+            payload["seq"]
+            for payload in subscription.events.from_messages([(story.topic, story.events[seq - 1].payload)])
+        ]
         if old and subscription.rejected.total() != refused + 1:
             odd.append(f"{seq} came again and was not refused")
         if 6 in new and registry.visible < 6:
             odd.append("the end was told before the registry had it")
         passed += new
     registry.visible = 6
-    passed += [payload["seq"] for payload in subscription._catch_up_all()]
+    passed += [payload["seq"] for payload in subscription.events.from_registry()]
     (outcome,) = subscription.outcomes().values()
     return passed, outcome, subscription.exit_code, odd
 
@@ -149,9 +151,9 @@ def _same_bytes_same_answer(monkeypatch):
 
         return answer
 
-    monkeypatch.setattr(subscriber, "parse_event", remembered(subscriber.parse_event, lambda raw: raw))
-    signed = remembered(watch.check_signature, lambda event, token: (event.signature, token))
-    monkeypatch.setattr(watch, "check_signature", signed)
+    monkeypatch.setattr(followed_jobs, "parse_event", remembered(followed_jobs.parse_event, lambda raw: raw))
+    signed = remembered(job_cursor.check_signature, lambda event, token: (event.signature, token))
+    monkeypatch.setattr(job_cursor, "check_signature", signed)
 
 
 @pytest.mark.parametrize("known", KNOWN)
@@ -169,10 +171,10 @@ def test_every_order_tells_the_same_story(history, known, settings, figure, full
 
 def judged(job, event):
     """Why a listener that knows the job like this has no use for that event; None when it has."""
-    watching = watch.Watch(job)
-    watching.ended()
+    cursor = job_cursor.JobCursor(job)
+    cursor.settle()
     try:
-        watching.judge(parse_event(event.payload))
+        cursor.check(parse_event(event.payload))
     except Rejected as error:
         return error.reason
     return None

@@ -104,18 +104,15 @@ def _changed_for_clients(folder: str, *, new_hosts: bool) -> str:
 
 def check(options: argparse.Namespace, settings: Settings) -> int:
     from baton.broker.address import broker_address
-    from baton.transport.check import check_broker, check_role
+    from baton.transport.check import check_broker
 
     def address(role: str) -> Address:
         own = Settings(vars(options), _environment_of(options.set, role)) if options.set else settings
         return broker_address(own, None, reading=role == "orchestrator")
 
-    if options.role:
-        checking = check_role(options.role, address(options.role))
-    else:
-        checking = check_broker(address("worker"), address("orchestrator"))
+    writer, reader = (address(role) if options.role in (None, role) else None for role in ("worker", "orchestrator"))
     steps = []
-    for step in checking:
+    for step in check_broker(writer, reader):
         steps.append(step)
         if not options.json:
             print(f"{'ok    ' if step.ok else 'FAILED'}  {step.what}: {step.detail}", flush=True)

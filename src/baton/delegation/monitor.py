@@ -34,7 +34,7 @@ from baton.sessions.session import State, session_name
 from baton.sessions.stop import StopMode, fail_job_in, stop_session
 from baton.sessions.tmux import NoServer, Tmux
 from baton.storage.files import read_file, replace_file
-from baton.transport.publish import TROUBLE, clear_retained, send_unsent, words
+from baton.transport.publish import FAILURES, clear_retained, describe_failure, send_unsent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -207,9 +207,9 @@ class Monitor:
             try:
                 send_unsent(self._jobs, self._settings, job, tries=1)
                 yield Finding(what=what, why=why, done="sent")
-            except TROUBLE as error:
+            except FAILURES as error:
                 away.add(job.broker.key())  # its others go the same way; the next sweep tries again
-                yield Finding(what=what, why=f"{why}: {words(error)}", done=None)
+                yield Finding(what=what, why=f"{why}: {describe_failure(error)}", done=None)
 
     def _retained(self) -> Iterator[Finding]:
         """The last word of a job stays with the broker for whoever comes late, but not for ever."""

@@ -11,7 +11,7 @@ from baton.core.job import TERMINAL, Status
 from baton.jobs.report import report
 from baton.live_agents import open_directory, ownership
 from baton.sessions.session import State
-from baton.transport.publish import TROUBLE, send_unsent
+from baton.transport.publish import FAILURES, send_unsent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,6 +90,6 @@ def fail_job(
     if notify:
         try:
             send_unsent(jobs, settings, job, tries=1)
-        except TROUBLE:
+        except FAILURES:
             pass  # the event stays unsent in the registry
     return True

@@ -6,7 +6,7 @@ import queue
 import threading
 
 from baton.jobs.verbs import open_jobs
-from baton.transport.publish import TROUBLE, send_unsent
+from baton.transport.publish import FAILURES, send_unsent
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,5 +43,5 @@ class Outbox:
             while (job := self._queue.get()) is not None:
                 try:
                     send_unsent(jobs, self._settings, job, tries=1)
-                except TROUBLE:
+                except FAILURES:
                     continue

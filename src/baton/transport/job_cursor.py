@@ -1,24 +1,22 @@
-"""What a listener knows of one job, and what it makes of an event: decisions only, no I/O."""
+"""Decide which events of one job are new to a listener. No I/O."""
 
 from __future__ import annotations
 
 from baton.core.errors import Rejected
-from baton.core.event import EventName
 from baton.core.job import TERMINAL
 from baton.wire.parse import check_signature
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from baton.core.event import StoredEvent
+    from baton.core.event import EventName, StoredEvent
     from baton.core.job import Job, Status
     from baton.wire.parse import Event
 
-_ENDS = frozenset({EventName.COMPLETED, EventName.ERROR})
 
+class JobCursor:
+    """A job as the registry last had it, and how far its events were passed on.
 
-class Watch:
-    """`last_seq` and `last_event` are those of the last event passed on; `outcome` is the final status, once there is
-    one. `gone`: the job was removed, and nobody knows how it ended."""
+    `outcome` is its final status, once there is one. `gone`: the job was removed, and its end is unknown."""
 
     __slots__ = ("gone", "job", "last_event", "last_seq", "outcome")
 
@@ -30,16 +28,13 @@ class Watch:
         self.gone = False
 
     @property
-    def over(self) -> bool:
+    def is_over(self) -> bool:
         return self.gone or self.outcome is not None
 
-    def refresh(self, job: Job) -> None:
-        """The job as the registry has it now: a new attempt brings a new key."""
-        self.job = job
+    def check(self, event: Event) -> None:
+        """Raise Rejected for an event that is not signed with the job's key, of another attempt, old, or too late.
 
-    def judge(self, event: Event) -> None:
-        """Raises Rejected for what is not of this job, not signed with its key, old, or too late. What is left is a
-        reason to ask the registry, and no more: the key we know may be that of an attempt that is over."""
+        An accepted event is a reason to read the registry, and no more: the known key may be of an ended attempt."""
         if self.job.auth_token is None:
             raise Rejected("signature", "HMAC verify failed")
         check_signature(event, self.job.auth_token)
@@ -48,26 +43,22 @@ class Watch:
             raise Rejected("attempt", "from another attempt")
         if event.seq <= self.last_seq:  # guard: event-number
             raise Rejected("seq", "seen before")
-        if self.over:  # guard: event-after-end
+        if self.is_over:  # guard: event-after-end
             raise Rejected("lifecycle", "after the end")
 
-    def passed_on(self, event: StoredEvent) -> int:
-        """Notes that an event was passed on; returns how many numbers were skipped before it."""
+    def advance(self, event: StoredEvent) -> int:
+        """Move past an event; return how many numbers before it were skipped."""
         skipped = event.seq - self.last_seq - 1
         self.last_seq = event.seq
         self.last_event = event.event
         return skipped
 
-    def may_have_news(self, job: Job | None) -> bool:
-        """Whether to read on in a job that a listing showed like this; None: it was not in the listing."""
-        return not self.over and (job is None or job.last_seq > self.last_seq or job.status in TERMINAL)
+    def may_have_news(self, listed: Job | None) -> bool:
+        """Return whether to read the job's events, given the job in a listing; None: it was not listed."""
+        return not self.is_over and (listed is None or listed.last_seq > self.last_seq or listed.status in TERMINAL)
 
-    def ended(self) -> bool:
-        """Whether the registry has the job as finished; to be asked after all its events were passed on."""
+    def settle(self) -> bool:
+        """Take over the final status of the job, after all its events; return whether it ended without an event."""
         if self.outcome is None and self.job.status in TERMINAL:
             self.outcome = self.job.status
-        return self.outcome is not None
-
-    def ended_by_hand(self) -> bool:
-        """Whether the job ended without an event that says so."""
-        return self.outcome is not None and self.last_event not in _ENDS
+        return self.outcome is not None and not (self.last_event and self.last_event.is_terminal)

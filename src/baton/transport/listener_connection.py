@@ -1,4 +1,4 @@
-"""A connection that listens: paho, a persistent session under a stable name, reconnecting for ever."""
+"""Listen to a broker: with paho, in a persistent session under a stable client id, reconnecting without end."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import os
 import ssl
+import struct
 import sys
 import threading
 import time
@@ -13,61 +14,98 @@ import time
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
+from baton.broker.address import broker_address
 from baton.core.errors import BatonError, BrokerUnavailable
 from baton.storage.files import make_private_dir, open_private, write_all
+from baton.transport.publish import FAILURES, describe_failure
+from baton.transport.publisher_connection import PublisherConnection
 from baton.transport.tls import tls_context, tls_failure
 from baton.wire.payload import MAX_PAYLOAD_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
-    from typing import Any, Final
+    from collections.abc import Callable, Sequence
+    from typing import Any
 
     from baton.broker.address import Address
+    from baton.config import Settings
+    from baton.core.job import Job
 
-_MOST_LISTENERS: Final = 1000
-_KEEP_ALIVE_SEC: Final = 20
-_PATIENCE_SEC: Final = 5.0
-_CLOSING_SEC: Final = 0.5
-_FORGETTING_SEC: Final = 3.0
-_MOST_BYTES: Final = 2 * 1024 * 1024  # of a packet; more than our own brokers let through
-_SILENT: Final = "does not answer; check MQTT_BROKER, MQTT_PORT and MQTT_TLS"
-_CLOSED: Final = "closed the connection; check MQTT_TLS, MQTT_PORT and the login"
+_MOST_LISTENERS = 1000
+_KEEP_ALIVE_SEC = 20
+_SILENCE_SEC = 5.0
+_CLOSE_SEC = 0.5
+_FORGET_SEC = 3.0
+_MAX_PACKET_BYTES = 2 * 1024 * 1024  # more than the brokers that baton configures let through
+_UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, struct.error)  # paho on malformed packets
+_SILENT = "does not answer; check MQTT_BROKER, MQTT_PORT and MQTT_TLS"
+_CLOSED = "closed the connection; check MQTT_TLS, MQTT_PORT and the login"
+
+
+def connect_listeners(
+    settings: Settings,
+    jobs: Sequence[Job],
+    *,
+    follow_all: bool,
+    deliver: Callable[[tuple[str, bytes]], bool],
+    log: Callable[[str], None],
+) -> list[ListenerConnection]:
+    """Connect to the broker of each job, once to each broker; log why a broker cannot be used."""
+    topics: dict[str, tuple[Address, set[str]]] = {}
+    connections = []
+    try_jobs: Sequence[Job | None] = jobs or [None]
+    for job in try_jobs:
+        try:
+            address = broker_address(settings, job, reading=True)
+        except FAILURES as error:
+            log(f"{describe_failure(error)}; listening to the registry alone")
+            continue
+        topic = "python/mqtt/jobs/+/events" if follow_all or job is None else job.events_topic
+        topics.setdefault(repr(address), (address, set()))[1].add(topic)
+    for address, names in topics.values():
+        try:
+            connections.append(ListenerConnection(address, sorted(names), settings.state_dir, deliver, log))
+        except FAILURES as error:
+            log(f"{describe_failure(error)}; listening to the registry alone")
+    return connections
 
 
 class _Client(paho.Client):
-    """A client that outlives a hostile broker. paho knows no limits of its own, so these are set inside it; a test with
-    such a broker tells when another version of paho looks different there."""
+    """A client with limits against a hostile broker. paho has none, so they override its internals; a test with such a
+    broker fails when a new version of paho works differently."""
 
-    def __init__(self, client_id: str, refused: Callable[[str], None]) -> None:
+    def __init__(self, client_id: str, report: Callable[[str], None]) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=False, protocol=paho.MQTTv311)
-        self._refused = refused
+        self._report = report
 
     def _sock_recv(self, bufsize: int) -> bytes:
-        """paho asks for the whole rest of a packet at once: here its length is known, and nothing is read of it yet."""
-        if bufsize > _MOST_BYTES:
-            self._refused(f"sent a packet of {bufsize} bytes")
+        """Refuse a large packet before it is read: paho asks for the whole rest of a packet at once."""
+        if bufsize > _MAX_PACKET_BYTES:
+            self._report(f"sent a packet of {bufsize} bytes")
             raise ConnectionError
         return super()._sock_recv(bufsize)
 
     def _packet_read(self) -> MQTTErrorCode:
+        """Drop the connection at a malformed packet, which would end paho's thread."""
         try:
             return super()._packet_read()
-        except Exception as error:  # noqa: BLE001  whatever it stumbles over, its thread must go on
-            self._refused(f"sent something that cannot be read ({type(error).__name__})")
+        except _UNREADABLE as error:
+            self._report(f"sent something that cannot be read ({type(error).__name__})")
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
 
     def _handle_publish(self) -> MQTTErrorCode:
-        """Nobody asked for QoS 2, whose messages paho would keep until they are released."""
+        """Refuse QoS 2, which is never subscribed to: paho would keep such messages until they are released."""
         if self._in_packet["command"] & 0x06 == 0x04:
-            self._refused("sent a message of QoS 2")
+            self._report("sent a message of QoS 2")
             return MQTTErrorCode.MQTT_ERR_PROTOCOL
         return super()._handle_publish()
 
 
-class BrokerSession:
-    """`deliver` is called from paho's thread with the topic and the payload of each message, again while it says
-    False: there is no room yet. A payload beyond the limit comes cut off: it is refused for its size anyway."""
+class ListenerConnection:
+    """A subscription to topics of one broker.
+
+    paho's thread calls `deliver` with (topic, payload), again while it returns False because there is no room. A
+    payload over the size limit is cut off: it will be rejected for its size."""
 
     def __init__(
         self,
@@ -78,50 +116,54 @@ class BrokerSession:
         log: Callable[[str], None],
     ) -> None:
         self._address = address
+        self._broker = f"the broker at {address.host}:{address.port}"
         self._topics = topics
         self._deliver = deliver
         self._log = log
         self._closing = False
         self._began = time.monotonic()
         self._answered = False
-        self._complaints: set[str] = set()
+        self._reported: set[str] = set()
         self._reconnected = threading.Event()
         self.subscribed = threading.Event()
         context = tls_context(address) if address.tls else None
-        self._lock_fd, self._client_id = _own_client_id(state_dir, address, topics)
+        self._lock_fd, self._client_id = _reserve_client_id(state_dir, address, topics)
         self._client = self._new_client(context)
         self._client.connect_async(address.host, address.port, keepalive=_KEEP_ALIVE_SEC)
         self._client.loop_start()
 
     def take_reconnected(self) -> bool:
-        """Whether the connection was made anew since the last question."""
+        """Return whether the broker confirmed a subscription since the last call."""
         was_set = self._reconnected.is_set()
         self._reconnected.clear()
         return was_set
 
-    def complain_if_silent(self) -> None:
-        """A broker that takes our connection and says nothing: paho alone would wait long for it."""
-        if not self._answered and not self._complaints and time.monotonic() - self._began > _PATIENCE_SEC:
-            self._complain(f"{self._broker} {_SILENT}")
+    def report_silence(self) -> None:
+        """Log that the broker does not answer, for which paho would wait long."""
+        if not self._answered and not self._reported and time.monotonic() - self._began > _SILENCE_SEC:
+            self._report(_SILENT)
 
     def close(self, *, forget: bool) -> None:
-        """Ends the connection. `forget`: nobody will come back for it, so the broker need not keep messages. A broker
-        that does not answer is not waited for: what is left to do is done behind our back, or not at all."""
+        """End the connection, and with `forget` the session in which the broker keeps messages. A broker that does not
+        answer is waited for briefly; the rest happens in a thread, or not at all."""
         self._closing = True
         forget = forget and self.subscribed.is_set()
         self._client.disconnect()
         ending = threading.Thread(target=self._end, args=(forget,), daemon=True)
         ending.start()
-        ending.join(_FORGETTING_SEC if forget else _CLOSING_SEC)
+        ending.join(_FORGET_SEC if forget else _CLOSE_SEC)
 
     def _end(self, forget: bool) -> None:
         self._client.loop_stop()
         if forget:
-            self._erase()
-        os.close(self._lock_fd)  # not before the client has ended that goes by this name
+            try:
+                forget_session(self._address, self._client_id)
+            except BatonError:
+                pass  # the broker has gone; it keeps a few messages
+        os.close(self._lock_fd)  # only now: the client with this id has ended
 
     def _new_client(self, context: ssl.SSLContext | None) -> paho.Client:
-        client = _Client(self._client_id, lambda what: self._complain(f"{self._broker} {what}"))
+        client = _Client(self._client_id, self._report)
         if self._address.username is not None:
             client.username_pw_set(self._address.username, self._address.password)
         if context is not None:
@@ -139,17 +181,17 @@ class BrokerSession:
     def _on_connect(self, client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         self._answered = True
         if reason.is_failure:
-            self._complain(f"{self._broker} refuses us ({reason}); check MQTT_USERNAME and MQTT_PASSWORD")
+            self._report(f"refuses us ({reason}); check MQTT_USERNAME and MQTT_PASSWORD")
             return
-        # Also when the broker kept the session: it may have lost it without knowing.
+        # Also when the broker says that it kept the session: it may have lost the subscription.
         client.subscribe([(topic, 1) for topic in self._topics])
 
     def _on_subscribe(self, _client: paho.Client, _data: Any, _mid: int, reasons: Any, _properties: Any) -> None:
         if any(reason.is_failure for reason in reasons):
-            self._complain(f"{self._broker} does not let us listen; check the rights of MQTT_USERNAME")
+            self._report("does not let us listen; check the rights of MQTT_USERNAME")
             return
-        if self._complaints:
-            self._complaints.clear()
+        if self._reported:
+            self._reported.clear()
             self._log(f"{self._broker} is back")
         self.subscribed.set()
         self._reconnected.set()
@@ -159,59 +201,50 @@ class BrokerSession:
             return
         if self.subscribed.is_set():
             self.subscribed.clear()
-            self._complaints.add("lost")
+            self._reported.add("lost")
             self._log(f"lost {self._broker}; listening to the registry until it is back")
         elif not self._answered:
-            silent = str(reason) == "Keep alive timeout"
-            self._complain(f"{self._broker} {_SILENT if silent else _CLOSED}")
+            self._report(_SILENT if str(reason) == "Keep alive timeout" else _CLOSED)
         self._answered = False
 
     def _on_connect_fail(self, _client: paho.Client, _data: Any) -> None:
-        error = sys.exception()  # paho calls this while it handles what went wrong, and does not say what that is
+        error = sys.exception()  # paho calls this while it handles the error, which it does not pass on
         if isinstance(error, TimeoutError):
-            self._complain(f"{self._broker} {_SILENT}")
+            self._report(_SILENT)
         elif self._address.tls and isinstance(error, ssl.SSLError | ConnectionResetError):
-            self._complain(str(tls_failure(self._address, error)))
+            self._report(str(tls_failure(self._address, error)).removeprefix(f"{self._broker} "))
         else:
             why = getattr(error, "strerror", None) or error or "no reason given"
-            self._complain(f"{self._broker} cannot be reached ({why}); check MQTT_BROKER and MQTT_PORT")
+            self._report(f"cannot be reached ({why}); check MQTT_BROKER and MQTT_PORT")
 
     def _on_message(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
         try:
             topic = message.topic
         except UnicodeDecodeError:
-            topic = ""  # of no job, so it is counted and refused
+            topic = ""  # of no job: it is counted and rejected
         received = (topic, bytes(message.payload[: MAX_PAYLOAD_BYTES + 1]))
         while not self._closing and not self._deliver(received):
-            pass  # `close` waits for this thread: it must not wait for a reader who has left
+            pass  # not for ever: `close` waits for this thread
 
-    def _complain(self, message: str) -> None:
-        """Once for each reason, until the broker is there."""
-        if message not in self._complaints and not self._closing:
-            self._complaints.add(message)
-            self._log(f"{message}; listening to the registry alone")
-
-    @property
-    def _broker(self) -> str:
-        return f"the broker at {self._address.host}:{self._address.port}"
-
-    def _erase(self) -> None:
-        """Connects once more under the same name with a clean session, which ends the persistent one."""
-        from baton.transport.connection import Publisher
-
-        try:
-            with Publisher(self._address, client_id=self._client_id):
-                pass
-        except BatonError:
-            pass  # the broker has gone; it would only have kept a few messages
+    def _report(self, what: str) -> None:
+        """Log what is wrong with the broker, once until it is back."""
+        if what not in self._reported and not self._closing:
+            self._reported.add(what)
+            self._log(f"{self._broker} {what}; listening to the registry alone")
 
 
-def _own_client_id(state_dir: str, address: Address, topics: list[str]) -> tuple[int, str]:
-    """A client id that a restarted listener gets again, and that two listeners at once never share: a broker
-    closes the older of two connections with one id, and they would throw each other out for ever."""
+def forget_session(address: Address, client_id: str) -> None:
+    """End the persistent session of a client: connect with its id and a clean session."""
+    with PublisherConnection(address, client_id=client_id):
+        pass
+
+
+def _reserve_client_id(state_dir: str, address: Address, topics: list[str]) -> tuple[int, str]:
+    """Return a client id, and the lock that reserves it. A restarted listener gets the same id. Two listeners never
+    share one: a broker closes the older of two connections with one id, so they would disconnect each other."""
     folder = os.path.join(state_dir, "listeners")
     make_private_dir(folder)
-    about = f"{os.uname().nodename} {_own_id(folder)} {address!r} {' '.join(topics)}"
+    about = f"{os.uname().nodename} {_random_id(folder)} {address!r} {' '.join(topics)}"
     name = hashlib.sha256(about.encode()).hexdigest()[:16]
     for number in range(_MOST_LISTENERS):
         fd = open_private(os.path.join(folder, f"{name}-{number}"), os.O_RDWR | os.O_CREAT)
@@ -224,8 +257,8 @@ def _own_client_id(state_dir: str, address: Address, topics: list[str]) -> tuple
     raise BrokerUnavailable("a thousand listeners to the same jobs on one machine", transient=False)
 
 
-def _own_id(folder: str) -> str:
-    """Random, and the same for all listeners with this state folder: other users of the host have another one."""
+def _random_id(folder: str) -> str:
+    """Return the random id of this state folder, which is another for other users of the host."""
     fd = open_private(os.path.join(folder, "id"), os.O_RDWR | os.O_CREAT)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)

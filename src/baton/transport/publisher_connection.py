@@ -1,7 +1,7 @@
-"""One connection that publishes: TCP or TLS, CONNECT, QoS 1 PUBLISH, PUBACK, DISCONNECT.
+"""Publish over one short connection: TCP or TLS, CONNECT, PUBLISH with QoS 1, PUBACK, DISCONNECT.
 
-Its own, because paho costs 100 ms to import and an agent publishes hundreds of times; `ssl` is imported for TLS
-alone, and the sockets are those of `_socket`, without what `socket` loads around them.
+Written by hand, because paho takes 100 ms to import and an agent publishes hundreds of times. `ssl` is imported for TLS
+alone, and sockets come from `_socket`, without the modules that `socket` loads.
 """
 
 from __future__ import annotations
@@ -16,28 +16,28 @@ from baton.transport import packets
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from types import TracebackType
-    from typing import Any, Final, Self
+    from typing import Any, Self
 
     from baton.broker.address import Address
 
-CONNACK_TIMEOUT_SEC: Final = 10.0
-PUBACK_TIMEOUT_SEC: Final = 5.0
-_KEEP_ALIVE_SEC: Final = 60
+CONNACK_TIMEOUT_SEC = 10.0
+PUBACK_TIMEOUT_SEC = 5.0
+_KEEP_ALIVE_SEC = 60
 
 
-class Publisher:
-    """A connected publisher, for a `with` block. Every failure is BrokerUnavailable with its cause in words."""
+class PublisherConnection:
+    """A connection for a `with` block. It raises BrokerUnavailable, with the cause, for every failure."""
 
     def __init__(self, address: Address, client_id: str | None = None) -> None:
         self._address = address
         self._received = b""
         self._packet_id = 0
         deadline = time.monotonic() + CONNACK_TIMEOUT_SEC
-        self._socket: Any = self._connected_socket(deadline)
+        self._socket: Any = self._connect(deadline)
         try:
             if address.tls:
-                self._socket = self._wrapped(self._socket, deadline)
-            # Random, so that no two publishers ever take over each other's connection.
+                self._socket = self._wrap_tls(self._socket, deadline)
+            # Random: a broker closes the older of two connections with one client id.
             name = client_id or f"baton-pub-{os.urandom(8).hex()}"
             self._send(packets.connect(name, address.username, address.password, _KEEP_ALIVE_SEC), deadline)
             body = self._expect(packets.CONNACK, deadline, "the answer to our connect")
@@ -58,12 +58,12 @@ class Publisher:
             if kind is None:
                 self._send(packets.DISCONNECT, time.monotonic() + 1)
         except BrokerUnavailable:
-            pass  # everything was acknowledged already
+            pass  # every message was acknowledged
         finally:
             self._socket.close()
 
     def publish(self, topic: str, payload: bytes, *, retain: bool = False) -> None:
-        """Returns when the broker has acknowledged the message."""
+        """Send a message and wait for its acknowledgement."""
         deadline = time.monotonic() + PUBACK_TIMEOUT_SEC
         self._packet_id = self._packet_id % 0xFFFF + 1
         self._send(packets.publish(topic, self._packet_id, payload, retain=retain), deadline)
@@ -74,10 +74,10 @@ class Publisher:
 
     # -- the socket ------------------------------------------------------------------------------------------
 
-    def _connected_socket(self, deadline: float) -> Any:
+    def _connect(self, deadline: float) -> Any:
         address = self._address
         try:
-            # As bytes: for text, the lookup loads the tables of international names first.
+            # As bytes: for text, the lookup first loads the tables of international names.
             host = address.host.encode() if address.host.isascii() else address.host
             found = _socket.getaddrinfo(host, address.port, 0, _socket.SOCK_STREAM)
         except (OSError, UnicodeError):
@@ -99,7 +99,7 @@ class Publisher:
         why = failure.strerror if failure and failure.strerror else "cannot be reached"
         raise self._failure(f"cannot be reached ({why}); is it running? check MQTT_BROKER and MQTT_PORT")
 
-    def _wrapped(self, raw: Any, deadline: float) -> Any:
+    def _wrap_tls(self, raw: Any, deadline: float) -> Any:
         import socket
 
         from baton.transport.tls import tls_context, tls_failure
@@ -123,9 +123,9 @@ class Publisher:
             raise self._failure(f"closed the connection ({error.strerror or error})") from None
 
     def _expect(self, kind: int, deadline: float, what: str) -> bytes:
-        """The body of the next packet of that kind."""
+        """Return the body of the next packet, which must be of this kind."""
         while True:
-            # Here, and not with `recv` alone: somebody who never stops talking must not hold us either.
+            # Also here: a broker that never stops sending must not hold the connection.
             if time.monotonic() > deadline:
                 raise self._failure(f"does not send {what} in time")
             try:
@@ -152,4 +152,4 @@ class Publisher:
         return BrokerUnavailable(f"the broker at {where} {words}", transient=transient)
 
 
-_CLOSED_HINT: Final = "check MQTT_TLS, MQTT_PORT and the login"
+_CLOSED_HINT = "check MQTT_TLS, MQTT_PORT and the login"

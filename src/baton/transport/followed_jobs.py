@@ -1,0 +1,238 @@
+"""Follow jobs: verify the messages from the broker, and pass on the events from the registry.
+
+A message only says that there is news. What is passed on always comes from the registry.
+"""
+
+from __future__ import annotations
+
+import heapq
+import time
+from collections import Counter
+
+from baton.core.clock import SECOND_NS, parse_time
+from baton.core.errors import InvalidValue, JobNotFound, Rejected
+from baton.core.job import TERMINAL, Status
+from baton.transport.job_cursor import JobCursor
+from baton.wire.parse import parse_event
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from typing import Any
+
+    from baton.core.event import StoredEvent
+    from baton.core.job import Job
+    from baton.jobs.verbs import Jobs
+    from baton.transport.registry_reader import RegistryReader
+    from baton.wire.parse import Event
+
+_PAGE = 1_000
+_REFRESH_SEC = 0.1
+_MOST_CURSORS = 10_000
+_LATE_NS = 60 * SECOND_NS  # how late a change may appear: slow commits, clocks of other hosts
+
+
+class FollowedJobs:
+    """The jobs that one listener follows: named ones, or with `follow_all` every job that has news.
+
+    Each event is passed on once, as its payload without the signature."""
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        registry: RegistryReader,
+        job_ids: Iterable[str],
+        *,
+        follow_all: bool,
+        log: Callable[[str], None],
+        monotonic: Callable[[], float],
+    ) -> None:
+        self._history = jobs.history
+        self._registry = registry
+        self._follow_all = follow_all
+        self._log = log
+        self._monotonic = monotonic
+        self._refreshed: dict[str, float] = {}
+        self._began_ns = self._looked_ns = self._since_ns = time.time_ns()
+        self.cursors = {job_id: JobCursor(jobs.get_job(job_id)) for job_id in dict.fromkeys(job_ids)}
+        self.rejected: Counter[str] = Counter()
+        # Messages that are no news: repeated ones, and, following all jobs, those about other registries' jobs.
+        self.expected_rejections = frozenset({"seq", "over", "job"} if follow_all else {"seq"})
+
+    def all_ended(self) -> bool:
+        return not self._follow_all and all(cursor.is_over for cursor in self.cursors.values())
+
+    def from_messages(self, messages: Iterable[tuple[str, bytes]]) -> Iterator[dict[str, Any]]:
+        """Verify messages (topic, payload); yield the new events of the jobs that they announce."""
+        announced: dict[str, JobCursor] = {}
+        parsed: dict[bytes, Event] = {}
+        for topic, raw in messages:
+            try:
+                event = parse_event(raw)
+                announced[event.job_id] = self._verify(topic, raw, event)
+                parsed[raw] = event
+            except Rejected as why:
+                self._reject(topic, raw, why)
+        return self._new_events(announced.values(), parsed)
+
+    def from_registry(self) -> Iterator[dict[str, Any]]:
+        """Yield the new events of all jobs that have not ended."""
+        cursors = self._find_news() if self._follow_all else self.cursors.values()
+        return self._new_events([cursor for cursor in cursors if not cursor.is_over], {})
+
+    # -- messages ----------------------------------------------------------------------------------------------
+
+    def _verify(self, topic: str, raw: bytes, event: Event) -> JobCursor:
+        # guard: event-topic
+        if topic != f"python/mqtt/jobs/{event.job_id}/events" and not self._is_topic_of(topic, event.job_id):
+            raise Rejected("topic", "about another job than its topic")
+        cursor = self.cursors.get(event.job_id) or self._new_cursor(event.job_id)
+        if event.attempt > cursor.job.attempt:
+            self._refresh(cursor)
+        try:
+            cursor.check(event)
+        except Rejected as why:
+            # The broker may have kept an event of an ended attempt, whose key has been replaced.
+            outdated = why.reason == "signature" and event.attempt < cursor.job.attempt
+            if not outdated or not self._is_recorded(event, raw):
+                raise
+            if event.seq <= cursor.last_seq:
+                raise Rejected("seq", "seen before") from None
+        return self.cursors.setdefault(event.job_id, cursor)
+
+    def _is_topic_of(self, topic: str, job_id: str) -> bool:
+        cursor = self.cursors.get(job_id)
+        return cursor is not None and topic == cursor.job.events_topic
+
+    def _is_recorded(self, event: Event, raw: bytes) -> bool:
+        """Return whether the registry has exactly these bytes."""
+        try:
+            found = self._registry.events_after(event.job_id, event.seq - 1, limit=1)
+        except JobNotFound:
+            return False
+        return bool(found) and found[0].payload == raw
+
+    def _new_cursor(self, job_id: str) -> JobCursor:
+        """Return a cursor for a job that an unverified message names; it is kept once the message is verified."""
+        if not self._follow_all:
+            raise Rejected("job", "about a job that is not followed")
+        try:
+            job = self._registry.get_job(job_id)
+        except JobNotFound:
+            raise Rejected("job", "about a job that is not in the registry") from None
+        except InvalidValue as error:
+            raise Rejected("job", f"about a job whose record cannot be read: {error}") from None
+        if self._was_over(job):
+            raise Rejected("over", "about a job that was over before")  # retained by the broker
+        return JobCursor(job)
+
+    def _refresh(self, cursor: JobCursor) -> None:
+        """Read the job again, but not for every unverified message."""
+        job_id, now = cursor.job.job_id, self._monotonic()
+        if now - self._refreshed.get(job_id, -1.0) >= _REFRESH_SEC:
+            self._refreshed[job_id] = now
+            try:
+                cursor.job = self._registry.get_job(job_id)
+            except JobNotFound:
+                raise Rejected("job", "about a job that is not in the registry any more") from None
+
+    def _reject(self, topic: str, raw: bytes, why: Rejected) -> None:
+        job_id = topic.rsplit("/", 2)[-2] if topic.count("/") >= 2 else ""
+        reason = why.reason if self._concerns_us(job_id) else "job"
+        self.rejected[reason] += 1
+        if self.rejected[reason] == 1 and reason not in self.expected_rejections:
+            self._log(f"ignored a message of {len(raw)} bytes: {why}; more of this kind are only counted")
+            if job_id in self.cursors:
+                self._history.add_rejected(job_id, reason)
+
+    def _concerns_us(self, job_id: str) -> bool:
+        """Return whether a topic is of a job of this registry; other registries may use the same broker."""
+        if not self._follow_all or job_id in self.cursors:
+            return True
+        try:
+            self._registry.get_job(job_id)
+        except (JobNotFound, InvalidValue):
+            return False
+        return True
+
+    # -- the registry ------------------------------------------------------------------------------------------
+
+    def _find_news(self) -> list[JobCursor]:
+        """Return, following all jobs, the cursors of those that may have news. A job may begin and end between two
+        calls."""
+        from baton.registry.query import JobFilter
+
+        now_ns = time.time_ns()
+        self._began_ns = min(self._began_ns, now_ns)  # the clock may have been set back
+        self._since_ns = max(self._began_ns, min(self._looked_ns, now_ns) - _LATE_NS)
+        self._looked_ns = now_ns
+        if len(self.cursors) >= _MOST_CURSORS:
+            self.cursors = {job_id: each for job_id, each in self.cursors.items() if not self._was_over(each.job)}
+        listed: dict[str, Job] = {}
+        for where in (JobFilter(statuses=[Status.RUNNING]), JobFilter(updated_from_ns=self._since_ns)):
+            for job in self._registry.list_jobs(where):
+                listed[job.job_id] = job
+                if job.job_id not in self.cursors and job.last_seq and not self._was_over(job):
+                    self.cursors[job.job_id] = JobCursor(job)
+        return [cursor for job_id, cursor in self.cursors.items() if cursor.may_have_news(listed.get(job_id))]
+
+    def _was_over(self, job: Job) -> bool:
+        """Return whether the job ended before the listening began, or so long ago that its end was passed on."""
+        return job.status in TERMINAL and parse_time(job.finished_at or job.updated_at) < self._since_ns
+
+    def _new_events(self, cursors: Iterable[JobCursor], parsed: Mapping[bytes, Event]) -> Iterator[dict[str, Any]]:
+        """Yield the new events of several jobs in order of time. `parsed` saves parsing the same bytes again."""
+        sources = [self._new_events_of(cursor, parsed) for cursor in cursors]
+        return heapq.merge(*sources, key=lambda payload: parse_time(payload["timestamp"]))
+
+    def _new_events_of(self, cursor: JobCursor, parsed: Mapping[bytes, Event]) -> Iterator[dict[str, Any]]:
+        """Yield a job's events beyond its cursor. The job is read before its events: when it has ended, all its events
+        are there."""
+        job_id = cursor.job.job_id
+        try:
+            cursor.job = self._registry.get_job(job_id)
+            count = _PAGE
+            while count == _PAGE:
+                events = self._registry.events_after(job_id, cursor.last_seq, limit=_PAGE)
+                count = len(events)
+                yield from self._pass_on(cursor, events, parsed)
+        except JobNotFound:
+            self._end_removed(cursor)
+            return
+        if cursor.settle():
+            cancelled = cursor.outcome is Status.CANCELLED
+            self._log(f"job {job_id} was {'cancelled' if cancelled else f'set to {cursor.outcome}'}")
+
+    def _pass_on(
+        self, cursor: JobCursor, events: Iterable[StoredEvent], parsed: Mapping[bytes, Event]
+    ) -> Iterator[dict[str, Any]]:
+        job_id = cursor.job.job_id
+        passed = []
+        for stored in events:
+            skipped = cursor.advance(stored)
+            if skipped:
+                self._log(f"job {job_id}: {skipped} numbers before #{stored.seq} were never used")
+            try:
+                event = parsed.get(stored.payload) or parse_event(stored.payload)
+            except Rejected as why:  # recorded by another version, or changed by hand
+                self._log(f"job {job_id}: event #{stored.seq} cannot be read ({why}) and is left out")
+                continue
+            payload = event.public()
+            passed.append(payload)
+            yield payload
+        if passed:
+            self._history.add_received(job_id, passed)
+
+    def _end_removed(self, cursor: JobCursor) -> None:
+        """Take the end of a job that was pruned from its history, which stays."""
+        job_id = cursor.job.job_id
+        try:
+            status = self._history.status(job_id)
+        except OSError:
+            status = None
+        if status in TERMINAL:
+            cursor.outcome = Status(status)
+            self._log(f"job {job_id} was removed from the registry; its audit log says {status}")
+        else:
+            cursor.gone = True
+            self._log(f"job {job_id} is gone from the registry, and its audit log does not know how it ended")
