@@ -1,14 +1,13 @@
-"""The user's own broker: a nats-server on loopback that any command starts when it is first needed, and that
-every later command finds again.
+"""Run the user's own broker: a nats-server on loopback that the first command that needs it starts.
 
-    <state>/broker/
-      broker.json     port and logins, written before the server starts; 0600
-      nats.conf       0600
-      run/            one file of the server's own, named after its process, while it accepts connections
-      data/           every acknowledged message, on disk before the acknowledgement
-      data/.lock      held by the server for as long as it lives, however it was started and however it ends
-      log
-      .lock           so that two commands that start it at the same moment end with one
+<state>/broker/
+  broker.json     port and logins, written before the server starts; 0600
+  nats.conf       0600
+  run/            a file of the server, named after its process, while it accepts connections
+  data/           every acknowledged message, on disk before the acknowledgement
+  data/.lock      held by the server as long as it lives, however it was started and however it ends
+  log
+  .lock           held while a command starts or stops the server
 """
 
 from __future__ import annotations
@@ -27,20 +26,20 @@ from baton.storage.files import FileLock, make_private_dir, open_private, read_f
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, Final
+    from typing import Any
 
     from baton.broker.address import Address
 
-HOST: Final = "127.0.0.1"
-_START_TIMEOUT_SEC: Final = 10.0
-_STOP_TIMEOUT_SEC: Final = 10.0
-_TAKE_TIMEOUT_SEC: Final = 1.0
-_CONFIG: Final = """\
-# Written by baton; changed here, it is written again when the broker starts.
+HOST = "127.0.0.1"
+_START_TIMEOUT_SEC = 10.0
+_STOP_TIMEOUT_SEC = 10.0
+_LOCK_TIMEOUT_SEC = 1.0
+_CONFIG = """\
+# Written by baton at each start of the broker: changes here are lost.
 server_name: baton
 listen: "{host}:{nats_port}"
 max_payload: 1MB
-# Every event comes by a connection of its own: ten thousand of them would be remembered, a kilobyte each.
+# Each event has its own connection: the server would remember ten thousand closed ones, a kilobyte each.
 max_closed_clients: 16
 logfile_size_limit: 10MB
 ports_file_dir: {run}
@@ -56,7 +55,7 @@ authorization {{ users: [
 
 
 class LocalBroker(Value):
-    """A broker as its files describe it. `pid` is 0 while it does not accept connections."""
+    """The broker as its files describe it. `pid` is 0 while it does not accept connections."""
 
     folder: str
     port: int
@@ -67,21 +66,11 @@ class LocalBroker(Value):
     def address(self, *, reading: bool) -> Address:
         from baton.broker.address import Address
 
-        return Address(
-            host=HOST,
-            port=self.port,
-            tls=False,
-            tls_1_2=False,
-            ca_certs=None,
-            certfile=None,
-            keyfile=None,
-            username="reader" if reading else "writer",
-            password=self.reader_password if reading else self.writer_password,
-            sources={},
-        )
+        username, password = ("reader", self.reader_password) if reading else ("writer", self.writer_password)
+        return Address(host=HOST, port=self.port, username=username, password=password)
 
     def alive(self) -> bool:
-        """Whether it accepts connections."""
+        """Return whether the broker accepts connections."""
         return self.pid != 0 and _is_running(self.folder)
 
 
@@ -89,8 +78,12 @@ def broker_dir(state_dir: str) -> str:
     return os.path.join(state_dir, "broker")
 
 
+def log_path(state_dir: str) -> str:
+    return os.path.join(broker_dir(state_dir), "log")
+
+
 def known_broker(state_dir: str) -> LocalBroker | None:
-    """What the files say; the process may be gone."""
+    """Return the broker that the files describe, whose process may have ended."""
     folder = broker_dir(state_dir)
     try:
         found: Any = json.loads(read_file(os.path.join(folder, "broker.json")))
@@ -99,13 +92,12 @@ def known_broker(state_dir: str) -> LocalBroker | None:
         return None
     if type(port) is not int or not 0 < port < 65536 or not isinstance(writer, str) or not isinstance(reader, str):
         return None
-    return LocalBroker(
-        folder=folder, port=port, pid=_server_pid(folder), writer_password=writer, reader_password=reader
-    )
+    pid = _server_pid(folder)
+    return LocalBroker(folder=folder, port=port, pid=pid, writer_password=writer, reader_password=reader)
 
 
 def running_broker(state_dir: str) -> LocalBroker:
-    """The user's broker, started if it is not running."""
+    """Return the user's broker; start it if it does not run."""
     broker = known_broker(state_dir)
     if broker is not None and broker.alive():
         return broker
@@ -113,14 +105,14 @@ def running_broker(state_dir: str) -> LocalBroker:
     make_private_dir(folder)
     with FileLock(os.path.join(folder, ".lock")):
         broker = known_broker(state_dir)
-        # Somebody else was quicker, and perhaps ended before the server was ready.
+        # Another command may have started it, and may have ended before the server was ready.
         if broker is not None and (pid := _ready_pid(folder, lambda: not _is_running(folder))):
             return broker.replace(pid=pid)
         return _start(folder, broker)
 
 
 def stop_broker(state_dir: str) -> LocalBroker | None:
-    """Stops it and waits until it is gone; None when it was not running."""
+    """Stop the broker and wait until it has ended; return None when it did not run."""
     import signal
 
     folder = broker_dir(state_dir)
@@ -142,12 +134,8 @@ def stop_broker(state_dir: str) -> LocalBroker | None:
         return broker
 
 
-def log_path(state_dir: str) -> str:
-    return os.path.join(broker_dir(state_dir), "log")
-
-
 def _start(folder: str, before: LocalBroker | None) -> LocalBroker:
-    """Starts the server on the port and with the logins it had before: clients that are still there come back."""
+    """Start the server on the port and with the logins it had before, so that its clients can reconnect."""
     program = _program()
     folder = os.path.abspath(folder)
     data, run = os.path.join(folder, "data"), os.path.join(folder, "run")
@@ -175,7 +163,7 @@ def _start(folder: str, before: LocalBroker | None) -> LocalBroker:
         )
         path = os.path.join(folder, "nats.conf")
         replace_file(path, config.encode(), durable=False)
-        # Before the server: if we end now, whoever comes next finds it.
+        # Before the server starts: if this process ends now, the next command finds the server.
         content = {name: getattr(broker, name) for name in ("port", "writer_password", "reader_password")}
         replace_file(os.path.join(folder, "broker.json"), json.dumps(content).encode() + b"\n")
         child = _spawn([program, "-c", path], os.path.join(folder, "log"), held)
@@ -191,15 +179,15 @@ def _start(folder: str, before: LocalBroker | None) -> LocalBroker:
 
 
 def _quoted(text: str) -> str:
-    """For the server's configuration, which knows no escapes for characters that are not ASCII."""
+    """Quote a text for the server's configuration, which has no escapes for characters that are not ASCII."""
     if not all(each >= " " and not "\ud800" <= each <= "\udfff" for each in text):
         raise InvalidValue("state_dir", "has a character in its name that no configuration can hold; name another")
     return json.dumps(text, ensure_ascii=False)
 
 
 def _is_running(folder: str) -> bool:
-    """Whether a server lives, by the lock that it holds: true in every container, and no other process can be
-    mistaken for it."""
+    """Return whether a server lives, by the lock that it holds: this works from every container, and no other process
+    can be mistaken for it."""
     try:
         fd = os.open(_lock_path(folder), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -215,13 +203,13 @@ def _is_running(folder: str) -> bool:
 
 def _take_lock(folder: str) -> int:
     fd = open_private(_lock_path(folder), os.O_RDWR | os.O_CREAT)
-    deadline = time.monotonic() + _TAKE_TIMEOUT_SEC
+    deadline = time.monotonic() + _LOCK_TIMEOUT_SEC
     while True:
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
             return fd
         except BlockingIOError:
-            # Perhaps only somebody who looks whether it is held.
+            # A process that only tests the lock holds it for a moment.
             if time.monotonic() > deadline:
                 os.close(fd)
                 why = f"a server that baton knows nothing about runs in {folder}; {_find_it(folder)}"
@@ -238,22 +226,17 @@ def _find_it(folder: str) -> str:
 
 
 def _server_pid(folder: str) -> int:
-    """The process of the server that accepts connections, as it says itself: `run/nats-server_<pid>.ports`."""
+    """Return the process that accepts connections, by the server's file `run/nats-server_<pid>.ports`; 0 without."""
     try:
         names = os.listdir(os.path.join(folder, "run"))
     except OSError:
         return 0
-    for name in names:
-        number = name.removesuffix(".ports").rpartition("_")[2]
-        if number.isdecimal():
-            return int(number)
-    return 0
+    numbers = [name.removesuffix(".ports").rpartition("_")[2] for name in names]
+    return next((int(number) for number in numbers if number.isdecimal()), 0)
 
 
 def _is_nats(pid: int, folder: str) -> bool:
-    """Whether that process, among those that we can see, is the server of this folder."""
-    if pid == 0:
-        return False
+    """Return whether a process that is visible here is the server of this folder."""
     path = os.path.abspath(os.path.join(folder, "nats.conf")).encode(errors="surrogateescape")
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
@@ -267,7 +250,7 @@ def _is_nats(pid: int, folder: str) -> bool:
 
 
 def _program() -> str:
-    """The nats-server that came with our dependency, beside the interpreter, or one on the PATH."""
+    """Return the nats-server that was installed with baton, beside the interpreter, or one on the PATH."""
     import sys
     import sysconfig
 
@@ -282,14 +265,12 @@ def _program() -> str:
 
 
 def _spawn(command: list[str], log: str, held: int) -> int:
-    """A process of its own session that outlives us and holds none of our files but the lock."""
+    """Start a process in its own session that outlives this one and inherits only the lock `held`."""
     from subprocess import DEVNULL, Popen
 
-    # Neither the secrets of whoever happened to start it, nor the mark of the session that happened in: `stop` ends
-    # whatever carries that.
+    # Without the caller's secrets, and without the mark of a session: `session stop` ends every process that has it.
     environment = {name: os.environ[name] for name in ("HOME", "PATH", "TZ") if name in os.environ}
-    # It has little to do and is to be small: a third less memory for what is retained.
-    environment["GOGC"] = "25"
+    environment["GOGC"] = "25"  # a third less memory for retained messages
     fd = open_private(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         process = Popen(
@@ -305,13 +286,13 @@ def _spawn(command: list[str], log: str, held: int) -> int:
         )
     finally:
         os.close(fd)
-    process.returncode = 0  # it is meant to live on: no warning when this object goes
+    process.returncode = 0  # prevents a warning that the process still runs
     return process.pid
 
 
 def _ready_pid(folder: str, is_gone: Callable[[], bool]) -> int:
-    """The pid of the server, once it says itself that it accepts connections; 0 when it is gone. That its port answers
-    would be no proof: somebody else may have been quicker to take it."""
+    """Wait until the server says that it accepts connections, and return its pid; 0 when it has ended. That its port
+    answers is no proof: another program may have taken it."""
     deadline = time.monotonic() + _START_TIMEOUT_SEC
     while not is_gone():
         if pid := _server_pid(folder):
@@ -342,23 +323,24 @@ def _kill(child: int) -> None:
 
 
 def _free_port() -> int:
-    probe = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
-    try:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
-    finally:
-        probe.close()
+    port = _bind(0)
+    assert port is not None
+    return port
 
 
 def _port_is_free(port: int) -> bool:
+    return _bind(port) is not None
+
+
+def _bind(port: int) -> int | None:
+    """Bind a port for a moment, any free one for 0; return it, or None when it is taken."""
     probe = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
     try:
         probe.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
         probe.bind((HOST, port))
+        bound: int = probe.getsockname()[1]
     except OSError:
-        return False
-    else:
-        return True
+        return None
     finally:
         probe.close()
+    return bound

@@ -1,7 +1,6 @@
-"""A complete set for a broker of one's own: CA, certificates, logins, rights, configuration.
+"""Write the configuration set of a production broker: CA, certificates, logins, rights, configuration.
 
-Two roles, as everywhere in baton: the orchestrator reads events and writes nothing, a worker writes events and
-reads nothing.
+There are two roles: the orchestrator only reads events, a worker only writes them.
 """
 
 from __future__ import annotations
@@ -30,14 +29,13 @@ except ImportError:
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from typing import Final
 
-ROLES: Final = ("orchestrator", "worker")
-_CA_DAYS: Final = 3650
-_LEAF_DAYS: Final = 397
-_PASSWORD_ROUNDS: Final = 101  # what mosquitto_passwd uses; the passwords are 256 random bits
+ROLES = ("orchestrator", "worker")
+_CA_DAYS = 3650
+_LEAF_DAYS = 397
+_PASSWORD_ROUNDS = 101  # what mosquitto_passwd uses; the passwords are 256 random bits
 
-_MOSQUITTO: Final = """\
+_MOSQUITTO = """\
 # Written by `baton broker init --mosquitto`. Start with: mosquitto -c {itself}
 listener {port}
 allow_anonymous false
@@ -51,21 +49,21 @@ tls_version tlsv1.3
 set_tcp_nodelay true
 persistence true
 persistence_location {folder}/data/
-# Mosquitto 2.0 writes what it holds at exit and every so often: here every 30 s. baton does not depend on it.
+# Mosquitto 2.0 writes its messages to disk at exit and at this interval. baton does not depend on it.
 autosave_interval 30
 max_packet_size 200000
 """
-_MOSQUITTO_ACL: Final = """\
+_MOSQUITTO_ACL = """\
 user orchestrator
 topic read python/mqtt/jobs/+/events
 
 user worker
 topic write python/mqtt/jobs/+/events
 """
-_NATS: Final = """\
+_NATS = """\
 # Written by `baton broker init --nats`. Start with: nats-server -c {itself}
 server_name: baton
-listen: "127.0.0.1:-1"  # nobody uses this one: any free port
+listen: "127.0.0.1:-1"  # unused: any free port
 max_payload: 1MB
 jetstream {{ store_dir: {data}, sync_interval: always }}
 mqtt {{
@@ -82,9 +80,12 @@ authorization {{ users: [
 
 
 def write_set(kind: str, folder: str, *, hosts: Sequence[str], port: int, mtls: bool, renew: bool = False) -> list[str]:
-    """Writes the set and returns the names of the files. `renew` issues all certificates anew, by the same CA and for
-    the same names unless `hosts` are given, and keeps logins and configuration; without it a folder that already holds
-    a set is refused. Written by root, every file belongs to the owner of the folder."""
+    """Write the set and return the names of the files.
+
+    `renew` issues new certificates of the same CA, for the same names unless `hosts` are given, and keeps logins and
+    configuration. Without it, a folder that already holds a set is refused. As root, give every file to the owner of
+    the folder.
+    """
     folder = os.path.abspath(folder)
     there = os.path.exists(os.path.join(folder, "ca.key"))
     if there and not renew:
@@ -138,11 +139,11 @@ def _nats(folder: str, port: int, passwords: dict[str, str], *, mtls: bool) -> d
     return {"nats.conf": config.encode()}
 
 
-_NATS_PATHS: Final = {"data": "data", "cert": "server.crt", "key": "server.key", "ca": "ca.crt"}
+_NATS_PATHS = {"data": "data", "cert": "server.crt", "key": "server.key", "ca": "ca.crt"}
 
 
 def _environment(folder: str, role: str, host: str, port: int, password: str | None) -> bytes:
-    """What whoever plays that role needs in the environment."""
+    """Return the environment variables for a role."""
     lines = {"MQTT_BROKER": host, "MQTT_PORT": str(port), "MQTT_TLS": "1", "MQTT_CA_CERTS": f"{folder}/ca.crt"}
     if password is None:
         lines |= {"MQTT_CERTFILE": f"{folder}/{role}.crt", "MQTT_KEYFILE": f"{folder}/{role}.key"}
@@ -152,12 +153,12 @@ def _environment(folder: str, role: str, host: str, port: int, password: str | N
 
 
 def _moved_environments(folder: str, host: str) -> dict[str, bytes]:
-    """The environments that are there, with another name for the broker."""
+    """Return the existing environments with another host for the broker."""
     files = {}
     for role in ROLES:
         path = os.path.join(folder, f"{role}.env")
         if os.path.exists(path):
-            # No link is followed: root may be at work in the folder of another user.
+            # Do not follow links: root may run this in the folder of another user.
             with open(open_private(path, os.O_RDONLY), encoding="utf-8") as file:
                 lines = file.read().splitlines()
             moved = _exported("MQTT_BROKER", host)
@@ -171,7 +172,7 @@ def _exported(name: str, value: str) -> str:
 
 
 def _hashed(password: str) -> str:
-    """As mosquitto_passwd writes it: PBKDF2 with SHA-512."""
+    """Hash a password as mosquitto_passwd does: PBKDF2 with SHA-512."""
     salt = os.urandom(12)
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _PASSWORD_ROUNDS)
     return f"$7${_PASSWORD_ROUNDS}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
@@ -184,7 +185,7 @@ def _write(folder: str, files: dict[str, bytes]) -> list[str]:
 
 
 def _owner(folder: str) -> tuple[int, int] | None:
-    """Whom root must give the files to: a broker that it starts gives up root, and must still be able to read them."""
+    """Return whom root must give the files to: a broker that root starts drops its rights, and must still read them."""
     if os.geteuid() != 0:
         return None
     status = os.stat(folder)
@@ -199,7 +200,7 @@ def _all_names(hosts: Sequence[str]) -> list[str]:
 
 
 def _present_names(folder: str) -> list[str]:
-    """The names in the server's certificate, in their order."""
+    """Return the host names in the server's certificate, in their order."""
     certificate = x509.load_pem_x509_certificate(read_file(os.path.join(folder, "server.crt")))
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [str(name.value) for name in names]
@@ -258,24 +259,16 @@ def _certificate(
 
 
 def _key_usage(*, ca: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not ca,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        key_cert_sign=ca,
-        crl_sign=ca,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    unused = ["content_commitment", "key_encipherment", "data_encipherment", "key_agreement"]
+    unused += ["encipher_only", "decipher_only"]
+    return x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **dict.fromkeys(unused, False))
 
 
 def _host_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        pass
+        pass  # a name
     if not re.fullmatch(r"\w([\w.-]{0,251}\w)?", host, re.ASCII):
         raise InvalidValue("--host", f"{host[:60]!r} is not a host name or an address; write broker.example.com")
     return x509.DNSName(host)

@@ -1,7 +1,7 @@
-"""What may be said out loud: events leave this machine, so paths and secrets do not go with them.
+"""Remove paths and secrets from texts that leave this machine.
 
-A net, not a proof: it knows the usual shapes of keys, the secrets in this process's environment, and absolute
-paths. It errs towards hiding.
+It knows the usual forms of keys, the secrets in this process's environment, and absolute paths. It may miss a secret;
+in doubt it hides.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ import re
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
-    from typing import Any, Final
+    from typing import Any
 
-PATH: Final = "<path>"
-SECRET: Final = "<secret>"  # noqa: S105  what stands in its place
-LONGEST: Final = 64 * 1024
-_CUT: Final = " … (cut)"
+PATH = "<path>"
+SECRET = "<secret>"  # noqa: S105  the replacement, not a secret
+LONGEST = 64 * 1024
+_CUT = " … (cut)"
 
 
 class _Pattern:
-    """A regular expression that is compiled when it is first needed: most of what is said needs none of them, and
-    compiling all takes longer than the rest of a publish.
+    """A regular expression that is compiled when it is first needed: most texts need none, and compiling all takes
+    longer than the rest of a publish.
 
-    Each runs in time that grows with the text and no faster, whatever the text is: what may repeat without a limit is
-    the last thing of a pattern, so that whatever was read for it is also replaced, or cannot be read twice."""
+    Each runs in linear time for every text: what may repeat without limit comes last in a pattern, so that all text it
+    reads is replaced, or cannot be read twice."""
 
     __slots__ = ("_compiled", "_flags", "_text")
 
@@ -40,18 +40,18 @@ class _Pattern:
         return self._compiled.sub(replacement, text)
 
 
-_ESCAPES: Final = _Pattern(
+_ESCAPES = _Pattern(
     r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
-    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\Z)"  # OSC and its kin: titles, links, clipboard
+    r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\Z)"  # OSC and similar: titles, links, clipboard
     r"|\x1b[ -/]*[0-~]?"
     r"|\x9b[0-?]*[ -/]*[@-~]",
     re.DOTALL,
 )
-_UNSEEN: Final = _Pattern(
+_INVISIBLE = _Pattern(
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
     r"|[\ud800-\udfff\U000e0000-\U000e007f]"
 )
-_KEYS: Final = _Pattern(
+_KEYS = _Pattern(
     r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
     r".*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"
     r"|(?<![A-Za-z0-9])(?:"
@@ -66,81 +66,81 @@ _KEYS: Final = _Pattern(
     r")",
     re.DOTALL,
 )
-_WEBHOOKS: Final = _Pattern(r"(hooks\.slack\.com/services/|/api/webhooks/)[A-Za-z0-9/_-]{8,}")
-# Words that stand in the same places as a secret have neither a digit nor capitals in the middle.
-_UNLIKE_A_WORD: Final = r"(?=[^\s\"']{0,80}?(?:[0-9]|[a-z][A-Z]|[!@#$%^*+=~|]))"
-_NAMES: Final = (
+_WEBHOOKS = _Pattern(r"(hooks\.slack\.com/services/|/api/webhooks/)[A-Za-z0-9/_-]{8,}")
+# An ordinary word in the place of a secret has neither a digit nor a capital in the middle.
+_UNLIKE_A_WORD = r"(?=[^\s\"']{0,80}?(?:[0-9]|[a-z][A-Z]|[!@#$%^*+=~|]))"
+_NAMES = (
     r"(?i:passw(?:or)?d|passphrase|secret(?:[_-]?key)?|token|(?:api|private|access|account)[_-]?key|credentials?"
     r"|authorization|_pass|_pwd|_pat)"
 )
-_HIDDEN: Final = r"(?!<secret>|<path>)"
-# What stands behind a telling name: keep the name, hide the value. In quotes all of it, after "=" to the next space,
-# after ":" only what looks like a secret, because people write that, too.
-_QUOTED: Final = _Pattern(
+_HIDDEN = r"(?!<secret>|<path>)"
+# After a revealing name: keep the name, hide the value. In quotes all of it, after "=" to the next space, after ":"
+# only what looks like a secret, because prose has colons, too.
+_QUOTED = _Pattern(
     rf"({_NAMES}\\?[\"']?\s{{0,8}}[=:]\s{{0,8}}\\?([\"']))(?!<secret>\\?\2)(?:(?!\\?\2).)+(?=\\?\2)", re.DOTALL
 )
-_ASSIGNED: Final = _Pattern(rf"({_NAMES}\\?[\"']?\s{{0,8}}=\s{{0,8}}\\?[\"']?){_HIDDEN}[^\s\"']{{3,}}")
-_TOLD: Final = _Pattern(rf"({_NAMES}\\?[\"']?\s{{0,8}}:\s{{0,8}}\\?[\"']?){_HIDDEN}{_UNLIKE_A_WORD}[^\s\"']{{4,}}")
-_OPTION: Final = _Pattern(
+_ASSIGNED = _Pattern(rf"({_NAMES}\\?[\"']?\s{{0,8}}=\s{{0,8}}\\?[\"']?){_HIDDEN}[^\s\"']{{3,}}")
+_AFTER_COLON = _Pattern(rf"({_NAMES}\\?[\"']?\s{{0,8}}:\s{{0,8}}\\?[\"']?){_HIDDEN}{_UNLIKE_A_WORD}[^\s\"']{{4,}}")
+_OPTION = _Pattern(
     rf"((?<![\w-])--(?:[a-z0-9]{{1,20}}-){{0,3}}{_NAMES}[ \t]{{1,8}}){_HIDDEN}"
     r"(?:\"[^\"]*\"|'[^']*'|[^\s-]\S*)"
 )
-_NAMED: Final = (_QUOTED, _ASSIGNED, _TOLD, _OPTION)
-_NAMED_WORDS: Final = (
+_NAMED = (_QUOTED, _ASSIGNED, _AFTER_COLON, _OPTION)
+_NAMED_WORDS = (
     "passw", "passphrase", "secret", "token", "key", "credential", "authorization", "_pass", "_pwd", "_pat",
 )  # fmt: skip
-_BEARER: Final = _Pattern(rf"\b((?i:bearer|basic|digest|negotiate)\s{{1,8}}){_UNLIKE_A_WORD}[A-Za-z0-9+/_.~=-]{{8,}}")
-_COOKIE: Final = _Pattern(r"((?i:cookie):\s{0,4})[^\s=<>]{1,64}=[^\r\n]+")
-_URL_LOGIN: Final = _Pattern(
-    # A password may hold "/" and "@"; a number and a "/" behind the first ":" are a port.
+_BEARER = _Pattern(rf"\b((?i:bearer|basic|digest|negotiate)\s{{1,8}}){_UNLIKE_A_WORD}[A-Za-z0-9+/_.~=-]{{8,}}")
+_COOKIE = _Pattern(r"((?i:cookie):\s{0,4})[^\s=<>]{1,64}=[^\r\n]+")
+_URL_LOGIN = _Pattern(
+    # A password may have "/" and "@"; a number and a "/" after the first ":" are a port.
     r"(?<=://)(?:[^\s/@:\"'<>]{0,200}:(?![0-9]{1,5}/)[^\s\"'<>]{1,200}"
     rf"|{_UNLIKE_A_WORD}[^\s/@:\"'<>]{{16,200}})(?=@)"
 )
-_PART: Final = r"[\w.@+,=%~-]"
-_ROOTS: Final = (
+_PART = r"[\w.@+,=%~-]"
+_ROOTS = (
     r"(?:bin|boot|dev|etc|home|lib|media|mnt|opt|proc|root|run|sbin|srv|sys|tmp|usr|var|Users|Volumes|private|workspace"
     r"|work)\b"
 )
-_BEFORE: Final = r"(?<![\w/.<~*)\]-])(?<!<path>)(?<!<secret>)"
-_PATHS: Final = _Pattern(
+_BEFORE = r"(?<![\w/.<~*)\]-])(?<!<path>)(?<!<secret>)"
+_PATHS = _Pattern(
     r"(?<=file://)/[^\s\"']+"
-    # One of the system's own roots, wherever it stands, also behind an option such as -I.
+    # Below a root of the system, anywhere, also after an option such as -I.
     rf"|(?:(?<![\w/.~-])(?<!<path>)(?<!<secret>)|(?<=^-[A-Za-z])|(?<=[\s=]-[A-Za-z]))/{_ROOTS}(?:/+{_PART}*)*"
     rf"|(?<![\w/.~:-])(?<!<path>)(?<!<secret>)//+{_ROOTS}(?:/+{_PART}*)*"
-    # Any other has two parts at least: "/help" and "and/or" are words.
+    # Any other path has at least two parts: "/help" and "and/or" are words.
     rf"|(?:{_BEFORE}(?:~[\w.-]{{0,64}}|\$HOME|\$\{{HOME\}})?|(?<=^-[A-Za-z])|(?<=[\s=]-[A-Za-z]))"
     rf"/(?:{_PART}+/+)+{_PART}*"
     rf"|{_BEFORE}~[\w.-]{{0,64}}/{_PART}+"
     r"|(?<!\w)[A-Za-z]:\\[^\s\"'<>|]*"
     r"|\\\\[\w.-]+\\[^\s\"'<>|]+"
 )
-_TELLING: Final = ("passw", "passphrase", "secret", "token", "api_key", "apikey", "access_key", "credential", "private")
-_TELLING_ENDS: Final = ("_auth", "_key", "_pass", "_pwd", "_pat")
-_SHORTEST_SECRET: Final = 6
-_SHORTEST_KEY: Final = 15
+_REVEALING = ("passw", "passphrase", "secret", "token", "api_key", "apikey", "access_key", "credential", "private")
+_REVEALING_ENDS = ("_auth", "_key", "_pass", "_pwd", "_pat")
+_SHORTEST_SECRET = 6
+_SHORTEST_KEY = 15
 
 
 class Redactor:
-    """Cleans what goes on the wire. It remembers the secrets of the environment it was built with."""
+    """Removes paths and secrets from texts, with the secrets of the environment it was built with."""
 
     def __init__(self, env: Mapping[str, str], *, secrets: Iterable[str] = (), folders: Iterable[str] = ()) -> None:
-        found = [value for name, value in env.items() if _is_telling(name.lower())]
+        found = [value for name, value in env.items() if _is_revealing(name.lower())]
         found += secrets
         found += [password for value in env.values() if (password := url_password(value))]
-        # The longest first: one may be part of another.
+        # The longest first: a secret may be part of another.
         self._secrets = sorted({each for each in found if len(each) >= _SHORTEST_SECRET}, key=len, reverse=True)
         known = [each.rstrip("/") for each in (env.get("HOME", ""), *folders)]
         self._folders = sorted({each for each in known if len(each) > 1}, key=len, reverse=True)
 
     def text(self, text: str, longest: int = LONGEST) -> str:  # noqa: C901  one step a pattern
-        """The text as it may be said; what goes on for longer than that is cut before it is looked at."""
-        # Each pattern stands behind a test that costs nothing and that whatever it matches must pass.
+        """Return the text without paths and secrets, cut to about `longest` characters before the search."""
+        # Each pattern runs only after a cheap test that every match of it passes.
         if not text.isprintable():
-            text = _UNSEEN.sub("", _ESCAPES.sub("", text))
+            text = _INVISIBLE.sub("", _ESCAPES.sub("", text))
         for secret in self._secrets:
             text = text.replace(secret, SECRET)
         if len(text) > longest:
-            # Not in the middle of a word: half of a key has no shape any more.
+            # Not within a word: half of a key cannot be recognised.
             text = (text[:longest].rsplit(maxsplit=1) or [""])[0] + _CUT
         if "-----BEGIN" in text or any(len(word) >= _SHORTEST_KEY for word in text.split()):
             text = _WEBHOOKS.sub(rf"\1{SECRET}", _KEYS.sub(SECRET, text))
@@ -156,12 +156,12 @@ class Redactor:
                 text = pattern.sub(rf"\1{SECRET}", text)
         for folder in self._folders:
             if folder in text:
-                # A folder with spaces in its name is no path to the pattern below; it is one to us.
+                # The pattern below does not recognise a folder with spaces in its name.
                 text = re.sub(re.escape(folder) + r"(?=$|[^\w-])[^\s\"']*", PATH, text)
         return _PATHS.sub(PATH, text) if "/" in text or "\\" in text else text
 
     def value(self, value: Any) -> Any:
-        """The same for every text in a JSON value, keys included."""
+        """Redact every text in a JSON value, keys included."""
         if isinstance(value, str):
             return self.text(value)
         if isinstance(value, dict):
@@ -175,7 +175,7 @@ class Redactor:
 
 
 def _unused(key: str, taken: Mapping[Any, Any]) -> str:
-    """Two names may look alike once they are cleaned; the value of neither is to be lost."""
+    """Return a key that is not taken: two keys may become equal, and no value is to be lost."""
     name, number = key, 1
     while name in taken:
         number += 1
@@ -183,33 +183,33 @@ def _unused(key: str, taken: Mapping[Any, Any]) -> str:
     return name
 
 
-def _is_telling(name: str) -> bool:
-    """Whether an environment variable of that name is likely to hold a secret."""
+def _is_revealing(name: str) -> bool:
+    """Return whether an environment variable of this name probably has a secret."""
     return (
-        any(part in name for part in _TELLING)
+        any(part in name for part in _REVEALING)
         or name.startswith("auth")
-        or name.endswith(_TELLING_ENDS)
+        or name.endswith(_REVEALING_ENDS)
         or name in ("key", "pass", "pat")
     )
 
 
 def url_password(url: str) -> str:
-    """The password in `scheme://user:password@host`; empty when there is none."""
+    """Return the password in `scheme://user:password@host`, or an empty text."""
     return url.partition("://")[2].rpartition("@")[0].partition(":")[2]
 
 
 def process_redactor(*, secrets: Iterable[str | None] = (), workdir: str | None = None) -> Redactor:
-    """For what this process says about one job."""
+    """Return the redactor for what this process reports about one job."""
     folders = [workdir] if workdir else []
     try:
         folders.append(os.getcwd())
     except OSError:
-        pass  # the folder we stand in is gone
+        pass  # the current folder was removed
     return Redactor(os.environ, secrets=[each for each in secrets if each], folders=folders)
 
 
 def shorten(text: str, longest: int) -> str:
-    """At most so many bytes of UTF-8, cut at a character."""
+    """Cut a text to at most so many bytes of UTF-8, between characters."""
     raw = text.encode()
     if len(raw) <= longest:
         return text

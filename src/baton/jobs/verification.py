@@ -1,4 +1,4 @@
-"""Whether the work that a job asked for is really there."""
+"""Verify the results of a job: the files it must leave behind, and the command that validates them."""
 
 from __future__ import annotations
 
@@ -12,18 +12,17 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
     from subprocess import Popen
-    from typing import Final
 
     from baton.core.job import Job
 
-VALIDATE_TIMEOUT_SEC: Final = 600
-_TAIL_BYTES: Final = 4096
-_PIPE_BYTES: Final = 65536
+VALIDATE_TIMEOUT_SEC = 600
+_TAIL_BYTES = 4096
+_PIPE_BYTES = 65536
 
 
 def missing_results(job: Job, *, redact: Callable[[str], str], timeout_sec: float = VALIDATE_TIMEOUT_SEC) -> list[str]:
-    """What keeps the job from being completed, in words an agent can act on; empty when nothing does. `redact` takes
-    secrets out of what the validation printed."""
+    """Return what is missing before the job may be completed, in words an agent can act on. `redact` removes secrets
+    from the output of the validation."""
     try:
         folder = job.workdir or os.getcwd()
     except OSError:
@@ -36,7 +35,7 @@ def missing_results(job: Job, *, redact: Callable[[str], str], timeout_sec: floa
 
 
 def _claimed_ns(job: Job) -> int | None:
-    """When the present attempt began, less what the file system's coarse clock may lag behind."""
+    """Return when the present attempt began, less the lag of the file system's coarse clock."""
     if job.deadline_at is None:
         return None
     return parse_time(job.deadline_at) - job.timeout_sec * SECOND_NS - SECOND_NS // 10
@@ -71,13 +70,13 @@ def _failed_validation(command: str, folder: str, timeout_sec: float, redact: Ca
 
 
 def _run(command: str, folder: str, timeout_sec: float) -> tuple[int, bytes]:
-    """The exit code of a line for the shell, and the end of what it printed. What it leaves in the background is not
-    waited for; what has not ended in time (TimeoutError) is killed, all of it, and so it is when we are interrupted."""
+    """Run a shell command; return its exit code and the end of its output. It does not wait for background processes.
+    After the time limit (TimeoutError) or an interruption it kills the whole process group."""
     import signal
     from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
 
     deadline = time.monotonic() + timeout_sec
-    # The command is the user's own line, given at registration.
+    # The command comes from the user, at registration.
     process = Popen(
         ["/bin/sh", "-c", command], cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True
     )
@@ -89,13 +88,13 @@ def _run(command: str, folder: str, timeout_sec: float) -> tuple[int, bytes]:
     except TimeoutExpired:
         raise TimeoutError from None
     finally:
-        if process.returncode is None:  # not reaped yet, so the group is still its own
+        if process.returncode is None:  # not reaped yet: the group id cannot be of other processes
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
 def _last_bytes(process: Popen[bytes], output: int, deadline: float) -> bytes:
-    """The end of what the process prints until it has ended or has closed its output."""
+    """Read until the process has ended or has closed its output; return the end of what it printed."""
     import select
 
     tail = b""
@@ -107,6 +106,6 @@ def _last_bytes(process: Popen[bytes], output: int, deadline: float) -> bytes:
                 return tail
             tail = (tail + read)[-_TAIL_BYTES:]
         if ended:
-            return tail  # what it had left to say fits into one pipe; more is from somebody in the background
+            return tail  # its last output fits into one pipe; more comes from a background process
         if time.monotonic() > deadline:
             raise TimeoutError

@@ -5,23 +5,18 @@ from __future__ import annotations
 
 import os
 import queue
-import threading
-
-import paho.mqtt.client as paho
-from paho.mqtt.enums import CallbackAPIVersion
+import time
 
 from baton.broker.address import is_loopback
 from baton.core.errors import BrokerUnavailable
 from baton.core.job import new_job_id, topic_prefix
 from baton.core.value import Value
-from baton.transport.listener_connection import forget_session
+from baton.transport.listener_connection import ListenerConnection, forget_session
 from baton.transport.publisher_connection import PublisherConnection
-from baton.transport.tls import tls_context
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from typing import Any
 
     from baton.broker.address import Address
 
@@ -116,27 +111,14 @@ class _Listener:
     """A subscriber that waits for single messages."""
 
     def __init__(self, address: Address, client_id: str, topic: str) -> None:
-        self._messages: queue.Queue[bytes] = queue.Queue()
-        self._topic = topic
-        self._ready = threading.Event()
-        self._refusal = ""
-        self._client = paho.Client(CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=False)
-        if address.username is not None:
-            self._client.username_pw_set(address.username, address.password)
-        if address.tls:
-            self._client.tls_set_context(tls_context(address))
-        self._client.on_connect = self._on_connect
-        self._client.on_subscribe = self._on_subscribe
-        self._client.on_message = lambda _client, _data, message: self._messages.put(bytes(message.payload))
-        broker = f"the broker at {address.host}:{address.port}"
-        try:
-            self._client.connect(address.host, address.port, keepalive=20)
-        except OSError as error:
-            raise BrokerUnavailable(f"{broker} cannot be reached ({error})") from None
-        self._client.loop_start()
-        if not self._ready.wait(_WAIT_SEC) or self._refusal:
-            self.close()
-            raise BrokerUnavailable(f"{broker} {self._refusal or 'does not answer a subscription'}")
+        self._messages: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._connection = ListenerConnection(address, [topic], self._deliver, client_id)
+        deadline = time.monotonic() + _WAIT_SEC
+        while not self._connection.subscribed.wait(0.02):
+            if self._connection.problem or time.monotonic() > deadline:
+                self.close()
+                silent = f"the broker at {address.host}:{address.port} does not answer a subscription"
+                raise BrokerUnavailable(self._connection.problem or silent)
 
     def next_message(self) -> bytes | None:
         try:
@@ -145,17 +127,8 @@ class _Listener:
             return None
 
     def close(self) -> None:
-        self._client.disconnect()
-        self._client.loop_stop()
+        self._connection.close(forget=False)
 
-    def _on_connect(self, client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
-        if reason.is_failure:
-            self._refusal = f"refuses the subscriber's login ({reason})"
-            self._ready.set()
-        else:
-            client.subscribe(self._topic, 1)
-
-    def _on_subscribe(self, _client: paho.Client, _data: Any, _mid: int, reasons: Any, _properties: Any) -> None:
-        if any(reason.is_failure for reason in reasons):
-            self._refusal = "does not let the subscriber listen"
-        self._ready.set()
+    def _deliver(self, message: tuple[str, bytes]) -> bool:
+        self._messages.put(message[1])
+        return True

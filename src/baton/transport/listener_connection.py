@@ -53,20 +53,27 @@ def connect_listeners(
     """Connect to the broker of each job, once to each broker; log why a broker cannot be used."""
     topics: dict[str, tuple[Address, set[str]]] = {}
     connections = []
-    try_jobs: Sequence[Job | None] = jobs or [None]
-    for job in try_jobs:
+
+    def log_failure(error: Exception) -> None:
+        log(f"{describe_failure(error)}; listening to the registry alone")
+
+    for job in jobs or (None,):
         try:
             address = broker_address(settings, job, reading=True)
         except FAILURES as error:
-            log(f"{describe_failure(error)}; listening to the registry alone")
+            log_failure(error)
             continue
         topic = "python/mqtt/jobs/+/events" if follow_all or job is None else job.events_topic
         topics.setdefault(repr(address), (address, set()))[1].add(topic)
     for address, names in topics.values():
+        lock_fd = None
         try:
-            connections.append(ListenerConnection(address, sorted(names), settings.state_dir, deliver, log))
+            lock_fd, client_id = _reserve_client_id(settings.state_dir, address, sorted(names))
+            connections.append(ListenerConnection(address, sorted(names), deliver, client_id, lock_fd, log))
         except FAILURES as error:
-            log(f"{describe_failure(error)}; listening to the registry alone")
+            if lock_fd is not None:
+                os.close(lock_fd)
+            log_failure(error)
     return connections
 
 
@@ -111,9 +118,10 @@ class ListenerConnection:
         self,
         address: Address,
         topics: list[str],
-        state_dir: str,
         deliver: Callable[[tuple[str, bytes]], bool],
-        log: Callable[[str], None],
+        client_id: str,
+        lock_fd: int | None = None,
+        log: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self._address = address
         self._broker = f"the broker at {address.host}:{address.port}"
@@ -124,11 +132,12 @@ class ListenerConnection:
         self._began = time.monotonic()
         self._answered = False
         self._reported: set[str] = set()
+        self.problem: str | None = None
         self._reconnected = threading.Event()
         self.subscribed = threading.Event()
-        context = tls_context(address) if address.tls else None
-        self._lock_fd, self._client_id = _reserve_client_id(state_dir, address, topics)
-        self._client = self._new_client(context)
+        self._client_id = client_id
+        self._lock_fd = lock_fd
+        self._client = self._new_client()
         self._client.connect_async(address.host, address.port, keepalive=_KEEP_ALIVE_SEC)
         self._client.loop_start()
 
@@ -160,14 +169,15 @@ class ListenerConnection:
                 forget_session(self._address, self._client_id)
             except BatonError:
                 pass  # the broker has gone; it keeps a few messages
-        os.close(self._lock_fd)  # only now: the client with this id has ended
+        if self._lock_fd is not None:
+            os.close(self._lock_fd)  # only now: the client with this id has ended
 
-    def _new_client(self, context: ssl.SSLContext | None) -> paho.Client:
+    def _new_client(self) -> paho.Client:
         client = _Client(self._client_id, self._report)
         if self._address.username is not None:
             client.username_pw_set(self._address.username, self._address.password)
-        if context is not None:
-            client.tls_set_context(context)
+        if self._address.tls:
+            client.tls_set_context(tls_context(self._address))
         client.reconnect_delay_set(min_delay=1, max_delay=8)
         client.on_connect = self._on_connect
         client.on_subscribe = self._on_subscribe
@@ -230,7 +240,8 @@ class ListenerConnection:
         """Log what is wrong with the broker, once until it is back."""
         if what not in self._reported and not self._closing:
             self._reported.add(what)
-            self._log(f"{self._broker} {what}; listening to the registry alone")
+            self.problem = f"{self._broker} {what}"
+            self._log(f"{self.problem}; listening to the registry alone")
 
 
 def forget_session(address: Address, client_id: str) -> None:

@@ -1,20 +1,16 @@
-"""MQTT 3.1.1 packets, as far as one publisher needs them: bytes only, no I/O."""
+"""Encode and split the MQTT 3.1.1 packets that a publisher needs. No I/O."""
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Final
+CONNACK = 0x20
+PUBACK = 0x40
+DISCONNECT = b"\xe0\x00"
+_CONNECT = 0x10
+_PUBLISH_QOS1 = 0x32
+_RETAIN = 0x01
 
-CONNACK: Final = 0x20
-PUBACK: Final = 0x40
-DISCONNECT: Final = b"\xe0\x00"
-_CONNECT: Final = 0x10
-_PUBLISH_QOS1: Final = 0x32
-_RETAIN: Final = 0x01
-
-# Why a broker refuses a CONNECT, and the setting to look at.
-REFUSALS: Final = {
+# Why a broker refuses a CONNECT, and the setting to check.
+REFUSALS = {
     1: "does not speak MQTT 3.1.1",
     2: "does not accept our client id",
     3: "says it is not available",
@@ -41,8 +37,8 @@ def publish(topic: str, packet_id: int, payload: bytes, *, retain: bool) -> byte
 
 
 def split_packet(received: bytes, kind: int) -> tuple[bytes, bytes] | None:
-    """The body of the first packet, and what follows it. None when more bytes are needed; ValueError when this is
-    no MQTT, or another packet than the one that must come now."""
+    """Return the body of the first packet and the bytes behind it, or None when more bytes are needed. Raise ValueError
+    when this is not MQTT, or not a packet of this kind."""
     if received and received[0] & 0xF0 != kind:
         raise ValueError("another packet than expected")
     length = shift = 0
@@ -51,7 +47,7 @@ def split_packet(received: bytes, kind: int) -> tuple[bytes, bytes] | None:
         shift += 7
         if byte < 0x80:
             if length > 1024:
-                raise ValueError("a packet of this size is none that a publisher is sent")
+                raise ValueError("too long for a packet to a publisher")
             start, end = index + 1, index + 1 + length
             return (received[start:end], received[end:]) if len(received) >= end else None
     if len(received) >= 5:

@@ -1,4 +1,4 @@
-"""TLS towards a broker: certificates and host names are verified, TLS 1.3 unless told otherwise, never below 1.2."""
+"""Set up TLS to a broker: verify certificates and host names; TLS 1.3, or 1.2 if the settings allow it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ from baton.core.errors import BrokerUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Final
-
     from baton.broker.address import Address
 
-_OTHER_NAME: Final = (62, 64)  # OpenSSL: the certificate is for another host name, another address
+_OTHER_NAME = (62, 64)  # OpenSSL: the certificate is for another host name, another address
 
 
 def tls_context(address: Address) -> ssl.SSLContext:
-    """BrokerUnavailable when a certificate file cannot be used; trying again would not help."""
+    """Return the TLS settings for a broker. Raise BrokerUnavailable when a certificate file cannot be used."""
     try:
         context = ssl.create_default_context(cafile=address.ca_certs)
     except (OSError, ssl.SSLError) as error:
@@ -32,7 +30,7 @@ def tls_context(address: Address) -> ssl.SSLContext:
 
 
 def tls_failure(address: Address, error: OSError) -> BrokerUnavailable:
-    """What it means that a TLS greeting failed with that error."""
+    """Return the cause and the remedy of a failed TLS handshake."""
     where = f"the broker at {address.host}:{address.port}"
     if isinstance(error, ssl.SSLCertVerificationError):
         why = error.verify_message.rstrip(".")
@@ -57,7 +55,7 @@ def _unusable(address: Address, name: str, path: str | None, error: OSError) -> 
 
 
 def _no_pass_phrase() -> str:
-    """OpenSSL would ask the terminal, and wait for ever where nobody sits."""
+    """Refuse an encrypted key: OpenSSL would ask for its pass phrase on the terminal, and wait for ever."""
     raise BrokerUnavailable(
         "MQTT_KEYFILE is encrypted; write it without a pass phrase (openssl pkey) and name that one", transient=False
     )

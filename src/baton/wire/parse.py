@@ -1,7 +1,7 @@
-"""Bytes from a stranger → an event, or the reason why not. Strict, because the broker is open to others.
+"""Parse and verify received payloads strictly: the broker is open to other programs.
 
-The checks stand in a fixed order and stop at the first that fails; nothing of a rejected payload is ever shown
-beyond its length and the reason.
+The checks have a fixed order and stop at the first that fails. Of a rejected payload only the length and the reason are
+ever shown.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue, Rejected
 from baton.core.event import EventName
 from baton.core.fields import check_job_id, no_duplicates
-from baton.core.hashing import same
+from baton.core.hashing import constant_time_equal
 from baton.core.job import SCHEMA_VERSION
 from baton.core.value import Value
 from baton.wire.canonical import MAX_INTEGER
@@ -21,14 +21,14 @@ from baton.wire.payload import MAX_DETAIL_BYTES, MAX_PAYLOAD_BYTES, signature
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Final, NoReturn
+    from typing import Any, NoReturn
 
-MAX_DEPTH: Final = 16
-_FIELDS: Final = frozenset({"schema_version", "seq", "job_id", "event", "timestamp", "detail", "data"})
+MAX_DEPTH = 16
+_FIELDS = frozenset({"schema_version", "seq", "job_id", "event", "timestamp", "detail", "data"})
 
 
 class Event(Value):
-    """A well-formed statement about a job. Whether it is true is for `check_signature` to say."""
+    """A well-formed event. `check_signature` verifies it. `data` is without the attempt and the signature."""
 
     seq: int
     job_id: str
@@ -36,7 +36,6 @@ class Event(Value):
     timestamp: str
     detail: str
     data: dict[str, Any]
-    """Without the attempt and the signature."""
     attempt: int
     signature: str
 
@@ -44,7 +43,7 @@ class Event(Value):
         return f"<Event {self.job_id} seq={self.seq} {self.event} attempt={self.attempt}>"
 
     def payload(self) -> dict[str, Any]:
-        """The object on the wire, with the signature."""
+        """Return the object on the wire, with the signature."""
         return {
             "schema_version": SCHEMA_VERSION,
             "seq": self.seq,
@@ -56,14 +55,14 @@ class Event(Value):
         }
 
     def public(self) -> dict[str, Any]:
-        """The object on the wire without the signature: what is shown."""
+        """Return the object on the wire without the signature, to be shown."""
         payload = self.payload()
         del payload["data"]["hmac_sig"]
         return payload
 
 
 def parse_event(raw: bytes) -> Event:
-    """The event in a payload; raises Rejected for anything that does not fit the protocol exactly."""
+    """Return the event in a payload; raise Rejected unless it fits the protocol exactly."""
     if len(raw) > MAX_PAYLOAD_BYTES:  # guard: payload-size
         raise Rejected("size", f"longer than {MAX_PAYLOAD_BYTES} bytes")
     try:
@@ -81,12 +80,12 @@ def parse_event(raw: bytes) -> Event:
 
 
 def check_signature(event: Event, token: str) -> None:
-    """Raises Rejected unless the holder of that key made exactly this event."""
+    """Raise Rejected unless exactly this event was signed with that key."""
     try:
         expected = signature(event.payload(), token)
     except ValueError:  # a lone surrogate: JSON can carry what has no canonical form
         raise Rejected("signature", "HMAC verify failed") from None
-    if not same(expected.encode(), event.signature.encode(errors="replace")):  # guard: event-signature
+    if not constant_time_equal(expected.encode(), event.signature.encode(errors="replace")):  # guard: event-signature
         raise Rejected("signature", "HMAC verify failed")
 
 
@@ -114,7 +113,7 @@ def _check_fields(payload: Any) -> Event:  # noqa: C901  one check a field
             raise ValueError
         parse_time(timestamp)
     except ValueError:
-        raise Rejected("fields", "event or timestamp is none we know") from None
+        raise Rejected("fields", "event or timestamp is unknown or malformed") from None
     except InvalidValue:
         raise Rejected("fields", "job_id is not an id") from None
     signed = data.get("hmac_sig")
@@ -161,7 +160,7 @@ def _finite(text: str) -> float:
     return number
 
 
-_decoder: Final = json.JSONDecoder(
+_decoder = json.JSONDecoder(
     object_pairs_hook=no_duplicates,
     parse_constant=_no_constant,
     parse_int=_small_integer,

@@ -1,4 +1,4 @@
-"""A signed event as the bytes that go on the wire."""
+"""Build signed events: the bytes that go on the wire."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_DETAIL_BYTES = 4 * 1024
-_SHORTEST_TOKEN = 16  # a shorter one, of an old record, may be a word of the payload itself
+_SHORTEST_TOKEN = 16  # a shorter one, of an old record, may occur in the payload by chance
 _RESERVED = ("attempt", "hmac_sig", "auth_token")
 
 
 def signature(payload: Mapping[str, Any], token: str) -> str:
-    """Lower-case hex HMAC-SHA256 over the canonical payload without `data.hmac_sig`."""
+    """Return the lower-case hex HMAC-SHA256 of the canonical payload without `data.hmac_sig`."""
     data = {key: value for key, value in payload["data"].items() if key != "hmac_sig"}
     return hmac_sha256(token.encode(), canonical({**payload, "data": data})).hex()
 
 
 def signed_event(job: Job, event: EventName, detail: str, data: Mapping[str, Any], now_ns: int) -> StoredEvent:
-    """The next event of a running job, signed and not yet sent. InvalidValue when it cannot go on the wire."""
+    """Return the next event of a running job, signed and unsent. Raise InvalidValue when it cannot be sent."""
     from baton.wire.parse import parse_event
 
     assert job.auth_token is not None
@@ -44,7 +44,7 @@ def signed_event(job: Job, event: EventName, detail: str, data: Mapping[str, Any
         "job_id": job.job_id,
         "event": event.value,
         "timestamp": format_time(now_ns),
-        "detail": _checked_detail(detail),
+        "detail": _check_detail(detail),
         "data": {**data, "attempt": job.attempt},
     }
     try:
@@ -57,13 +57,13 @@ def signed_event(job: Job, event: EventName, detail: str, data: Mapping[str, Any
     if len(job.auth_token) >= _SHORTEST_TOKEN and json_string(job.auth_token)[1:-1].encode() in message:
         raise InvalidValue("event", "contains the key of the job, which never goes on the wire; leave it out")
     try:
-        parse_event(message)  # what a receiver would refuse is not said
+        parse_event(message)  # so that no receiver will reject it
     except Rejected as error:
         raise InvalidValue("data", f"cannot be sent: {error}") from None
     return StoredEvent(job_id=job.job_id, seq=seq, attempt=job.attempt, event=event, payload=message, sent=False)
 
 
-def _checked_detail(detail: object) -> str:
+def _check_detail(detail: object) -> str:
     if not isinstance(detail, str) or "\0" in detail:
         raise InvalidValue("detail", "must be text without NUL characters")
     try:

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.core.hashing import hmac_sha256, same, sha256
+from baton.core.hashing import constant_time_equal, hmac_sha256, sha256
 
 # RFC 4231: key, data, HMAC-SHA-256
 VECTORS = [
@@ -34,6 +34,6 @@ def test_it_agrees_with_the_standard_library(key, data):
 
 
 def test_comparing():
-    assert same(b"abc", b"abc")
-    assert not same(b"abc", b"abd")
-    assert not same(b"abc", b"ab")
+    assert constant_time_equal(b"abc", b"abc")
+    assert not constant_time_equal(b"abc", b"abd")
+    assert not constant_time_equal(b"abc", b"ab")
