@@ -268,10 +268,10 @@ def _host_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        pass  # a name
-    if not re.fullmatch(r"\w([\w.-]{0,251}\w)?", host, re.ASCII):
-        raise InvalidValue("--host", f"{host[:60]!r} is not a host name or an address; write broker.example.com")
-    return x509.DNSName(host)
+        if not re.fullmatch(r"\w([\w.-]{0,251}\w)?", host, re.ASCII):
+            why = f"{host[:60]!r} is not a host name or an address; write broker.example.com"
+            raise InvalidValue("--host", why) from None
+        return x509.DNSName(host)
 
 
 def _pem(certificate: x509.Certificate) -> bytes:

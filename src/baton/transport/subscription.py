@@ -188,13 +188,12 @@ class Subscription:
         return True
 
     def _take_messages(self, wait_sec: float) -> list[tuple[str, bytes]]:
-        messages = []
         try:
-            messages.append(self._queue.get(timeout=max(wait_sec, 0.001)))
-            while len(messages) < _BATCH:
-                messages.append(self._queue.get_nowait())
+            messages = [self._queue.get(timeout=max(wait_sec, 0.001))]
         except queue.Empty:
-            pass  # these are all
+            return []
+        while len(messages) < _BATCH and not self._queue.empty():
+            messages.append(self._queue.get_nowait())
         return [message for message in messages if message is not _WAKE_UP]  # guard: idle-clock
 
     def _is_out_of_time(self) -> bool:
