@@ -226,7 +226,9 @@ def test_values_nested_too_deeply_are_refused_in_one_line(tmp_path):
     assert baton("status", job).text == "pending"
 
 
-@pytest.mark.parametrize("module", ["argparse", "baton.cli.main", "baton.cli.publish", "baton.transport.connection"])
+@pytest.mark.parametrize(
+    "module", ["argparse", "baton.cli.main", "baton.cli.publish", "baton.transport.publisher_connection"]
+)
 def test_interrupted_while_it_loads_it_exits_as_interrupted(tmp_path, module):
     code = """
 import os, signal, sys
