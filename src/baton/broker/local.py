@@ -156,10 +156,10 @@ def _start(folder: str, before: LocalBroker | None) -> LocalBroker:
             host=HOST,
             port=broker.port,
             nats_port=_free_port(),
-            data=_quoted(data),
-            run=_quoted(run),
-            writer=_quoted(broker.writer_password),
-            reader=_quoted(broker.reader_password),
+            data=_quote(data),
+            run=_quote(run),
+            writer=_quote(broker.writer_password),
+            reader=_quote(broker.reader_password),
         )
         path = os.path.join(folder, "nats.conf")
         replace_file(path, config.encode(), durable=False)
@@ -178,7 +178,7 @@ def _start(folder: str, before: LocalBroker | None) -> LocalBroker:
         os.close(held)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     """Quote a text for the server's configuration, which has no escapes for characters that are not ASCII."""
     if not all(each >= " " and not "\ud800" <= each <= "\udfff" for each in text):
         raise InvalidValue("state_dir", "has a character in its name that no configuration can hold; name another")

@@ -7,32 +7,19 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import ipaddress
 import json
 import os
-import re
 import shlex
-from datetime import UTC, datetime, timedelta
 
-from baton.core.errors import InvalidValue, MissingExtra
+from baton.broker.certificates import ROLES, certificate_hosts, host_name, issue_certificates
+from baton.core.errors import InvalidValue
 from baton.core.job import new_token
-from baton.storage.files import make_private_dir, open_private, read_file, replace_file
-
-try:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
-except ImportError:
-    raise MissingExtra("tls", "writing certificates") from None
+from baton.storage.files import make_private_dir, open_private, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-ROLES = ("orchestrator", "worker")
-_CA_DAYS = 3650
-_LEAF_DAYS = 397
 _PASSWORD_ROUNDS = 101  # what mosquitto_passwd uses; the passwords are 256 random bits
 
 _MOSQUITTO = """\
@@ -98,13 +85,13 @@ def write_set(kind: str, folder: str, *, hosts: Sequence[str], port: int, mtls: 
     if not folder.isprintable():
         raise InvalidValue("folder", "must not have line breaks or other unprintable characters in its name")
     for host in hosts:
-        _host_name(host)
+        host_name(host)
     make_private_dir(folder)
     if renew:
-        files = _certificates(folder, _all_names(hosts) if hosts else _present_names(folder), new_ca=False)
-        return _write(folder, files | (_moved_environments(folder, hosts[0]) if hosts else {}))
+        files = issue_certificates(folder, _all_names(hosts) if hosts else certificate_hosts(folder), new_ca=False)
+        return _write(folder, files | (_environments_for_host(folder, hosts[0]) if hosts else {}))
     names = _all_names(hosts)
-    files = _certificates(folder, names, new_ca=True)
+    files = issue_certificates(folder, names, new_ca=True)
     data = os.path.join(folder, "data")
     make_private_dir(data)
     if owner := _owner(folder):
@@ -125,7 +112,7 @@ def _mosquitto(folder: str, port: int, passwords: dict[str, str], *, mtls: bool)
     if mtls:
         login = "require_certificate true\nuse_identity_as_username true"
     else:
-        files["passwords"] = "".join(f"{role}:{_hashed(passwords[role])}\n" for role in ROLES).encode()
+        files["passwords"] = "".join(f"{role}:{_hash_password(passwords[role])}\n" for role in ROLES).encode()
     itself = shlex.quote(f"{folder}/mosquitto.conf")
     files["mosquitto.conf"] = _MOSQUITTO.format(folder=folder, itself=itself, port=port, login=login).encode()
     return files
@@ -149,10 +136,10 @@ def _environment(folder: str, role: str, host: str, port: int, password: str | N
         lines |= {"MQTT_CERTFILE": f"{folder}/{role}.crt", "MQTT_KEYFILE": f"{folder}/{role}.key"}
     else:
         lines |= {"MQTT_USERNAME": role, "MQTT_PASSWORD": password}
-    return "".join(f"{_exported(name, value)}\n" for name, value in lines.items()).encode()
+    return "".join(f"{_export_line(name, value)}\n" for name, value in lines.items()).encode()
 
 
-def _moved_environments(folder: str, host: str) -> dict[str, bytes]:
+def _environments_for_host(folder: str, host: str) -> dict[str, bytes]:
     """Return the existing environments with another host for the broker."""
     files = {}
     for role in ROLES:
@@ -161,21 +148,25 @@ def _moved_environments(folder: str, host: str) -> dict[str, bytes]:
             # Do not follow links: root may run this in the folder of another user.
             with open(open_private(path, os.O_RDONLY), encoding="utf-8") as file:
                 lines = file.read().splitlines()
-            moved = _exported("MQTT_BROKER", host)
+            moved = _export_line("MQTT_BROKER", host)
             lines = [moved if line.startswith("export MQTT_BROKER=") else line for line in lines]
             files[f"{role}.env"] = "".join(f"{line}\n" for line in lines).encode()
     return files
 
 
-def _exported(name: str, value: str) -> str:
+def _export_line(name: str, value: str) -> str:
     return f"export {name}={shlex.quote(value)}"
 
 
-def _hashed(password: str) -> str:
+def _hash_password(password: str) -> str:
     """Hash a password as mosquitto_passwd does: PBKDF2 with SHA-512."""
     salt = os.urandom(12)
     digest = hashlib.pbkdf2_hmac("sha512", password.encode(), salt, _PASSWORD_ROUNDS)
     return f"$7${_PASSWORD_ROUNDS}${base64.b64encode(salt).decode()}${base64.b64encode(digest).decode()}"
+
+
+def _all_names(hosts: Sequence[str]) -> list[str]:
+    return list(dict.fromkeys([*hosts, "localhost", "127.0.0.1"]))
 
 
 def _write(folder: str, files: dict[str, bytes]) -> list[str]:
@@ -190,95 +181,3 @@ def _owner(folder: str) -> tuple[int, int] | None:
         return None
     status = os.stat(folder)
     return status.st_uid, status.st_gid
-
-
-# -- certificates --------------------------------------------------------------------------------------------
-
-
-def _all_names(hosts: Sequence[str]) -> list[str]:
-    return list(dict.fromkeys([*hosts, "localhost", "127.0.0.1"]))
-
-
-def _present_names(folder: str) -> list[str]:
-    """Return the host names in the server's certificate, in their order."""
-    certificate = x509.load_pem_x509_certificate(read_file(os.path.join(folder, "server.crt")))
-    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    return [str(name.value) for name in names]
-
-
-def _certificates(folder: str, hosts: Sequence[str], *, new_ca: bool) -> dict[str, bytes]:
-    files: dict[str, bytes] = {}
-    if new_ca:
-        ca_key = ec.generate_private_key(ec.SECP256R1())
-        ca = _certificate("baton CA", ca_key, None, ca_key, days=_CA_DAYS)
-        files |= {"ca.key": _pem_key(ca_key), "ca.crt": _pem(ca)}
-    else:
-        loaded = serialization.load_pem_private_key(read_file(os.path.join(folder, "ca.key")), None)
-        assert isinstance(loaded, ec.EllipticCurvePrivateKey)
-        ca_key = loaded
-        ca = x509.load_pem_x509_certificate(read_file(os.path.join(folder, "ca.crt")))
-    for name in ("server", *ROLES):
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _certificate(name, key, ca, ca_key, days=_LEAF_DAYS, hosts=hosts if name == "server" else ())
-        files |= {f"{name}.key": _pem_key(key), f"{name}.crt": _pem(certificate)}
-    return files
-
-
-def _certificate(
-    name: str,
-    key: ec.EllipticCurvePrivateKey,
-    ca: x509.Certificate | None,
-    ca_key: ec.EllipticCurvePrivateKey,
-    *,
-    days: int,
-    hosts: Sequence[str] = (),
-) -> x509.Certificate:
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    now = datetime.now(UTC)
-    builder = (
-        x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(subject if ca is None else ca.subject)
-        .public_key(key.public_key())
-        .serial_number(x509.random_serial_number())
-        .not_valid_before(now - timedelta(minutes=5))
-        .not_valid_after(now + timedelta(days=days))
-        .add_extension(x509.BasicConstraints(ca=ca is None, path_length=0 if ca is None else None), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .add_extension(_key_usage(ca=ca is None), critical=True)
-    )
-    if ca is not None:
-        purpose = ExtendedKeyUsageOID.SERVER_AUTH if hosts else ExtendedKeyUsageOID.CLIENT_AUTH
-        builder = builder.add_extension(x509.ExtendedKeyUsage([purpose]), critical=False)
-    if hosts:
-        builder = builder.add_extension(
-            x509.SubjectAlternativeName([_host_name(host) for host in hosts]), critical=False
-        )
-    return builder.sign(ca_key, hashes.SHA256())
-
-
-def _key_usage(*, ca: bool) -> x509.KeyUsage:
-    unused = ["content_commitment", "key_encipherment", "data_encipherment", "key_agreement"]
-    unused += ["encipher_only", "decipher_only"]
-    return x509.KeyUsage(digital_signature=not ca, key_cert_sign=ca, crl_sign=ca, **dict.fromkeys(unused, False))
-
-
-def _host_name(host: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(host))
-    except ValueError:
-        if not re.fullmatch(r"\w([\w.-]{0,251}\w)?", host, re.ASCII):
-            why = f"{host[:60]!r} is not a host name or an address; write broker.example.com"
-            raise InvalidValue("--host", why) from None
-        return x509.DNSName(host)
-
-
-def _pem(certificate: x509.Certificate) -> bytes:
-    return certificate.public_bytes(serialization.Encoding.PEM)
-
-
-def _pem_key(key: ec.EllipticCurvePrivateKey) -> bytes:
-    return key.private_bytes(
-        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    )

@@ -53,7 +53,7 @@ def append_event(
 ) -> None:
     """Append one line, and set the logged status to `status` if it is given.
 
-    A half-written line that a crash left is removed first, and a `mended` line says so. A log that does not end where
+    A half-written line that a crash left is removed first, and a line says so. A log that does not end where
     its last append ended gets a `damaged` line, so that the damage stays visible.
     """
     with locked_log(job_id, logs_dir) as (fd, folder):
@@ -128,7 +128,7 @@ def _repairs(head: Mapping[str, Any], number: int, previous: str, torn: int) -> 
     """Return lines that say what is wrong with the end of the log."""
     repairs: list[dict[str, Any]] = []
     if torn:
-        repairs.append({"event": "mended", "detail": f"{torn} bytes of a half-written line removed"})
+        repairs.append({"event": read.REPAIRED, "detail": f"{torn} bytes of a half-written line removed"})
     expected = head.get("n", number)
     if expected > number:
         detail = f"the log ended at line {expected}, it now ends at {number}"

@@ -18,6 +18,7 @@ EVENTS = "events.ndjson"
 META = "meta.json"
 STATUS = "status.json"
 NO_HASH = "0" * 64  # `prev` of the first line
+REPAIRED = "mended"  # the line about a repair, by its name in stored logs
 
 
 def __getattr__(name: str) -> str:

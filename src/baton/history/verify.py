@@ -71,7 +71,7 @@ def _verify_chain(found: LogCheck, raw_lines: list[bytes]) -> tuple[dict[int, st
             found.damage.append(changed if number else "line 1 does not begin the log")
         if line.get("event") == "damaged":
             found.damage.append(f"line {n} reports earlier damage: {line.get('detail')}")
-        elif line.get("event") == "mended" or (position == 1 and line.get("detail")):
+        elif line.get("event") == read.REPAIRED or (position == 1 and line.get("detail")):
             found.notes.append(f"line {n}: {line.get('detail')}")
         number, previous = n, read.line_hash(raw)
         hashes[number] = previous
