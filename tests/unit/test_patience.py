@@ -9,7 +9,7 @@ import pytest
 from baton.config import Settings
 from baton.core.errors import RegistryUnavailable
 from baton.jobs.verbs import open_jobs
-from baton.transport import registry_reader
+from baton.transport import subscription as subscription_module
 from baton.transport.subscription import Subscription
 from support.brokers import free_port
 
@@ -28,7 +28,7 @@ def jobs(settings):
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch):
-    monkeypatch.setattr(registry_reader, "_RETRY_SEC", 0.01)
+    monkeypatch.setattr(subscription_module, "_RETRY_SEC", 0.01)
 
 
 class Outage:
@@ -87,7 +87,7 @@ def test_following_all_goes_on_after_an_outage(jobs, settings, monkeypatch):
 
 
 def test_one_that_stays_away_is_an_error(jobs, settings, monkeypatch):
-    monkeypatch.setattr(registry_reader, "_AWAY_SEC", 0.1)
+    monkeypatch.setattr(subscription_module, "_AWAY_SEC", 0.1)
     subscription = Subscription(jobs, settings, [jobs.register_job("x").job_id], timeout_sec=30)
     Outage(monkeypatch, jobs, 1, 10**9)
     with pytest.raises(RegistryUnavailable, match="the server is away"):
@@ -104,7 +104,7 @@ def test_the_clock_runs_out_all_the_same(jobs, settings, monkeypatch):
 
 
 def test_nobody_is_called_silent_for_what_could_not_be_heard(jobs, settings, monkeypatch):
-    monkeypatch.setattr(registry_reader, "_RETRY_SEC", 0.4)
+    monkeypatch.setattr(subscription_module, "_RETRY_SEC", 0.4)
     job_id = jobs.register_job("x").job_id
     subscription = Subscription(jobs, settings, [job_id], timeout_sec=30, idle_timeout_sec=1)
     Outage(monkeypatch, jobs, 1, 4)
@@ -117,6 +117,6 @@ def test_nobody_is_called_silent_for_what_could_not_be_heard(jobs, settings, mon
 def test_it_can_be_stopped_meanwhile(jobs, settings, monkeypatch):
     subscription = Subscription(jobs, settings, [jobs.register_job("x").job_id], timeout_sec=30)
     Outage(monkeypatch, jobs, 1, 10**9)
-    monkeypatch.setattr(registry_reader.time, "sleep", lambda _: subscription.stop())
+    monkeypatch.setattr(subscription_module.time, "sleep", lambda _: subscription.stop())
     assert list(subscription) == []
     assert subscription.stopped

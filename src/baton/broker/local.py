@@ -26,6 +26,7 @@ from baton.storage.files import FileLock, make_private_dir, open_private, read_f
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from subprocess import Popen
     from typing import Any
 
     from baton.broker.address import Address
@@ -166,13 +167,15 @@ def _start(folder: str, before: LocalBroker | None) -> LocalBroker:
         # Before the server starts: if this process ends now, the next command finds the server.
         content = {name: getattr(broker, name) for name in ("port", "writer_password", "reader_password")}
         replace_file(os.path.join(folder, "broker.json"), json.dumps(content).encode() + b"\n")
-        child = _spawn([program, "-c", path], os.path.join(folder, "log"), held)
+        process = _spawn([program, "-c", path], os.path.join(folder, "log"), held)
         try:
-            if pid := _ready_pid(folder, lambda: _has_ended(child)):
+            if pid := _ready_pid(folder, lambda: process.poll() is not None):
+                process.returncode = 0  # it outlives this process: no warning that it still runs
                 return broker.replace(pid=pid)
             raise _not_started(folder)
         except BaseException:
-            _kill(child)
+            process.kill()
+            process.wait()
             raise
     finally:
         os.close(held)
@@ -264,7 +267,7 @@ def _program() -> str:
     )
 
 
-def _spawn(command: list[str], log: str, held: int) -> int:
+def _spawn(command: list[str], log: str, held: int) -> Popen[bytes]:
     """Start a process in its own session that outlives this one and inherits only the lock `held`."""
     from subprocess import DEVNULL, Popen
 
@@ -273,7 +276,7 @@ def _spawn(command: list[str], log: str, held: int) -> int:
     environment["GOGC"] = "25"  # a third less memory for retained messages
     fd = open_private(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
-        process = Popen(
+        return Popen(
             command,
             stdin=DEVNULL,
             stdout=fd,
@@ -286,8 +289,6 @@ def _spawn(command: list[str], log: str, held: int) -> int:
         )
     finally:
         os.close(fd)
-    process.returncode = 0  # prevents a warning that the process still runs
-    return process.pid
 
 
 def _ready_pid(folder: str, is_gone: Callable[[], bool]) -> int:
@@ -305,21 +306,6 @@ def _ready_pid(folder: str, is_gone: Callable[[], bool]) -> int:
 
 def _not_started(folder: str) -> BrokerUnavailable:
     return BrokerUnavailable(f"the local broker did not start; {os.path.join(folder, 'log')} says why")
-
-
-def _has_ended(child: int) -> bool:
-    try:
-        return os.waitpid(child, os.WNOHANG)[0] == child
-    except ChildProcessError:
-        return True
-
-
-def _kill(child: int) -> None:
-    import signal
-
-    if not _has_ended(child):
-        os.kill(child, signal.SIGKILL)
-        os.waitpid(child, 0)
 
 
 def _free_port() -> int:

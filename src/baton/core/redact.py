@@ -20,39 +20,21 @@ LONGEST = 64 * 1024
 _CUT = " … (cut)"
 
 
-class _Pattern:
-    """A regular expression that is compiled when it is first needed: most texts need none, and compiling all takes
-    longer than the rest of a publish.
-
-    Each runs in linear time for every text: what may repeat without limit comes last in a pattern, so that all text it
-    reads is replaced, or cannot be read twice."""
-
-    __slots__ = ("_compiled", "_flags", "_text")
-
-    def __init__(self, text: str, flags: int = 0) -> None:
-        self._text = text
-        self._flags = flags
-        self._compiled: re.Pattern[str] | None = None
-
-    def sub(self, replacement: str, text: str) -> str:
-        if self._compiled is None:
-            self._compiled = re.compile(self._text, self._flags)
-        return self._compiled.sub(replacement, text)
-
-
-_ESCAPES = _Pattern(
-    r"\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
+# The patterns are text, which `re` compiles at the first use: most texts need none, and compiling all takes longer than
+# the rest of a publish. Each runs in linear time for every text: what may repeat without limit comes last in a pattern,
+# so that all text it reads is replaced, or cannot be read twice.
+_ESCAPES = (
+    r"(?s)\x1b\[[0-?]*[ -/]*[@-~]"  # CSI: colours, cursor
     r"|\x1b[\]PX^_].*?(?:\x07|\x1b\\|\Z)"  # OSC and similar: titles, links, clipboard
     r"|\x1b[ -/]*[0-~]?"
-    r"|\x9b[0-?]*[ -/]*[@-~]",
-    re.DOTALL,
+    r"|\x9b[0-?]*[ -/]*[@-~]"
 )
-_INVISIBLE = _Pattern(
+_INVISIBLE = (
     r"[\x00-\x08\x0b-\x1f\x7f-\x9f\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u2064\u2066-\u206f\ufeff\ufff9-\ufffb]"
     r"|[\ud800-\udfff\U000e0000-\U000e007f]"
 )
-_KEYS = _Pattern(
-    r"-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
+_KEYS = (
+    r"(?s)-----BEGIN [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----"
     r".*?(?:-----END [A-Z ]{0,40}PRIVATE KEY(?: BLOCK)?-----|\Z)"
     r"|(?<![A-Za-z0-9])(?:"
     r"(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}|(?:sk|pk|rk)_(?:live|test)_[A-Za-z0-9]{10,}"
@@ -63,10 +45,9 @@ _KEYS = _Pattern(
     r"|SG\.[A-Za-z0-9_-]{16,}\.[A-Za-z0-9_-]{16,}|whsec_[A-Za-z0-9+/=_-]{16,}|AGE-SECRET-KEY-1[0-9A-Z]{40,}"
     r"|[0-9]{6,12}:AA[A-Za-z0-9_-]{25,}"  # a Telegram bot
     r"|eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_-]*){0,4}"  # a JWT, or its first part: JSON as base64
-    r")",
-    re.DOTALL,
+    r")"
 )
-_WEBHOOKS = _Pattern(r"(hooks\.slack\.com/services/|/api/webhooks/)[A-Za-z0-9/_-]{8,}")
+_WEBHOOKS = r"(hooks\.slack\.com/services/|/api/webhooks/)[A-Za-z0-9/_-]{8,}"
 # An ordinary word in the place of a secret has neither a digit nor a capital in the middle.
 _UNLIKE_A_WORD = r"(?=[^\s\"']{0,80}?(?:[0-9]|[a-z][A-Z]|[!@#$%^*+=~|]))"
 _NAMES = (
@@ -76,12 +57,10 @@ _NAMES = (
 _HIDDEN = r"(?!<secret>|<path>)"
 # After a revealing name: keep the name, hide the value. In quotes all of it, after "=" to the next space, after ":"
 # only what looks like a secret, because prose has colons, too.
-_QUOTED = _Pattern(
-    rf"({_NAMES}\\?[\"']?\s{{0,8}}[=:]\s{{0,8}}\\?([\"']))(?!<secret>\\?\2)(?:(?!\\?\2).)+(?=\\?\2)", re.DOTALL
-)
-_ASSIGNED = _Pattern(rf"({_NAMES}\\?[\"']?\s{{0,8}}=\s{{0,8}}\\?[\"']?){_HIDDEN}[^\s\"']{{3,}}")
-_AFTER_COLON = _Pattern(rf"({_NAMES}\\?[\"']?\s{{0,8}}:\s{{0,8}}\\?[\"']?){_HIDDEN}{_UNLIKE_A_WORD}[^\s\"']{{4,}}")
-_OPTION = _Pattern(
+_QUOTED = rf"(?s)({_NAMES}\\?[\"']?\s{{0,8}}[=:]\s{{0,8}}\\?([\"']))(?!<secret>\\?\2)(?:(?!\\?\2).)+(?=\\?\2)"
+_ASSIGNED = rf"({_NAMES}\\?[\"']?\s{{0,8}}=\s{{0,8}}\\?[\"']?){_HIDDEN}[^\s\"']{{3,}}"
+_AFTER_COLON = rf"({_NAMES}\\?[\"']?\s{{0,8}}:\s{{0,8}}\\?[\"']?){_HIDDEN}{_UNLIKE_A_WORD}[^\s\"']{{4,}}"
+_OPTION = (
     rf"((?<![\w-])--(?:[a-z0-9]{{1,20}}-){{0,3}}{_NAMES}[ \t]{{1,8}}){_HIDDEN}"
     r"(?:\"[^\"]*\"|'[^']*'|[^\s-]\S*)"
 )
@@ -89,9 +68,9 @@ _NAMED = (_QUOTED, _ASSIGNED, _AFTER_COLON, _OPTION)
 _NAMED_WORDS = (
     "passw", "passphrase", "secret", "token", "key", "credential", "authorization", "_pass", "_pwd", "_pat",
 )  # fmt: skip
-_BEARER = _Pattern(rf"\b((?i:bearer|basic|digest|negotiate)\s{{1,8}}){_UNLIKE_A_WORD}[A-Za-z0-9+/_.~=-]{{8,}}")
-_COOKIE = _Pattern(r"((?i:cookie):\s{0,4})[^\s=<>]{1,64}=[^\r\n]+")
-_URL_LOGIN = _Pattern(
+_BEARER = rf"\b((?i:bearer|basic|digest|negotiate)\s{{1,8}}){_UNLIKE_A_WORD}[A-Za-z0-9+/_.~=-]{{8,}}"
+_COOKIE = r"((?i:cookie):\s{0,4})[^\s=<>]{1,64}=[^\r\n]+"
+_URL_LOGIN = (
     # A password may have "/" and "@"; a number and a "/" after the first ":" are a port.
     r"(?<=://)(?:[^\s/@:\"'<>]{0,200}:(?![0-9]{1,5}/)[^\s\"'<>]{1,200}"
     rf"|{_UNLIKE_A_WORD}[^\s/@:\"'<>]{{16,200}})(?=@)"
@@ -102,7 +81,7 @@ _ROOTS = (
     r"|work)\b"
 )
 _BEFORE = r"(?<![\w/.<~*)\]-])(?<!<path>)(?<!<secret>)"
-_PATHS = _Pattern(
+_PATHS = (
     r"(?<=file://)/[^\s\"']+"
     # Below a root of the system, anywhere, also after an option such as -I.
     rf"|(?:(?<![\w/.~-])(?<!<path>)(?<!<secret>)|(?<=^-[A-Za-z])|(?<=[\s=]-[A-Za-z]))/{_ROOTS}(?:/+{_PART}*)*"
@@ -136,29 +115,29 @@ class Redactor:
         """Return the text without paths and secrets, cut to about `longest` characters before the search."""
         # Each pattern runs only after a cheap test that every match of it passes.
         if not text.isprintable():
-            text = _INVISIBLE.sub("", _ESCAPES.sub("", text))
+            text = re.sub(_INVISIBLE, "", re.sub(_ESCAPES, "", text))
         for secret in self._secrets:
             text = text.replace(secret, SECRET)
         if len(text) > longest:
             # Not within a word: half of a key cannot be recognised.
             text = (text[:longest].rsplit(maxsplit=1) or [""])[0] + _CUT
         if "-----BEGIN" in text or any(len(word) >= _SHORTEST_KEY for word in text.split()):
-            text = _WEBHOOKS.sub(rf"\1{SECRET}", _KEYS.sub(SECRET, text))
+            text = re.sub(_WEBHOOKS, rf"\1{SECRET}", re.sub(_KEYS, SECRET, text))
         if "://" in text and "@" in text:
-            text = _URL_LOGIN.sub(SECRET, text)
+            text = re.sub(_URL_LOGIN, SECRET, text)
         lower = text.lower()
         if any(word in lower for word in ("bearer", "basic", "digest", "negotiate")):
-            text = _BEARER.sub(rf"\1{SECRET}", text)
+            text = re.sub(_BEARER, rf"\1{SECRET}", text)
         if "cookie:" in lower:
-            text = _COOKIE.sub(rf"\1{SECRET}", text)
+            text = re.sub(_COOKIE, rf"\1{SECRET}", text)
         if any(word in lower for word in _NAMED_WORDS):
             for pattern in _NAMED:
-                text = pattern.sub(rf"\1{SECRET}", text)
+                text = re.sub(pattern, rf"\1{SECRET}", text)
         for folder in self._folders:
             if folder in text:
                 # The pattern below does not recognise a folder with spaces in its name.
                 text = re.sub(re.escape(folder) + r"(?=$|[^\w-])[^\s\"']*", PATH, text)
-        return _PATHS.sub(PATH, text) if "/" in text or "\\" in text else text
+        return re.sub(_PATHS, PATH, text) if "/" in text or "\\" in text else text
 
     def value(self, value: Any) -> Any:
         """Redact every text in a JSON value, keys included."""

@@ -12,7 +12,7 @@ import os
 from baton.core import lifecycle
 from baton.core.clock import SECOND_NS, parse_time
 from baton.core.job import TERMINAL, Status
-from baton.history.append import append_event, init_job_log, update_logged_status
+from baton.history.append import Received, append_event, append_received, init_job_log, update_logged_status
 from baton.history.read import read_logged_status
 
 TYPE_CHECKING = False
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from baton.core.clock import Clock
     from baton.core.event import StoredEvent
     from baton.core.job import Job
-    from baton.history.received import Received
 
 _AT_ONCE_NS = 5 * SECOND_NS
 
@@ -61,8 +60,6 @@ class JobHistory:
 
     def add_received(self, job_id: str, payloads: Sequence[Mapping[str, Any]]) -> None:
         """Record that a listener accepted these events; each is recorded once, however many listeners there are."""
-        from baton.history.received import Received, append_received
-
         known = self._received.setdefault(job_id, Received())
         events = [(each["seq"], each["event"]) for each in payloads]
         self._try(

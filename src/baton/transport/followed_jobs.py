@@ -18,13 +18,18 @@ from baton.wire.parse import parse_event
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Any
+    from typing import Any, Protocol, TypeVar
 
     from baton.core.event import StoredEvent
     from baton.core.job import Job
     from baton.jobs.verbs import Jobs
-    from baton.transport.registry_reader import RegistryReader
     from baton.wire.parse import Event
+
+    Found = TypeVar("Found")
+
+    class Read(Protocol):
+        def __call__(self, read: Callable[[], Found], /) -> Found: ...
+
 
 _PAGE = 1_000
 _REFRESH_SEC = 0.1
@@ -35,20 +40,20 @@ _LATE_NS = 60 * SECOND_NS  # how late a change may appear: slow commits, clocks 
 class FollowedJobs:
     """The jobs that one listener follows: named ones, or with `follow_all` every job that has news.
 
-    Each event is passed on once, as its payload without the signature."""
+    Each event is passed on once, as its payload without the signature. All reads of the registry go through `read`."""
 
     def __init__(
         self,
         jobs: Jobs,
-        registry: RegistryReader,
+        read: Read,
         job_ids: Iterable[str],
         *,
         follow_all: bool,
         log: Callable[[str], None],
         monotonic: Callable[[], float],
     ) -> None:
-        self._history = jobs.history
-        self._registry = registry
+        self._jobs = jobs
+        self._read = read
         self._follow_all = follow_all
         self._log = log
         self._monotonic = monotonic
@@ -107,7 +112,7 @@ class FollowedJobs:
     def _is_recorded(self, event: Event, raw: bytes) -> bool:
         """Return whether the registry has exactly these bytes."""
         try:
-            found = self._registry.events_after(event.job_id, event.seq - 1, limit=1)
+            found = self._read(lambda: self._jobs.events_after(event.job_id, event.seq - 1, limit=1))
         except JobNotFound:
             return False
         return bool(found) and found[0].payload == raw
@@ -117,7 +122,7 @@ class FollowedJobs:
         if not self._follow_all:
             raise Rejected("job", "about a job that is not followed")
         try:
-            job = self._registry.get_job(job_id)
+            job = self._read(lambda: self._jobs.get_job(job_id))
         except JobNotFound:
             raise Rejected("job", "about a job that is not in the registry") from None
         except InvalidValue as error:
@@ -132,7 +137,7 @@ class FollowedJobs:
         if now - self._refreshed.get(job_id, -1.0) >= _REFRESH_SEC:
             self._refreshed[job_id] = now
             try:
-                cursor.job = self._registry.get_job(job_id)
+                cursor.job = self._read(lambda: self._jobs.get_job(job_id))
             except JobNotFound:
                 raise Rejected("job", "about a job that is not in the registry any more") from None
 
@@ -143,14 +148,14 @@ class FollowedJobs:
         if self.rejected[reason] == 1 and reason not in self.expected_rejections:
             self._log(f"ignored a message of {len(raw)} bytes: {why}; more of this kind are only counted")
             if job_id in self.cursors:
-                self._history.add_rejected(job_id, reason)
+                self._jobs.history.add_rejected(job_id, reason)
 
     def _concerns_us(self, job_id: str) -> bool:
         """Return whether a topic is of a job of this registry; other registries may use the same broker."""
         if not self._follow_all or job_id in self.cursors:
             return True
         try:
-            self._registry.get_job(job_id)
+            self._read(lambda: self._jobs.get_job(job_id))
         except (JobNotFound, InvalidValue):
             return False
         return True
@@ -168,12 +173,12 @@ class FollowedJobs:
         self._looked_ns = now_ns
         if len(self.cursors) >= _MOST_CURSORS:
             self.cursors = {job_id: each for job_id, each in self.cursors.items() if not self._was_over(each.job)}
+        filters = (JobFilter(statuses=[Status.RUNNING]), JobFilter(updated_from_ns=self._since_ns))
         listed: dict[str, Job] = {}
-        for where in (JobFilter(statuses=[Status.RUNNING]), JobFilter(updated_from_ns=self._since_ns)):
-            for job in self._registry.list_jobs(where):
-                listed[job.job_id] = job
-                if job.job_id not in self.cursors and job.last_seq and not self._was_over(job):
-                    self.cursors[job.job_id] = JobCursor(job)
+        for job in self._read(lambda: [each for where in filters for each in self._jobs.each_job(where)]):
+            listed[job.job_id] = job
+            if job.job_id not in self.cursors and job.last_seq and not self._was_over(job):
+                self.cursors[job.job_id] = JobCursor(job)
         return [cursor for job_id, cursor in self.cursors.items() if cursor.may_have_news(listed.get(job_id))]
 
     def _was_over(self, job: Job) -> bool:
@@ -190,10 +195,10 @@ class FollowedJobs:
         are there."""
         job_id = cursor.job.job_id
         try:
-            cursor.job = self._registry.get_job(job_id)
+            cursor.job = self._read(lambda: self._jobs.get_job(job_id))
             count = _PAGE
             while count == _PAGE:
-                events = self._registry.events_after(job_id, cursor.last_seq, limit=_PAGE)
+                events = self._read(lambda: self._jobs.events_after(job_id, cursor.last_seq, limit=_PAGE))
                 count = len(events)
                 yield from self._pass_on(cursor, events, parsed)
         except JobNotFound:
@@ -221,13 +226,13 @@ class FollowedJobs:
             passed.append(payload)
             yield payload
         if passed:
-            self._history.add_received(job_id, passed)
+            self._jobs.history.add_received(job_id, passed)
 
     def _end_removed(self, cursor: JobCursor) -> None:
         """Take the end of a job that was pruned from its history, which stays."""
         job_id = cursor.job.job_id
         try:
-            status = self._history.status(job_id)
+            status = self._jobs.history.status(job_id)
         except OSError:
             status = None
         if status in TERMINAL:

@@ -15,24 +15,27 @@ from baton.core.errors import InvalidValue, RegistryUnavailable
 from baton.core.job import Status
 from baton.core.limits import Limit, exceeded_limit
 from baton.transport.followed_jobs import FollowedJobs
-from baton.transport.registry_reader import RegistryReader
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterable, Iterator
-    from typing import Any
+    from typing import Any, TypeVar
 
     from baton.config import Settings
     from baton.core.job import Job
     from baton.jobs.verbs import Jobs
     from baton.transport.listener_connection import ListenerConnection
 
+    Found = TypeVar("Found")
+
 QUEUE_SIZE = 1_000  # of at most 64 KiB each
 _ROOM_SEC = 0.2
 _BATCH = 500
 _POLL_SEC = 2.0
 _POLL_WITHOUT_BROKER_SEC = 0.25
+_AWAY_SEC = 60.0
+_RETRY_SEC = 0.5
 _WAKE_UP = ("", b"")  # in the queue: ends the wait for a message
 
 TIMED_OUT = 2
@@ -65,14 +68,7 @@ class Subscription:
         self._owns_jobs = owns_jobs
         self._log = log
         self._monotonic = monotonic
-        self._registry = RegistryReader(
-            jobs,
-            monotonic=monotonic,
-            deadline=lambda: -math.inf if self._stopping else self._deadline,
-            on_return=self._note_news,  # what could not be heard was no silence of the jobs
-            log=log,
-        )
-        self.events = FollowedJobs(jobs, self._registry, job_ids, follow_all=follow_all, log=log, monotonic=monotonic)
+        self.events = FollowedJobs(jobs, self._read, job_ids, follow_all=follow_all, log=log, monotonic=monotonic)
         followed = [cursor.job for cursor in self.events.cursors.values()]
         if not followed and not follow_all:
             raise InvalidValue("job", "must be named, or all jobs followed")
@@ -114,7 +110,7 @@ class Subscription:
 
     def job(self, job_id: str) -> Job:
         """Return the job as the registry has it now."""
-        return self._registry.get_job(job_id)
+        return self._read(lambda: self._jobs.get_job(job_id))
 
     # -- listening ---------------------------------------------------------------------------------------------
 
@@ -195,6 +191,26 @@ class Subscription:
         while len(messages) < _BATCH and not self._queue.empty():
             messages.append(self._queue.get_nowait())
         return [message for message in messages if message is not _WAKE_UP]  # guard: idle-clock
+
+    def _read(self, read: Callable[[], Found]) -> Found:
+        """Read the registry; wait while it is unavailable: a server restarts, and the jobs continue meanwhile."""
+        away_since: float | None = None
+        while True:
+            try:
+                found = read()
+            except RegistryUnavailable as error:
+                now = self._monotonic()
+                if away_since is None:
+                    away_since = now
+                    self._log(f"{error}; trying again")
+                if self._stopping or now >= min(away_since + _AWAY_SEC, self._deadline):
+                    raise
+                time.sleep(min(_RETRY_SEC, self._deadline - now))
+                continue
+            if away_since is not None:
+                self._note_news()  # the jobs were not silent, they could not be heard
+                self._log("the registry is back")
+            return found
 
     def _is_out_of_time(self) -> bool:
         limit = exceeded_limit(
