@@ -52,6 +52,7 @@ soak: $(VENV)/.dev-installed system-packages
 	$(BIN)/python tests/soak/soak.py --minutes 30
 
 bench: $(VENV)/.dev-installed system-packages
+	$(BIN)/python bench/startup.py
 	$(BIN)/python bench/registry.py
 	$(BIN)/python bench/events.py
 	$(BIN)/python bench/directory.py

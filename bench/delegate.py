@@ -29,16 +29,17 @@ from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.processes import started_at
 from baton.sessions.session import Session, State
-from table import Folder, Row, chosen_parts, in_turns, ms, run_parts, timed
+from table import Folder, Row, chosen_parts, in_turns, ms, run_parts, size, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 BATON = os.path.join(os.path.dirname(sys.executable), "baton")
 WORK = "sleep 0.05"
-TIMES = 10
-JOBS, CONCURRENCY = 50, 8
-RUNNING, SESSIONS = 1000, 200
+TIMES = size(10, 1)
+JOBS, CONCURRENCY = size(50, 2), size(8, 2)
+RUNNING, SESSIONS = size(1000, 4), size(200, 2)
+SWEEPS_SEC = size(5, 1)
 
 
 class Place:
@@ -126,7 +127,7 @@ def sweep(folder: Folder) -> Iterator[Row]:
     with place(folder, "monitor") as here:
         _fill(here)
         here("monitor", "--once")  # what is to be done at first is done
-        took, empty = in_turns(7, lambda: here("monitor", "--once"), lambda: here("version"))
+        took, empty = in_turns(size(7, 1), lambda: here("monitor", "--once"), lambda: here("version"))
         memory = _memory(here)
     sweeping = took - empty
     yield Row("monitor --once, the whole command", ms(took), f"baton version: {ms(empty)}")
@@ -166,7 +167,7 @@ def _fill(here: Place) -> None:
             "pane_id": pane_id, "pane_pid": int(pid), "pane_started": started_at(int(pid)), "created_at": now,
             "updated_at": now, "made_for": job.job_id, "job_id": job.job_id,
         }  # fmt: skip
-        inventory.add(Session(**dict.fromkeys(Session.fields()) | session))
+        inventory.add(Session.parse(session))
 
 
 def _memory(here: Place) -> float:
@@ -177,7 +178,7 @@ def _memory(here: Place) -> float:
     ) as process:
         assert process.stderr is not None
         process.stderr.readline()
-        time.sleep(5)
+        time.sleep(SWEEPS_SEC)
         with open(f"/proc/{process.pid}/status", encoding="ascii") as file:
             peak = next(int(line.split()[1]) for line in file if line.startswith("VmHWM"))
         process.terminate()

@@ -21,14 +21,14 @@ from baton.live_agents.files import FileDirectory
 from baton.live_agents.names import Names, derived_id
 from baton.live_agents.record import new_record
 from baton.live_agents.resolve import resolve
-from table import Folder, Row, at_most, chosen_parts, in_turns, ms, run_parts
+from table import SMALLEST, Folder, Row, at_most, chosen_parts, in_turns, ms, run_parts, size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-FEW, MANY = 50, 5000
-PUBLISHERS = 8
-PUBLISH_SEC = 3.0
+FEW, MANY = size(50, 8), size(5000, 12)
+PUBLISHERS = size(8, 2)
+PUBLISH_SEC = 0.2 if SMALLEST else 3.0
 
 
 def record(directory: FileDirectory, number: int, generation: str = "g"):
@@ -73,11 +73,11 @@ def lookups(folder: Folder) -> Iterator[Row]:
     """a lookup by name among 50 and among 5,000"""
     few_folder, many_folder = folder.new("few"), folder.new("many")
     few, many = filled(few_folder, FEW), filled(many_folder, MANY)
-    at_few, at_many = in_turns(500, lookup(few, 7), lookup(many, 7))
+    at_few, at_many = in_turns(size(500, 2), lookup(few, 7), lookup(many, 7))
     yield Row(f"lookup by name at {MANY:,}", ms(at_many), f"at {FEW}: {ms(at_few)}", *at_most(3, at_many, at_few))
     scanned = in_turns(3, scan(many_folder, 7))[0]
     yield Row("the same", ms(at_many), f"every record opened: {ms(scanned)}", f"{scanned / at_many:,.0f}x faster")
-    missing = in_turns(50, lambda: resolve(many, Names(), "nobody-here-by-that-name"))[0]
+    missing = in_turns(size(50, 2), lambda: resolve(many, Names(), "nobody-here-by-that-name"))[0]
     yield Row("lookup of no such name", ms(missing))
 
 

@@ -24,6 +24,7 @@ import sys
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from itertools import pairwise
 from queue import Queue
 from statistics import median
@@ -42,7 +43,7 @@ from baton.transport.publish import publish_event
 from baton.transport.publisher_connection import PublisherConnection
 from baton.transport.subscription import Subscription
 from baton.wire.payload import signed_event
-from table import Folder, Row, Runner, at_most, chosen_parts, in_turns, ms, run_parts, timed
+from table import SMALLEST, Folder, Row, Runner, at_most, chosen_parts, in_turns, ms, run_parts, size, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,10 +57,10 @@ BATON = os.path.join(os.path.dirname(sys.executable), "baton")
 KINDS = {"nats": "nats-server", "mosquitto": "Mosquitto"}
 LABEL = "tmux:claude"
 DETAIL = "wrote seven of ten exercises, now the solutions"
-PUBLISHES = 31
-BEHIND_IT = 5000
-DELIVERIES = 200
-EVENTS = 200_000
+PUBLISHES = size(31, 2)
+BEHIND_IT = size(5000, 10)
+DELIVERIES = size(200, 3)
+EVENTS = size(200_000, 200)
 LISTEN_SEC = 50  # 40 are the limit
 MEGABYTE = 1024 * 1024
 
@@ -280,7 +281,7 @@ def listening(folder: Folder) -> Iterator[Row]:
         job = _recorded_job(settings, path)
         run = Runner(where, broker.env("orchestrator"))
         child = subprocess.run(
-            [sys.executable, os.path.abspath(__file__), "--listener", job.job_id, path],
+            [sys.executable, os.path.abspath(__file__), "--listener", job.job_id, path, *(["--smallest"] * SMALLEST)],
             cwd=where, env=run.env, stdout=subprocess.PIPE, text=True, check=True,
         )  # fmt: skip
         found = json.loads(child.stdout)
@@ -364,7 +365,7 @@ def listener(job_id: str, path: str) -> None:
                 break
         seconds, used = time.perf_counter() - marks[0], time.process_time() - used
         after = _resident()
-        events.close()
+        events.close()  # type: ignore[attr-defined]  # a generator
         odd = subscription.suspicious()
         assert not odd, odd
     tenths = [EVENTS / 10 / (end - start) for start, end in pairwise(marks)]
@@ -380,13 +381,13 @@ def _resident() -> int:
 def local_broker(folder: Folder) -> Iterator[Row]:
     """the local broker, from nothing to accepting a connection"""
     accepting, answering, again = [], [], []
-    for _ in range(5):
+    for _ in range(size(5, 1)):
         state = folder.new("state")
         try:
-            accepting.append(timed(lambda state=state: running_broker(state)))
+            accepting.append(timed(partial(running_broker, state)))
             address = running_broker(state).address(reading=False)
-            answering.append(accepting[-1] + timed(lambda address=address: PublisherConnection(address)))
-            again.append(timed(lambda state=state: running_broker(state)))
+            answering.append(accepting[-1] + timed(partial(PublisherConnection, address)))
+            again.append(timed(partial(running_broker, state)))
         finally:
             stop_broker(state)
     took = median(accepting)

@@ -12,13 +12,15 @@ import os
 import sys
 import threading
 from datetime import UTC, datetime
+from typing import Any
 
 import paho.mqtt.client as mqtt
+from paho.mqtt.enums import CallbackAPIVersion
 
 
 def main(job_id: str, seq: str, detail: str) -> None:
     connected = threading.Event()
-    client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
+    client = mqtt.Client(CallbackAPIVersion.VERSION2)
     client.on_connect = lambda *_: connected.set()
     client.username_pw_set(os.environ["MQTT_USERNAME"], os.environ["MQTT_PASSWORD"])
     client.connect(os.environ["MQTT_BROKER"], int(os.environ["MQTT_PORT"]))
@@ -34,7 +36,7 @@ def main(job_id: str, seq: str, detail: str) -> None:
 
 
 def _payload(job_id: str, seq: int, detail: str) -> bytes:
-    payload = {
+    payload: dict[str, Any] = {
         "schema_version": 1,
         "seq": seq,
         "job_id": job_id,

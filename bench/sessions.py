@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from contextlib import contextmanager
+from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
@@ -23,13 +24,13 @@ from baton.config import Settings
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import Session, State
-from table import Folder, Row, at_most, chosen_parts, in_turns, ms, run_parts, timed
+from table import Folder, Row, at_most, chosen_parts, in_turns, ms, run_parts, size, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-CREATED = 15
-MANY = 200
+CREATED = size(15, 1)
+MANY = size(200, 3)
 BATON = os.path.join(os.path.dirname(sys.executable), "baton")
 
 
@@ -79,7 +80,7 @@ def creation(folder: Folder) -> Iterator[Row]:
         seconds, raw = [], []
         for number in range(CREATED):
             job = jobs.register_job("sleep 60", agent="shell", workdir=tmux.folder)
-            raw.append(timed(lambda number=number: tmux.tmux("new-session", "-d", "-s", f"raw{number}", "sleep", "60")))
+            raw.append(timed(partial(tmux.tmux, "new-session", "-d", "-s", f"raw{number}", "sleep", "60")))
             start = time.perf_counter()
             creating = subprocess.Popen(
                 [BATON, "session", "create", f"s{number}", "--job", job.job_id],
@@ -122,7 +123,7 @@ def listing(folder: Folder) -> Iterator[Row | str]:
             assert subprocess.run(raw_argv, check=True, capture_output=True, text=True).stdout.count("\n") == MANY + 1
 
         whole, nothing, mine, bare = in_turns(
-            21,
+            size(21, 1),
             lambda: tmux.baton("session", "list", "--json"),
             lambda: tmux.baton("version"),
             ours,
@@ -138,19 +139,18 @@ def listing(folder: Folder) -> Iterator[Row | str]:
 def _fill(tmux: Server) -> None:
     """Sessions that are real to tmux and to the inventory; what runs in them does not matter for a listing."""
     inventory = Inventory(tmux.settings)
-    empty = dict.fromkeys(Session.fields())
     for number in range(MANY):
         name = f"many{number}"
-        told = tmux.tmux("new-session", "-d", "-P", "-F", "#{pane_id} #{pane_pid}", "-s", name, "sleep", "600")
-        pane_id, pid = told.split()
-        told_us = {
+        shown = tmux.tmux("new-session", "-d", "-P", "-F", "#{pane_id} #{pane_pid}", "-s", name, "sleep", "600")
+        pane_id, pid = shown.split()
+        record = {
             "name": name, "session_id": f"{number:016x}", "state": State.RUNNING, "agent": "shell",
             "mode": Mode.INTERACTIVE, "workdir": tmux.folder, "yolo": False, "agent_name": f"HOUMAO-{name}",
             "agent_id": name, "generation_id": "g", "host": tmux.settings.host, "socket": tmux.socket,
             "pane_id": pane_id, "pane_pid": int(pid),
             "created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z",
         }  # fmt: skip
-        inventory.add(Session(**empty | told_us))
+        inventory.add(Session.parse(record))
 
 
 def _calls(tmux: Server) -> list[str]:

@@ -1,0 +1,131 @@
+"""Measure publish, get, pick and status as new processes, against another installation of baton.
+
+    python bench/startup.py                              against `python -c pass`
+    python bench/startup.py --against VENV/bin/baton     against that installation; both run by turns
+
+Exit code 1 when a command takes more than its limit. Each installation has its own home, local broker and jobs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+from functools import partial
+from statistics import median
+from typing import TYPE_CHECKING
+
+from table import Folder, Row, Runner, at_most, chosen_parts, ms, run_parts, size, timed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+BATON = os.path.join(os.path.dirname(sys.executable), "baton")
+RUNS = size(100, 2)
+LIMIT, LIMIT_AGAINST_PYTHON = 1.05, 4.0
+VERBS = ("publish", "get", "pick", "status")
+_REGISTER = """
+import sys, baton
+ids = [baton.register_job("Sort these.", agent="shell", timeout_sec=3600).job_id for _ in range(int(sys.argv[1]))]
+print(*ids)
+"""
+
+
+class Installation:
+    """One installed `baton`, with a home of its own, a running broker and a job that has started."""
+
+    def __init__(self, program: str, folder: str) -> None:
+        self._program = program
+        self._run = Runner(folder)
+        self._ask("broker", "up")
+        python = os.path.join(os.path.dirname(program), "python")
+        ids = self._output([python, "-c", _REGISTER, str(RUNS + 10)]).split()
+        self._job = self._ask("pick", "--agent", "shell").strip()
+        if self._job not in ids:
+            raise SystemExit(f"bench: {program} picked {self._job!r}")
+        self._ask("publish", self._job, "--event", "started")
+        for verb in VERBS:
+            self.run(verb)  # compiles the modules
+
+    def run(self, verb: str) -> float:
+        """Run a command, and return the CPU seconds it used."""
+        arguments = {
+            "publish": ["publish", self._job, "--event", "progress", "--detail", "one of ten", "--require-broker"],
+            "get": ["get", self._job],
+            "pick": ["pick", "--agent", "shell"],
+            "status": ["status", self._job],
+        }
+        return self._run([self._program, *arguments[verb]])
+
+    def close(self) -> None:
+        self._ask("broker", "down")
+
+    def _ask(self, *arguments: str) -> str:
+        return self._output([self._program, *arguments])
+
+    def _output(self, argv: list[str]) -> str:
+        done = subprocess.run(
+            argv, cwd=self._run.folder, env=self._run.env, capture_output=True, text=True, check=False
+        )
+        if done.returncode:
+            raise SystemExit(f"bench: {' '.join(argv[:3])} ended with {done.returncode}: {done.stderr}")
+        return done.stdout
+
+
+class Measured:
+    """Times of one action: on the clock, and of the processor."""
+
+    def __init__(self, action: Callable[[], float]) -> None:
+        self._action = action
+        self._seconds: list[float] = []
+        self._cpu: list[float] = []
+
+    def measure(self) -> None:
+        self._seconds.append(timed(lambda: self._cpu.append(self._action())))
+
+    @property
+    def seconds(self) -> float:
+        return median(self._seconds)
+
+    @property
+    def cpu(self) -> float:
+        return median(self._cpu)
+
+
+def start_up(against: str | None) -> Callable[[Folder], Iterator[Row]]:
+    def part(folder: Folder) -> Iterator[Row]:
+        """publish, get, pick and status as new processes"""
+        ours = Installation(BATON, folder.new("ours"))
+        other = Installation(against, folder.new("other")) if against else None
+        run_python = Runner(folder.new("python"))
+        try:
+            for verb in VERBS:
+                sides = [Measured(partial(ours.run, verb))]
+                if other:
+                    sides.append(Measured(partial(other.run, verb)))
+                else:
+                    sides.append(Measured(lambda: run_python([sys.executable, "-c", "pass"])))
+                for number in range(RUNS):
+                    for side in sides if number % 2 else reversed(sides):
+                        side.measure()
+                mine, theirs = sides
+                name = "the other" if against else "python -c pass"
+                limit = LIMIT if against else LIMIT_AGAINST_PYTHON
+                ratio = at_most(limit, mine.seconds, theirs.seconds)
+                yield Row(f"baton {verb}, median of {RUNS}", ms(mine.seconds), f"{name} {ms(theirs.seconds)}", *ratio)
+                cpu = f"{mine.cpu / theirs.cpu:.2f}x the time"
+                yield Row("  CPU time", ms(mine.cpu), f"{name} {ms(theirs.cpu)}", cpu)
+        finally:
+            ours.close()
+            if other:
+                other.close()
+
+    return part
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--against", metavar="PATH", help="the `baton` of another installation (default: none)")
+    options = chosen_parts(parser, {"startup": start_up(None)})
+    sys.exit(run_parts({"startup": start_up(options.against)}, ["startup"]))
