@@ -151,7 +151,7 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("labels", fields.texts, ()),
     ("submitter", fields.optional(fields.label), None),
 )
-_OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
+OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
 _CHECKS = {name: (check, default) for name, check, default in _SEED_FIELDS + _OWN_FIELDS}
 TIME_FIELDS = frozenset(name for name in _CHECKS if name.endswith("_at"))
 _ROW_CHECKS = {
@@ -228,7 +228,7 @@ class Job(Value):
     def record(self) -> dict[str, Any]:
         """Return the record as it is stored."""
         full = self._full()
-        for name, default in _OWN_DEFAULTS.items():
+        for name, default in OWN_DEFAULTS.items():
             if getattr(self, name) == default:
                 del full[name]
         return full | self.extra

@@ -7,7 +7,7 @@ import json
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import InvalidRecord
 from baton.core.event import EventName, StoredEvent
-from baton.core.job import JOB_FIELDS, TIME_FIELDS, Job
+from baton.core.job import JOB_FIELDS, OWN_DEFAULTS, TIME_FIELDS, Job
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,8 +18,9 @@ if TYPE_CHECKING:
 
     Row = tuple[Any, ...]
 
-# `submitter` has no column: it is kept in `extra`, where 0.1.0 keeps the fields that it does not know.
-_FIELDS = tuple(name for name in JOB_FIELDS if name != "submitter")
+# From `submitter` on, fields have no column: they are kept in `extra`, where 0.1.0 keeps the fields it does not know.
+_NO_COLUMN = JOB_FIELDS[JOB_FIELDS.index("submitter") :]
+_FIELDS = JOB_FIELDS[: -len(_NO_COLUMN)]
 COLUMNS = (*_FIELDS, "extra")
 ID = COLUMNS.index("job_id")
 CREATED = COLUMNS.index("created_at")
@@ -43,7 +44,8 @@ def row_of_job(job: Job) -> dict[str, Any]:
         elif name == "status":
             value = value.value
         row[name] = value
-    extra = job.extra if job.submitter is None else {"submitter": job.submitter, **job.extra}
+    added = {name: value for name in _NO_COLUMN if (value := getattr(job, name)) != OWN_DEFAULTS[name]}
+    extra = added | job.extra
     row["extra"] = json.dumps(extra) if extra else None
     return row
 
