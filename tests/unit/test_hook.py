@@ -73,7 +73,7 @@ def test_whatever_goes_wrong_is_noted(session, monkeypatch, capsys, error, words
     def fail(*_):
         raise error
 
-    monkeypatch.setattr(hook_module, "_tell", fail)
+    monkeypatch.setattr(hook_module, "_report", fail)
     assert run(["claude-code", STOP]) == 0
     assert capsys.readouterr().out == ""
     assert noted() == [words]

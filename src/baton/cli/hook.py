@@ -1,5 +1,6 @@
-"""hook: called by an agent's own hooks, with their message on standard input or as the last argument. It is silent and
-succeeds, whatever happens: an agent must not stumble over who watches it."""
+"""hook: take a message of an agent's own hooks, from standard input or the last argument.
+
+It always succeeds and prints only an answer for the agent: a failure here must not disturb the agent."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from baton.config import Settings
 
 
 def run(arguments: Sequence[str]) -> int:
-    from baton.sessions.hook import hook, note
+    from baton.sessions.hook import hook, log_error
 
     try:
         agent, *rest = arguments
@@ -20,8 +21,8 @@ def run(arguments: Sequence[str]) -> int:
         answer = hook(Settings(), agent, message) if isinstance(message, dict) else None
         if answer is not None:
             print(answer, flush=True)
-    except Exception as error:  # noqa: BLE001  whatever it is, the agent works on
-        note(error)
+    except Exception as error:  # noqa: BLE001  the agent must go on; the error is in hook.log
+        log_error(error)
     return 0
 
 

@@ -74,7 +74,7 @@ def fail_job(
     """Record that the job failed; return False when it has already ended or belongs to another attempt.
 
     With an `attempt`, the caller reports as the holder of that attempt, and a job that was requeued is left alone.
-    `notify` sends the event now. Otherwise, or when the broker is unavailable, the next event or the monitor sends it.
+    `notify` sends the event now. Otherwise the next event, or the monitor, sends it.
     """
     current = jobs.get_job(job.job_id)
     if current.status in TERMINAL:
@@ -88,8 +88,13 @@ def fail_job(
     except (EventRefused, IllegalTransition, StaleAttempt):
         return False
     if notify:
-        try:
-            send_unsent(jobs, settings, job, tries=1)
-        except FAILURES:
-            pass  # the event stays unsent in the registry
+        try_to_send(settings, jobs, job)
     return True
+
+
+def try_to_send(settings: Settings, jobs: Jobs, job: Job) -> None:
+    """Send the unsent events of the job, if its broker is available."""
+    try:
+        send_unsent(jobs, settings, job, tries=1)
+    except FAILURES:
+        pass  # they stay unsent in the registry: the next event, or the monitor, sends them

@@ -1,5 +1,4 @@
-"""What an agent's own hooks tell, made into events. Runs inside the agent's session, as a program of its own for each
-message; whatever goes wrong here must never trouble the agent."""
+"""Report what an agent's own hooks say. Each message of a hook runs this as a program inside the agent's session."""
 
 from __future__ import annotations
 
@@ -11,122 +10,75 @@ from baton.adapters import find_agent
 from baton.core.errors import BatonError, NotVerified
 from baton.core.job import TERMINAL
 from baton.jobs.verbs import open_jobs
+from baton.sessions.ending import try_to_send
 from baton.sessions.instructions import mark
 from baton.sessions.inventory import Inventory
 from baton.sessions.processes import MARKER
-from baton.storage.files import open_private, replace_file, write_all
-from baton.transport.publish import publish_event
+from baton.sessions.reporter import Reporter
+from baton.storage.files import open_private, write_all
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from typing import Any, Final
+    from typing import Any
 
     from baton.adapters.contract import Agent, Signal
     from baton.config import Settings
     from baton.core.job import Job
-    from baton.jobs.verbs import Jobs
     from baton.sessions.session import Session
-
-_PROGRESS_EVERY_SEC: Final = 5.0
-_REFUSALS: Final = 3
 
 
 def hook(settings: Settings, agent_name: str, message: Mapping[str, Any]) -> str | None:
-    """Takes one message; returns what the hook answers the agent, if anything."""
+    """Report one message of a hook; return the answer for the agent, if any."""
     folder = os.environ.get("BATON_SESSION_DIR")
     session_id = os.environ.get(MARKER)
     if folder is None or session_id is None:
-        return None  # the agent was not started by us
+        return None  # baton did not start this agent
     agent = find_agent(settings, agent_name)
-    told = agent.read_hook(message)
-    if told is None:
+    signal = agent.read_hook(message)
+    if signal is None:
         return None
     inventory = Inventory(settings)
     session = inventory.find(session_id)
     if session is None:
         return None
-    if told.conversation_id and told.conversation_id != session.conversation_id:
-        session = inventory.remember_conversation(session, told.conversation_id)
+    if signal.conversation_id and signal.conversation_id != session.conversation_id:
+        session = inventory.remember_conversation(session, signal.conversation_id)
     if session.job_id is None:
         return None
     with open_jobs(settings) as jobs:
-        return _tell(settings, jobs, folder, session, agent, message, told)
+        job = jobs.get_job(session.job_id)
+        if job.status in TERMINAL:
+            return None
+        reporter = Reporter(jobs, folder, lambda job: try_to_send(settings, jobs, job), job=job)
+        return _report(reporter, job, session, agent, message, signal)
 
 
-def _tell(
-    settings: Settings,
-    jobs: Jobs,
-    folder: str,
-    session: Session,
-    agent: Agent,
-    message: Mapping[str, Any],
-    told: Signal,
+def _report(
+    reporter: Reporter, job: Job, session: Session, agent: Agent, message: Mapping[str, Any], signal: Signal
 ) -> str | None:
-    assert session.job_id is not None
-    job = jobs.get_job(session.job_id)
-    if job.status in TERMINAL:
-        return None
-    over = told.finished is not None or told.failed is not None
-    if over and session.made_for != job.job_id and not agent.conversation_contains(message, mark(job)):
-        return None  # a turn about something else, which had begun before
-    if told.permission is not None:
-        _publish(settings, jobs, job, "permission_required", told.permission)
-    elif told.progress is not None:
-        if _due(folder):
-            _publish(settings, jobs, job, "progress", told.progress)
-    elif told.failed is not None:
-        _publish(settings, jobs, job, "error", told.failed)
-    elif told.finished is not None:
-        return _finish(settings, jobs, folder, job, agent, message, told.finished)
+    is_last = signal.finished is not None or signal.failed is not None
+    if is_last and session.made_for != job.job_id and not agent.conversation_contains(message, mark(job)):
+        return None  # the end of a turn that began before the job
+    if signal.permission is not None:
+        reporter.permission_required(signal.permission)
+    elif signal.progress is not None:
+        reporter.progress(signal.progress)
+    elif signal.failed is not None:
+        reporter.failed(signal.failed)
+    elif signal.finished is not None:
+        try:
+            reporter.completed(signal.finished)
+        except NotVerified as error:
+            answer = agent.refusal(message, str(error)) if reporter.may_try_again() else None
+            if answer is None:
+                reporter.failed(error.why)
+            return answer
     return None
 
 
-def _finish(
-    settings: Settings, jobs: Jobs, folder: str, job: Job, agent: Agent, message: Mapping[str, Any], words: str
-) -> str | None:
-    """The agent thinks it is done. If its work does not hold, it is sent back to mend it, a few times."""
-    try:
-        _publish(settings, jobs, job, "completed", words)
-        return None
-    except NotVerified as error:
-        path = os.path.join(folder, f"refusals-{job.job_id}-{job.attempt}")
-        count = _counted(path)
-        answer = agent.refusal(message, str(error)) if count < _REFUSALS else None
-        if answer is None:
-            _publish(settings, jobs, job, "error", error.why)
-            return None
-        replace_file(path, str(count + 1).encode(), durable=False)
-        return answer
-
-
-def _publish(settings: Settings, jobs: Jobs, job: Job, event: str, detail: str) -> None:
-    publish_event(jobs, settings, job.job_id, event, detail=detail, attempt=job.attempt, tries=1)
-
-
-def _due(folder: str) -> bool:
-    """Whether the last progress is long enough ago: an agent uses many tools in a minute."""
-    path = os.path.join(folder, "progress")
-    try:
-        if time.time() - os.stat(path).st_mtime < _PROGRESS_EVERY_SEC:
-            return False
-    except FileNotFoundError:
-        pass
-    os.close(open_private(path, os.O_WRONLY | os.O_CREAT))
-    os.utime(path)
-    return True
-
-
-def _counted(path: str) -> int:
-    try:
-        with open(path, encoding="ascii") as file:
-            return int(file.read())
-    except (FileNotFoundError, ValueError):
-        return 0
-
-
-def note(error: Exception) -> None:
-    """Where somebody who wonders can look; the agent's screen is not ours to write on."""
+def log_error(error: Exception) -> None:
+    """Write the error into the log of the session's hooks: the screen belongs to the agent."""
     folder = os.environ.get("BATON_SESSION_DIR")
     if folder is None:
         return
@@ -136,4 +88,4 @@ def note(error: Exception) -> None:
         with open(fd, "wb") as file:
             write_all(file.fileno(), (json.dumps({"at": time.time(), "error": text}) + "\n").encode())
     except OSError:
-        pass  # the disk is full, or the session is gone
+        pass  # the disk is full, or the session was removed

@@ -1,102 +1,192 @@
-"""What a runner says about its job: recorded at once, sent from the outbox. Without a job there is nothing to say."""
+"""Report on a job for its agent. The runner and the agent's hooks share these rules."""
 
 from __future__ import annotations
 
 import json
+import os
 import time
+from _queue import SimpleQueue  # `queue` would load threading, in each hook
 
+from baton.core.clock import SECOND_NS, SystemClock
 from baton.core.errors import EventRefused, RegistryUnavailable, StaleAttempt
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Status
+from baton.core.limits import Limit, exceeded_limit
 from baton.core.redact import process_redactor
 from baton.jobs.report import report
-from baton.sessions.ending import ENDED_FROM_OUTSIDE
+from baton.jobs.verbs import open_jobs
+from baton.sessions.ending import ENDED_FROM_OUTSIDE, try_to_send
+from baton.storage.files import open_private, read_file, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Final
+    from collections.abc import Callable
+    from threading import Thread
+    from typing import Any
 
+    from baton.config import Settings
+    from baton.core.clock import Clock
     from baton.core.job import Job
     from baton.jobs.verbs import Jobs
-    from baton.sessions.outbox import Outbox
     from baton.sessions.session import Session
 
-_PROGRESS_EVERY_SEC: Final = 2.0
-_PATIENCE_SEC: Final = 120.0
+PROGRESS_EVERY_SEC = 5
+MAX_REFUSALS = 3  # how often an agent is sent back to fix its results
+_RETRY_SEC = 0.5
+_CLOSE_SEC = 8.0
 
 
-class Story:
-    def __init__(self, jobs: Jobs, outbox: Outbox) -> None:
-        self.job: Job | None = None
+class Reporter:
+    """Record what happens to the present job of a session, and pass the job to `send`. Without a job it does nothing.
+
+    `folder` is the session's: it holds what the runner and the hooks count together. `patience_sec`: how long to retry
+    while the registry is unavailable, for events that must not be lost.
+    """
+
+    def __init__(
+        self,
+        jobs: Jobs,
+        folder: str,
+        send: Callable[[Job], None],
+        *,
+        job: Job | None = None,
+        patience_sec: float = 0,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
         self.jobs = jobs
-        self._outbox = outbox
-        self._began = 0.0
-        self._heard = 0.0
-        self._heard_seq = -1
-        self._last_progress = float("-inf")
+        self._folder = folder
+        self._send = send
+        self._patience_ns = int(patience_sec * SECOND_NS)
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self.begin(job)
 
     def begin(self, job: Job | None) -> None:
-        """From here on it is about this job, or about none."""
+        """Report on this job from now on, or on none."""
         self.job = job
-        self._began = self._heard = time.monotonic()
+        self._began_ns = self._heard_ns = self._clock.monotonic_ns()
         self._heard_seq = -1
 
-    def environment(self) -> dict[str, str]:
-        return {"BATON_JOB_ID": self.job.job_id, "BATON_ATTEMPT": str(self.job.attempt)} if self.job else {}
+    # -- events --------------------------------------------------------------------------------------------------
 
     def started(self, session: Session, pid: int) -> None:
-        told = {"agent": session.agent, "session": session.name, "host": session.host, "pid": pid}
-        self._say(EventName.STARTED, f"{session.agent} in session {session.name}", told)
+        data = {"agent": session.agent, "session": session.name, "host": session.host, "pid": pid}
+        self._record(EventName.STARTED, f"{session.agent} in session {session.name}", data)
 
     def progress(self, text: str) -> None:
-        """At most one every few seconds: a talkative agent would drown everybody."""
-        if time.monotonic() - self._last_progress >= _PROGRESS_EVERY_SEC:
-            self._last_progress = time.monotonic()
-            self._say(EventName.PROGRESS, text)
+        """Report progress, at most once in PROGRESS_EVERY_SEC seconds."""
+        if self.job is not None and self._is_progress_due():
+            self._record(EventName.PROGRESS, text)
 
     def permission_required(self, text: str) -> None:
-        self._say(EventName.PERMISSION_REQUIRED, text)
+        self._record(EventName.PERMISSION_REQUIRED, text, patience_ns=self._patience_ns)
 
     def failed(self, text: str) -> None:
-        self._say(EventName.ERROR, text)
+        self._record(EventName.ERROR, text, patience_ns=self._patience_ns)
 
-    def over(self) -> bool:
+    def completed(self, text: str) -> None:
+        """Report that the work is done. Raise NotVerified while a result is missing."""
+        self._record(EventName.COMPLETED, text)
+
+    def may_try_again(self) -> bool:
+        """Count a refusal of the agent's results; return False when there have been MAX_REFUSALS before."""
+        if self.job is None:
+            return False
+        path = os.path.join(self._folder, f"refusals-{self.job.job_id}-{self.job.attempt}")
+        try:
+            count = int(read_file(path))
+        except (FileNotFoundError, ValueError):
+            count = 0
+        replace_file(path, str(count + 1).encode(), durable=False)
+        return count < MAX_REFUSALS
+
+    def send(self) -> None:
+        """Send events of the job that another process recorded and could not send."""
+        if self.job is not None:
+            self._send(self.job)
+
+    def _record(self, event: EventName, text: str, data: dict[str, Any] | None = None, *, patience_ns: int = 0) -> None:
+        if self.job is None:
+            return
+        deadline_ns = self._clock.monotonic_ns() + patience_ns
+        while True:
+            try:
+                report(self.jobs, self.job.job_id, event, detail=text, data=data, attempt=self.job.attempt)
+                break
+            except EventRefused:
+                break  # the job has ended; the process that reported it may have died before it sent that
+            except StaleAttempt:
+                return  # another attempt has the job
+            except RegistryUnavailable:
+                if self._clock.monotonic_ns() >= deadline_ns:
+                    raise
+                self._sleep(_RETRY_SEC)
+        self._send(self.job)
+
+    def _is_progress_due(self) -> bool:
+        """Return whether the last progress, of the runner or of a hook, is long enough ago; if so, note this one."""
+        path = os.path.join(self._folder, "progress")
+        now_ns = self._clock.wall_ns()
+        last_ns = os.stat(path).st_mtime_ns if os.path.exists(path) else 0
+        if 0 <= now_ns - last_ns < PROGRESS_EVERY_SEC * SECOND_NS:
+            return False
+        os.close(open_private(path, os.O_WRONLY | os.O_CREAT))
+        os.utime(path, ns=(now_ns, now_ns))
+        return True
+
+    # -- the job -------------------------------------------------------------------------------------------------
+
+    def environment(self) -> dict[str, str]:
+        """Return the variables by which `baton publish` finds the job."""
+        return {"BATON_JOB_ID": self.job.job_id, "BATON_ATTEMPT": str(self.job.attempt)} if self.job else {}
+
+    def status(self) -> Status | None:
+        """Read the job and return its status; None without a job."""
+        if self.job is None:
+            return None
+        current = self.jobs.get_job(self.job.job_id)
+        if current.last_seq != self._heard_seq:
+            self._heard_seq, self._heard_ns = current.last_seq, self._clock.monotonic_ns()
+        return current.status
+
+    def is_over(self) -> bool:
+        """Return whether there is no job, or one that has ended."""
         status = self.status()
         return status is None or status in TERMINAL
 
-    def status(self) -> Status | None:
-        """Of the job as it is now; None without one."""
-        if self.job is None:
-            return None
-        job = self.jobs.get_job(self.job.job_id)
-        if job.last_seq != self._heard_seq:
-            self._heard_seq, self._heard = job.last_seq, time.monotonic()
-        return job.status
-
-    def renew(self, lease_sec: float) -> None:
-        if self.job is not None and not self.over():
+    def renew_lease(self, lease_sec: float) -> None:
+        if self.job is not None and not self.is_over():
             self.jobs.renew_lease(self.job.job_id, attempt=self.job.attempt, lease_sec=lease_sec)
 
-    def overdue(self, slack_sec: float) -> str | None:
-        """Which of its two clocks the job has run over; the seconds it says nothing while it waits for a person's
-        permission do not count."""
+    def exceeded_limit(self, slack_sec: float) -> str | None:
+        """Return which limit the job has exceeded, in words; None when it is within both."""
         if self.job is None:
             return None
-        if time.monotonic() - self._began > self.job.timeout_sec + slack_sec:
+        limit = exceeded_limit(
+            self._clock.monotonic_ns(),
+            deadline=self._began_ns + self.job.timeout_sec * SECOND_NS,
+            silent_since=self._heard_ns,
+            idle_timeout=self.job.idle_timeout_sec * SECOND_NS,
+            slack=slack_sec * SECOND_NS,
+            last_event=self._last_event,
+        )
+        if limit is Limit.TIME:
             return f"the job took longer than {self.job.timeout_sec} s"
-        if time.monotonic() - self._heard <= self.job.idle_timeout_sec + slack_sec:
-            return None
-        if self._waits():
-            return None
-        return f"nothing was heard of the job for {self.job.idle_timeout_sec} s"
+        return f"nothing was heard of the job for {self.job.idle_timeout_sec} s" if limit is Limit.SILENCE else None
 
-    def send(self) -> None:
-        """What others have said about it and could not send."""
-        if self.job is not None:
-            self._outbox.send(self.job)
+    def is_silent(self, for_sec: float) -> bool:
+        """Return whether the job has had no event for this long and does not wait for a permission."""
+        if self.status() is None:
+            return False
+        now_ns, idle_ns = self._clock.monotonic_ns(), for_sec * SECOND_NS
+        silence = exceeded_limit(
+            now_ns, deadline=None, silent_since=self._heard_ns, idle_timeout=idle_ns, last_event=self._last_event
+        )
+        return silence is not None
 
-    def ended_from_outside(self) -> bool:
-        """Whether the job was ended by somebody else than its agent, which may still be at it."""
+    def was_ended_from_outside(self) -> bool:
+        """Return whether another process ended the job: the agent may still be working on it."""
         if self.job is None:
             return False
         if self.jobs.get_job(self.job.job_id).status is Status.CANCELLED:
@@ -105,35 +195,38 @@ class Story:
         return bool(last) and ENDED_FROM_OUTSIDE in json.loads(last[-1].payload)["data"]
 
     def redact(self, text: str) -> str:
-        """The text as it may be kept, line by line."""
+        """Return the text without secrets, line by line."""
         redactor = self.jobs.redactor(self.job) if self.job is not None else process_redactor()
         return "\n".join(redactor.text(line) for line in text.splitlines())
 
-    def silent(self, for_sec: float) -> bool:
-        """Whether there is a job that has said nothing for so long, and does not wait for a person's permission."""
-        return self.status() is not None and time.monotonic() - self._heard >= for_sec and not self._waits()
+    def _last_event(self) -> EventName | None:
+        return self.jobs.last_event(self.job.replace(last_seq=self._heard_seq)) if self.job is not None else None
 
-    def _waits(self) -> bool:
-        if self.job is None:
-            return False
-        last = self.jobs.events_after(self.job.job_id, self._heard_seq - 1)
-        return bool(last) and last[-1].event is EventName.PERMISSION_REQUIRED
 
-    def _say(self, event: EventName, text: str, data: dict[str, Any] | None = None) -> None:
-        if self.job is None:
-            return
-        # The last word must not be lost because the store is away for a moment; another attempt may speak after that.
-        deadline = time.monotonic() + (_PATIENCE_SEC if event is EventName.ERROR else 0.0)
-        while True:
-            try:
-                report(self.jobs, self.job.job_id, event, detail=text, data=data, attempt=self.job.attempt)
-                break
-            except EventRefused:
-                break  # its story is over; a hook that said so may have been ended before it sent that
-            except StaleAttempt:
-                return  # another's
-            except RegistryUnavailable:
-                if time.monotonic() >= deadline:
-                    raise
-                time.sleep(0.5)
-        self._outbox.send(self.job)
+class BackgroundSender:
+    """Send recorded events from a thread: a broker that does not answer must not delay the lease."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._queue: SimpleQueue[Job | None] = SimpleQueue()
+        self._thread: Thread | None = None
+
+    def send(self, job: Job) -> None:
+        """Send the unsent events of the job soon."""
+        if self._thread is None:
+            from threading import Thread
+
+            self._thread = Thread(target=self._run, daemon=True)
+            self._thread.start()
+        self._queue.put(job)
+
+    def close(self) -> None:
+        """Wait for the last events, for a limited time."""
+        if self._thread is not None:
+            self._queue.put(None)
+            self._thread.join(_CLOSE_SEC)
+
+    def _run(self) -> None:
+        with open_jobs(self._settings) as jobs:
+            while (job := self._queue.get()) is not None:
+                try_to_send(self._settings, jobs, job)

@@ -6,6 +6,8 @@ import os
 import signal
 import termios
 
+from baton.core.fields import one_line
+
 
 def give_terminal(group: int) -> None:
     """Make this process group the foreground group of the terminal, if there is one."""
@@ -50,3 +52,11 @@ def continue_if_suspended(pid: int) -> None:
         return  # it has ended
     if stopped is not None and stopped.si_status in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
         os.killpg(pid, signal.SIGCONT)
+
+
+def print_line(text: str) -> None:
+    """Print a text as one safe line on the pane."""
+    try:
+        print(one_line(text), flush=True)
+    except OSError:
+        pass  # the pane is closed

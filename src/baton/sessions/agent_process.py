@@ -1,0 +1,109 @@
+"""Run the program of an agent on the terminal of the pane, and read its output."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+
+from baton.core.errors import BatonError
+from baton.sessions.terminal import give_terminal, take_terminal
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Self
+
+    from baton.adapters.contract import Launch
+
+_READ_BYTES = 1 << 20  # in one go, so that an agent with much output does not hold up the runner
+_LINE_BYTES = 16 << 20  # of an unfinished line; what is longer is cut at its beginning
+
+
+class AgentProcess:
+    """The program of an agent, in a process group of its own that has the terminal until `close`."""
+
+    def __init__(self, launch: Launch, *, workdir: str, environment: dict[str, str]) -> None:
+        try:
+            self._child = subprocess.Popen(
+                launch.argv,
+                cwd=workdir,
+                env=environment,
+                stdin=subprocess.PIPE if launch.stdin is not None else None,
+                stdout=subprocess.PIPE if launch.reads_lines else None,
+                process_group=0,
+                preexec_fn=take_terminal,  # noqa: PLW1509  it takes no lock
+            )
+        except OSError as error:
+            raise BatonError(f"{launch.argv[0]} could not be started: {error.strerror}") from None
+        self.pid = self._child.pid
+        self._rest = b""
+        self._output = self._child.stdout.fileno() if self._child.stdout is not None else None
+        if self._output is not None:
+            os.set_blocking(self._output, False)
+        give_terminal(self.pid)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        give_terminal(os.getpgrp())
+        for pipe in (self._child.stdin, self._child.stdout):
+            if pipe is not None:
+                pipe.close()
+
+    def feed(self, text: str | None) -> None:
+        """Write the prompt to standard input, from a thread: the agent may never read it."""
+        pipe, self._child.stdin = self._child.stdin, None
+        if text is None or pipe is None:
+            return
+        import _thread
+
+        def write() -> None:
+            try:
+                with pipe:
+                    pipe.write(text.encode())
+            except OSError:
+                pass  # the agent closed it before the end of the text
+
+        _thread.start_new_thread(write, ())
+
+    def outputs(self) -> list[int]:
+        """Return the file descriptors to wait for before `read_lines`."""
+        return [] if self._output is None else [self._output]
+
+    def read_lines(self) -> list[str]:
+        """Return the complete lines that can be read now, up to a limit; at the end of the output also the last one."""
+        if self._output is None:
+            return []
+        piece = b""
+        try:
+            while len(piece) < _READ_BYTES:
+                more = os.read(self._output, 1 << 16)
+                piece += more
+                if not more:
+                    piece += b"\n"
+                    self._output = None
+                    break
+        except BlockingIOError:
+            pass  # that was all for now
+        *lines, rest = (self._rest + piece).split(b"\n")
+        self._rest = rest[-_LINE_BYTES:]
+        return [line.decode(errors="replace") for line in lines]
+
+    def has_ended(self) -> bool:
+        return self._child.poll() is not None
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code of the ended program; -N when signal N ended it."""
+        return self._child.returncode
+
+
+def exit_text(code: int) -> str:
+    """Return how a program ended, for messages."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"  # real-time signals have no name

@@ -1,0 +1,89 @@
+"""Take the jobs that were sent to a running session by its name, one after the other, and type them into its pane."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from baton.core.errors import BatonError
+from baton.core.job import TERMINAL, Status
+from baton.registry.query import JobFilter
+from baton.sessions.instructions import job_prompt
+from baton.sessions.session import job_label
+from baton.sessions.terminal import has_terminal, print_line
+from baton.sessions.tmux import Tmux
+from baton.storage.files import replace_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.adapters.contract import Agent
+    from baton.config import Settings
+    from baton.core.job import Job
+    from baton.sessions.inventory import Inventory
+    from baton.sessions.reporter import Reporter
+    from baton.sessions.session import Session
+
+
+class SentJobs:
+    """`holder` is the name under which this session claims jobs."""
+
+    def __init__(
+        self, settings: Settings, inventory: Inventory, agent: Agent, folder: str, reporter: Reporter, holder: str
+    ) -> None:
+        self._settings = settings
+        self._inventory = inventory
+        self._agent = agent
+        self._folder = folder
+        self._reporter = reporter
+        self._holder = holder
+
+    def check(self, session: Session, agent_pid: int, slack_sec: float) -> Session:
+        """End the present job when it exceeds a limit; take the next one when it has ended. Return the session."""
+        status = self._reporter.status()
+        if status is not None and status not in TERMINAL:
+            why = self._reporter.exceeded_limit(slack_sec)
+            if why is not None:
+                self._reporter.failed(why)
+                self._interrupt(session)
+            return session
+        if self._reporter.was_ended_from_outside():
+            self._interrupt(session)
+        return self._take_next(session, agent_pid)
+
+    def _interrupt(self, session: Session) -> None:
+        """Make the agent stop working on a job that has ended, and leave it running."""
+        assert session.pane_id is not None
+        try:
+            Tmux(session.socket).press(session.pane_id, [self._agent.interrupt_key])
+        except BatonError as error:
+            print_line(f"baton: {error}")
+
+    def _take_next(self, session: Session, agent_pid: int) -> Session:
+        label = job_label(session.agent_id)
+        # A shell must be at its prompt: what is typed earlier would run at an unknown time.
+        is_free = not self._agent.exit_is_verdict or has_terminal(agent_pid)
+        pending = JobFilter(statuses=[Status.PENDING], agent_session=label)
+        job = None
+        if is_free and self._reporter.jobs.list_jobs(pending, limit=1).jobs:
+            job = self._reporter.jobs.pick_pending(label, holder=self._holder, lease_sec=self._settings.lease_sec)
+        if job is None and self._reporter.job is None:
+            return session
+        self._reporter.begin(job)
+        job_id = job.job_id if job else None
+        session = self._inventory.change(session, lambda current: current.replace(job_id=job_id))
+        if job is not None:
+            self._type(session, job, agent_pid)
+        return session
+
+    def _type(self, session: Session, job: Job, agent_pid: int) -> None:
+        file = os.path.join(self._folder, f"job-{job.job_id}")
+        publish = [sys.executable, "-P", "-m", "baton", "publish", "--job", job.job_id, "--attempt", str(job.attempt)]
+        text, files = self._agent.job_input(job_prompt(self._agent, job), file, [*publish, "--event"])
+        for path, content in files.items():
+            replace_file(path, content.encode())
+        self._reporter.started(session, agent_pid)
+        assert session.pane_id is not None
+        try:
+            Tmux(session.socket).paste(session.pane_id, text, enter=True)
+        except BatonError as error:
+            self._reporter.failed(str(error))  # the session can take the next job

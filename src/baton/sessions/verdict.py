@@ -1,0 +1,57 @@
+"""Decide what the end of an agent's program means for its job."""
+
+from __future__ import annotations
+
+from baton.sessions.agent_process import exit_text
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from baton.adapters.contract import Agent, Signal
+
+
+class AgentRun:
+    """One run of an agent's program: what its output said, and its exit code once it has ended."""
+
+    def __init__(self) -> None:
+        self.finished: str | None = None
+        self.failed: str | None = None
+        self.trouble: str | None = None
+        self.exit_code = 0
+
+    def note(self, signal: Signal) -> None:
+        """Remember what decides about the end. Progress means that an earlier trouble is over."""
+        if signal.failed is not None:
+            self.failed = signal.failed
+        elif signal.finished is not None:
+            self.finished = signal.finished
+        elif signal.trouble is not None or signal.progress is not None:
+            self.trouble = signal.trouble
+
+    @property
+    def exit_text(self) -> str:
+        return exit_text(self.exit_code)
+
+    def with_trouble(self, why: str) -> str:
+        """Return the reason of a failure, with the last trouble before it."""
+        return f"{why}; before that: {self.trouble}" if self.trouble else why
+
+
+def is_success(agent: Agent, run: AgentRun) -> bool:
+    """Return whether the agent claims that the work is done."""
+    return run.failed is None and run.exit_code == 0 and (agent.exit_is_verdict or run.finished is not None)
+
+
+def explain(agent: Agent, run: AgentRun, last_line: Callable[[], str]) -> str:
+    """Return the detail of the job's last event. `last_line` is called for a command that failed."""
+    if run.failed is not None:
+        return run.failed
+    ended = f"{'the command' if agent.exit_is_verdict else agent.name} ended with {run.exit_text}"
+    if is_success(agent, run):
+        return run.finished or ended
+    if agent.exit_is_verdict:
+        line = last_line()
+        return f"{ended}: {line}" if line else ended
+    when = "before it said" if run.finished is None else "though it had said"
+    return run.with_trouble(f"{ended} {when} that the job was done")
