@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 
@@ -31,8 +32,19 @@ def figure(request):
 
 
 def pytest_configure(config):
+    if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
+        _let_children_have_default_signals()
     if not hasattr(config, "workerinput"):  # of several processes, the one that prints
         config.pluginmanager.register(_Figures(config))
+
+
+def _let_children_have_default_signals() -> None:
+    """Under nohup, or in the background of a script, the tests are started with these signals ignored, and every
+    program that they start would ignore them, too. exec resets a handler, so a handler that does nothing is put in
+    place: the tests go on ignoring the signal, and programs that they start get the default."""
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
 
 
 class _Figures:

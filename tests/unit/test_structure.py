@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from statistics import median
 
 import pytest
 
@@ -79,6 +80,61 @@ def test_a_package_says_what_it_is_for(package):
         assert len((ast.get_docstring(ast.parse(file.read())) or "").splitlines()) >= 3, (
             f"{package}: purpose and limits"
         )
+
+
+# -- sizes and silence ---------------------------------------------------------------------------------------------
+
+
+def lines_of(path):
+    with open(path) as file:
+        return file.read().splitlines()
+
+
+def handlers():
+    """Yield every except clause: its place, its node and its lines."""
+    for _, path in modules():
+        lines = lines_of(path)
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(node, ast.ExceptHandler):
+                place = f"{os.path.relpath(path, ROOT)}:{node.lineno}"
+                yield place, node, lines[node.lineno - 1 : node.end_lineno]
+
+
+def silent_handlers():
+    for place, node, lines in handlers():
+        if len(node.body) == 1 and isinstance(node.body[0], ast.Pass | ast.Continue):
+            yield place, lines
+
+
+def test_few_errors_are_passed_over_in_silence():
+    silent = [place for place, _ in silent_handlers()]
+    assert len(silent) <= 51, silent
+    for _, path in modules():
+        assert "suppress(" not in "\n".join(lines_of(path)), f"{path}: an except clause that says why"
+
+
+def test_an_error_that_is_passed_over_has_its_reason_beside_it():
+    assert len([place for place, lines in silent_handlers() if not any("#" in line for line in lines)]) <= 13
+
+
+def test_few_places_catch_every_exception():
+    def catches_all(node):
+        return node.type is None or any(
+            isinstance(each, ast.Name) and each.id == "Exception" for each in ast.walk(node.type)
+        )
+
+    found = [place for place, node, _ in handlers() if catches_all(node)]
+    assert len(found) <= 6, found
+
+
+def test_modules_stay_small():
+    sizes = {os.path.relpath(path, ROOT): len(lines_of(path)) for _, path in modules()}
+    assert {path: size for path, size in sizes.items() if size > 584} == {}
+    assert median(sizes.values()) <= 150
+    assert sum(sizes.values()) <= 18_542
+
+
+# -- what is loaded --------------------------------------------------------------------------------------------------
 
 
 def loaded_by(*arguments, folder):
