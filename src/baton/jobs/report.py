@@ -30,7 +30,7 @@ def report(
     attempt: int | None = None,
     verify: bool | None = True,
 ) -> tuple[Job, StoredEvent]:
-    """Record an event of a job, with the status it brings and its history lines; return both.
+    """Record an event of a job, with the status it brings and its history lines. Return the job after it and the event.
 
     The event is signed and unsent. Paths and secrets are removed from `detail` and `data`; a long `detail` is cut.
     With `verify`, `completed` raises NotVerified, and nothing is recorded, while an expected result is missing. False
