@@ -141,17 +141,13 @@ def append_lines(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], n
     if size == 0:
         fsync_dir(folder)
         fsync_parents(folder)
-    if status is None:
-        # A current status.json saves reading the whole log.
-        status = (
-            head.get("status") if current else read.status_after(read.split_lines(os.pread(fd, end + len(content), 0)))
-        )
+    if status is None and current:
+        status = head.get("status")  # saves reading the whole log
+    elif status is None:
+        status = read.status_after(read.split_lines(os.pread(fd, end + len(content), 0)))
+    new_status = read.status_content(status, format_time(now_ns), number, previous)
     try:
-        replace_file(
-            os.path.join(folder, read.STATUS),
-            read.status_content(status, format_time(now_ns), number, previous),
-            sync_folder=False,
-        )
+        replace_file(os.path.join(folder, read.STATUS), new_status, sync_folder=False)
     except OSError:
         pass  # the lines are written; status.json is behind them, as after a crash, and the next append updates it
 

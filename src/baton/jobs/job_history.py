@@ -56,7 +56,10 @@ class JobHistory:
             self._try(after.job_id, lambda: self._append_changes(before, after, changes, reason))
 
     def add_event(self, event: StoredEvent) -> None:
-        self._append(event.job_id, {"event": "published", "payload": json.loads(event.payload)})
+        def write() -> None:
+            self._append(event.job_id, {"event": "published", "payload": json.loads(event.payload)})
+
+        self._try(event.job_id, write)
 
     def add_received(self, job_id: str, payloads: Sequence[Mapping[str, Any]]) -> None:
         """Record that a listener accepted these events; each is recorded once, however many listeners there are."""
@@ -69,20 +72,20 @@ class JobHistory:
 
     def add_rejected(self, job_id: str, reason: str) -> None:
         """Record why a message on the job's topic was rejected, never its content."""
-        self._append(job_id, {"event": "rejected", "reason": reason})
+        self._try(job_id, lambda: self._append(job_id, {"event": "rejected", "reason": reason}))
 
     def add_validation(self, job_id: str, problems: Sequence[str], *, skipped: bool = False) -> None:
         """Record whether the results of a job were there before it was completed."""
         line = {"event": "validated", "ok": not problems and not skipped, "problems": list(problems)}
         if skipped:
             line["detail"] = "skipped by --no-verify"
-        self._append(job_id, line)
+        self._try(job_id, lambda: self._append(job_id, line))
 
     def _begin(self, job: Job, now_ns: int, *, late: bool) -> None:
         init_job_log(job.record(), now_ns=now_ns, logs_dir=self._logs_dir, late=late)
 
-    def _append(self, job_id: str, line: Mapping[str, Any]) -> None:
-        self._try(job_id, lambda: append_event(job_id, line, now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir))
+    def _append(self, job_id: str, line: Mapping[str, Any], status: str | None = None) -> None:
+        append_event(job_id, line, status=status, now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir)
 
     def _append_changes(
         self, before: Job, after: Job, changes: Sequence[tuple[Status, Status]], reason: str | None
@@ -101,8 +104,7 @@ class JobHistory:
                 line["claimed_by"] = after.claimed_by
             if reason is not None:
                 line["reason"] = reason
-            status = None if is_ahead else new
-            append_event(after.job_id, line, status=status, now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir)
+            self._append(after.job_id, line, None if is_ahead else new)
 
     def _catch_up(self, job: Job) -> bool:
         """Bring the history up to this state of the job. Return whether it is already ahead of it, because a later
