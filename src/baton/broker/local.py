@@ -18,10 +18,18 @@ import json
 import os
 import time
 
-from baton.core.errors import BrokerUnavailable, InvalidValue
+from baton.core.errors import BrokerUnavailable, InvalidValue, RegistryBusy
 from baton.core.job import new_token
 from baton.core.value import Value
-from baton.storage.files import FileLock, make_private_dir, open_private, read_file, remove_file, replace_file
+from baton.storage.files import (
+    FileLock,
+    lock_within,
+    make_private_dir,
+    open_private,
+    read_file,
+    remove_file,
+    replace_file,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -205,19 +213,15 @@ def _is_running(folder: str) -> bool:
 
 
 def _take_lock(folder: str) -> int:
-    fd = open_private(_lock_path(folder), os.O_RDWR | os.O_CREAT)
-    deadline = time.monotonic() + _LOCK_TIMEOUT_SEC
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return fd
-        except BlockingIOError:
-            # A process that only tests the lock holds it for a moment.
-            if time.monotonic() > deadline:
-                os.close(fd)
-                why = f"a server that baton knows nothing about runs in {folder}; {_find_it(folder)}"
-                raise BrokerUnavailable(why) from None
-            time.sleep(0.005)
+    path = _lock_path(folder)
+    fd = open_private(path, os.O_RDWR | os.O_CREAT)
+    try:
+        lock_within(fd, path, _LOCK_TIMEOUT_SEC)  # a process that only tests the lock holds it for a moment
+    except RegistryBusy:
+        os.close(fd)
+        why = f"a server that baton knows nothing about runs in {folder}; {_find_it(folder)}"
+        raise BrokerUnavailable(why) from None
+    return fd
 
 
 def _lock_path(folder: str) -> str:

@@ -16,7 +16,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 from baton.broker.address import broker_address
 from baton.core.errors import BatonError, BrokerUnavailable
-from baton.storage.files import make_private_dir, open_private, write_all
+from baton.storage.files import make_private_dir, open_private, try_lock, write_all
 from baton.transport.publish import FAILURES, describe_failure
 from baton.transport.publisher_connection import PublisherConnection
 from baton.transport.tls import tls_context, tls_failure
@@ -258,13 +258,9 @@ def _reserve_client_id(state_dir: str, address: Address, topics: list[str]) -> t
     about = f"{os.uname().nodename} {_random_id(folder)} {address!r} {' '.join(topics)}"
     name = hashlib.sha256(about.encode()).hexdigest()[:16]
     for number in range(_MOST_LISTENERS):
-        fd = open_private(os.path.join(folder, f"{name}-{number}"), os.O_RDWR | os.O_CREAT)
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(fd)
-            continue
-        return fd, f"baton-sub-{name}-{number}"
+        fd = try_lock(os.path.join(folder, f"{name}-{number}"))
+        if fd is not None:
+            return fd, f"baton-sub-{name}-{number}"
     raise BrokerUnavailable("a thousand listeners to the same jobs on one machine", transient=False)
 
 
