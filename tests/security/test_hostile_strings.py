@@ -19,6 +19,7 @@ from baton.core.errors import BatonError
 from baton.core.job import new_job
 from baton.core.redact import process_redactor, shorten
 from baton.history.read import read_logged_meta
+from baton.jobs.report import report
 from baton.jobs.verbs import open_jobs
 from baton.sessions.archive import Archive
 from baton.sessions.instructions import instructions
@@ -26,7 +27,6 @@ from baton.sessions.inventory import Inventory
 from baton.sessions.launch import create_session, task_for
 from baton.sessions.session import State
 from baton.sessions.tmux import Tmux
-from baton.transport.publish import record
 from support.hostile import Hostile
 from support.memory import folder_in_memory
 from support.terminal import Terminal
@@ -186,7 +186,7 @@ def test_hostile_fields_of_a_job(hostile, settings, tally, full):
             if "\0" in text or not text.strip():
                 continue
             job = jobs.register_job(text, agent="shell")
-            told = json.loads(record(jobs, job.job_id, "progress", detail=text)[1].payload)["detail"]
+            told = json.loads(report(jobs, job.job_id, "progress", detail=text)[1].payload)["detail"]
             assert told == shorten(process_redactor(secrets=(job.auth_token,)).text(text), 4096)
             assert not any(each in told for each in "\0\r\x1b\x9b\u202e\u2066")
             assert read_logged_meta(job.job_id, jobs.logs_dir)["prompt"] == text
