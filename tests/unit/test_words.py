@@ -31,6 +31,7 @@ ALLOWED = [
     ("docs/glossary.md", "| story |", "names the word that the glossary replaces"),
     ("docs/glossary.md", "| hand back |", "names the word that the glossary replaces"),
     ("docs/audit-log.md", "`mended`", "the name of a line in stored audit logs"),
+    ("src/baton/history/read.py", '"mended"', "the name of a line in stored audit logs"),
     ("docs/guarantees.md", "0 told otherwise (held)", "the output of a recorded run"),
 ]
 
@@ -59,8 +60,18 @@ PLACES = [
     "docs",
     "skills",
     "scripts",
+    "src/baton/__init__.py",
     "src/baton/adapters",
+    "src/baton/api.py",
+    "src/baton/broker",
+    "src/baton/config.py",
+    "src/baton/core",
+    "src/baton/history",
+    "src/baton/jobs",
     "src/baton/live_agents",
+    "src/baton/registry",
+    "src/baton/storage",
+    "src/baton/transport",
     "src/baton/wire",
 ]
 
