@@ -47,7 +47,7 @@ def claim(job: Job, *, holder: str, now_ns: int, token: str) -> Job:
 def before_claim(claimed: Job) -> Job:
     """Return the pending job that `claim` started from, for a store whose claim returns only the new row. `updated_at`
     and a replaced key stay those of the claim."""
-    return _unclaimed(claimed).replace(attempt=claimed.attempt - 1)
+    return _unclaimed(claimed, attempt=claimed.attempt - 1)
 
 
 def add_missing_key(job: Job, *, token: str) -> Job:
@@ -63,7 +63,7 @@ def requeue(job: Job, *, attempt: int | None, now_ns: int) -> Job:
     check_attempt(job, attempt)
     if job.status is not Status.RUNNING:
         raise IllegalTransition(job.job_id, job.status, Status.PENDING)
-    return _unclaimed(job).replace(updated_at=format_time(now_ns))
+    return _unclaimed(job, updated_at=format_time(now_ns))
 
 
 def clear_submitter(job: Job, *, now_ns: int) -> Job:
@@ -152,8 +152,10 @@ def transitions(before: Job, after: Job) -> tuple[tuple[Status, Status], ...]:
     return ((before.status, after.status),)
 
 
-def _unclaimed(job: Job) -> Job:
-    return job.replace(status=Status.PENDING, claimed_by=None, lease_expires_at=None, lease_mark=None, deadline_at=None)
+def _unclaimed(job: Job, **more: object) -> Job:
+    return job.replace(
+        status=Status.PENDING, claimed_by=None, lease_expires_at=None, lease_mark=None, deadline_at=None, **more
+    )
 
 
 def _end(job: Job, status: Status, now_ns: int) -> Job:

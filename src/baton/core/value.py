@@ -25,6 +25,7 @@ class _ValueType(type):
         made = super().__new__(cls, name, bases, namespace | {"__slots__": fields, "_defaults": defaults})
         setters = tuple((field, getattr(made, field).__set__) for field in fields)
         type.__setattr__(made, "_setters", setters)
+        type.__setattr__(made, "_fields", fields)
         return made
 
 
@@ -33,6 +34,7 @@ class Value(metaclass=_ValueType):
     """A frozen record of the fields that a subclass annotates. Build it by keyword; copy it with `replace`."""
 
     _defaults: ClassVar[dict[str, Any]]
+    _fields: ClassVar[tuple[str, ...]]
     _setters: ClassVar[tuple[tuple[str, Callable[[object, object], None]], ...]]
 
     def __init__(self, **values: Any) -> None:
@@ -58,7 +60,7 @@ class Value(metaclass=_ValueType):
     @classmethod
     def fields(cls) -> tuple[str, ...]:
         """Return the names of the fields, in the order in which the class annotates them."""
-        return tuple(name for name, _ in cls._setters)
+        return cls._fields
 
     def as_dict(self) -> dict[str, Any]:
         """Return the fields by name."""

@@ -78,6 +78,14 @@ _INSERT_EVENT = (
     "INSERT INTO events (job_id, seq, attempt, event, payload, sent)"
     " VALUES (:job_id, :seq, :attempt, :event, :payload, :sent)"
 )
+_CLAIM = f"""
+UPDATE jobs SET status = 'running', attempt = attempt + 1, claimed_by = :holder, updated_at = :now,
+    deadline_at = :now + timeout_sec * 1000000000, lease_expires_at = :expires, lease_mark = :mark,
+    auth_token = CASE WHEN attempt = 0 AND auth_token <> '' THEN auth_token ELSE :token END
+WHERE job_id = (
+    SELECT job_id FROM jobs WHERE status = 'pending' AND agent_session = :agent_session
+        AND COALESCE(substr(extra, 1, {len(SUBMITTER_PREFIX)}), '') <> :submitter"""
+_RETURNING = f"RETURNING {', '.join(COLUMNS)}"
 _EVENTS = f"SELECT {EVENT_COLUMNS} FROM events WHERE"
 
 
@@ -134,20 +142,10 @@ class SqlTransaction:
     def claim(self, values: Mapping[str, Any], unfit: Iterable[str]) -> Job | None:
         """Claim as `lifecycle.claim` does, in the one statement that also finds the job. Skip the `unfit`."""
         others = {f"not_{number}": job_id for number, job_id in enumerate(unfit)}
-        except_others = f"AND job_id NOT IN ({', '.join(':' + name for name in others)})" if others else ""
+        except_others = f" AND job_id NOT IN ({', '.join(':' + name for name in others)})" if others else ""
+        first = f"ORDER BY priority DESC, created_at, job_id LIMIT 1{self.skip_locked}"
         rows = self.rows(
-            f"""
-            UPDATE jobs SET status = 'running', attempt = attempt + 1, claimed_by = :holder,
-                updated_at = :now, deadline_at = :now + timeout_sec * 1000000000,
-                lease_expires_at = :expires, lease_mark = :mark,
-                auth_token = CASE WHEN attempt = 0 AND auth_token <> '' THEN auth_token ELSE :token END
-            WHERE job_id = (
-                SELECT job_id FROM jobs WHERE status = 'pending' AND agent_session = :agent_session
-                    AND COALESCE(substr(extra, 1, {len(SUBMITTER_PREFIX)}), '') <> :submitter {except_others}
-                ORDER BY priority DESC, created_at, job_id LIMIT 1{self.skip_locked}
-            )
-            RETURNING {", ".join(COLUMNS)}""",
-            {**values, "submitter": SUBMITTER_PREFIX, **others},
+            f"{_CLAIM}{except_others} {first}) {_RETURNING}", {**values, "submitter": SUBMITTER_PREFIX, **others}
         )
         if not rows:
             return None

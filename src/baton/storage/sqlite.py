@@ -114,9 +114,6 @@ class SqliteFile:
                 return
             with self.lock:
                 self._check_location()
-                if not os.path.exists(self.path):
-                    with self._creating():
-                        pass
                 with self._changing() as raw:
                     yield raw
 
@@ -194,15 +191,14 @@ class SqliteFile:
     def _connection(self, *, write: bool) -> _Connection:
         """Return the open connection, or a new one when a migration has moved the opened file away."""
         open_one = self._writer if write else self._reader
-        try:
-            found = os.stat(self.path)
-            identity = (found.st_dev, found.st_ino)
-        except FileNotFoundError:
-            identity = None
+        identity = self._identity()
         if open_one is not None:
             if open_one.identity == identity:
                 return open_one
             open_one.raw.close()
+        if identity is None and write:
+            with self._creating():
+                pass
         connection = self._open(write=write) if write or identity else _Connection(self._empty(), None)
         if write:
             self._writer = connection
@@ -215,7 +211,7 @@ class SqliteFile:
             raise RegistryUnavailable(
                 f"SQLite {sqlite3.sqlite_version} is too old; baton needs {'.'.join(map(str, LEAST_SQLITE))} or newer"
             )
-        found = os.stat(self.path)
+        identity = self._identity()
         raw = self._connect("mode=rw" if write else "mode=ro")
         lasting = True
         try:
@@ -235,7 +231,14 @@ class SqliteFile:
             raise RegistryUnavailable(f"{self.path} is a database, but not a registry; name another with --registry")
         if write:
             raw.execute("PRAGMA synchronous = FULL")  # guard: sqlite-synchronous
-        return _Connection(raw, (found.st_dev, found.st_ino), lasting=lasting)
+        return _Connection(raw, identity, lasting=lasting)
+
+    def _identity(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self.path)
+        except FileNotFoundError:
+            return None
+        return found.st_dev, found.st_ino
 
     def _connect(self, options: str) -> sqlite3.Connection:
         path = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
