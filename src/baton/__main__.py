@@ -1,16 +1,11 @@
-"""The `baton` command, and `python -m baton`. It loads the rest itself, so that Ctrl-C is an exit code from the first
-moment on, and not a traceback out of an import."""
+"""Start the `baton` command and `python -m baton`. Ctrl-C during the imports gives an exit code, not a traceback."""
 
 from __future__ import annotations
 
 import os
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
 
-
-def run() -> NoReturn:
+def run() -> None:
     try:
         from baton.cli.main import run as run_command
 

@@ -17,11 +17,7 @@ from baton.live_agents.names import Names
 from baton.live_agents.record import AgentRecord
 from baton.live_agents.resolve import Resolution, resolve
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    Action = Callable[[argparse.Namespace, Settings, Directory], int]
+Action = Callable[[argparse.Namespace, Settings, Directory], int]
 
 _OK = "ok"
 _COLOURS = {"fresh": "green", "expired": "yellow"}
@@ -60,7 +56,7 @@ def resolve_name(options: argparse.Namespace, settings: Settings, directory: Dir
     return 0
 
 
-def _explanation(found: Resolution, directory: Directory) -> dict[str, Any]:
+def _explanation(found: Resolution, directory: Directory) -> dict[str, object]:
     return {
         "record": found.record.record() if found.record else None,
         "reason": found.reason,
@@ -200,7 +196,7 @@ def print_record(options: argparse.Namespace, record: AgentRecord) -> None:
     print("\t".join(field or "-" for field in fields))
 
 
-def _entry_json(entry: Entry, now_ns: int) -> dict[str, Any]:
+def _entry_json(entry: Entry, now_ns: int) -> dict[str, object]:
     record = entry.record
     return {
         "agent_id": entry.agent_id,

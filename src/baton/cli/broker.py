@@ -40,16 +40,14 @@ def down(options: argparse.Namespace, settings: Settings) -> int:
 
 def status(options: argparse.Namespace, settings: Settings) -> int:
     broker = known_broker(settings.state_dir)
-    if broker is not None and not broker.alive():
-        broker = None
-    if options.json:
-        place = (HOST, broker.port, broker.pid) if broker else (None, None, None)
-        print(json_text({"running": broker is not None, **dict(zip(("host", "port", "pid"), place, strict=True))}))
-    elif broker is not None:
-        print(f"running at {HOST}:{broker.port} (process {broker.pid})")
-    else:
-        print("not running; the next `baton publish` or `baton broker up` starts it")
-    return 1 if broker is None else 0
+    if broker is None or not broker.alive():
+        nowhere = {"running": False, "host": None, "port": None, "pid": None}
+        text = "not running; the next `baton publish` or `baton broker up` starts it"
+        print(json_text(nowhere) if options.json else text)
+        return 1
+    place = {"running": True, "host": HOST, "port": broker.port, "pid": broker.pid}
+    print(json_text(place) if options.json else f"running at {HOST}:{broker.port} (process {broker.pid})")
+    return 0
 
 
 def logs(options: argparse.Namespace, settings: Settings) -> int:

@@ -21,7 +21,7 @@ _POLL_SEC = 0.2
 
 def get(options: argparse.Namespace, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
-        _print_record(jobs.get_job(job_of(options)), show_secrets=options.show_secrets)
+        print(_record(jobs.get_job(job_of(options)), show_secrets=options.show_secrets))
     return 0
 
 
@@ -85,26 +85,19 @@ def _claim(jobs: Jobs, queue: str, holder: str, *, lease_sec: float | None, wait
 def print_id(job: Job, *, as_json: bool, state: str) -> None:
     """Print the id of a job that was just made or claimed. A write error names the job and its state."""
     try:
-        if as_json:
-            _print_record(job)
-        else:
-            print(job.job_id)
-        sys.stdout.flush()
+        print(_record(job) if as_json else job.job_id, flush=True)
     except OSError:
         print(f"baton: cannot write the output; job {job.job_id} is {state}", file=sys.stderr)
         raise
 
 
 def _print_field(job: Job, text: str | None, options: argparse.Namespace) -> int:
-    if options.json:
-        _print_record(job)
-    else:
-        print(text)
+    print(_record(job) if options.json else text)
     return 0
 
 
-def _print_record(job: Job, *, show_secrets: bool = False) -> None:
-    print(json_text(job.public(show_secrets=show_secrets), indent=2))
+def _record(job: Job, *, show_secrets: bool = False) -> str:
+    return json_text(job.public(show_secrets=show_secrets), indent=2)
 
 
 VERBS = (

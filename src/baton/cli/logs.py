@@ -16,10 +16,6 @@ from baton.history import read
 from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 
 def logs(options: argparse.Namespace, settings: Settings) -> int:
     if options.tail is not None and options.tail < 1:
@@ -86,7 +82,7 @@ def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:
     return 0
 
 
-def readable(line: dict[str, Any]) -> str:
+def readable(line: dict[str, object]) -> str:
     """Return a line of an audit log as text for people."""
     moment = str(line.get("ts", "?"))[:23].removesuffix("Z") + "Z"
     words = []
@@ -103,7 +99,8 @@ def readable(line: dict[str, Any]) -> str:
     if line.get("event") == "received":
         words.append(f"#{line.get('seq')} {line.get('name')}")
     if line.get("event") == "validated":
-        words.append("ok" if line.get("ok") else "; ".join(map(str, line.get("problems", []))))
+        problems = line.get("problems")
+        words.append("ok" if line.get("ok") else "; ".join(map(str, problems if isinstance(problems, list) else ())))
     if line.get("detail"):
         words.append(str(line["detail"]))
     details = "  ".join(one_line(word, 400) for word in words if word)

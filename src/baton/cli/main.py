@@ -11,10 +11,6 @@ from baton.cli.options import COMMON
 from baton.cli.parser import USAGE, Parser, Verb, build_parser
 from baton.core.errors import BatonError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import NoReturn
-
 INTERRUPTED = 130
 
 # verb: (module below baton.cli, one line of help)
@@ -168,7 +164,7 @@ def _prepare_streams() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def run() -> NoReturn:
+def run() -> None:
     """Run the command line of this process and exit."""
     try:
         _prepare_streams()

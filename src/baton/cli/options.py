@@ -14,10 +14,6 @@ from collections.abc import Callable
 from baton.cli.parser import OneOf, Option
 from baton.core.errors import InvalidValue, UsageError
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 UNIT_SEC = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
@@ -64,11 +60,11 @@ def job_of(options: argparse.Namespace) -> str:
     return job_id
 
 
-def _flag(name: str, text: str, **settings: Any) -> Option:
+def _flag(name: str, text: str, **settings: object) -> Option:
     return Option(name, action="store_true", help=text, **settings)
 
 
-def _value(name: str, metavar: str, text: str, **settings: Any) -> Option:
+def _value(name: str, metavar: str, text: str, **settings: object) -> Option:
     return Option(name, metavar=metavar, help=text, **settings)
 
 

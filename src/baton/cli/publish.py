@@ -16,10 +16,6 @@ from baton.core.errors import BrokerUnavailable, InvalidValue, UsageError
 from baton.jobs.verbs import open_jobs
 from baton.transport.publish import TRIES, publish_event
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
 
 def publish(options: argparse.Namespace, settings: Settings) -> int:
     if options.attempts < 1:
@@ -54,9 +50,9 @@ def _attempt(given: int | None) -> int | None:
     return int(text)
 
 
-def _data(pairs: Sequence[str]) -> dict[str, Any]:
+def _data(pairs: Sequence[str]) -> dict[str, object]:
     """Parse `k=v` pairs. A value that is not JSON is text."""
-    data: dict[str, Any] = {}
+    data: dict[str, object] = {}
     for pair in pairs:
         name, separator, text = pair.partition("=")
         if not separator or not name:

@@ -21,8 +21,7 @@ def stats(options: argparse.Namespace, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
         counts = jobs.stats()
         where = jobs.registry.where
-    other = other_registry_here(settings)
-    if other is not None:
+    if (other := other_registry_here(settings)) is not None:
         say(f"baton: note: {other}")
     if options.json:
         print(json_text({"registry": where, **counts}))
@@ -46,10 +45,9 @@ def migrate(options: argparse.Namespace, settings: Settings) -> int:
             aside = finish_interrupted(source, other)
             if aside is None:
                 continue
-            if options.json:
-                print(json_text({"jobs": 0, "from": other.where, "to": source.where, "set_aside": aside}))
-            else:
-                print(f"finished an interrupted migration to {source.where}; the old records are in {aside}")
+            moved = {"jobs": 0, "from": other.where, "to": source.where, "set_aside": aside}
+            text = f"finished an interrupted migration to {source.where}; the old records are in {aside}"
+            print(json_text(moved) if options.json else text)
             return 0
         raise InvalidValue("--to", f"is the registry that is in use: {source.where}")
 
@@ -62,10 +60,9 @@ def migrate(options: argparse.Namespace, settings: Settings) -> int:
         print("\r", end="", file=sys.stderr)
     source.close()
     target.close()
-    if options.json:
-        print(json_text({"jobs": count, "from": source.where, "to": target.where, "set_aside": aside}))
-    else:
-        print(f"{counted(count, 'job')} moved to {target.where} and compared; the old registry is in {aside}")
+    moved = {"jobs": count, "from": source.where, "to": target.where, "set_aside": aside}
+    text = f"{counted(count, 'job')} moved to {target.where} and compared; the old registry is in {aside}"
+    print(json_text(moved) if options.json else text)
     if settings.registry is not None:
         say(f"baton: set {settings.sources['registry']} to the new registry: {target.where}")
     return 0
@@ -75,10 +72,8 @@ def prune(options: argparse.Namespace, settings: Settings) -> int:
     before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
     with open_jobs(settings) as jobs:
         pruned = jobs.prune(before_ns)
-    if options.json:
-        print(json_text(pruned))
-    else:
-        print(f"{counted(len(pruned), 'job')} removed; their audit logs stay in {settings.logs_dir}")
+    text = f"{counted(len(pruned), 'job')} removed; their audit logs stay in {settings.logs_dir}"
+    print(json_text(pruned) if options.json else text)
     return 0
 
 

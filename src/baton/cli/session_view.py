@@ -23,11 +23,7 @@ from baton.sessions.session import Session, State
 from baton.sessions.tmux import NoServer, Pane, Tmux
 from baton.storage.files import read_file
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
-
-    Panes = dict[tuple[str, str], Pane]  # by tmux server and pane id
+Panes = dict[tuple[str, str], Pane]  # by tmux server and pane id
 
 _COLOURS = {"running": "green", "stopped": "yellow", "lost": "red"}
 
@@ -84,17 +80,17 @@ def pane_of(session: Session, panes: Panes) -> Pane | None:
     return pane if pane is not None and pane.pid == session.pane_pid and not pane.dead else None
 
 
-def _shown(session: Session, panes: Panes) -> dict[str, Any]:
+def _shown(session: Session, panes: Panes) -> dict[str, object]:
     alive = pane_of(session, panes) is not None
     return session.record() | {"alive": alive if session.state is State.RUNNING else None}
 
 
 def attach(options: argparse.Namespace, settings: Settings) -> int:
-    _attach_to(options.name, Inventory(settings), read_only=options.read_only)
+    return _attach_to(options.name, Inventory(settings), read_only=options.read_only)
 
 
-def _attach_to(name: str, inventory: Inventory, *, read_only: bool) -> NoReturn:
-    """Replace this process by tmux, attached to the session."""
+def _attach_to(name: str, inventory: Inventory, *, read_only: bool) -> int:
+    """Replace this process by tmux, attached to the session: it does not return."""
     session, tmux, _ = _live(name, inventory)
     if not (sys.stdin.isatty() and on_terminal()):
         raise UsageError("attach needs a terminal; `baton session capture` prints what the session shows")
@@ -109,7 +105,7 @@ def attach_job(options: argparse.Namespace, settings: Settings) -> int:
     inventory = Inventory(settings)
     for session in inventory.all(State.RUNNING):
         if job.job_id in (session.job_id, session.made_for):
-            _attach_to(session.name, inventory, read_only=options.read_only)
+            return _attach_to(session.name, inventory, read_only=options.read_only)
     if job.status in TERMINAL:
         raise SessionGone(f"job {job.job_id} is {job.status}, no session runs it; `baton logs {job.job_id}` shows why")
     holder = f", held by {job.claimed_by}" if job.claimed_by else ""
