@@ -24,7 +24,7 @@ BACKENDS = ("sqlite", "file", "postgresql")
 class ClockedPostgres(PostgresRegistry):
     """PostgreSQL with a server time that the test sets."""
 
-    def _now_ns(self, tx):
+    def _now_ns(self):
         return self._clock.monotonic_ns()
 
 

@@ -142,7 +142,7 @@ def _write_in_place() -> None:
 def _sqlite_without_sync() -> None:
     def open_unsynced(self: SqliteFile, *, write: bool):
         connection = _real_open(self, write=write)
-        connection.raw.execute("PRAGMA synchronous = OFF")
+        connection.execute("PRAGMA synchronous = OFF")
         return connection
 
     SqliteFile._open = open_unsynced

@@ -23,6 +23,7 @@ import json
 import os
 import re
 from contextlib import contextmanager, nullcontext
+from itertools import islice
 
 from baton.core import lifecycle
 from baton.core.clock import parse_time
@@ -104,8 +105,8 @@ class _FileTransaction:
             raise InvalidRecord(job_id, "record", "is not JSON") from None
         return Job.parse(record, job_id)
 
-    def _all(self) -> Iterator[Job | InvalidRecord]:
-        for job_id in [] if self._missing else self._registry.record_ids():
+    def _records(self, job_ids: Iterable[str]) -> Iterator[Job | InvalidRecord]:
+        for job_id in [] if self._missing else job_ids:
             try:
                 yield self.get(job_id)
             except JobNotFound:
@@ -113,14 +114,10 @@ class _FileTransaction:
             except InvalidRecord as error:
                 yield error
 
-    def _valid(self, job_ids: Iterable[str]) -> Iterator[Job]:
-        """Return these jobs without those that were removed meanwhile or are invalid, which `list` and `doctor`
-        name."""
-        for job_id in [] if self._missing else job_ids:
-            try:
-                yield self.get(job_id)
-            except (JobNotFound, InvalidRecord):
-                continue
+    def _jobs(self, job_ids: Iterable[str] | None = None) -> Iterator[Job]:
+        """Return these jobs, or all. Skip invalid records: `list` and `doctor` name them."""
+        records = self._records(self._registry.record_ids() if job_ids is None else job_ids)
+        return (record for record in records if isinstance(record, Job))
 
     def add(self, job: Job) -> bool:
         if job.job_id in self._added or os.path.exists(self._path(job.job_id)):
@@ -189,7 +186,7 @@ class _FileTransaction:
 
     def leased(self) -> Iterator[Job]:
         self.refresh_index()
-        for job in self._valid(self._index.leased()):
+        for job in self._jobs(self._index.leased()):
             if job.status is Status.RUNNING and job.lease_expires_at is not None:
                 yield job
             elif self._locked:
@@ -198,7 +195,7 @@ class _FileTransaction:
     def page(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> Page:
         found: list[tuple[tuple[int, str], Job]] = []
         bad: list[InvalidRecord] = []
-        for job in self._all():
+        for job in self._records(self._registry.record_ids()):
             if isinstance(job, InvalidRecord):
                 bad.append(job)
                 continue
@@ -213,28 +210,20 @@ class _FileTransaction:
         return Page(jobs=[job for _, job in page], bad=[] if start else bad, next=following)
 
     def ids(self) -> list[str]:
-        keys = [
-            (-(2**63), job.job_id) if isinstance(job, InvalidRecord) else (parse_time(job.created_at), job.job_id)
-            for job in self._all()
-        ]
-        return [job_id for _, job_id in sorted(keys)]
+        created = {job.job_id: parse_time(job.created_at) for job in self._jobs()}
+        ids = [] if self._missing else self._registry.record_ids()
+        return sorted(ids, key=lambda job_id: (created.get(job_id, 0), job_id))
 
     def counts(self) -> dict[str, int]:
         counts = {"unsent": 0}
-        for job in self._all():
-            if isinstance(job, Job):
-                counts[job.status.value] = counts.get(job.status.value, 0) + 1
-                counts["unsent"] += sum(not event.sent for event in self._log(job).events())
+        for job in self._jobs():
+            counts[job.status.value] = counts.get(job.status.value, 0) + 1
+            counts["unsent"] += sum(not event.sent for event in self._log(job).events())
         return counts
 
     def prunable(self, before_ns: int, limit: int) -> list[str]:
-        found: list[str] = []
-        for job in self._all():
-            if isinstance(job, Job) and lifecycle.may_prune(job, before_ns) and self._log(job).all_sent():
-                found.append(job.job_id)
-                if len(found) == limit:
-                    break
-        return found
+        ended = (job for job in self._jobs() if lifecycle.may_prune(job, before_ns))
+        return list(islice((job.job_id for job in ended if self._log(job).all_sent()), limit))
 
     def remove(self, job_id: str) -> None:
         # The record first: without it, the log is ignored.
@@ -253,7 +242,7 @@ class _FileTransaction:
         found: list[StoredEvent] = []
         if job_id is None:
             self.refresh_index()
-        for job in self._valid(self._index.unsent() if job_id is None else [job_id]):
+        for job in self._jobs(self._index.unsent() if job_id is None else [job_id]):
             if broker is None or job.broker == broker:
                 found += [event for event in self._log(job).events() if not event.sent]
             if len(found) >= limit:
@@ -287,11 +276,10 @@ class _FileTransaction:
         for name in os.listdir(self._folder):
             if _TEMPORARY.fullmatch(name):
                 remove_file(os.path.join(self._folder, name))
-        for job in self._all():
-            if isinstance(job, Job):
-                self._index.add(job)
-                if not self._log(job).all_sent():
-                    self._index.add_unsent(job.job_id)
+        for job in self._jobs():
+            self._index.add(job)
+            if not self._log(job).all_sent():
+                self._index.add_unsent(job.job_id)
         self.index_is_current = True
 
     def _write(self, job: Job) -> None:

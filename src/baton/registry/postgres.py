@@ -6,7 +6,7 @@ import re
 import time
 from contextlib import contextmanager
 from itertools import islice
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from baton.core.errors import MigrationFailed
 from baton.registry.rows import valid_jobs
@@ -14,43 +14,28 @@ from baton.registry.sql import POSTGRES_TABLES, SCHEMA, SELECT, SqlRegistry, Sql
 from baton.storage.postgres import Database, server_now_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator
 
     from baton.core.clock import Clock
     from baton.core.job import Job
     from baton.registry.contract import Transaction
-    from baton.registry.rows import Row
     from baton.storage.postgres import Connection
 
 _LOCK_TABLES = "LOCK TABLE jobs, events IN SHARE ROW EXCLUSIVE MODE"
 _translated: dict[str, bytes] = {}
 
 
-def _psycopg_style(statement: str) -> bytes:
-    """Translate `:name` to `%(name)s`."""
-    found = _translated.get(statement)
-    if found is None:
-        found = _translated[statement] = re.sub(r":(\w+)", r"%(\1)s", statement).encode()
-    return found
-
-
 class _PostgresTransaction(SqlTransaction):
     lock_rows = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"  # guard: claim-row-lock
 
-    def __init__(self, raw: Connection, where: str) -> None:
-        super().__init__(where)
-        self.raw = raw
-
-    def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[Row]:
-        return self.raw.execute(_psycopg_style(statement), values or {}).fetchall()
-
-    def change(self, statement: str, values: Mapping[str, Any] | None = None) -> int:
-        return self.raw.execute(_psycopg_style(statement), values or {}).rowcount
-
-    def change_many(self, statement: str, values: Iterable[Mapping[str, Any]]) -> None:
-        with self.raw.cursor() as cursor:
-            cursor.executemany(_psycopg_style(statement), values)
+    @staticmethod
+    def _prepared(statement: str) -> bytes:
+        """Translate `:name` to `%(name)s`."""
+        found = _translated.get(statement)
+        if found is None:
+            found = _translated[statement] = re.sub(r":(\w+)", r"%(\1)s", statement).encode()
+        return found
 
 
 class PostgresRegistry(SqlRegistry):
@@ -85,20 +70,19 @@ class PostgresRegistry(SqlRegistry):
     # -- leases ------------------------------------------------------------------------------------------
 
     def _lease_end(self, tx: Transaction, lease_ns: int) -> tuple[int, str | None]:
-        return self._now_ns(tx) + lease_ns, None
+        return self._now_ns() + lease_ns, None
 
     def _expired(self, tx: Transaction, limit: int) -> list[Job]:
         assert isinstance(tx, _PostgresTransaction)
         rows = tx.rows(
             f"{SELECT} WHERE status = 'running' AND lease_expires_at < :now"
             f" ORDER BY lease_expires_at, job_id{tx.skip_locked}",
-            {"now": self._now_ns(tx)},
+            {"now": self._now_ns()},
         )
         return list(islice(valid_jobs(rows), limit))
 
-    def _now_ns(self, tx: Transaction) -> int:
-        assert isinstance(tx, _PostgresTransaction)
-        return server_now_ns(tx.raw)
+    def _now_ns(self) -> int:
+        return server_now_ns(self._database.connection())
 
     # -- migration ---------------------------------------------------------------------------------------
 

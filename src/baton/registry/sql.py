@@ -90,23 +90,30 @@ _EVENTS = f"SELECT {EVENT_COLUMNS} FROM events WHERE"
 
 
 class SqlTransaction:
-    """One transaction of a database. `where` names the registry in messages."""
+    """One transaction on `raw`, a connection of sqlite3 or psycopg. `where` names the registry in messages."""
 
     lock_rows = ""  # what a SELECT adds to keep the rows it reads from changing
     skip_locked = ""  # what it adds to skip rows that another transaction has locked
 
-    def __init__(self, where: str) -> None:
+    def __init__(self, raw: Any, where: str) -> None:
+        self.raw = raw
         self._where = where
 
-    @abstractmethod
-    def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[Row]: ...
+    @staticmethod
+    def _prepared(statement: str) -> str | bytes:
+        return statement
 
-    @abstractmethod
+    def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[Row]:
+        found: list[Row] = self.raw.execute(self._prepared(statement), values or {}).fetchall()
+        return found
+
     def change(self, statement: str, values: Mapping[str, Any] | None = None) -> int:
         """Run a statement and return how many rows it changed."""
+        count: int = self.raw.execute(self._prepared(statement), values or {}).rowcount
+        return count
 
-    @abstractmethod
-    def change_many(self, statement: str, values: Iterable[Mapping[str, Any]]) -> None: ...
+    def change_many(self, statement: str, values: Iterable[Mapping[str, Any]]) -> None:
+        self.raw.cursor().executemany(self._prepared(statement), values)
 
     # -- jobs --------------------------------------------------------------------------------------------
 

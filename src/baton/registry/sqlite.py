@@ -11,28 +11,10 @@ from baton.storage.sqlite import SqliteFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterator
     from contextlib import AbstractContextManager
-    from typing import Any
 
     from baton.core.clock import Clock
-    from baton.registry.rows import Row
-
-
-class _SqliteTransaction(SqlTransaction):
-    def __init__(self, raw: sqlite3.Connection, where: str) -> None:
-        super().__init__(where)
-        self.raw = raw
-
-    def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[Row]:
-        return self.raw.execute(statement, values or {}).fetchall()
-
-    def change(self, statement: str, values: Mapping[str, Any] | None = None) -> int:
-        return self.raw.execute(statement, values or {}).rowcount
-
-    def change_many(self, statement: str, values: Iterable[Mapping[str, Any]]) -> None:
-        self.raw.executemany(statement, values)
 
 
 class SqliteRegistry(SqlRegistry):
@@ -56,19 +38,19 @@ class SqliteRegistry(SqlRegistry):
     @contextmanager
     def _reading(self) -> Iterator[SqlTransaction]:
         with self._file.reading() as raw:
-            yield _SqliteTransaction(raw, self.where)
+            yield SqlTransaction(raw, self.where)
 
     @contextmanager
     def _writing(self, *, create: bool = False) -> Iterator[SqlTransaction]:
         with self._file.writing(create=create) as raw:
-            yield _SqliteTransaction(raw, self.where)
+            yield SqlTransaction(raw, self.where)
 
     # -- migration ---------------------------------------------------------------------------------------
 
     @contextmanager
     def importing(self, *, locked: bool = False) -> Iterator[SqlTransaction]:
         with self._file.importing(locked=locked) as raw:
-            yield _SqliteTransaction(raw, self.where)
+            yield SqlTransaction(raw, self.where)
 
     def freeze(self) -> AbstractContextManager[None]:
         return self._file.freeze()

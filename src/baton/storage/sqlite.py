@@ -42,13 +42,9 @@ _ADVICE = (
 )
 
 
-class _Connection:
-    """An open database, and which file that was. `lasting`: it may serve the next transaction, too."""
-
-    def __init__(self, raw: sqlite3.Connection, identity: tuple[int, int] | None, *, lasting: bool = True) -> None:
-        self.raw = raw
-        self.identity = identity
-        self.lasting = lasting
+class _Connection(sqlite3.Connection):
+    identity: tuple[int, int] | None = None  # of the opened file
+    lasting = True  # it may serve the next transaction, too
 
 
 class SqliteFile:
@@ -79,7 +75,7 @@ class SqliteFile:
     def _close_connections(self) -> None:
         for connection in (self._reader, self._writer):
             if connection is not None:
-                connection.raw.close()
+                connection.close()
         self._reader = self._writer = None
 
     def __del__(self) -> None:
@@ -92,14 +88,14 @@ class SqliteFile:
         """Read one state, with any number of statements."""
         with self.translated_errors(), self.in_use:
             connection = self._connection(write=False)
-            connection.raw.execute("BEGIN")
+            connection.execute("BEGIN")
             try:
-                yield connection.raw
+                yield connection
             finally:
-                if connection.raw.in_transaction:  # after an error SQLite may have ended it already
-                    connection.raw.execute("ROLLBACK")
+                if connection.in_transaction:  # after an error SQLite may have ended it already
+                    connection.execute("ROLLBACK")
                 if not connection.lasting:
-                    connection.raw.close()
+                    connection.close()
                     self._reader = None
 
     @contextmanager
@@ -140,13 +136,13 @@ class SqliteFile:
     def set_aside(self) -> str:
         """Move the files of a frozen database to another folder; return that folder."""
         if os.path.exists(self.path):
-            self._connection(write=True).raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            self._connection(write=True).execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._close_connections()
         return set_aside_files(self.folder, self._existing_files())
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
-        raw = self._connection(write=True).raw
+        raw = self._connection(write=True)
         raw.execute("BEGIN IMMEDIATE")
         try:
             yield raw
@@ -195,11 +191,11 @@ class SqliteFile:
         if open_one is not None:
             if open_one.identity == identity:
                 return open_one
-            open_one.raw.close()
+            open_one.close()
         if identity is None and write:
             with self._creating():
                 pass
-        connection = self._open(write=write) if write or identity else _Connection(self._empty(), None)
+        connection = self._open(write=write) if write or identity else self._empty()
         if write:
             self._writer = connection
         else:
@@ -213,17 +209,16 @@ class SqliteFile:
             )
         identity = self._identity()
         raw = self._connect("mode=rw" if write else "mode=ro")
-        lasting = True
         try:
-            version = _schema_version(raw)
+            version = raw.execute("PRAGMA user_version").fetchone()[0]
         except sqlite3.OperationalError:
             raw.close()
             if write or (os.path.exists(self.path + "-wal") and os.path.getsize(self.path + "-wal")):
                 raise
             # The folder is read-only and there is no log: for now, the file alone holds everything.
-            lasting = False
             raw = self._connect("mode=ro&immutable=1")
-            version = _schema_version(raw)
+            raw.lasting = False
+            version = raw.execute("PRAGMA user_version").fetchone()[0]
         if version != self._version:
             raw.close()
             if version > self._version:
@@ -231,7 +226,8 @@ class SqliteFile:
             raise RegistryUnavailable(f"{self.path} is a database, but not a registry; name another with --registry")
         if write:
             raw.execute("PRAGMA synchronous = FULL")  # guard: sqlite-synchronous
-        return _Connection(raw, identity, lasting=lasting)
+        raw.identity = identity
+        return raw
 
     def _identity(self) -> tuple[int, int] | None:
         try:
@@ -240,18 +236,12 @@ class SqliteFile:
             return None
         return found.st_dev, found.st_ino
 
-    def _connect(self, options: str) -> sqlite3.Connection:
+    def _connect(self, options: str) -> _Connection:
         path = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
-        return sqlite3.connect(
-            f"file:{path}?{options}",
-            uri=True,
-            isolation_level=None,
-            timeout=_BUSY_TIMEOUT_SEC,
-            check_same_thread=False,  # a fork in another thread closes it; `in_use` keeps the threads apart
-        )
+        return _connect(f"file:{path}?{options}")
 
-    def _empty(self) -> sqlite3.Connection:
-        raw = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
+    def _empty(self) -> _Connection:
+        raw = _connect("file::memory:")
         raw.executescript(self._tables)
         return raw
 
@@ -279,9 +269,15 @@ class SqliteFile:
         return next((advice for part, advice in _ADVICE if part in message), message)
 
 
-def _schema_version(raw: sqlite3.Connection) -> int:
-    version: int = raw.execute("PRAGMA user_version").fetchone()[0]
-    return version
+def _connect(uri: str) -> _Connection:
+    return sqlite3.connect(
+        uri,
+        uri=True,
+        isolation_level=None,
+        timeout=_BUSY_TIMEOUT_SEC,
+        check_same_thread=False,  # a fork in another thread closes it; `in_use` keeps the threads apart
+        factory=_Connection,
+    )
 
 
 def _nearly_full(folder: str) -> bool:
