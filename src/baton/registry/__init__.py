@@ -95,10 +95,8 @@ def other_registry_here(settings: Settings) -> str | None:
     database = os.path.join(folder, DATABASE)
     url = registry_url(settings)
     if url == f"sqlite:{database}" and holds_records(folder):
-        return (
-            f"{folder} also holds JSON records, which are not used: {DATABASE} is; "
-            f"`--registry file:{folder}` shows them"
-        )
+        hint = f"`--registry file:{folder}` shows them"
+        return f"{folder} also holds JSON records, which are not used: {DATABASE} is; {hint}"
     if url == f"file:{folder}" and os.path.exists(database):
         return f"{folder} also holds {DATABASE}, which is not used: the JSON records are"
     return None

@@ -94,12 +94,7 @@ def _line(value: dict[str, Any]) -> bytes:
 
 def _event_line(event: StoredEvent) -> bytes:
     return _line(
-        {
-            "seq": event.seq,
-            "attempt": event.attempt,
-            "event": event.event.value,
-            "payload": event.payload.decode(),
-        }
+        {"seq": event.seq, "attempt": event.attempt, "event": event.event.value, "payload": event.payload.decode()}
     )
 
 

@@ -86,12 +86,7 @@ def valid_jobs(rows: Iterable[Row]) -> Iterator[Job]:
 def event_from_row(row: Row) -> StoredEvent:
     job_id, seq, attempt, event, payload, sent = row
     return StoredEvent(
-        job_id=job_id,
-        seq=seq,
-        attempt=attempt,
-        event=EventName(event),
-        payload=bytes(payload),
-        sent=bool(sent),
+        job_id=job_id, seq=seq, attempt=attempt, event=EventName(event), payload=bytes(payload), sent=bool(sent)
     )
 
 

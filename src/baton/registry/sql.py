@@ -146,9 +146,9 @@ class SqlTransaction:
         if done != 1:
             raise RegistryBusy(f"another process changed job {old['job_id']} at the same moment; try again")
 
-    def claim(self, values: Mapping[str, Any], unfit: Iterable[str]) -> Job | None:
-        """Claim as `lifecycle.claim` does, in the one statement that also finds the job. Skip the `unfit`."""
-        others = {f"not_{number}": job_id for number, job_id in enumerate(unfit)}
+    def claim(self, values: Mapping[str, Any], skipped: Iterable[str]) -> Job | None:
+        """Claim as `lifecycle.claim` does, in the one statement that also finds the job. Skip the jobs in `skipped`."""
+        others = {f"not_{number}": job_id for number, job_id in enumerate(skipped)}
         except_others = f" AND job_id NOT IN ({', '.join(':' + name for name in others)})" if others else ""
         first = f"ORDER BY priority DESC, created_at, job_id LIMIT 1{self.skip_locked}"
         rows = self.rows(
@@ -250,7 +250,7 @@ class SqlRegistry(Registry):
     def _writing(self, *, create: bool = False) -> AbstractContextManager[SqlTransaction]: ...
 
     def _claim_first(self, agent_session: str, holder: str, lease_ns: int | None) -> Change | None:
-        unfit: list[str] = []
+        skipped: list[str] = []
         while True:
             try:
                 with self._writing() as tx:
@@ -264,13 +264,13 @@ class SqlRegistry(Registry):
                             "mark": mark,
                             "token": self._new_token(),
                         },
-                        unfit,
+                        skipped,
                     )
                     if claimed is None:
                         return None
                     return Change(before=lifecycle.before_claim(claimed), after=claimed)
             except InvalidRecord as error:
-                unfit.append(error.job_id)  # its claim is undone; `list` and `doctor` name it
+                skipped.append(error.job_id)  # its claim is undone; `list` and `doctor` name it
 
 
 def _quoted(statuses: Iterable[Status]) -> str:

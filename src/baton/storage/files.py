@@ -15,7 +15,6 @@ from baton.core.errors import NetworkFileSystem, RegistryBusy
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from types import TracebackType
     from typing import Self
 
 LOCK_TIMEOUT_SEC = 30.0
@@ -80,12 +79,7 @@ def write_all(fd: int, content: bytes) -> None:
 
 
 def replace_file(
-    path: str,
-    content: bytes,
-    *,
-    durable: bool = True,
-    sync_folder: bool = True,
-    owner: tuple[int, int] | None = None,
+    path: str, content: bytes, *, durable: bool = True, sync_folder: bool = True, owner: tuple[int, int] | None = None
 ) -> None:
     """Replace the content as a whole: a reader finds all of the new or all of the old, also after a power cut
     (`durable`). Without `sync_folder` a power cut may bring the old content back. `owner`: the user and group of the
@@ -215,9 +209,7 @@ class FileLock:
                 raise
             os.close(fd)  # the file was removed meanwhile: no other process can find this lock
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_error: object) -> None:
         fd, self._fd = self._fd, -1
         os.close(fd)
 
