@@ -16,7 +16,7 @@ from baton.core.errors import ControlRefused, InvalidValue, OwnershipLost
 from baton.core.fields import one_line
 from baton.live_agents import ownership
 from baton.live_agents.contract import Directory
-from baton.live_agents.names import Names, check_generation_id, derived_id
+from baton.live_agents.names import Names, check_agent_id, derived_id
 from baton.live_agents.record import AgentRecord, in_seconds
 
 
@@ -50,7 +50,7 @@ def _publish_session(options: argparse.Namespace, settings: Settings, directory:
         directory,
         agent_name=name,
         agent_id=derived_id(name) if options.agent_id is None else names.explicit_id(options.agent_id),
-        generation_id=check_generation_id(options.generation or new_generation_id()),
+        generation_id=check_agent_id(options.generation or new_generation_id(), "generation id"),
         tool=options.tool or settings.agent,
         session_name=options.session or names.bare(options.name),
         socket=settings.tmux_socket,

@@ -15,11 +15,10 @@ from baton.core.hashing import sha256
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable
-    from typing import Final
 
-_PLAIN: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
-_CANONICAL: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,95}", re.ASCII)
-_PREFIX: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", re.ASCII)
+_PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+_CANONICAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,95}", re.ASCII)
+_PREFIX = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,31}", re.ASCII)
 
 
 class Names:
@@ -59,13 +58,13 @@ class Names:
         return check_agent_id(value)
 
 
-_WANTED: Final = "must be 1 to 64 of A-Z a-z 0-9 _ -, and begin with a letter or digit"
+_WANTED = "must be 1 to 64 of A-Z a-z 0-9 _ -, and begin with a letter or digit"
 
 
-def check_agent_id(value: str) -> str:
+def check_agent_id(value: str, field: str = "agent id") -> str:
     if _PLAIN.fullmatch(value):
         return value
-    raise InvalidValue("agent id", f"{_WANTED}, not {_shown(value)}")
+    raise InvalidValue(field, f"{_WANTED}, not {_shown(value)}")
 
 
 def check_agent_name(value: str) -> str:
@@ -73,12 +72,6 @@ def check_agent_name(value: str) -> str:
     if _CANONICAL.fullmatch(value):
         return value
     raise InvalidValue("agent name", f"must be 1 to 96 of A-Z a-z 0-9 _ -, not {_shown(value)}")
-
-
-def check_generation_id(value: str) -> str:
-    if _PLAIN.fullmatch(value):
-        return value
-    raise InvalidValue("generation id", f"{_WANTED}, not {_shown(value)}")
 
 
 def is_agent_id(value: str) -> bool:

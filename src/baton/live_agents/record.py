@@ -9,7 +9,7 @@ from baton.core import fields
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import InvalidValue
 from baton.core.value import Value
-from baton.live_agents.names import check_agent_id, check_agent_name, check_generation_id
+from baton.live_agents.names import check_agent_id, check_agent_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -170,19 +170,12 @@ def new_generation_id() -> str:
 
 def _id(check: Callable[[str], str]) -> Callable[[object], str]:
     def checked_id(value: object) -> str:
-        text = fields.line(value)
         try:
-            return check(text)
+            return check(fields.line(value))
         except InvalidValue as error:
             raise ValueError(error.why) from None
 
     return checked_id
-
-
-def _version(value: object) -> int:
-    if not isinstance(value, int) or isinstance(value, bool) or value < 1:
-        raise ValueError(f"must be {SCHEMA_VERSION}")
-    return value
 
 
 def _any(value: object) -> object:
@@ -190,10 +183,10 @@ def _any(value: object) -> object:
 
 
 _TOP: dict[str, Check] = {
-    "schema_version": _version,
+    "schema_version": fields.exactly(SCHEMA_VERSION),
     "agent_name": _id(check_agent_name),
     "agent_id": _id(check_agent_id),
-    "generation_id": _id(check_generation_id),
+    "generation_id": _id(check_agent_id),
     "published_at": fields.time,
     "lease_expires_at": fields.time,
     "identity": _any,
