@@ -5,40 +5,29 @@ from __future__ import annotations
 from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue
 from baton.core.fields import check_job_id
+from baton.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection
 
     from baton.core.job import Job, Status
 
 
-class JobFilter:
+class JobFilter(Value):
     """Conditions that must all hold. None: no condition. Times are nanoseconds since 1970."""
 
-    __slots__ = ("agent", "agent_session", "created_from_ns", "created_until_ns", "statuses", "updated_from_ns")
-
-    def __init__(
-        self,
-        *,
-        statuses: Iterable[Status] | None = None,
-        agent: str | None = None,
-        agent_session: str | None = None,
-        created_from_ns: int | None = None,
-        created_until_ns: int | None = None,
-        updated_from_ns: int | None = None,
-    ) -> None:
-        self.statuses = frozenset(statuses) if statuses else None
-        self.agent = agent
-        self.agent_session = agent_session
-        self.created_from_ns = created_from_ns
-        self.created_until_ns = created_until_ns
-        self.updated_from_ns = updated_from_ns
+    statuses: Collection[Status] | None = None
+    agent: str | None = None
+    agent_session: str | None = None
+    created_from_ns: int | None = None
+    created_until_ns: int | None = None
+    updated_from_ns: int | None = None
 
     def matches(self, job: Job) -> bool:
         created = parse_time(job.created_at)
         return (
-            (self.statuses is None or job.status in self.statuses)
+            (not self.statuses or job.status in self.statuses)
             and (self.agent is None or job.agent == self.agent)
             and (self.agent_session is None or job.agent_session == self.agent_session)
             and (self.created_from_ns is None or created >= self.created_from_ns)

@@ -280,7 +280,7 @@ def _quoted(statuses: Iterable[Status]) -> str:
 def _conditions(where: JobFilter) -> tuple[list[str], dict[str, Any]]:
     conditions: list[str] = []
     values: dict[str, Any] = {}
-    if where.statuses is not None:
+    if where.statuses:
         conditions.append(f"status IN ({_quoted(where.statuses)})")
     for name, comparison, value in (
         ("agent", "agent =", where.agent),
