@@ -22,16 +22,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
+from typing import Any
 
-from baton.adapters.contract import Agent, Launch, Mode, Signal, checked_argument, signal, summary
+from baton.adapters.contract import Agent, Launch, Mode, Signal, Task, checked_argument, signal, summary
 from baton.core.errors import InvalidValue
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from baton.adapters.contract import Task
 
 _LISTS = ("interactive", "headless", "resume", "yolo")
 _FLAGS = ("stdin", "chooses_id", "exit_is_verdict")

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 
-from baton.adapters.contract import Agent, Launch, Mode, checked_argument, json_object, signal, summary
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from baton.adapters.contract import Signal, Task
+from baton.adapters.contract import Agent, Launch, Mode, Signal, Task, checked_argument, json_object, signal, summary
 
 
 class Gemini(Agent):

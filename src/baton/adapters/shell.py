@@ -5,11 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 
-from baton.adapters.contract import Agent, Launch
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.adapters.contract import Task
+from baton.adapters.contract import Agent, Launch, Task
 
 
 class Shell(Agent):

@@ -18,9 +18,7 @@ try:
 except ImportError:
     raise MissingExtra("tls", "writing certificates") from None
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
+from collections.abc import Sequence
 
 ROLES = ("orchestrator", "worker")
 _CA_DAYS = 3650

@@ -10,15 +10,12 @@ import hashlib
 import json
 import os
 import shlex
+from collections.abc import Sequence
 
 from baton.broker.certificates import ROLES, certificate_hosts, host_name, issue_certificates
 from baton.core.errors import InvalidValue
 from baton.core.job import new_token
 from baton.storage.files import make_private_dir, open_private, replace_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 _PASSWORD_ROUNDS = 101  # what mosquitto_passwd uses; the passwords are 256 random bits
 

@@ -9,6 +9,7 @@ import select
 import stat
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 from baton.cli import options as opt
 from baton.cli.output import STATUS_COLOURS, json_text, on_terminal, say
@@ -18,10 +19,6 @@ from baton.core.errors import UsageError
 from baton.core.fields import one_line
 from baton.jobs.verbs import open_jobs
 from baton.transport.subscription import Subscription
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 def subscribe(options: argparse.Namespace, settings: Settings) -> int:

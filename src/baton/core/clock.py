@@ -8,17 +8,8 @@ from __future__ import annotations
 
 import re
 import time
+from abc import ABC, abstractmethod
 from datetime import UTC, datetime, timedelta
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Protocol
-
-    class Clock(Protocol):
-        def wall_ns(self) -> int: ...
-        def monotonic_ns(self) -> int: ...
-        def boot_id(self) -> str | None: ...
-
 
 SECOND_NS = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -53,7 +44,19 @@ def format_time(ns: int) -> str:
     return text + "Z"
 
 
-class SystemClock:
+class Clock(ABC):
+    """The clocks that code reads. Tests pass their own."""
+
+    @abstractmethod
+    def wall_ns(self) -> int: ...
+    @abstractmethod
+    def monotonic_ns(self) -> int: ...
+    @abstractmethod
+    def boot_id(self) -> str | None:
+        """Return the id of this boot, for which monotonic times are valid; None if the system has none."""
+
+
+class SystemClock(Clock):
     """The machine's clocks. The monotonic one ignores changes of the date and stops while the machine sleeps, so that a
     lease neither ends early nor lasts for ever."""
 
@@ -64,7 +67,6 @@ class SystemClock:
         return time.monotonic_ns()
 
     def boot_id(self) -> str | None:
-        """Return the id of this boot, for which monotonic times are valid; None if the system has none."""
         try:
             with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
                 return file.read().strip()

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+from collections.abc import Mapping
 
 from baton.history import read
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
 
 
 class LogCheck:

@@ -7,21 +7,16 @@ set aside. Until that moment an interruption leaves the old registry in use, and
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterator
 from itertools import zip_longest
-from typing import TYPE_CHECKING
 
 from baton.core.errors import InvalidRecord, MigrationFailed
 from baton.registry import LOCAL_SCHEMES, MOVED_NOTE
-from baton.registry.verbs import put_entries, read_entries
+from baton.registry.contract import Entry
+from baton.registry.verbs import Registry, put_entries, read_entries
 from baton.storage.files import replace_file
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from baton.registry.contract import Entry
-    from baton.registry.verbs import Registry
-
-    _Exported = Entry | InvalidRecord
+_Exported = Entry | InvalidRecord
 
 
 def migrate(

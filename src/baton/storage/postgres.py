@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from baton.config import hide_password, scrub_password
 from baton.core.errors import InvalidValue, MissingExtra, NewerSchema, RegistryBusy, RegistryUnavailable
@@ -15,10 +15,9 @@ try:
 except ImportError:
     raise MissingExtra("postgres", "PostgreSQL") from None
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
+from collections.abc import Iterator
 
-    Connection = psycopg.Connection[tuple[Any, ...]]
+Connection = psycopg.Connection[tuple[Any, ...]]
 
 _CONNECT_TIMEOUT_SEC = 10
 _LOCK_TIMEOUT_SEC = 30

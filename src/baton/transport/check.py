@@ -6,19 +6,14 @@ from __future__ import annotations
 import os
 import queue
 import time
+from collections.abc import Iterator
 
-from baton.broker.address import is_loopback
+from baton.broker.address import Address, is_loopback
 from baton.core.errors import BrokerUnavailable
 from baton.core.job import new_job_id, topic_prefix
 from baton.core.value import Value
 from baton.transport.listener_connection import ListenerConnection, forget_session
 from baton.transport.publisher_connection import PublisherConnection
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from baton.broker.address import Address
 
 _WAIT_SEC = 5.0
 

@@ -8,27 +8,22 @@ from __future__ import annotations
 import heapq
 import time
 from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, Protocol, TypeVar
 
 from baton.core.clock import SECOND_NS, parse_time
 from baton.core.errors import InvalidValue, JobNotFound, Rejected
-from baton.core.job import TERMINAL, Status
+from baton.core.event import StoredEvent
+from baton.core.job import TERMINAL, Job, Status
+from baton.jobs.verbs import Jobs
 from baton.transport.job_cursor import JobCursor
-from baton.wire.parse import parse_event
+from baton.wire.parse import Event, parse_event
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Any, Protocol, TypeVar
+Found = TypeVar("Found")
 
-    from baton.core.event import StoredEvent
-    from baton.core.job import Job
-    from baton.jobs.verbs import Jobs
-    from baton.wire.parse import Event
 
-    Found = TypeVar("Found")
-
-    class Read(Protocol):
-        def __call__(self, read: Callable[[], Found], /) -> Found: ...
+class Read(Protocol):
+    def __call__(self, read: Callable[[], Found], /) -> Found: ...
 
 
 _PAGE = 1_000

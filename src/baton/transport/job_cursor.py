@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 from baton.core.errors import Rejected
-from baton.core.job import TERMINAL
-from baton.wire.parse import check_signature
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.core.event import EventName, StoredEvent
-    from baton.core.job import Job, Status
-    from baton.wire.parse import Event
+from baton.core.event import EventName, StoredEvent
+from baton.core.job import TERMINAL, Job, Status
+from baton.wire.parse import Event, check_signature
 
 
 class JobCursor:

@@ -10,26 +10,21 @@ import struct
 import sys
 import threading
 import time
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import paho.mqtt.client as paho
 from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
-from baton.broker.address import broker_address
+from baton.broker.address import Address, broker_address
+from baton.config import Settings
 from baton.core.errors import BatonError, BrokerUnavailable
+from baton.core.job import Job
 from baton.storage.files import make_private_dir, open_private, try_lock, write_all
 from baton.transport.publish import FAILURES, describe_failure
 from baton.transport.publisher_connection import PublisherConnection
 from baton.transport.tls import tls_context, tls_failure
 from baton.wire.payload import MAX_PAYLOAD_BYTES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-    from typing import Any
-
-    from baton.broker.address import Address
-    from baton.config import Settings
-    from baton.core.job import Job
 
 _MOST_LISTENERS = 1000
 _KEEP_ALIVE_SEC = 20

@@ -10,24 +10,19 @@ from __future__ import annotations
 import math
 import queue
 import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeVar
 
+from baton.config import Settings
 from baton.core.errors import InvalidValue, RegistryUnavailable
-from baton.core.job import Status
+from baton.core.job import Job, Status
 from baton.core.limits import Limit, exceeded_limit
+from baton.jobs.verbs import Jobs
 from baton.transport.followed_jobs import FollowedJobs
+from baton.transport.listener_connection import ListenerConnection
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections import Counter
-    from collections.abc import Callable, Iterable, Iterator
-    from typing import Any, TypeVar
-
-    from baton.config import Settings
-    from baton.core.job import Job
-    from baton.jobs.verbs import Jobs
-    from baton.transport.listener_connection import ListenerConnection
-
-    Found = TypeVar("Found")
+Found = TypeVar("Found")
 
 QUEUE_SIZE = 1_000  # of at most 64 KiB each
 _ROOM_SEC = 0.2

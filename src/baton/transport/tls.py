@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import ssl
 
+from baton.broker.address import Address
 from baton.core.errors import BrokerUnavailable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.broker.address import Address
 
 _OTHER_NAME = (62, 64)  # OpenSSL: the certificate is for another host name, another address
 
