@@ -25,9 +25,8 @@ from baton.core.clock import format_time, parse_time
 from baton.core.event import EventName
 from baton.core.job import Job, Status, new_job
 from baton.jobs.verbs import open_jobs
-from baton.registry.contract import Entry
+from baton.registry.contract import Entry, JobFilter
 from baton.registry.files import FileRegistry
-from baton.registry.query import JobFilter
 from baton.registry.sqlite import SqliteRegistry
 from seed_design import SeedRegistry
 from table import ROOT, SMALLEST, Folder, Row, Runner, at_most, chosen_parts, in_turns, ms, run_parts, size, timed

@@ -40,7 +40,7 @@ _PUBLIC = {
         "remove_live_agent_record resolve_for_control resolve_live_agent_record"
     ),
     "baton.live_agents.record": "AgentRecord",
-    "baton.registry.query": "JobFilter",
+    "baton.registry.contract": "JobFilter",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 __all__ = ["__version__", *sorted(_MODULE_OF)]  # noqa: PLE0604
@@ -88,7 +88,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
         resolve_for_control as resolve_for_control, resolve_live_agent_record as resolve_live_agent_record,
     )
     from baton.live_agents.record import AgentRecord as AgentRecord
-    from baton.registry.query import JobFilter as JobFilter
+    from baton.registry.contract import JobFilter as JobFilter
     # isort: on
     # fmt: on
 

@@ -17,8 +17,7 @@ if TYPE_CHECKING:
 
     from baton.core.event import StoredEvent
     from baton.core.job import Job
-    from baton.registry.contract import Page
-    from baton.registry.query import JobFilter
+    from baton.registry.contract import JobFilter, Page
     from baton.transport.publish import Published
     from baton.transport.subscription import Subscription
     from baton.wire.parse import Event

@@ -12,8 +12,7 @@ from baton.core.errors import EventRefused, IllegalTransition, InvalidValue, Job
 from baton.core.event import EventName
 from baton.core.job import Job, Status, new_job
 from baton.core.lifecycle import expired_lease_error
-from baton.registry.contract import Entry
-from baton.registry.query import JobFilter
+from baton.registry.contract import Entry, JobFilter
 from support.backends import put_extra_first, spoil
 
 LABEL = "tmux:claude"

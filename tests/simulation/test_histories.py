@@ -44,7 +44,7 @@ def plant_stale_writes(monkeypatch):
 
 
 def plant_no_numbers_remembered(monkeypatch):
-    from baton.transport.job_cursor import JobCursor
+    from baton.transport.followed_jobs import JobCursor
 
     real = JobCursor.advance
 
@@ -69,9 +69,9 @@ def plant_leases_that_never_end(monkeypatch):
 
 
 def plant_no_signature_check(monkeypatch):
-    from baton.transport import job_cursor
+    from baton.transport import followed_jobs
 
-    monkeypatch.setattr(job_cursor, "check_signature", lambda event, token: None)
+    monkeypatch.setattr(followed_jobs, "check_signature", lambda event, token: None)
 
 
 @pytest.mark.parametrize(

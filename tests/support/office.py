@@ -17,7 +17,7 @@ from baton.config import Settings
 from baton.core.job import Status
 from baton.history.read import iter_logged_events
 from baton.jobs.verbs import open_jobs
-from baton.registry.query import JobFilter
+from baton.registry.contract import JobFilter
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import State
 from support.command import BATON, Baton, Result, interruptible

@@ -14,7 +14,7 @@ from baton.core.errors import BatonError, EventRefused, RegistryUnavailable, Sta
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Job, Status, new_job
 from baton.registry import open_url
-from baton.registry.query import JobFilter
+from baton.registry.contract import JobFilter
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable

@@ -8,7 +8,7 @@ from baton.config import Settings
 from baton.core.job import Status
 from baton.jobs import verbs as jobs_module
 from baton.jobs.verbs import open_jobs
-from baton.registry.query import JobFilter
+from baton.registry.contract import JobFilter
 
 
 @pytest.fixture

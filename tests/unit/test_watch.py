@@ -13,7 +13,7 @@ from baton.core import lifecycle
 from baton.core.errors import Rejected
 from baton.core.event import EventName, StoredEvent
 from baton.core.job import Job, Status, new_job
-from baton.transport import followed_jobs, job_cursor
+from baton.transport import followed_jobs
 from baton.transport.subscription import Subscription
 from baton.wire.parse import parse_event
 from baton.wire.payload import signed_event
@@ -152,8 +152,8 @@ def _same_bytes_same_answer(monkeypatch):
         return answer
 
     monkeypatch.setattr(followed_jobs, "parse_event", remembered(followed_jobs.parse_event, lambda raw: raw))
-    signed = remembered(job_cursor.check_signature, lambda event, token: (event.signature, token))
-    monkeypatch.setattr(job_cursor, "check_signature", signed)
+    signed = remembered(followed_jobs.check_signature, lambda event, token: (event.signature, token))
+    monkeypatch.setattr(followed_jobs, "check_signature", signed)
 
 
 @pytest.mark.parametrize("known", KNOWN)
@@ -171,7 +171,7 @@ def test_every_order_tells_the_same_story(history, known, settings, figure, full
 
 def judged(job, event):
     """Why a listener that knows the job like this has no use for that event; None when it has."""
-    cursor = job_cursor.JobCursor(job)
+    cursor = followed_jobs.JobCursor(job)
     cursor.settle()
     try:
         cursor.check(parse_event(event.payload))

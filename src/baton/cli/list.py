@@ -18,8 +18,7 @@ from baton.core.job import Job, agent_name, check_status
 from baton.delegation.own_queue import is_own_queue
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.registry import other_registry_here
-from baton.registry.contract import Page
-from baton.registry.query import JobFilter
+from baton.registry.contract import JobFilter, Page
 
 _SCREEN = 50
 

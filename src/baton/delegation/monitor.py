@@ -25,7 +25,7 @@ from baton.core.limits import Limit, exceeded_limit
 from baton.core.value import Value
 from baton.delegation.own_queue import submitter_is_gone
 from baton.live_agents import open_directory, ownership
-from baton.registry.query import JobFilter
+from baton.registry.contract import JobFilter
 from baton.sessions.adopt import LeftOver
 from baton.sessions.ending import end_session, fail_job
 from baton.sessions.live_agent_cleanup import Action, cleanup

@@ -22,8 +22,7 @@ if TYPE_CHECKING:
     from baton.core.job import Broker
     from baton.core.redact import Redactor
     from baton.jobs.job_history import JobHistory
-    from baton.registry.contract import Change, Page
-    from baton.registry.query import JobFilter
+    from baton.registry.contract import Change, JobFilter, Page
     from baton.registry.verbs import Registry
 
 _PAGE = 1_000

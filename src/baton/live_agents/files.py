@@ -27,8 +27,8 @@ from baton.core.errors import RegistryUnavailable
 from baton.live_agents.contract import Directory, Entry, State, parse_entry
 from baton.live_agents.names import check_agent_id, derived_id, is_agent_id
 from baton.live_agents.record import MAX_RECORD_BYTES
-from baton.storage.boot_stamp import BootStamp
 from baton.storage.files import (
+    BootStamp,
     FileLock,
     fsync_dir,
     make_private_dir,

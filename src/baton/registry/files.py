@@ -30,13 +30,12 @@ from baton.core.clock import parse_time
 from baton.core.errors import InvalidRecord, JobNotFound, RegistryUnavailable
 from baton.core.job import Job, Status
 from baton.registry import refuse_moved
-from baton.registry.contract import Change, Page
+from baton.registry.contract import Change, Page, format_cursor
 from baton.registry.event_log import EventLog
 from baton.registry.file_index import Index
-from baton.registry.query import format_cursor
 from baton.registry.verbs import Registry
-from baton.storage.boot_stamp import BootStamp
 from baton.storage.files import (
+    BootStamp,
     FileLock,
     exists,
     fsync_dir,
@@ -56,8 +55,7 @@ if TYPE_CHECKING:
     from baton.core.clock import Clock
     from baton.core.event import StoredEvent
     from baton.core.job import Broker
-    from baton.registry.contract import Entry
-    from baton.registry.query import JobFilter
+    from baton.registry.contract import Entry, JobFilter
 
 _RECORD = re.compile(r"([0-9a-f]{8,32})\.json", re.ASCII)
 _TEMPORARY = re.compile(r"\.[0-9a-z_.]+\.[0-9a-f]{8}\.tmp", re.ASCII)

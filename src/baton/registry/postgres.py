@@ -9,8 +9,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from baton.core.errors import MigrationFailed
-from baton.registry.rows import valid_jobs
-from baton.registry.sql import POSTGRES_TABLES, SCHEMA, SELECT, SqlRegistry, SqlTransaction
+from baton.registry.sql import POSTGRES_TABLES, SCHEMA, SELECT, SqlRegistry, SqlTransaction, valid_jobs
 from baton.storage.postgres import Database, server_now_ns
 
 if TYPE_CHECKING:

@@ -22,8 +22,7 @@ from baton.core.errors import InvalidRecord, InvalidValue, JobNotFound
 from baton.core.event import EventName
 from baton.core.fields import check_job_id, check_label
 from baton.core.job import Status, new_token, with_new_id
-from baton.registry.contract import Change, Entry, Recorded
-from baton.registry.query import JobFilter, parse_cursor
+from baton.registry.contract import Change, Entry, JobFilter, Recorded, parse_cursor
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ import sys
 
 from baton.core.errors import BatonError
 from baton.core.job import TERMINAL, Status
-from baton.registry.query import JobFilter
+from baton.registry.contract import JobFilter
 from baton.sessions.instructions import job_prompt
 from baton.sessions.session import job_label
 from baton.sessions.terminal import has_terminal, print_line
