@@ -221,6 +221,12 @@ class TestStatus:
 
 
 class TestLeases:
+    @pytest.fixture
+    def baton(self, baton):
+        """The monitor starts the local broker, to send the last event."""
+        yield baton
+        baton("broker", "down")
+
     def test_a_lease_is_renewed_or_lost(self, baton):
         job = baton("register", "x", "--max-attempts", "2").text
         baton("pick", "--lease", "0.5")
