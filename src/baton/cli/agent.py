@@ -13,7 +13,7 @@ from baton.cli.output import json_text, on_terminal, say
 from baton.cli.parser import Verb
 from baton.config import Settings
 from baton.core.errors import ControlRefused, InvalidValue, OwnershipLost
-from baton.core.fields import one_line
+from baton.core.fields import one_line, printable
 from baton.live_agents import ownership
 from baton.live_agents.contract import Directory
 from baton.live_agents.names import Names, check_agent_id, derived_id
@@ -169,7 +169,9 @@ def cleanup(options: argparse.Namespace, settings: Settings, directory: Director
         if options.json:
             shown.append({"agent_id": each.entry.agent_id, "agent_name": name, "action": each.action, "why": why})
         elif each.action is not Action.KEEP or each.failed or options.dry_run or on_terminal():
-            print(f"{'would ' if options.dry_run else ''}{each.action}\t{name or each.entry.agent_id}\t{why}")
+            print(
+                f"{'would ' if options.dry_run else ''}{each.action}\t{name or printable(each.entry.agent_id)}\t{why}"
+            )
     if options.json:
         print(json_text(shown, indent=2))
     return 1 if failed else 0

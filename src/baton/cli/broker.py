@@ -113,7 +113,7 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
     for step in check_broker(writer, reader):
         steps.append(step)
         if not options.json:
-            print(f"{'ok    ' if step.ok else 'FAILED'}  {step.what}: {step.detail}", flush=True)
+            print(f"{'ok    ' if step.ok else 'FAILED'}  {step.what}: {printable(step.detail)}", flush=True)
     if options.json:
         print(json_text([{"what": step.what, "ok": step.ok, "detail": step.detail} for step in steps]))
     if all(step.ok for step in steps):

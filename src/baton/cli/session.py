@@ -18,7 +18,7 @@ from baton.cli.parser import Verb
 from baton.cli.prompt import read_text
 from baton.config import Settings
 from baton.core.errors import InvalidValue, UsageError
-from baton.core.fields import one_line
+from baton.core.fields import one_line, printable
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import Session
@@ -79,7 +79,7 @@ def stop(options: argparse.Namespace, settings: Settings) -> int:
         ended = [{"pid": process.pid, "command": process.command} for process in stopped.ended]
         print(json_text(session.record() | {"ended": ended}, indent=2))
         return 0
-    print(session.conversation_id or "-" if options.capture_id else f"{session.name}\t{session.state}")
+    print(printable(session.conversation_id or "-") if options.capture_id else f"{session.name}\t{session.state}")
     if stopped.ended:
         processes = ", ".join(f"{process.command} ({process.pid})" for process in stopped.ended)
         say(f"ended {len(stopped.ended)} process{'es' if len(stopped.ended) > 1 else ''}: {processes}")
