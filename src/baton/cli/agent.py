@@ -169,9 +169,8 @@ def cleanup(options: argparse.Namespace, settings: Settings, directory: Director
         if options.json:
             shown.append({"agent_id": each.entry.agent_id, "agent_name": name, "action": each.action, "why": why})
         elif each.action is not Action.KEEP or each.failed or options.dry_run or on_terminal():
-            print(
-                f"{'would ' if options.dry_run else ''}{each.action}\t{name or printable(each.entry.agent_id)}\t{why}"
-            )
+            action = f"would {each.action}" if options.dry_run else each.action
+            print(f"{action}\t{name or printable(each.entry.agent_id)}\t{why}")
     if options.json:
         print(json_text(shown, indent=2))
     return 1 if failed else 0

@@ -210,7 +210,7 @@ STATUS = _value(
     "--status", "S", "show only jobs with this status; repeatable (default: all)", action="append", default=[]
 )
 NEWER_THAN = _value("--newer-than", "AGE", "show only jobs registered in the last 90s, 15m, 2h, 30d (default: all)")
-OLDER_THAN = _value("--older-than", "AGE", "show only jobs registered before that (default: all)")
+OLDER_THAN = _value("--older-than", "AGE", "show only jobs registered more than 90s, 15m, 2h, 30d ago (default: all)")
 LIMIT = _value("--limit", "N", "show at most N jobs (default: 50 on a terminal, else all)", type=int)
 AFTER = _value("--after", "CURSOR", "continue after the page that printed this cursor")
 SHOW_SECRETS = _flag("--show-secrets", "print signing keys and passwords (default: hidden)")
