@@ -70,13 +70,10 @@ def _value(name: str, metavar: str, text: str, **settings: object) -> Option:
 
 # -- every command -------------------------------------------------------------------------------------------
 
+_REGISTRY_URL = "sqlite:PATH, file:DIR or postgresql://..."
 COMMON = (
     _value("--home", "DIR", "keep jobs, sessions and logs in this folder (default: .hermes)"),
-    _value(
-        "--registry",
-        "URL",
-        "use this job registry: sqlite:PATH, file:DIR or postgresql://... (default: the one in --registry-dir)",
-    ),
+    _value("--registry", "URL", f"use this job registry: {_REGISTRY_URL} (default: the one in --registry-dir)"),
     _value("--registry-dir", "DIR", "keep the registry in this folder (default: jobs in --home)"),
     _flag("--allow-network-fs", SUPPRESS),
     _flag("--debug", "show the traceback of an error (default: one line)"),
@@ -96,9 +93,7 @@ NAME = _value("name", "NAME", "use this session")
 AGENT_NAME = NAME.but(help="use this live agent, named by name or id")
 BY_ID = _flag("--id", "read NAME as an id only (default: a name or an id)")
 SESSION = _value("--session", "NAME", "give the job to this running session (default: a new session)")
-DIRECTORY = _value(
-    "--directory", "URL", "use this directory of live agents: file:/FOLDER or postgresql://... (default: your own)"
-)
+DIRECTORY = _value("--directory", "URL", "use this directory: file:/FOLDER or postgresql://... (default: your own)")
 TMUX_SOCKET = _value("--tmux-socket", "L", "use this tmux server: a name or a path (default: baton)")
 
 # -- a job ---------------------------------------------------------------------------------------------------
@@ -110,39 +105,23 @@ TEXT = _value("text", "TEXT", "type this text; - reads it from standard input", 
 PROMPT_TEXT = TEXT.but(metavar="PROMPT", help=_PROMPT_HELP)
 PROMPT_OPTION = _value("--prompt", "TEXT", "give the agent this task, as an option")
 FIRST_PROMPT = PROMPT_OPTION.but(help="send this text first; - reads it from standard input (default: nothing)")
-AGENT = _value(
-    "--agent",
-    "A",
-    "use this agent: claude-code, codex, gemini, shell, or one of the config file (default: the agent setting)",
-)
+_AGENTS = "claude-code, codex, gemini, shell, or one of the config file"
+AGENT = _value("--agent", "A", f"use this agent: {_AGENTS} (default: the agent setting)")
 QUEUE = _value("--agent-session", "QUEUE", "take jobs from this queue (default: tmux:AGENT)")
 WORKDIR = _value("--workdir", "DIR", "work in this folder (default: the current folder)")
 TIMEOUT = _value(
-    "--timeout",
-    "T",
-    "fail if the job takes this long: seconds, or such as 90s, 10m, 2h (default: 3600s)",
-    type=time_limit("--timeout", int),
-    dest="timeout_sec",
-)
+    "--timeout", "T", "fail if the job takes this long: seconds, or such as 90s, 10m, 2h (default: 3600s)",
+    type=time_limit("--timeout", int), dest="timeout_sec",
+)  # fmt: skip
 IDLE_TIMEOUT = _value(
-    "--idle-timeout",
-    "T",
-    "fail if the agent is silent for this long (default: 120s; agent shell: as --timeout)",
-    type=time_limit("--idle-timeout", int),
-    dest="idle_timeout_sec",
-)
+    "--idle-timeout", "T", "fail if the agent is silent for this long (default: 120s; agent shell: as --timeout)",
+    type=time_limit("--idle-timeout", int), dest="idle_timeout_sec",
+)  # fmt: skip
 EXPECT = _value("--expect", "FILE", "require this file at the end; repeatable", action="append")
 ALLOW_EXISTING = _flag("--allow-existing", "accept --expect files that the job did not change", default=None)
-VALIDATE = _value(
-    "--validate", "CMD", "run this command in the work folder and require that it succeeds (default: none)"
-)
+VALIDATE = _value("--validate", "CMD", "require that this command succeeds in the work folder (default: none)")
 PRIORITY = _value("--priority", "N", "claim jobs with a higher priority first (default: 0)", type=int, default=0)
-MAX_ATTEMPTS = _value(
-    "--max-attempts",
-    "N",
-    "end the job as error when the lease of its Nth attempt expires; requeue it before that (default: 1)",
-    type=int,
-)
+MAX_ATTEMPTS = _value("--max-attempts", "N", "retry after an expired lease, up to N attempts (default: 1)", type=int)
 LABEL = _value("--label", "TEXT", "tag the job with this text; repeatable", action="append", default=[])
 HEADLESS = _flag("--headless", "run the agent without questions, with output for programs", default=None)
 YOLO = _flag("--yolo", "let the agent do everything without asking", default=None)
@@ -161,9 +140,7 @@ DETACH = _flag("--detach", "print the job id and return at once (default: wait f
 CONCURRENCY = _value("--concurrency", "N", "run at most N jobs at once (default: 1)", type=int, default=1)
 MAX_JOBS = _value("--max-jobs", "N", "end after N jobs (default: no limit)", type=int)
 UNTIL_EMPTY = _flag("--until-empty", "end when the queue is empty (default: wait for jobs)")
-DRAIN = _value(
-    "--drain", "S", "after SIGTERM, give running jobs S seconds to end (default: 30)", type=float, default=30.0
-)
+DRAIN = _value("--drain", "S", "give jobs S seconds to end after SIGTERM (default: 30)", type=float, default=30.0)
 ONCE = _flag("--once", "sweep once and end (default: sweep until stopped)")
 DRY_RUN = _flag("--dry-run", "print what would be done and do nothing")
 INTERVAL = _value("--interval", "S", "sweep every S seconds (default: 5)", type=float, default=5.0)
@@ -175,15 +152,13 @@ WAIT = _value("--wait", "S", "wait up to S seconds for a job (default: 0)", type
 HOLDER = _value("--holder", "NAME", "record this name as the holder of the job (default: HOST:PID)")
 ATTEMPT = _value("--attempt", "N", "refuse if another attempt than N holds the job (default: no check)", type=int)
 REASON = _value("--reason", "TEXT", "log this reason (default: released)", default="released")
-SET_STATUS = _value(
-    "--set", "STATUS", "set this status: pending, running, completed, error or cancelled (default: print it)"
-)
+_STATUSES = "pending, running, completed, error or cancelled"
+SET_STATUS = _value("--set", "STATUS", f"set this status: {_STATUSES} (default: print the status)")
 
 # -- events --------------------------------------------------------------------------------------------------
 
-EVENT = _value(
-    "--event", "E", "publish this event: started, progress, permission_required, completed or error", required=True
-)
+_EVENTS = "started, progress, permission_required, completed or error"
+EVENT = _value("--event", "E", f"publish this event: {_EVENTS}", required=True)
 DETAIL = _value("--detail", "TEXT", "add this sentence; paths and secrets are removed (default: none)", default="")
 DATA = _value("--data", "K=V", "add this value; repeatable", action="append", default=[])
 BROKER_TRIES = _value("--attempts", "N", "try N times to reach the broker", type=int)
@@ -206,9 +181,7 @@ FOLLOW_ALL = _flag("--follow-all", "follow every job of the registry until inter
 
 # -- lists and logs ------------------------------------------------------------------------------------------
 
-STATUS = _value(
-    "--status", "S", "show only jobs with this status; repeatable (default: all)", action="append", default=[]
-)
+STATUS = _value("--status", "S", "show only this status; repeatable (default: all)", action="append", default=[])
 NEWER_THAN = _value("--newer-than", "AGE", "show only jobs registered in the last 90s, 15m, 2h, 30d (default: all)")
 OLDER_THAN = _value("--older-than", "AGE", "show only jobs registered more than 90s, 15m, 2h, 30d ago (default: all)")
 LIMIT = _value("--limit", "N", "show at most N jobs (default: 50 on a terminal, else all)", type=int)
@@ -222,20 +195,15 @@ VERIFY = _flag("--verify", "check that no line was changed, added or removed")
 
 REPLACE = _flag("--replace", "remove a stopped session of that name (default: refuse)")
 STOP_MODE = Option(
-    "--mode",
-    choices=("graceful", "hard", "soft"),
-    default="graceful",
-    help="stop the agent first (graceful), kill it (hard), or leave it running and release the session (soft) "
-    "(default: graceful)",
-)
+    "--mode", choices=("graceful", "hard", "soft"), default="graceful",
+    help="end the agent (graceful), kill it (hard), or archive the session and let it run (soft) (default: graceful)",
+)  # fmt: skip
 CAPTURE_ID = _flag("--capture-id", "print the id of the conversation; fail if it is not known")
 GRACE = _value("--grace", "S", "give the agent S seconds to end (default: 10)", type=float, default=10.0)
 ALL = _flag("--all", "show ended sessions too (default: running ones)")
 READ_ONLY = _flag("--read-only", "do not send what you type to the session")
 NO_ENTER = _flag("--no-enter", "do not press Enter after the text")
-KEY = _value(
-    "--key", "K", "press this key instead, as tmux names it (1, Enter, Escape); repeatable", action="append", default=[]
-)
+KEY = _value("--key", "K", "press this tmux key, such as 1, Enter, Escape; repeatable", action="append", default=[])
 LINES = _value("--lines", "N", "print N lines of the scrollback too (default: 0)", type=int)
 STOPPED = _flag("--stopped", "remove sessions that could be resumed too (default: keep them)")
 
@@ -252,28 +220,20 @@ NO_TMUX_CHECK = _flag("--no-tmux-check", "trust the manifest (default: check it 
 NAME_LEASE = LEASE.but(
     type=str, default="24h", metavar="AGE", help="own the name for this long: 90s, 15m, 24h, 7d (default: 24h)"
 )
-GRACE_SECONDS = _value(
-    "--grace-seconds",
-    "S",
-    "keep entries that became stale less than S seconds ago; also 90s, 15m (default: 300)",
-    default="300",
-)
+_KEEP_YOUNG = "keep entries that became stale less than S seconds ago; also 90s, 15m (default: 300)"
+GRACE_SECONDS = _value("--grace-seconds", "S", _KEEP_YOUNG, default="300")
 EXPLAIN = _flag("--explain", "print each entry that was examined and why it was used or not")
 CONTROL = _flag("--control", "check that the session can be controlled from this host")
 
 # -- registry, broker, skills, demo, completion --------------------------------------------------------------
 
-MIGRATE_TO = TO.but(
-    required=True, metavar="URL", help="move the jobs to this registry: sqlite:PATH, file:DIR or postgresql://..."
-)
+MIGRATE_TO = TO.but(required=True, metavar="URL", help=f"move the jobs to this registry: {_REGISTRY_URL}")
 BROKER_SET = OneOf(
     _value("--mosquitto", "DIR", "write a configuration set for Mosquitto"),
     _value("--nats", "DIR", "write a configuration set for nats-server"),
     required=True,
 )
-BROKER_HOST = _value(
-    "--host", "NAME", "issue the certificate for this host name; repeatable", action="append", default=[]
-)
+BROKER_HOST = _value("--host", "NAME", "certify this host name; repeatable", action="append", default=[])
 PORT = _value("--port", "N", "listen on this port (default: 8883)", type=int, default=8883)
 MTLS = _flag("--mtls", "require client certificates (default: passwords)")
 RENEW = _flag("--renew", "issue all certificates again and keep the rest")
