@@ -7,31 +7,26 @@ spelling, or as an id.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import TypedDict, Unpack
 
 from baton.config import Settings
 from baton.live_agents import open_directory, ownership
-from baton.live_agents.names import Names, derived_id
-from baton.live_agents.record import UNNAMED_HOST, new_generation_id, new_record
+from baton.live_agents.contract import Directory
+from baton.live_agents.names import Names
+from baton.live_agents.record import UNNAMED_HOST, AgentRecord, new_generation_id, new_record
 from baton.live_agents.resolve import resolve
 from baton.sessions.adopt import forget_adopted
 from baton.sessions.live_agent_cleanup import DEFAULT_GRACE_SEC, Decision, cleanup
-from baton.sessions.live_agent_control import control_target
+from baton.sessions.live_agent_control import Target, control_target
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from typing import TypedDict, Unpack
 
-    from baton.live_agents.contract import Directory
-    from baton.live_agents.record import AgentRecord
-    from baton.sessions.live_agent_control import Target
-
-    class Where(TypedDict, total=False):
-        home: str | None
-        registry: str | None
-        directory: str | None
-        state_dir: str | None
+class Where(TypedDict, total=False):
+    home: str | None
+    registry: str | None
+    directory: str | None
+    state_dir: str | None
 
 
 def new_live_agent_record(
@@ -57,7 +52,7 @@ def new_live_agent_record(
         canonical = names.canonical(name)
         return new_record(
             canonical,
-            derived_id(canonical) if agent_id is None else names.explicit_id(agent_id),
+            names.id_of(canonical, agent_id),
             new_generation_id() if generation_id is None else generation_id,
             now_ns=directory.now_ns(),
             lease_ns=lease_ns,

@@ -13,11 +13,10 @@ import pytest
 
 from baton.core.errors import AgentNotFound, AgentTaken, InvalidValue, OwnershipLost, RegistryUnavailable, RemoteAgent
 from baton.live_agents import ownership
-from baton.live_agents.contract import State
 from baton.live_agents.files import FileDirectory
 from baton.live_agents.names import Names, derived_id
 from baton.live_agents.postgres import PostgresDirectory
-from baton.live_agents.record import new_record
+from baton.live_agents.record import State, new_record
 from baton.live_agents.resolve import Reason, resolve
 from baton.registry.postgres import PostgresRegistry
 from baton.sessions.live_agent_cleanup import Action, Observer, cleanup_entries
@@ -93,8 +92,8 @@ def record(directory, name="gpu", generation="g1", *, agent_id=None, age_ns=0, l
 
 def plant(directory, record):
     """Puts a record there as it is, whether it may be published or not."""
-    with directory.locked(record.agent_id) as slot:
-        slot.put(record)
+    with directory.locked(record.agent_id) as entry:
+        directory.put(entry, record)
     return record
 
 
@@ -219,7 +218,7 @@ def test_removal_frees_the_name(directory):
     mine = ownership.publish(directory, record(directory))
     assert ownership.remove(directory, mine.agent_id, "g1") == mine
     assert ownership.remove(directory, mine.agent_id, "g1") is None
-    assert find(directory, "gpu").reason is Reason.MISSING
+    assert find(directory, "gpu").reason is State.MISSING
     assert list(directory.all()) == []
     ownership.publish(directory, record(directory, generation="g2"))
 
@@ -249,28 +248,28 @@ def test_what_does_not_fit_is_not_published(directory):
 
 def test_missing(directory):
     found = find(directory, "gpu")
-    assert (found.record, found.reason) == (None, Reason.MISSING)
+    assert (found.record, found.reason) == (None, State.MISSING)
     with pytest.raises(AgentNotFound, match="no live agent HOUMAO-gpu"):
         found.found()
 
 
 def test_malformed_json(store, directory):
     store.write(derived_id("HOUMAO-gpu"), "HOUMAO-gpu", b"{ this is no JSON")
-    assert (find(directory, "gpu").record, find(directory, "gpu").reason) == (None, Reason.MALFORMED)
+    assert (find(directory, "gpu").record, find(directory, "gpu").reason) == (None, State.MALFORMED)
 
 
 def test_schema_invalid_under_the_strict_model(store, directory):
     wrong = json.dumps(record(directory).record() | {"surprise": 1}).encode()
     store.write(derived_id("HOUMAO-gpu"), "HOUMAO-gpu", wrong)
     found = find(directory, "gpu")
-    assert (found.record, found.reason) == (None, Reason.INVALID)
+    assert (found.record, found.reason) == (None, State.INVALID)
     assert "surprise" in found.text
 
 
 def test_expired(directory):
     plant(directory, record(directory, age_ns=2 * HOUR, lease_ns=HOUR))
     found = find(directory, "gpu")
-    assert (found.record, found.reason) == (None, Reason.EXPIRED)
+    assert (found.record, found.reason) == (None, State.EXPIRED)
     assert "expired at" in found.text
 
 
@@ -306,7 +305,7 @@ def test_a_word_that_is_the_name_of_one_and_the_id_of_another_is_ambiguous(direc
 def test_an_id_does_not_answer_for_a_name_that_has_expired(directory):
     plant(directory, record(directory, "gpu", age_ns=2 * HOUR, lease_ns=HOUR))
     other = ownership.publish(directory, record(directory, "cpu", agent_id="gpu", generation="g2"))
-    assert find(directory, "gpu").reason is Reason.EXPIRED
+    assert find(directory, "gpu").reason is State.EXPIRED
     assert resolve(directory, Names(), "gpu", by_id=True).record == other
     assert find(directory, "cpu").record == other
 
@@ -314,7 +313,7 @@ def test_an_id_does_not_answer_for_a_name_that_has_expired(directory):
 def test_what_is_given_as_an_id_is_only_an_id(directory):
     ownership.publish(directory, record(directory, "gpu"))
     found = resolve(directory, Names(), "gpu", by_id=True)
-    assert (found.record, found.reason) == (None, Reason.MISSING)
+    assert (found.record, found.reason) == (None, State.MISSING)
     assert "there is no live agent with id gpu" in found.text
     assert resolve(directory, Names(), derived_id("HOUMAO-gpu"), by_id=True).record is not None
     with pytest.raises(InvalidValue, match="agent id"):
@@ -346,7 +345,7 @@ def test_a_malformed_record_does_not_block_its_name(store, directory):
 def test_a_record_of_a_newer_baton_is_not_overwritten(store, directory):
     newer = json.dumps({"schema_version": 2, "other": "shape"}).encode()
     store.write(derived_id("HOUMAO-gpu"), "HOUMAO-gpu", newer)
-    assert find(directory, "gpu").reason is Reason.NEWER
+    assert find(directory, "gpu").reason is State.NEWER
     with pytest.raises(AgentTaken, match="newer baton"):
         ownership.publish(directory, record(directory))
     assert [each.action for each in cleanup_entries(directory, observer=None, grace_sec=0)] == [Action.KEEP]
@@ -499,7 +498,7 @@ def test_a_folder_without_its_record_goes_after_the_grace_period(files):
         os.makedirs(folder)
         then = os.stat(folder).st_mtime - age
         os.utime(folder, (then, then))
-    assert find(files, "young").reason is Reason.MISSING
+    assert find(files, "young").reason is State.MISSING
     decided = actions(files)
     assert (decided["young"], decided["old"]) == (Action.KEEP, Action.REMOVE)
     assert not os.path.exists(files.folder_of("old"))

@@ -180,8 +180,8 @@ def publish(directory, name, session, socket, *, host="here", expired=True, pid=
             agent_name=canonical, agent_id=record.agent_id, generation_id="g1", backend="tmux", tool="shell",
             session_name=session, socket=socket, host=host, workdir=None, pane_pid=pid, pane_started=started_at(pid),
         ).write(manifest)  # fmt: skip
-    with directory.locked(record.agent_id) as slot:
-        slot.put(record)
+    with directory.locked(record.agent_id) as entry:
+        directory.put(entry, record)
     return record.agent_id
 
 

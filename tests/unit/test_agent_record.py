@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from baton.core.clock import parse_time
-from baton.live_agents.contract import Entry, State, parse_entry
-from baton.live_agents.record import AgentRecord, Unfit
+from baton.live_agents.record import AgentRecord, State, Unfit, parse_entry
 
 # As in the seed: what it writes must be read unchanged.
 SEED = {
@@ -96,9 +95,9 @@ def test_what_was_not_given_is_not_written():
 
 
 def test_a_lease_that_ends_at_this_very_moment_is_fresh():
-    record = AgentRecord.parse(SEED)
-    assert Entry.of(record, LEASE_END, 0).state is State.FRESH
-    assert Entry.of(record, LEASE_END + 1, 0).state is State.EXPIRED
+    content = json.dumps(SEED).encode()
+    assert parse_entry(SEED["agent_id"], content, LEASE_END, 0).state is State.FRESH
+    assert parse_entry(SEED["agent_id"], content, LEASE_END + 1, 0).state is State.EXPIRED
 
 
 def test_a_record_that_claims_another_id_is_invalid():

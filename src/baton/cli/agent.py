@@ -53,7 +53,6 @@ def _publish_session(options: argparse.Namespace, settings: Settings, directory:
         generation_id=check_agent_id(options.generation or new_generation_id(), "generation id"),
         tool=options.tool or settings.agent,
         session_name=options.session or names.bare(options.name),
-        socket=settings.tmux_socket,
         lease_ns=_lease_ns(options),
         agent_def_dir=options.agent_def_dir,
         takeover=options.takeover,

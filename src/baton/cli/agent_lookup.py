@@ -12,9 +12,9 @@ from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable
 from baton.core.fields import one_line
 from baton.live_agents import open_directory
-from baton.live_agents.contract import Directory, Entry, State
+from baton.live_agents.contract import Directory
 from baton.live_agents.names import Names
-from baton.live_agents.record import AgentRecord
+from baton.live_agents.record import AgentRecord, Entry, State
 from baton.live_agents.resolve import Resolution, resolve
 
 Action = Callable[[argparse.Namespace, Settings, Directory], int]

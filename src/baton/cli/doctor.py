@@ -27,7 +27,7 @@ from baton.delegation.monitor import monitor_lock
 from baton.history.verify import verify_log
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.live_agents import open_directory
-from baton.live_agents.contract import State as EntryState
+from baton.live_agents.record import State as EntryState
 from baton.registry import other_registry_here, registry_url
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import State

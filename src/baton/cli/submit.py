@@ -142,11 +142,8 @@ def _agent_label(options: argparse.Namespace, settings: Settings) -> tuple[Setti
     from baton.sessions.live_agent_control import control_target
     from baton.sessions.session import job_label
 
-    directory = open_directory(settings)
-    try:
+    with open_directory(settings) as directory:
         record = resolve(directory, Names(settings.agent_name_prefix), options.to).found()
-    finally:
-        directory.close()
     if record.session_root is None:
         raise InvalidValue("--to", f"{options.to} was published by hand: nothing runs there that takes jobs from baton")
     options.agent = record.tool

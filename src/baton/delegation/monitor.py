@@ -317,8 +317,7 @@ class Monitor:
 
     def _live_agents(self) -> Iterator[Finding]:
         """Leases of sessions that live are kept up; records of those that do not are cleaned up."""
-        directory = open_directory(self._settings)
-        try:
+        with open_directory(self._settings) as directory:
             for session in self._inventory.all(State.RUNNING):
                 if session.host != self._settings.host or session.pane_pid is None:
                     continue
@@ -337,8 +336,6 @@ class Monitor:
                 yield self._did(f"agent {session.agent_name}", "its lease is half over", "refreshed")
             for each in cleanup(self._settings, directory, dry_run=self._dry_run):
                 yield from self._cleaned(each)
-        finally:
-            directory.close()
 
     def _cleaned(self, each: Decision | LeftOver) -> Iterator[Finding]:
         if isinstance(each, LeftOver):

@@ -6,13 +6,11 @@ from __future__ import annotations
 
 import os
 
+from baton.config import Settings
 from baton.core.errors import InvalidValue
+from baton.live_agents.contract import Directory
+from baton.live_agents.files import FileDirectory
 from baton.registry import registry_url
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.config import Settings
-    from baton.live_agents.contract import Directory
 
 _SERVER = ("postgresql:", "postgres:")
 
@@ -29,7 +27,5 @@ def open_directory(settings: Settings) -> Directory:
     if url is not None and not url.startswith("file:/"):
         # A relative path would be another directory in each folder.
         raise InvalidValue("directory", "must be file:/FOLDER, with its whole path, or postgresql://...")
-    from baton.live_agents.files import FileDirectory
-
     folder = os.path.join(settings.state_dir, "registry") if url is None else url.removeprefix("file:")
     return FileDirectory(folder, allow_network_fs=settings.allow_network_fs)

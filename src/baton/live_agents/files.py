@@ -20,13 +20,14 @@ import os
 import re
 import stat
 import time
+from collections.abc import Iterator
 from contextlib import contextmanager
 
-from baton.core.clock import SystemClock
+from baton.core.clock import Clock, SystemClock
 from baton.core.errors import RegistryUnavailable
-from baton.live_agents.contract import Directory, Entry, State, parse_entry
+from baton.live_agents.contract import Directory
 from baton.live_agents.names import check_agent_id, derived_id, is_agent_id
-from baton.live_agents.record import MAX_RECORD_BYTES
+from baton.live_agents.record import MAX_RECORD_BYTES, AgentRecord, Entry, State, parse_entry
 from baton.storage.files import (
     BootStamp,
     FileLock,
@@ -37,13 +38,6 @@ from baton.storage.files import (
     remove_file,
     replace_file,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from baton.core.clock import Clock
-    from baton.live_agents.record import AgentRecord
 
 RECORD = "record.json"
 # The files of baton in an agent's folder. It deletes no other.
@@ -74,32 +68,31 @@ class FileDirectory(Directory):
     def folder_of(self, agent_id: str) -> str:
         return os.path.join(self._agents, check_agent_id(agent_id))
 
-    # -- reading ---------------------------------------------------------------------------------------------
-
     def get(self, agent_id: str) -> Entry:
         folder = self.folder_of(agent_id)
         touched_ns = 0
         try:
             found = os.lstat(folder)
             touched_ns = found.st_mtime_ns
-            if not stat.S_ISDIR(found.st_mode):
-                return Entry.unfit(agent_id, State.MALFORMED, "is not a folder", touched_ns)
-            content, touched_ns = _read_record(os.path.join(folder, RECORD))
+            if stat.S_ISDIR(found.st_mode):
+                content, touched_ns = _read_record(os.path.join(folder, RECORD))
+                return parse_entry(agent_id, content, self.now_ns(), touched_ns)
+            state, why = State.MALFORMED, "is not a folder"
         except (FileNotFoundError, NotADirectoryError):
-            return Entry.unfit(agent_id, State.MISSING, "there is no record", touched_ns)
-        except PermissionError as error:
-            return Entry.unfit(agent_id, State.UNREADABLE, f"cannot be read: {error.strerror}", touched_ns)
-        except OSError as error:  # a folder, a pipe, a link in place of the file
-            return Entry.unfit(agent_id, State.MALFORMED, f"cannot be read: {error.strerror}", touched_ns)
-        return parse_entry(agent_id, content, self.now_ns(), touched_ns)
+            state, why = State.MISSING, "there is no record"
+        except OSError as error:  # MALFORMED: a folder, a pipe, a link in place of the file
+            state = State.UNREADABLE if isinstance(error, PermissionError) else State.MALFORMED
+            why = f"cannot be read: {error.strerror}"
+        return Entry(agent_id=agent_id, state=state, why=why, touched_ns=touched_ns)
 
     def named(self, canonical_name: str) -> list[Entry]:
+        derived = derived_id(canonical_name)
         if not self._is_whole():
             try:
                 self._add_all_names()
             except RegistryUnavailable:  # the folder can be read, but not written
-                return [entry for entry in self.all() if _may_be(entry, canonical_name)]
-        ids = {derived_id(canonical_name), *_listed(os.path.join(self._names, canonical_name))}
+                return [each for each in self.all() if each.agent_id == derived or each.is_called(canonical_name)]
+        ids = {derived, *_listed(os.path.join(self._names, canonical_name))}
         return [self.get(agent_id) for agent_id in sorted(ids) if is_agent_id(agent_id)]
 
     def all(self) -> Iterator[Entry]:
@@ -110,23 +103,20 @@ class FileDirectory(Directory):
     def names(self) -> list[str]:
         return [name for name in _listed(self._names) if not name.startswith(".")]
 
-    # -- changing --------------------------------------------------------------------------------------------
-
     @contextmanager
-    def locked(self, agent_id: str) -> Iterator[_FileSlot]:
-        check_agent_id(agent_id)
+    def locked(self, agent_id: str) -> Iterator[Entry]:
+        folder = self.folder_of(agent_id)
         with self._translated_errors():
             make_private_dir(self._locks)
             lock = os.path.join(self._locks, agent_id)
             with FileLock(lock):  # guard: agent-name-lock
-                slot = _FileSlot(self, self.get(agent_id))
                 try:
-                    yield slot
+                    yield self.get(agent_id)
                 finally:
-                    if slot.empty:
+                    if not os.path.lexists(folder):
                         remove_file(lock)  # the last step: a process that waits for it makes it again
 
-    def put(self, before: Entry, record: AgentRecord) -> None:
+    def put(self, entry: Entry, record: AgentRecord) -> None:
         folder = self.folder_of(record.agent_id)
         self._add_name(record.agent_name, record.agent_id)
         is_new = not os.path.isdir(folder)
@@ -141,15 +131,15 @@ class FileDirectory(Directory):
             if is_new:
                 _remove_empty(folder)  # interrupted: a folder without its record would look corrupt
             raise
-        if before.record is not None and before.record.agent_name != record.agent_name:
-            self._drop_names(before)
+        if entry.record is not None and not entry.is_called(record.agent_name):
+            self._drop_names(entry)
 
     def remove(self, entry: Entry) -> None:
         """Remove the entry's folder. If it holds files of another program, move it aside as a whole."""
         folder = self.folder_of(entry.agent_id)
         names = _listed(folder)
         if not all(_OURS.fullmatch(name) and os.path.isfile(os.path.join(folder, name)) for name in names):
-            self.set_aside(entry)
+            self.quarantine(entry)
             return
         for name in sorted(names, key=lambda name: name != RECORD):  # the record first: without it the entry is gone
             remove_file(os.path.join(folder, name))
@@ -158,7 +148,7 @@ class FileDirectory(Directory):
         fsync_dir(self._agents)
         self._drop_names(entry)
 
-    def set_aside(self, entry: Entry) -> str:
+    def quarantine(self, entry: Entry) -> str:
         make_private_dir(self._quarantine)
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.now_ns() // 10**9))
         place = os.path.join(self._quarantine, f"{entry.agent_id}-{stamp}-{os.urandom(4).hex()}")
@@ -178,8 +168,6 @@ class FileDirectory(Directory):
             yield
             if whole:
                 self._note_whole()
-
-    # -- names ----------------------------------------------------------------------------
 
     def _is_whole(self) -> bool:
         """Return whether every record has its file under `names`."""
@@ -206,15 +194,9 @@ class FileDirectory(Directory):
 
     def _drop_names(self, entry: Entry) -> None:
         for name in self.names() if entry.record is None else [entry.record.agent_name]:
-            self._drop_name(name, entry.agent_id)
-
-    def _drop_name(self, canonical_name: str, agent_id: str) -> None:
-        folder = os.path.join(self._names, canonical_name)
-        remove_file(os.path.join(folder, agent_id))
-        try:
-            os.rmdir(folder)
-        except OSError:
-            pass  # another id has that name
+            folder = os.path.join(self._names, name)
+            remove_file(os.path.join(folder, entry.agent_id))
+            _remove_empty(folder)
 
     def _add_all_names(self) -> None:
         """Make the file under `names` of every record."""
@@ -241,39 +223,11 @@ class FileDirectory(Directory):
             raise RegistryUnavailable(f"{place}: {error.strerror}; fix this and try again") from error
 
 
-class _FileSlot:
-    """The entry of one id, while its lock is held."""
-
-    def __init__(self, directory: FileDirectory, entry: Entry) -> None:
-        self._directory = directory
-        self.entry = entry
-        self.empty = entry.absent
-
-    def put(self, record: AgentRecord) -> None:
-        self.empty = False
-        self._directory.put(self.entry, record)
-
-    def remove(self) -> None:
-        self._directory.remove(self.entry)
-        self.empty = True
-
-    def quarantine(self) -> str:
-        place = self._directory.set_aside(self.entry)
-        self.empty = True
-        return place
-
-
-def _may_be(entry: Entry, canonical_name: str) -> bool:
-    return entry.agent_id == derived_id(canonical_name) or (
-        entry.record is not None and entry.record.agent_name == canonical_name
-    )
-
-
 def _remove_empty(folder: str) -> None:
     try:
         os.rmdir(folder)
     except OSError:
-        pass  # it does not exist, or it holds a record
+        pass  # it does not exist, or it is not empty
 
 
 def _listed(folder: str) -> list[str]:

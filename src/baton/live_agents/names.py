@@ -7,14 +7,11 @@ passes it through here once, before it builds a path or a query.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 
 from baton.config import DEFAULT_AGENT_NAME_PREFIX
 from baton.core.errors import InvalidValue
 from baton.core.hashing import sha256
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 _PLAIN = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 _CANONICAL = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,95}", re.ASCII)
@@ -48,6 +45,10 @@ class Names:
                 "agent name", f"must not begin with {bare[: len(prefix)]!r}: it reads like {self.prefix!r}"
             )
         return bare
+
+    def id_of(self, canonical_name: str, chosen: str | None) -> str:
+        """Return the id that the user chose, or the one derived from the name."""
+        return derived_id(canonical_name) if chosen is None else self.explicit_id(chosen)
 
     def explicit_id(self, value: str) -> str:
         """Return an id that the user chose. Refuse one that reads like a canonical name."""

@@ -7,17 +7,12 @@ neither refresh nor remove the record.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import AgentTaken, InvalidValue, OwnershipLost
-from baton.live_agents.contract import State
-from baton.live_agents.record import UNNAMED_HOST, check_record, in_seconds
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from baton.live_agents.contract import Directory, Entry
-    from baton.live_agents.record import AgentRecord
+from baton.live_agents.contract import Directory
+from baton.live_agents.record import UNNAMED_HOST, AgentRecord, Entry, State, check_record, in_seconds
 
 DEFAULT_LEASE_SEC = 24 * 3600
 _MAX_LEASE_NS = 10 * 366 * 24 * 3600 * 10**9
@@ -42,22 +37,20 @@ def publish(
     Return the stored record: a generation that publishes again keeps its first `published_at`. `before_put` runs under
     the lock, after the check and before the record becomes visible."""
     check_record(record)
-    with directory.locked(record.agent_id) as slot:
+    with directory.locked(record.agent_id) as entry:
         now_ns = directory.now_ns()
         if not record.is_fresh(now_ns):
             raise InvalidValue("lease_expires_at", f"has passed ({in_seconds(record.lease_expires_at)}); renew it")
-        owner = slot.entry.record
-        same = owner is not None and owner.generation_id == record.generation_id
-        if not takeover and not (owner is not None and same and _is_one_session(owner, record)):
-            _refuse_if_owned(slot.entry, record.generation_id)
-        if owner is not None and same:
-            # A time in the future was written before the clock was set back.
-            record = record.replace(published_at=format_time(min(parse_time(owner.published_at), now_ns)))
-        if slot.entry.state in _CORRUPT:
-            slot.quarantine()
+        owner = entry.record if entry.record and entry.record.generation_id == record.generation_id else None
+        if not takeover and (owner is None or not _is_one_session(owner, record)):
+            _refuse_if_owned(entry, record.generation_id)
+        if owner is not None:
+            record = record.replace(published_at=_not_after(owner.published_at, now_ns))
+        if entry.state in _CORRUPT:
+            directory.quarantine(entry)
         if before_put is not None:
             before_put()
-        slot.put(record)
+        directory.put(entry, record)
     return record
 
 
@@ -68,45 +61,46 @@ def refresh(
 
     If no record is stored, publish `record` again, if it is given."""
     check_lease(lease_ns)
-    with directory.locked(agent_id) as slot:
-        stored = slot.entry.record
+    with directory.locked(agent_id) as entry:
+        stored = entry.record
         if stored is None:
-            _refuse_if_owned(slot.entry, generation_id)
+            _refuse_if_owned(entry, generation_id)
             stored = record
         if stored is None:
-            raise OwnershipLost(f"nothing is published for {agent_id} ({_state(slot.entry)}); publish it again")
+            why = f"{entry.state}: {entry.why}"
+            raise OwnershipLost(f"nothing is published for {agent_id} ({why}); publish it again")
         if stored.generation_id != generation_id:
             raise OwnershipLost(
                 f"{_describe(stored)} owns {stored.agent_name} since {in_seconds(stored.published_at)}, not "
                 f"generation {generation_id}; stop using the name"
             )
-        if slot.entry.state in _CORRUPT:
-            slot.quarantine()
+        if entry.state in _CORRUPT:
+            directory.quarantine(entry)
         now_ns = directory.now_ns()
-        renewed = check_record(
-            stored.replace(
-                # A time in the future was written before the clock was set back.
-                published_at=format_time(min(parse_time(stored.published_at), now_ns)),
-                lease_expires_at=format_time(now_ns + lease_ns),
-            )
-        )
-        slot.put(renewed)
+        published_at, expires_at = _not_after(stored.published_at, now_ns), format_time(now_ns + lease_ns)
+        renewed = check_record(stored.replace(published_at=published_at, lease_expires_at=expires_at))
+        directory.put(entry, renewed)
     return renewed
 
 
 def remove(directory: Directory, agent_id: str, generation_id: str) -> AgentRecord | None:
     """Remove the record of that generation and return it; None if there is none. Raise OwnershipLost, and remove
     nothing, if another generation owns the id."""
-    with directory.locked(agent_id) as slot:
-        stored = slot.entry.record
+    with directory.locked(agent_id) as entry:
+        stored = entry.record
         if stored is None:
             return None
         if stored.generation_id != generation_id:  # guard: removal-generation
             raise OwnershipLost(
                 f"{_describe(stored)} owns {stored.agent_name}, not generation {generation_id}; nothing was removed"
             )
-        slot.remove()
+        directory.remove(entry)
     return stored
+
+
+def _not_after(moment: str, now_ns: int) -> str:
+    """Return the time, or now if it is in the future: it was written before the clock was set back."""
+    return format_time(min(parse_time(moment), now_ns))
 
 
 def _is_one_session(owner: AgentRecord, record: AgentRecord) -> bool:
@@ -132,9 +126,4 @@ def _refuse_if_owned(entry: Entry, generation_id: str) -> None:
 
 
 def _describe(record: AgentRecord) -> str:
-    host = f" on {record.host}" if record.host else ""
-    return f"tmux session {record.session_name!r}{host} (generation {record.generation_id})"
-
-
-def _state(entry: Entry) -> str:
-    return f"{entry.state}: {entry.why}" if entry.why else str(entry.state)
+    return f"{record.place()} (generation {record.generation_id})"

@@ -3,19 +3,14 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from baton.live_agents.contract import Directory, Entry, State, parse_entry
+from baton.live_agents.contract import Directory
 from baton.live_agents.names import check_agent_id, derived_id, is_agent_id
-from baton.live_agents.record import MAX_RECORD_BYTES, UNNAMED_HOST
+from baton.live_agents.record import MAX_RECORD_BYTES, UNNAMED_HOST, AgentRecord, Entry, State, parse_entry
 from baton.storage.postgres import Database, server_now_ns
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from baton.live_agents.record import AgentRecord
-    from baton.storage.postgres import Connection
 
 _SCHEMA = 1
 _TABLES = """
@@ -32,6 +27,10 @@ _PUT = """
 INSERT INTO live_agents (agent_id, agent_name, touched_at, record) VALUES (%s, %s, %s, %s)
 ON CONFLICT (agent_id) DO UPDATE SET
     agent_name = excluded.agent_name, touched_at = excluded.touched_at, record = excluded.record
+"""
+_QUARANTINE = """
+WITH moved AS (DELETE FROM live_agents WHERE agent_id = %s RETURNING agent_id, record)
+INSERT INTO quarantine SELECT agent_id, %s, record FROM moved
 """
 _PAGE = 500
 
@@ -51,12 +50,11 @@ class PostgresDirectory(Directory):
             return server_now_ns(self._database.connection())
 
     def get(self, agent_id: str) -> Entry:
-        check_agent_id(agent_id)
-        found = self._select("agent_id = %s", agent_id)
-        return found[0] if found else Entry.unfit(agent_id, State.MISSING, "there is no record")
+        found = self._entries(self._rows("agent_id = %s", check_agent_id(agent_id)))
+        return found[0] if found else Entry(agent_id=agent_id, state=State.MISSING, why="there is no record")
 
     def named(self, canonical_name: str) -> list[Entry]:
-        return self._select("agent_name = %s OR agent_id = %s", canonical_name, derived_id(canonical_name))
+        return self._entries(self._rows("agent_name = %s OR agent_id = %s", canonical_name, derived_id(canonical_name)))
 
     def all(self) -> Iterator[Entry]:
         last = ""
@@ -69,9 +67,6 @@ class PostgresDirectory(Directory):
             rows = self._database.connection().execute("SELECT DISTINCT agent_name FROM live_agents").fetchall()
         return [row[0] for row in rows]
 
-    def _select(self, condition: str, *values: str) -> list[Entry]:
-        return self._entries(self._rows(condition, *values))
-
     def _rows(self, condition: str, *values: str) -> list[tuple[Any, ...]]:
         # One character more than a record may have shows that it is too long.
         query = f"SELECT agent_id, touched_at, left(record, {MAX_RECORD_BYTES + 1}) FROM live_agents WHERE {condition}"
@@ -81,10 +76,17 @@ class PostgresDirectory(Directory):
     def _entries(self, rows: list[tuple[Any, ...]]) -> list[Entry]:
         """Return the entries of these rows, without rows whose key is not an id."""
         now_ns = self.now_ns()
-        return [_entry(row, now_ns) for row in rows if is_agent_id(row[0])]
+        entries = []
+        for agent_id, touched_ns, content in rows:
+            if is_agent_id(agent_id):
+                entry = parse_entry(agent_id, content.encode(), now_ns, touched_ns)
+                if entry.record is not None and entry.record.host is None:
+                    entry = entry.replace(record=entry.record.replace(host=UNNAMED_HOST))
+                entries.append(entry)
+        return entries
 
     @contextmanager
-    def locked(self, agent_id: str) -> Iterator[_RowSlot]:
+    def locked(self, agent_id: str) -> Iterator[Entry]:
         check_agent_id(agent_id)
         with self._database.translated_errors():
             connection = self._database.connection()
@@ -92,35 +94,17 @@ class PostgresDirectory(Directory):
                 # A row that does not exist yet cannot be locked. Its id can.
                 lock = f"baton {self._database.schema} {agent_id}"
                 connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", [lock])
-                yield _RowSlot(connection, self.get(agent_id))
+                yield self.get(agent_id)
 
+    def put(self, entry: Entry, record: AgentRecord) -> None:
+        self._execute(_PUT, record.agent_id, record.agent_name, self.now_ns(), json.dumps(record.record()))
 
-class _RowSlot:
-    """The row of one id. The lock is held until the transaction ends."""
+    def remove(self, entry: Entry) -> None:
+        self._execute("DELETE FROM live_agents WHERE agent_id = %s", entry.agent_id)
 
-    def __init__(self, connection: Connection, entry: Entry) -> None:
-        self._connection = connection
-        self.entry = entry
-
-    def put(self, record: AgentRecord) -> None:
-        now_ns = server_now_ns(self._connection)
-        self._connection.execute(_PUT, [record.agent_id, record.agent_name, now_ns, json.dumps(record.record())])
-
-    def remove(self) -> None:
-        self._connection.execute("DELETE FROM live_agents WHERE agent_id = %s", [self.entry.agent_id])
-
-    def quarantine(self) -> str:
-        self._connection.execute(
-            "WITH moved AS (DELETE FROM live_agents WHERE agent_id = %s RETURNING agent_id, record)"
-            " INSERT INTO quarantine SELECT agent_id, %s, record FROM moved",
-            [self.entry.agent_id, server_now_ns(self._connection)],
-        )
+    def quarantine(self, entry: Entry) -> str:
+        self._execute(_QUARANTINE, entry.agent_id, self.now_ns())
         return "table quarantine"
 
-
-def _entry(row: tuple[Any, ...], now_ns: int) -> Entry:
-    agent_id, touched_ns, content = row
-    entry = parse_entry(agent_id, content.encode(), now_ns, touched_ns)
-    if entry.record is not None and entry.record.host is None:
-        return entry.replace(record=entry.record.replace(host=UNNAMED_HOST))
-    return entry
+    def _execute(self, statement: str, *values: object) -> None:
+        self._database.connection().execute(statement.encode(), values)

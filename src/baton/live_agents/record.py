@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any
 
 from baton.core import fields
 from baton.core.clock import format_time, parse_time
@@ -11,29 +14,30 @@ from baton.core.errors import InvalidValue
 from baton.core.value import Value
 from baton.live_agents.names import check_agent_id, check_agent_name
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-    from typing import Any
-
-    from baton.core.fields import Check
-
 SCHEMA_VERSION = 1
 MAX_RECORD_BYTES = 64 * 1024
 # In a directory of many machines, a record without a host is on an unknown one.
 UNNAMED_HOST = "a host that is not named"
 
 
+class State(StrEnum):
+    """The state of an entry. Only a FRESH one can be used."""
+
+    FRESH = "fresh"
+    EXPIRED = "expired"
+    MISSING = "missing"
+    MALFORMED = "malformed"
+    INVALID = "invalid"
+    NEWER = "newer"  # written by a later version: this one cannot read it, but it is not corrupt
+    UNREADABLE = "unreadable"
+
+
 class Unfit(Exception):
-    """The reason why a stored record cannot be used."""
+    """The reason why a stored record cannot be used, and the state of its entry."""
 
-
-class NotJson(Unfit):
-    pass
-
-
-class Newer(Unfit):
-    """A record of a later version: this version cannot read it, but it is not corrupt."""
+    def __init__(self, why: str, state: State = State.INVALID) -> None:
+        super().__init__(why)
+        self.state = state
 
 
 class AgentRecord(Value):
@@ -43,40 +47,31 @@ class AgentRecord(Value):
     of the tmux session; a record without one was written on the machine where it is stored.
     """
 
+    kind = "tmux"  # of the terminal: the only one
+
     agent_name: str
     agent_id: str
     generation_id: str
     published_at: str
     lease_expires_at: str
-    backend: str
+    backend: str = "tmux"
     tool: str
     manifest_path: str
-    session_root: str | None
-    agent_def_dir: str | None
+    session_root: str | None = None
+    agent_def_dir: str | None = None
     session_name: str
-    socket: str | None
-    host: str | None
+    socket: str | None = None
+    host: str | None = None
 
     @classmethod
     def parse(cls, value: object) -> AgentRecord:
         """Return the record in a decoded JSON value; raise Unfit with the first field that is not valid."""
-        top = _fields("the record", value, _TOP)
-        identity = _fields("identity", top["identity"], _IDENTITY)
-        runtime = _fields("runtime", top["runtime"], _RUNTIME)
-        terminal = _fields("terminal", top["terminal"], _TERMINAL)
-        if terminal["kind"] != "tmux":
-            raise Unfit("terminal.kind must be 'tmux'")
-        if parse_time(top["lease_expires_at"]) <= parse_time(top["published_at"]):
+        values = _checked("the record", value, _TOP)
+        for part, checks in _PARTS.items():
+            values |= _checked(part, values.pop(part), checks, part + ".")
+        if parse_time(values["lease_expires_at"]) <= parse_time(values["published_at"]):
             raise Unfit("lease_expires_at must be after published_at")
-        names = ("agent_name", "agent_id", "generation_id", "published_at", "lease_expires_at")
-        return cls(
-            **{name: top[name] for name in names},
-            **identity,
-            **runtime,
-            session_name=terminal["session_name"],
-            socket=terminal["socket"],
-            host=terminal["host"],
-        )
+        return cls(**{name: values[name] for name in cls.fields()})
 
     @classmethod
     def parse_bytes(cls, content: bytes) -> AgentRecord:
@@ -86,28 +81,17 @@ class AgentRecord(Value):
         try:
             value = json.loads(content.decode(), object_pairs_hook=fields.no_duplicates)
         except (ValueError, RecursionError):
-            raise NotJson("is not JSON") from None
+            raise Unfit("is not JSON", State.MALFORMED) from None
         return cls.parse(value)
 
     def record(self) -> dict[str, Any]:
         """Return the record as it is stored, without the fields that are not set."""
-        runtime = {"manifest_path": self.manifest_path}
-        terminal = {"kind": "tmux", "session_name": self.session_name}
-        for part, names in ((runtime, ("session_root", "agent_def_dir")), (terminal, ("socket", "host"))):
-            part.update({name: getattr(self, name) for name in names if getattr(self, name) is not None})
-        if self.host == UNNAMED_HOST:
-            del terminal["host"]
-        return {
-            "schema_version": SCHEMA_VERSION,
-            "agent_name": self.agent_name,
-            "agent_id": self.agent_id,
-            "generation_id": self.generation_id,
-            "published_at": self.published_at,
-            "lease_expires_at": self.lease_expires_at,
-            "identity": {"backend": self.backend, "tool": self.tool},
-            "runtime": runtime,
-            "terminal": terminal,
-        }
+        known = self.replace(host=None) if self.host == UNNAMED_HOST else self
+        stored: dict[str, Any] = {"schema_version": SCHEMA_VERSION}
+        stored |= {name: getattr(known, name) for name in _TOP if name in self.fields()}
+        for part, names in _PARTS.items():
+            stored[part] = {name: getattr(known, name) for name in names if getattr(known, name) is not None}
+        return stored
 
     def content(self) -> bytes:
         return json.dumps(self.record(), indent=2).encode() + b"\n"
@@ -118,32 +102,26 @@ class AgentRecord(Value):
     def is_fresh(self, now_ns: int) -> bool:
         return self.expires_ns() >= now_ns
 
+    def place(self) -> str:
+        """Return where the session is, for messages."""
+        return f"tmux session {self.session_name!r}" + (f" on {self.host}" if self.host else "")
+
     def __repr__(self) -> str:
         return f"<AgentRecord {self.agent_name} id={self.agent_id} generation={self.generation_id}>"
 
 
 def new_record(
-    agent_name: str,
-    agent_id: str,
-    generation_id: str,
-    *,
-    now_ns: int,
-    lease_ns: int,
-    tool: str,
-    manifest_path: str,
-    session_name: str,
-    socket: str | None = None,
-    host: str | None = None,
-    backend: str = "tmux",
-    session_root: str | None = None,
-    agent_def_dir: str | None = None,
+    agent_name: str, agent_id: str, generation_id: str, *, now_ns: int, lease_ns: int, **others: Any
 ) -> AgentRecord:
     """Return a record that is ready to be published; raise InvalidValue with the argument that is not valid."""
     draft = AgentRecord(
-        agent_name=agent_name, agent_id=agent_id, generation_id=generation_id, published_at=format_time(now_ns),
-        lease_expires_at=format_time(now_ns + lease_ns), backend=backend, tool=tool, manifest_path=manifest_path,
-        session_root=session_root, agent_def_dir=agent_def_dir, session_name=session_name, socket=socket, host=host,
-    )  # fmt: skip
+        agent_name=agent_name,
+        agent_id=agent_id,
+        generation_id=generation_id,
+        published_at=format_time(now_ns),
+        lease_expires_at=format_time(now_ns + lease_ns),
+        **others,
+    )
     return check_record(draft)
 
 
@@ -165,10 +143,41 @@ def new_generation_id() -> str:
     return os.urandom(16).hex()
 
 
-# -- what each field may hold -------------------------------------------------------------------------------
+class Entry(Value):
+    """What is stored under one id. `record` is set if the state is FRESH or EXPIRED; else `why` is the reason.
+    `touched_ns` is the time of the last write, 0 if unknown."""
+
+    agent_id: str
+    state: State
+    record: AgentRecord | None = None
+    why: str = ""
+    touched_ns: int = 0
+
+    @property
+    def absent(self) -> bool:
+        """Whether nothing is stored, not even a folder without its record."""
+        return self.state is State.MISSING and not self.touched_ns
+
+    def is_called(self, canonical_name: str) -> bool:
+        return self.record is not None and self.record.agent_name == canonical_name
+
+    def __repr__(self) -> str:
+        return f"<Entry {self.agent_id} {self.state}>"
 
 
-def _id(check: Callable[[str], str]) -> Callable[[object], str]:
+def parse_entry(agent_id: str, content: bytes, now_ns: int, touched_ns: int) -> Entry:
+    """Return the entry for stored bytes, under the id that they are stored under."""
+    try:
+        record = AgentRecord.parse_bytes(content)
+        if record.agent_id != agent_id:
+            raise Unfit("agent_id names another agent")
+    except Unfit as error:
+        return Entry(agent_id=agent_id, state=error.state, why=str(error), touched_ns=touched_ns)
+    state = State.FRESH if record.is_fresh(now_ns) else State.EXPIRED
+    return Entry(agent_id=agent_id, state=state, record=record, touched_ns=touched_ns)
+
+
+def _id(check: Callable[[str], str]) -> fields.Check:
     def checked_id(value: object) -> str:
         try:
             return check(fields.line(value))
@@ -178,11 +187,16 @@ def _id(check: Callable[[str], str]) -> Callable[[object], str]:
     return checked_id
 
 
+def _kind(value: object) -> None:
+    if value != AgentRecord.kind:
+        raise ValueError(f"must be {AgentRecord.kind!r}")
+
+
 def _any(value: object) -> object:
     return value
 
 
-_TOP: dict[str, Check] = {
+_TOP: dict[str, fields.Check] = {
     "schema_version": fields.exactly(SCHEMA_VERSION),
     "agent_name": _id(check_agent_name),
     "agent_id": _id(check_agent_id),
@@ -193,31 +207,30 @@ _TOP: dict[str, Check] = {
     "runtime": _any,
     "terminal": _any,
 }
-_IDENTITY = {"backend": fields.line, "tool": fields.line}
-_RUNTIME = {"manifest_path": fields.line, "session_root": fields.line, "agent_def_dir": fields.line}
-_TERMINAL = {"kind": fields.line, "session_name": fields.line, "socket": fields.line, "host": fields.line}
-_OPTIONAL = frozenset({"session_root", "agent_def_dir", "socket", "host"})
+_OPTIONAL = fields.optional(fields.line)
+_PARTS: dict[str, dict[str, fields.Check]] = {
+    "identity": {"backend": fields.line, "tool": fields.line},
+    "runtime": {"manifest_path": fields.line, "session_root": _OPTIONAL, "agent_def_dir": _OPTIONAL},
+    "terminal": {"kind": _kind, "session_name": fields.line, "socket": _OPTIONAL, "host": _OPTIONAL},
+}
 
 
-def _fields(where: str, value: object, checks: Mapping[str, Check]) -> dict[str, Any]:
+def _checked(what: str, value: object, checks: Mapping[str, fields.Check], within: str = "") -> dict[str, Any]:
     """Return the checked fields of an object; refuse missing and unknown ones."""
     if not isinstance(value, dict):
-        raise Unfit(f"{where} must be an object, not {fields.kind(value)}")
-    within = "" if checks is _TOP else where + "."
-    if checks is _TOP and type(value.get("schema_version")) is int and value["schema_version"] > SCHEMA_VERSION:
-        raise Newer(f"was written by a newer baton (schema {str(value['schema_version'])[:20]})")
+        raise Unfit(f"{what} must be an object, not {fields.kind(value)}")
+    version = value.get("schema_version")
+    if checks is _TOP and type(version) is int and version > SCHEMA_VERSION:
+        raise Unfit(f"was written by a newer baton (schema {str(version)[:20]})", State.NEWER)
     unknown = sorted(value.keys() - checks.keys())
     if unknown:
         raise Unfit(f"{within}{ascii(unknown[0][:40])[1:-1]} is not a field of this object")
     found: dict[str, Any] = {}
     for name, check in checks.items():
-        if name in _OPTIONAL and value.get(name) is None:
-            found[name] = None
-            continue
-        if name not in value:
+        if name not in value and check is not _OPTIONAL:
             raise Unfit(f"{within}{name} is missing")
         try:
-            found[name] = check(value[name])
+            found[name] = check(value.get(name))
         except ValueError as error:
             raise Unfit(f"{within}{name} {error}") from None
     return found

@@ -9,25 +9,19 @@ clean-up removes it once its process is gone.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 
+from baton.config import Settings
 from baton.core.errors import BatonError, ControlRefused, SessionGone
 from baton.core.value import Value
 from baton.live_agents import ownership
-from baton.live_agents.contract import State
+from baton.live_agents.contract import Directory
 from baton.live_agents.names import is_agent_id
-from baton.live_agents.record import AgentRecord, new_record
+from baton.live_agents.record import AgentRecord, Entry, State
 from baton.sessions.manifest import Manifest, read_manifest
 from baton.sessions.processes import started_at
-from baton.sessions.tmux import NoServer, Tmux
+from baton.sessions.tmux import NoServer, Pane, Tmux
 from baton.storage.files import make_private_dir, remove_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from baton.config import Settings
-    from baton.live_agents.contract import Directory, Entry
-    from baton.sessions.tmux import Pane
 
 
 class LeftOver(Value):
@@ -46,7 +40,6 @@ def adopt(
     generation_id: str,
     tool: str,
     session_name: str,
-    socket: str,
     lease_ns: int,
     agent_def_dir: str | None = None,
     takeover: bool = False,
@@ -54,35 +47,23 @@ def adopt(
     """Publish a session that runs in tmux, and write its manifest.
 
     Raise SessionGone if tmux has no such session, AgentTaken if the id belongs to another."""
-    tmux = Tmux(socket)
+    tmux = Tmux(settings.tmux_socket)
     pane = _active_pane(tmux, session_name)
-    path = _manifest_path(settings, agent_id, generation_id)
-    record = new_record(
-        agent_name,
-        agent_id,
-        generation_id,
-        now_ns=directory.now_ns(),
-        lease_ns=lease_ns,
-        tool=tool,
-        manifest_path=path,
-        session_name=session_name,
-        socket=tmux.socket_path(),
-        host=settings.host,
-        agent_def_dir=agent_def_dir,
-    )
     manifest = Manifest(
         agent_name=agent_name,
         agent_id=agent_id,
         generation_id=generation_id,
-        backend=record.backend,
+        backend="tmux",
         tool=tool,
         session_name=session_name,
-        socket=record.socket,
+        socket=tmux.socket_path(),
         host=settings.host,
         workdir=None,
         pane_pid=pane.pid,
         pane_started=started_at(pane.pid),
     )
+    path = _manifest_path(settings, agent_id, generation_id)
+    record = manifest.agent_record(path, now_ns=directory.now_ns(), lease_ns=lease_ns, agent_def_dir=agent_def_dir)
 
     def write() -> None:
         make_private_dir(os.path.dirname(path))
@@ -102,7 +83,7 @@ def sweep_manifests(
 ) -> Iterator[LeftOver]:
     """Remove and yield the manifests of `adopt` that are past the grace period, without a record in the directory, and
     whose process is gone. A manifest of another directory stays as long as its session runs."""
-    folder = _manifests(settings)
+    folder = os.path.dirname(_manifest_path(settings, "", ""))
     for name in sorted(os.listdir(folder)) if os.path.isdir(folder) else ():
         agent_id, _, generation_id = name.removesuffix(".json").partition(".")
         path = os.path.join(folder, name)
@@ -124,8 +105,8 @@ def sweep_manifests(
 
 
 def _forget(directory: Directory, path: str, agent_id: str, generation_id: str) -> bool:
-    with directory.locked(agent_id) as slot:
-        if _is_needed(slot.entry, generation_id):
+    with directory.locked(agent_id) as entry:
+        if _is_needed(entry, generation_id):
             return False
         remove_file(path)
     return True
@@ -156,9 +137,5 @@ def _active_pane(tmux: Tmux, session_name: str) -> Pane:
     return pane
 
 
-def _manifests(settings: Settings) -> str:
-    return os.path.join(os.path.abspath(settings.state_dir), "manifests")
-
-
 def _manifest_path(settings: Settings, agent_id: str, generation_id: str) -> str:
-    return os.path.join(_manifests(settings), f"{agent_id}.{generation_id}.json")
+    return os.path.join(os.path.abspath(settings.state_dir), "manifests", f"{agent_id}.{generation_id}.json")

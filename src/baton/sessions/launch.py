@@ -15,7 +15,7 @@ from baton.core.errors import AgentUnusable, InvalidValue, RunnerDied, TmuxUnava
 from baton.core.value import Value
 from baton.live_agents import open_directory, ownership
 from baton.live_agents.names import Names, derived_id
-from baton.live_agents.record import new_generation_id, new_record
+from baton.live_agents.record import new_generation_id
 from baton.sessions import env_pipe
 from baton.sessions.ending import forget_name
 from baton.sessions.instructions import job_prompt
@@ -193,7 +193,7 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
 
 def _take_back(settings: Settings, inventory: Inventory, archived: Session) -> Session:
     """A session that was let go of, and is still alive: it is ours again."""
-    _publish(settings, archived, os.path.join(inventory.folder_of(archived), "manifest.json"))
+    _publish(settings, archived, inventory.folder_of(archived))
     now = format_time(time.time_ns())
     return inventory.change(
         archived, lambda current: current.replace(state=State.RUNNING, updated_at=now, ended_at=None, reason=None)
@@ -229,7 +229,7 @@ def _begin(settings: Settings, inventory: Inventory, session: Session, plan: Pla
         session = session.replace(
             socket=tmux.socket_path(), pane_id=pane.pane_id, pane_pid=pane.pid, pane_started=started_at(pane.pid)
         )
-        _publish(settings, session, _write_manifest(folder, session))
+        _publish(settings, session, folder)
         session = inventory.change(session, lambda _: session)
         env_pipe.send(folder, env_pipe.agent_environment(settings, session.session_id, folder), pane.pid)
         return _begun(inventory, session, pane, folder)
@@ -288,9 +288,10 @@ def read_begun(folder: str) -> dict[str, Any] | None:
     return told
 
 
-def _write_manifest(folder: str, session: Session) -> str:
+def _publish(settings: Settings, session: Session, folder: str) -> None:
+    """Write the manifest of the session, and publish its name."""
     path = os.path.join(folder, "manifest.json")
-    Manifest(
+    manifest = Manifest(
         agent_name=session.agent_name,
         agent_id=session.agent_id,
         generation_id=session.generation_id,
@@ -302,29 +303,12 @@ def _write_manifest(folder: str, session: Session) -> str:
         workdir=session.workdir,
         pane_pid=session.pane_pid,
         pane_started=session.pane_started,
-    ).write(path)
-    return path
-
-
-def _publish(settings: Settings, session: Session, manifest_path: str) -> None:
-    directory = open_directory(settings)
-    try:
-        record = new_record(
-            session.agent_name,
-            session.agent_id,
-            session.generation_id,
-            now_ns=directory.now_ns(),
-            lease_ns=ownership.DEFAULT_LEASE_SEC * 10**9,
-            tool=session.agent,
-            manifest_path=manifest_path,
-            session_root=os.path.dirname(manifest_path),
-            session_name=session.name,
-            socket=session.socket,
-            host=session.host,
-        )
+    )
+    manifest.write(path)
+    with open_directory(settings) as directory:
+        lease_ns = ownership.DEFAULT_LEASE_SEC * 10**9
+        record = manifest.agent_record(path, now_ns=directory.now_ns(), lease_ns=lease_ns, session_root=folder)
         ownership.publish(directory, record)
-    finally:
-        directory.close()
 
 
 def task_for(session: Session, folder: str, *, prompt: str | None, resume: bool) -> Task:

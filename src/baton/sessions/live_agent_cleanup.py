@@ -3,25 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from enum import StrEnum
 
+from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, ManifestGone, ManifestInvalid, TmuxUnavailable
 from baton.core.value import Value
-from baton.live_agents.contract import State
-from baton.live_agents.record import in_seconds
-from baton.sessions.adopt import forget_adopted, sweep_manifests
+from baton.live_agents.contract import Directory
+from baton.live_agents.record import AgentRecord, Entry, State, in_seconds
+from baton.sessions.adopt import LeftOver, forget_adopted, sweep_manifests
 from baton.sessions.live_agent_control import TMUX_OWN_SOCKET
 from baton.sessions.manifest import read_manifest
 from baton.sessions.tmux import NoServer, NoSocket, Tmux
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from baton.config import Settings
-    from baton.live_agents.contract import Directory, Entry
-    from baton.live_agents.record import AgentRecord
-    from baton.sessions.adopt import LeftOver
 
 DEFAULT_GRACE_SEC = 300
 
@@ -38,50 +31,38 @@ class Decision(Value):
     entry: Entry
     action: Action
     why: str
-    failed: bool
-
-
-class Liveness(StrEnum):
-    ALIVE = "alive"
-    GONE = "gone"
-    UNKNOWN = "unknown"
+    failed: bool = False
 
 
 class Observer:
     """Find out whether sessions run: ask each tmux server once, and the system about the process in the manifest."""
 
     def __init__(self, host: str) -> None:
-        self._host = host
+        self.host = host
         self._seen: dict[str, frozenset[str] | TmuxUnavailable] = {}
 
-    def fresh(self) -> Observer:
-        """Return an observer without remembered answers."""
-        return Observer(self._host)
-
-    def look(self, record: AgentRecord) -> tuple[Liveness, str]:
-        """Return whether the session runs, and the reason.
+    def look(self, record: AgentRecord) -> tuple[bool | None, str]:
+        """Return whether the session runs, None if that is unknown, and the reason.
 
         A session is gone if the tmux server at the full path of its socket does not list it, or has ended, and the
         process in its manifest is not running. If the socket does not exist, the process must be known to be gone."""
-        if record.host is not None and record.host != self._host:
-            return Liveness.UNKNOWN, f"it is on {record.host}"
+        if record.host is not None and record.host != self.host:
+            return None, f"it is on {record.host}"
         socket = record.socket or TMUX_OWN_SOCKET
         sessions = self._sessions(socket)
         if isinstance(sessions, frozenset) and record.session_name in sessions:
-            return Liveness.ALIVE, f"its tmux session {record.session_name!r} is running"
-        process = _process(record)
-        if process in (Liveness.ALIVE, Liveness.UNKNOWN):
-            lives = f"its process is running, but tmux shows no session {record.session_name!r}"
-            return process, lives if process is Liveness.ALIVE else f"{record.manifest_path} is not a manifest"
+            return True, f"its tmux session {record.session_name!r} is running"
+        try:
+            lives = _process_lives(record)
+        except ManifestInvalid:
+            return None, f"{record.manifest_path} is not a manifest"
+        if lives:
+            return True, f"its process is running, but tmux shows no session {record.session_name!r}"
         if not socket.startswith("/"):
-            return (
-                Liveness.UNKNOWN,
-                f"its tmux session is not at socket {socket!r} here, but may be at another user's",
-            )
-        ended = type(sessions) is NoServer or (isinstance(sessions, NoSocket) and process is Liveness.GONE)
-        if isinstance(sessions, frozenset) or ended:
-            return Liveness.GONE, f"its tmux session {record.session_name!r} is gone"
-        return Liveness.UNKNOWN, str(sessions)
+            return None, f"its tmux session is not at socket {socket!r} here, but may be at another user's"
+        ended = type(sessions) is NoServer or (isinstance(sessions, NoSocket) and lives is False)
+        gone = (False, f"its tmux session {record.session_name!r} is gone")
+        return gone if ended or isinstance(sessions, frozenset) else (None, str(sessions))
 
     def _sessions(self, socket: str) -> frozenset[str] | TmuxUnavailable:
         if socket not in self._seen:
@@ -92,7 +73,7 @@ class Observer:
         return self._seen[socket]
 
 
-def _process(record: AgentRecord) -> Liveness | None:
+def _process_lives(record: AgentRecord) -> bool | None:
     """Return whether the process in the session's manifest runs; None if no manifest of this session names one."""
     if not os.path.isabs(record.manifest_path):
         return None
@@ -100,12 +81,8 @@ def _process(record: AgentRecord) -> Liveness | None:
         manifest = read_manifest(record.manifest_path)
     except ManifestGone:
         return None
-    except ManifestInvalid:
-        return Liveness.UNKNOWN
-    lives = manifest.process_lives()
-    if lives is None or (manifest.agent_id, manifest.generation_id) != (record.agent_id, record.generation_id):
-        return None
-    return Liveness.ALIVE if lives else Liveness.GONE
+    is_its_own = (manifest.agent_id, manifest.generation_id) == (record.agent_id, record.generation_id)
+    return manifest.process_lives() if is_its_own else None
 
 
 def cleanup(
@@ -138,48 +115,33 @@ def cleanup_entries(
     for entry in directory.all():
         intent = "decide about"
         try:
-            decision = decide(entry, directory.now_ns(), grace_ns, observer)
+            decision = _decide(entry, directory.now_ns(), grace_ns, observer)
             if decision.action is not Action.KEEP and not dry_run:
                 intent = decision.action
-                decision = _carry_out(directory, decision, grace_ns, observer)
+                decision = _carry_out(directory, entry.agent_id, grace_ns, observer)
         except (BatonError, OSError) as error:
             why = f"could not {intent} it: {error}"
             decision = Decision(entry=entry, action=Action.KEEP, why=why, failed=True)
         yield decision
 
 
-def _carry_out(directory: Directory, decision: Decision, grace_ns: int, observer: Observer | None) -> Decision:
-    with directory.locked(decision.entry.agent_id) as slot:
+def _carry_out(directory: Directory, agent_id: str, grace_ns: int, observer: Observer | None) -> Decision:
+    with directory.locked(agent_id) as entry:
         # Another process may have published since: decide again by the present entry and the present sessions.
-        decision = decide(slot.entry, directory.now_ns(), grace_ns, observer and observer.fresh())
+        decision = _decide(entry, directory.now_ns(), grace_ns, observer and Observer(observer.host))
         if decision.action is Action.REMOVE:
-            slot.remove()
+            directory.remove(entry)
         elif decision.action is Action.QUARANTINE:
-            decision = decision.replace(why=f"{decision.why}; now in {slot.quarantine()}")
+            decision = decision.replace(why=f"{decision.why}; now in {directory.quarantine(entry)}")
     return decision
 
 
-def decide(entry: Entry, now_ns: int, grace_ns: int, observer: Observer | None) -> Decision:
-    action, why = _decide(entry, now_ns, grace_ns, observer)
-    return Decision(entry=entry, action=action, why=why, failed=False)
-
-
-def _decide(entry: Entry, now_ns: int, grace_ns: int, observer: Observer | None) -> tuple[Action, str]:
-    record = entry.record
-    if record is None:
-        return _decide_unfit(entry, now_ns, grace_ns)
-    if entry.state is State.FRESH:
-        return _decide_fresh(entry, record, now_ns, grace_ns, observer)
-    if now_ns - record.expires_ns() <= grace_ns:
-        return Action.KEEP, f"its lease expired less than {_seconds(grace_ns)} ago"
-    expired = f"its lease expired at {in_seconds(record.lease_expires_at)}"
-    if observer is None:
-        return Action.REMOVE, expired
-    liveness, seen = observer.look(record)
-    if liveness is Liveness.GONE:
-        return Action.REMOVE, f"{expired}, {seen}"
-    hint = "refresh it" if liveness is Liveness.ALIVE else "--no-tmux-check removes it anyway"
-    return Action.KEEP, f"{expired}, but {seen}; {hint}"
+def _decide(entry: Entry, now_ns: int, grace_ns: int, observer: Observer | None) -> Decision:
+    if entry.record is None:
+        action, why = _decide_unfit(entry, now_ns, grace_ns)
+    else:
+        action, why = _decide_record(entry, entry.record, now_ns, grace_ns, observer)
+    return Decision(entry=entry, action=action, why=why)
 
 
 def _decide_unfit(entry: Entry, now_ns: int, grace_ns: int) -> tuple[Action, str]:
@@ -188,23 +150,28 @@ def _decide_unfit(entry: Entry, now_ns: int, grace_ns: int) -> tuple[Action, str
     if entry.state in (State.NEWER, State.UNREADABLE):
         return Action.KEEP, f"its record {entry.why}; it is kept, however old"
     if now_ns - entry.touched_ns <= grace_ns:
-        return Action.KEEP, f"{entry.state}, but touched less than {_seconds(grace_ns)} ago"
+        return Action.KEEP, f"{entry.state}, but touched less than {grace_ns / 10**9:g} s ago"
     if entry.state is State.MISSING:
         return Action.REMOVE, "its record is missing"
     return Action.QUARANTINE, f"its record is {entry.state}: {entry.why}"
 
 
-def _decide_fresh(
+def _decide_record(
     entry: Entry, record: AgentRecord, now_ns: int, grace_ns: int, observer: Observer | None
 ) -> tuple[Action, str]:
-    """Decide about an entry whose lease is valid: keep it, unless its session is certainly gone."""
-    if observer is None or now_ns - entry.touched_ns <= grace_ns:
-        return Action.KEEP, f"fresh until {in_seconds(record.lease_expires_at)}"
-    liveness, seen = observer.look(record)
-    if liveness is Liveness.GONE:
-        return Action.REMOVE, seen
-    return Action.KEEP, f"fresh until {in_seconds(record.lease_expires_at)}, {seen}"
-
-
-def _seconds(ns: int) -> str:
-    return f"{ns / 10**9:g} s"
+    """Decide about a readable record. One whose lease is valid is removed only if its session is certainly gone."""
+    fresh = entry.state is State.FRESH
+    lease = f"{'fresh until' if fresh else 'its lease expired at'} {in_seconds(record.lease_expires_at)}"
+    if fresh and (observer is None or now_ns - entry.touched_ns <= grace_ns):
+        return Action.KEEP, lease
+    if not fresh and now_ns - record.expires_ns() <= grace_ns:
+        return Action.KEEP, f"its lease expired less than {grace_ns / 10**9:g} s ago"
+    if observer is None:
+        return Action.REMOVE, lease
+    runs, seen = observer.look(record)
+    if runs is False:
+        return Action.REMOVE, seen if fresh else f"{lease}, {seen}"
+    if fresh:
+        return Action.KEEP, f"{lease}, {seen}"
+    hint = "refresh it" if runs else "--no-tmux-check removes it anyway"
+    return Action.KEEP, f"{lease}, but {seen}; {hint}"

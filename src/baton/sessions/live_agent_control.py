@@ -16,13 +16,9 @@ from baton.core.errors import (
     SessionMismatch,
 )
 from baton.core.value import Value
-from baton.sessions.manifest import read_manifest
+from baton.live_agents.record import AgentRecord
+from baton.sessions.manifest import Manifest, read_manifest
 from baton.sessions.tmux import NoServer, Tmux
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.live_agents.record import AgentRecord
-    from baton.sessions.manifest import Manifest
 
 # The socket of a record that names none: the default of tmux.
 TMUX_OWN_SOCKET = "default"
@@ -60,12 +56,8 @@ def control_target(
         )
     tmux = Tmux(record.socket or TMUX_OWN_SOCKET)
     _check_session(name, manifest, tmux)
-    return Target(
-        record=record,
-        manifest=manifest,
-        tmux=tmux,
-        agent_def_dir=_agent_def_dir(record, agent_def_dir, needed=needs_agent_def_dir),
-    )
+    agent_def_dir = _agent_def_dir(record, agent_def_dir, needed=needs_agent_def_dir)
+    return Target(record=record, manifest=manifest, tmux=tmux, agent_def_dir=agent_def_dir)
 
 
 def _check_session(name: str, manifest: Manifest, tmux: Tmux) -> None:

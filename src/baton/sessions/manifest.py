@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from baton.core.errors import ManifestGone, ManifestInvalid
 from baton.core.value import Value
+from baton.live_agents.record import AgentRecord, new_record
 from baton.sessions.processes import ProcessId, started_at
 from baton.storage.files import read_file, replace_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 SCHEMA_VERSION = 1
 _MAX_BYTES = 64 * 1024
@@ -40,6 +38,11 @@ class Manifest(Value):
         if self.pane_started is None:
             return started_at(self.pane_pid) is not None
         return ProcessId(pid=self.pane_pid, started=self.pane_started).is_alive()
+
+    def agent_record(self, path: str, *, now_ns: int, lease_ns: int, **others: Any) -> AgentRecord:
+        """Return the record of the agent whose manifest is at this path, ready to be published."""
+        same = {name: each for name, each in self.as_dict().items() if name in AgentRecord.fields()}
+        return new_record(now_ns=now_ns, lease_ns=lease_ns, manifest_path=path, **same, **others)
 
     def write(self, path: str) -> None:
         record = {"schema_version": SCHEMA_VERSION} | self.as_dict()
