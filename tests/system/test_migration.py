@@ -17,7 +17,7 @@ from baton.core.event import EventName
 from baton.core.job import Status, new_job
 from baton.registry import open_url
 from baton.registry.migrate import migrate
-from support.backends import BACKENDS, registry_url
+from support.backends import BACKENDS, registry_url, spoil
 from support.command import BATON, Baton
 
 
@@ -69,6 +69,36 @@ def test_a_target_with_jobs_of_its_own_is_refused(new, tmp_path, postgres):
     assert len(list(target.export())) == 2
     source.close()
     target.close()
+
+
+@pytest.mark.parametrize("new", BACKENDS)
+def test_a_target_with_copies_of_an_interrupted_migration_is_completed(new, tmp_path, postgres):
+    source = open_url(f"file:{tmp_path}/jobs")
+    fill(source)
+    before = list(source.export())
+    target = open_url(registry_url(new, str(tmp_path / "other"), postgres))
+    target.import_entries(before[10:20])
+    assert migrate(source, target)[0] == 30
+    assert list(target.export()) == before
+    target.close()
+
+
+@pytest.mark.parametrize("new", BACKENDS)
+def test_a_migration_that_fails_leaves_the_target_as_it_was(new, tmp_path, postgres):
+    source = open_url(f"file:{tmp_path}/jobs")
+    fill(source)
+    before = list(source.export())
+    spoil(source.url, before[-1].job.job_id)
+    target = open_url(registry_url(new, str(tmp_path / "other"), postgres))
+    with pytest.raises(MigrationFailed, match="nothing was migrated"):
+        migrate(source, target)
+    assert list(target.export()) == []
+    assert list(source.export())[1:] == before[:-1]
+    target.register_job(new_job("x", now_ns=time.time_ns(), agent="a"))
+    assert len(list(target.export())) == 1
+    target.close()
+    left = os.listdir(tmp_path / "other") if new != "postgresql" else []
+    assert [name for name in left if ".new" in name or name == ".migrating"] == []
 
 
 def test_whoever_still_has_the_old_one_open_notices(tmp_path):

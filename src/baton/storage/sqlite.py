@@ -55,6 +55,7 @@ class SqliteFile:
         self.path = path
         self.folder = os.path.dirname(path)
         self.lock = FileLock(os.path.join(self.folder, ".lock"))
+        self._new_name = f".{os.path.basename(path)}.new"
         self._tables = tables
         self._version = version
         self._check_location = check_location
@@ -154,26 +155,32 @@ class SqliteFile:
 
     @contextmanager
     def _creating(self) -> Iterator[sqlite3.Connection]:
-        """Fill a new database under another name, and move it to its place when it is complete. Remove what an
-        interrupted creation left."""
-        prefix = f".{os.path.basename(self.path)}.new"
-        for name in os.listdir(self.folder):
-            if name.startswith(prefix):
-                remove_file(os.path.join(self.folder, name))
-        temporary = os.path.join(self.folder, prefix)
-        os.close(open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
-        raw = sqlite3.connect(temporary, isolation_level=None)
+        """Fill a new database under another name, and move it to its place when it is complete."""
+        temporary = os.path.join(self.folder, self._new_name)
+        self._remove_unfinished()
         try:
-            raw.execute("PRAGMA synchronous = FULL")
-            raw.execute("PRAGMA journal_mode = WAL")
-            raw.executescript(f"BEGIN IMMEDIATE; {self._tables} PRAGMA user_version = {self._version};")
-            yield raw
-            raw.execute("COMMIT")
+            os.close(open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            raw = sqlite3.connect(temporary, isolation_level=None)
+            try:
+                raw.execute("PRAGMA synchronous = FULL")
+                raw.execute("PRAGMA journal_mode = WAL")
+                raw.executescript(f"BEGIN IMMEDIATE; {self._tables} PRAGMA user_version = {self._version};")
+                yield raw
+                raw.execute("COMMIT")
+            finally:
+                raw.close()  # checkpoints: all of it is in the one file now
+            set_aside_files(
+                self.folder, self._existing_files()
+            )  # a log without its database would be read into this one
+            os.replace(temporary, self.path)
+            fsync_dir(self.folder)
         finally:
-            raw.close()  # checkpoints: all of it is in the one file now
-        set_aside_files(self.folder, self._existing_files())  # the log of a lost database would be read into this one
-        os.replace(temporary, self.path)
-        fsync_dir(self.folder)
+            self._remove_unfinished()
+
+    def _remove_unfinished(self) -> None:
+        for name in os.listdir(self.folder):
+            if name.startswith(self._new_name):
+                remove_file(os.path.join(self.folder, name))
 
     def _existing_files(self) -> list[str]:
         """Return the database, its log and its shared memory. The database comes first: once it is moved away, no
