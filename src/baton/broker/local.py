@@ -46,7 +46,7 @@ _LOCK_TIMEOUT_SEC = 1.0
 _CONFIG = """\
 # Written by baton at each start of the broker: changes here are lost.
 server_name: baton
-listen: "{host}:{nats_port}"
+listen: "{host}:-1"  # unused: any free port
 max_payload: 1MB
 # Each event has its own connection: the server would remember ten thousand closed ones, a kilobyte each.
 max_closed_clients: 16
@@ -164,7 +164,6 @@ def _start(folder: str, before: LocalBroker | None) -> LocalBroker:
         config = _CONFIG.format(
             host=HOST,
             port=broker.port,
-            nats_port=_free_port(),
             data=_quote(data),
             run=_quote(run),
             writer=_quote(broker.writer_password),

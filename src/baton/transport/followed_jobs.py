@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 from baton.core.clock import SECOND_NS, parse_time
 from baton.core.errors import InvalidValue, JobNotFound, Rejected
 from baton.core.event import EventName, StoredEvent
-from baton.core.job import TERMINAL, Job, Status
+from baton.core.job import TERMINAL, Job, Status, topic_prefix
 from baton.jobs.verbs import Jobs
 from baton.wire.parse import Event, check_signature, parse_event
 
@@ -134,10 +134,13 @@ class FollowedJobs:
     # -- messages ----------------------------------------------------------------------------------------------
 
     def _verify(self, topic: str, raw: bytes, event: Event) -> JobCursor:
-        # guard: event-topic
-        if topic != f"python/mqtt/jobs/{event.job_id}/events" and not self._is_topic_of(topic, event.job_id):
+        known = self.cursors.get(event.job_id)
+        if topic not in (
+            f"{topic_prefix(event.job_id)}/events",
+            known and known.job.events_topic,
+        ):  # guard: event-topic
             raise Rejected("topic", "about another job than its topic")
-        cursor = self.cursors.get(event.job_id) or self._new_cursor(event.job_id)
+        cursor = known or self._new_cursor(event.job_id)
         if event.attempt > cursor.job.attempt:
             self._refresh(cursor)
         try:
@@ -150,10 +153,6 @@ class FollowedJobs:
             if event.seq <= cursor.last_seq:
                 raise Rejected("seq", "seen before") from None
         return self.cursors.setdefault(event.job_id, cursor)
-
-    def _is_topic_of(self, topic: str, job_id: str) -> bool:
-        cursor = self.cursors.get(job_id)
-        return cursor is not None and topic == cursor.job.events_topic
 
     def _is_recorded(self, event: Event, raw: bytes) -> bool:
         """Return whether the registry has exactly these bytes."""

@@ -19,7 +19,7 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 from baton.broker.address import Address, broker_address
 from baton.config import Settings
 from baton.core.errors import BatonError, BrokerUnavailable
-from baton.core.job import Job
+from baton.core.job import Job, topic_prefix
 from baton.storage.files import make_private_dir, open_private, try_lock, write_all
 from baton.transport.publish import FAILURES, describe_failure
 from baton.transport.publisher_connection import PublisherConnection
@@ -58,7 +58,7 @@ def connect_listeners(
         except FAILURES as error:
             log_failure(error)
             continue
-        topic = "python/mqtt/jobs/+/events" if follow_all or job is None else job.events_topic
+        topic = f"{topic_prefix('+')}/events" if follow_all or job is None else job.events_topic
         topics.setdefault(repr(address), (address, set()))[1].add(topic)
     for address, names in topics.values():
         lock_fd = None
