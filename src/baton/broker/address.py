@@ -42,13 +42,11 @@ def is_loopback(host: str) -> bool:
     """Return whether a host is `localhost` or a loopback address, and not a name that only begins like one."""
     if host.lower() == "localhost":
         return True
-    for family, own in ((_socket.AF_INET, b"\x7f"), (_socket.AF_INET6, bytes(15) + b"\x01")):
-        try:
-            if _socket.inet_pton(family, host).startswith(own):
-                return True
-        except (OSError, ValueError):
-            continue  # not an address of this family
-    return False
+    family, own = (_socket.AF_INET6, bytes(15) + b"\x01") if ":" in host else (_socket.AF_INET, b"\x7f")
+    try:
+        return _socket.inet_pton(family, host).startswith(own)
+    except (OSError, ValueError):
+        return False
 
 
 def broker_record(settings: Settings) -> dict[str, object] | None:

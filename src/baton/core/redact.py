@@ -179,12 +179,11 @@ def url_password(url: str) -> str:
 
 def process_redactor(*, secrets: Iterable[str | None] = (), workdir: str | None = None) -> Redactor:
     """Return the redactor for what this process reports about one job."""
-    folders = [workdir] if workdir else []
     try:
-        folders.append(os.getcwd())
+        current = os.getcwd()
     except OSError:
-        pass  # the current folder was removed
-    return Redactor(os.environ, secrets=[each for each in secrets if each], folders=folders)
+        current = ""  # the current folder was removed
+    return Redactor(os.environ, secrets=[each for each in secrets if each], folders=[workdir or "", current])
 
 
 def shorten(text: str, longest: int) -> str:

@@ -57,17 +57,13 @@ def iter_logged_events(job_id: str, logs_dir: str | None = None) -> Iterator[dic
 def list_logged_jobs(logs_dir: str | None = None) -> list[str]:
     """Return the ids of all jobs that have a history, ordered by their last change."""
     folder = _logs_folder(logs_dir)
-    found = []
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
-    for name in names:
-        try:
-            found.append((os.stat(os.path.join(folder, name, EVENTS)).st_mtime_ns, name))
-        except OSError:
-            continue  # not the folder of a history
-    return [name for _, name in sorted(found)]
+    paths = {name: os.path.join(folder, name, EVENTS) for name in names}
+    changed = [(os.stat(path).st_mtime_ns, name) for name, path in paths.items() if os.path.exists(path)]
+    return [name for _, name in sorted(changed)]
 
 
 def _logs_folder(logs_dir: str | None) -> str:
