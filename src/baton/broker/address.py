@@ -8,16 +8,12 @@ a subscriber uses its own, if it has one.
 from __future__ import annotations
 
 import _socket
+from collections.abc import Mapping
 
+from baton.config import Settings
 from baton.core.errors import BrokerUnavailable
+from baton.core.job import Job
 from baton.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from baton.config import Settings
-    from baton.core.job import Job
 
 
 class Address(Value):

@@ -8,21 +8,18 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Mapping, Sequence
 
 from baton.core import lifecycle
-from baton.core.clock import SECOND_NS, parse_time
-from baton.core.job import TERMINAL, Status
+from baton.core.clock import SECOND_NS, Clock, parse_time
+from baton.core.event import StoredEvent
+from baton.core.job import TERMINAL, Job, Status
 from baton.history.append import Received, append_event, append_received, init_job_log, update_logged_status
 from baton.history.read import read_logged_status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
     from typing import Any
-
-    from baton.core.clock import Clock
-    from baton.core.event import StoredEvent
-    from baton.core.job import Job
 
 _AT_ONCE_NS = 5 * SECOND_NS
 

@@ -6,17 +6,15 @@ from collections.abc import Mapping
 
 from baton.core import lifecycle
 from baton.core.errors import InvalidValue, NotVerified
-from baton.core.event import EventName, check_event_name
-from baton.core.redact import shorten
+from baton.core.event import EventName, StoredEvent, check_event_name
+from baton.core.job import Job
+from baton.core.redact import Redactor, shorten
 from baton.wire.payload import MAX_DETAIL_BYTES
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from baton.core.event import StoredEvent
-    from baton.core.job import Job
-    from baton.core.redact import Redactor
     from baton.jobs.verbs import Jobs
 
 

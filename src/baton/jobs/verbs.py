@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from baton.core.clock import SystemClock
+from baton.core.clock import Clock, SystemClock
 from baton.core.fields import check_label
-from baton.core.job import DEFAULT_AGENT, TERMINAL, Job, check_status, new_job, with_new_id
+from baton.core.job import DEFAULT_AGENT, TERMINAL, Broker, Job, check_status, new_job, with_new_id
 from baton.storage.files import make_home
 
 TYPE_CHECKING = False
@@ -17,9 +17,7 @@ if TYPE_CHECKING:
     from typing import Any, Self
 
     from baton.config import Settings
-    from baton.core.clock import Clock
     from baton.core.event import EventName, StoredEvent
-    from baton.core.job import Broker
     from baton.core.redact import Redactor
     from baton.jobs.job_history import JobHistory
     from baton.registry.contract import Change, JobFilter, Page

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from baton.core.clock import format_time
 from baton.core.errors import InvalidValue, Rejected
-from baton.core.event import StoredEvent
+from baton.core.event import EventName, StoredEvent
 from baton.core.hashing import hmac_sha256
-from baton.core.job import SCHEMA_VERSION
+from baton.core.job import SCHEMA_VERSION, Job
 from baton.wire.canonical import canonical, json_string
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
-
-    from baton.core.event import EventName
-    from baton.core.job import Job
 
 MAX_PAYLOAD_BYTES = 64 * 1024
 MAX_DETAIL_BYTES = 4 * 1024
