@@ -660,6 +660,15 @@ class TestListing:
         assert ids(created_until_ns=middle_ns) == [old.job_id]
         assert ids(agent="codex", statuses=[Status.RUNNING]) == []
 
+    def test_only_jobs_with_a_submitter(self, registry, add):
+        add()
+        add(labels=["submitter"])
+        job = add(submitter="host:12:345")
+        listed = registry.list_jobs(JobFilter(submitted=True, statuses=[Status.PENDING])).jobs
+        assert [each.job_id for each in listed] == [job.job_id]
+        registry.clear_submitter(job.job_id)
+        assert registry.list_jobs(JobFilter(submitted=True)).jobs == []
+
     @pytest.mark.parametrize("bad", ["x", "1", "1-", "-abc12345", "1-../../x"])
     def test_a_cursor_that_is_none_is_refused(self, registry, bad):
         with pytest.raises(InvalidValue, match="cursor"):

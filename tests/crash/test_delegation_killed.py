@@ -241,12 +241,95 @@ def test_jobs_whose_submitter_was_killed_before_they_began_do_not_wait_for_ever(
     (library,) = glob.glob("/usr/lib/*/faketime/libfaketime.so.1")
     later = {"LD_PRELOAD": library, "FAKETIME": "+40s", "DONT_FAKE_MONOTONIC": "1"}
     said = office("monitor", "--once", **later).out
-    assert f"job {second}: whoever submitted it ended before it began: ended as error" in said
+    assert f"job {second}: the process that submitted it ended before it began: ended as error" in said
     assert office.job(second)["status"] == "error"
     assert office.job(first)["status"] == "running"
     office("cancel", first)
     wait_until(lambda: not office.sessions())
     figure("SIGKILL of the submitter of a batch", "what had not begun is an error, what had goes on", held=True)
+
+
+RETRIED = "echo $BATON_ATTEMPT >> attempts; test $BATON_ATTEMPT = 3 || sleep 1234; echo done > out"
+
+
+def kill_the_runners(office, job_id, attempts):
+    for attempt in attempts:
+        wait_until(lambda wanted=str(attempt): wanted in attempted(office), f"for attempt {attempt}")
+        session = next(each for each in office.sessions() if each["name"] == f"job-{job_id}-{attempt}")
+        kill(session["pane_pid"])
+        yield session
+
+
+def attempted(office):
+    path = office.folder / "attempts"
+    return path.read_text().split() if path.exists() else []
+
+
+def requeues(office, job_id):
+    return [line["reason"] for line in office.audit(job_id) if line["event"] == "requeued"]
+
+
+def test_a_detached_job_whose_runner_is_killed_is_retried_by_the_monitor(office, figure):
+    office.start("monitor", "--interval", "0.3").says("watching")
+    (office.folder / "there").mkdir()
+    job_id = office.detached(
+        f"pwd > ../pwd; cd ..; {RETRIED}", "--max-attempts", "3", "--workdir", "there", "--headless"
+    )
+    first, second = kill_the_runners(office, job_id, (1, 2))
+    job = office.wait_for_status(job_id, "completed", "error", "cancelled")
+    assert (job["status"], job["attempt"]) == ("completed", 3)
+    for each in ("agent", "mode", "yolo", "workdir", "socket", "made_for"):
+        assert first[each] == second[each], each
+    assert (office.folder / "pwd").read_text() == f"{office.folder}/there\n"
+    assert requeues(office, job_id) == ["the agent's session died"] * 2
+    assert office("logs", job_id, "--verify").code == 0
+    wait_until(lambda: not office.sessions() and not office.agents(), "for an empty house")
+    figure("SIGKILL of a detached job's runner, twice", "completed on attempt 3", held=True)
+
+
+def test_a_detached_job_is_an_error_once_it_has_no_attempts_left(office):
+    office.start("monitor", "--interval", "0.3").says("watching")
+    job_id = office.detached(RETRIED, "--max-attempts", "2")
+    assert len(list(kill_the_runners(office, job_id, (1, 2)))) == 2
+    job = office.wait_for_status(job_id, "error", "completed")
+    assert (job["status"], job["attempt"], job["detail"]) == ("error", 2, "the agent's session died")
+    assert attempted(office) == ["1", "2"]
+
+
+def test_without_a_monitor_wait_retries_a_detached_job(office):
+    job_id = office.detached(RETRIED, "--max-attempts", "3")
+    waiting = office.start("wait", job_id)
+    assert len(list(kill_the_runners(office, job_id, (1, 2)))) == 2
+    assert waiting.end().code == 0
+    assert attempted(office) == ["1", "2", "3"]
+
+
+def test_while_submit_lives_it_retries_its_job_itself(office):
+    office.start("monitor", "--interval", "0.3").says("watching")
+    submit = office.start("submit", RETRIED, "--max-attempts", "3", "--expect", "out")
+    wait_until(lambda: attempted(office))
+    assert len(list(kill_the_runners(office, office.the_job()["job_id"], (1, 2)))) == 2
+    assert submit.end().code == 0
+    assert attempted(office) == ["1", "2", "3"]
+
+
+def test_a_worker_takes_a_submitted_job_after_the_death_of_its_submitter_and_not_before(office, figure):
+    (office.folder / "batch").write_text('{"prompt": "sleep 1234"}\n{"prompt": "echo x > out", "expect": ["out"]}\n')
+    submit = office.start("submit", "--batch", "batch", "--parallel", "1")
+    submit.says("started")
+    (second,) = (job["job_id"] for job in office.jobs("pending"))
+    assert office.job(second)["agent_session"] == "tmux:shell"
+    assert "0 done" in office("worker", "--until-empty").err
+    assert office("pick", code=3).out == ""
+    worker = office.start("worker", "--max-jobs", "1")
+    worker.says("taking jobs")
+    submit.kill()
+    assert worker.end().code == 0
+    assert f"job {second}: attempt 1 begins" in worker.err
+    assert office.job(second)["status"] == "completed"
+    office("cancel", office.jobs("running")[0]["job_id"])
+    wait_until(lambda: not office.sessions())
+    figure("SIGKILL of the submitter of a batch, with a worker", "the worker takes what had not begun", held=True)
 
 
 def test_of_two_monitors_one_is_killed_and_the_other_takes_over(office, figure):

@@ -11,9 +11,8 @@ import pytest
 
 from baton.adapters.contract import Mode
 from baton.config import Settings
-from baton.core.clock import format_time
+from baton.core.clock import SystemClock, format_time
 from baton.core.job import Status
-from baton.delegation import monitor as monitor_module
 from baton.delegation.monitor import Monitor
 from baton.jobs.verbs import open_jobs
 from baton.live_agents import open_directory, ownership
@@ -31,27 +30,28 @@ from support.waiting import wait_until
 BURIED = "terminated, 1 left-over process ended"
 
 
-class Time:
-    def __init__(self):
-        self.ahead_sec = 0.0
+class Time(SystemClock):
+    """A clock whose date is ahead."""
 
-    def time_ns(self):
-        return time.time_ns() + int(self.ahead_sec * 10**9)
+    ahead_sec = 0.0
 
-    monotonic = staticmethod(time.monotonic)
-    sleep = staticmethod(time.sleep)
+    def wall_ns(self):
+        return super().wall_ns() + int(self.ahead_sec * 10**9)
 
 
 class Watch:
     """A monitor over an office, in this process."""
 
-    def __init__(self, office):
+    def __init__(self, office, clock):
+        self.clock = clock
         self.settings = Settings({"home": str(office.folder / ".hermes")}, env=office.env)
         self.inventory = Inventory(self.settings)
         self.jobs = open_jobs(self.settings)
 
     def sweep(self, **options):
-        monitor = Monitor(self.settings, self.jobs, self.inventory, **({"confirm_sec": 0} | options))
+        monitor = Monitor(
+            self.settings, self.jobs, self.inventory, **({"confirm_sec": 0, "clock": self.clock} | options)
+        )
         return [(each.what, each.why, each.done) for each in monitor.sweep()]
 
     def status(self, job_id):
@@ -85,17 +85,15 @@ def office(tmp_path):
 
 
 @pytest.fixture
-def watch(office):
-    watch = Watch(office)
+def watch(office, clock):
+    watch = Watch(office, clock)
     yield watch
     watch.jobs.registry.close()
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    clock = Time()
-    monkeypatch.setattr(monitor_module, "time", clock)
-    return clock
+def clock():
+    return Time()
 
 
 def test_a_session_that_is_gone_is_buried_with_what_its_agent_left_and_its_job_is_an_error(office, watch):
@@ -309,10 +307,10 @@ def left_sec(directory, session):
 
 
 @pytest.fixture
-def sending(tmp_path, broker):
+def sending(tmp_path, broker, clock):
     settings = Settings({"home": str(tmp_path / "home")}, env={"HOME": str(tmp_path)} | broker.env)
     with open_jobs(settings) as jobs:
-        yield jobs, Monitor(settings, jobs, Inventory(settings))
+        yield jobs, Monitor(settings, jobs, Inventory(settings), clock=clock)
 
 
 def heard(broker, topic, seconds, *options):

@@ -210,7 +210,7 @@ def test_one_bad_line_is_refused_before_anything_begins(office, tmp_path):
     for bad, words in (
         ("{", "line 2 is not JSON"),
         ({"promt": "x"}, "line 2: prompt is missing"),
-        ({"prompt": "x", "speed": 9}, "line 2: speed is no part of an order"),
+        ({"prompt": "x", "speed": 9}, "line 2: speed is not a field of a job"),
         ({"prompt": "x", "agent": "hal"}, "line 2:"),
         ({"prompt": "x", "workdir": "/gone"}, "line 2: workdir /gone is not a folder"),
         ({"prompt": "x", "timeout_sec": "soon"}, "line 2:"),
@@ -219,7 +219,7 @@ def test_one_bad_line_is_refused_before_anything_begins(office, tmp_path):
         ({"prompt": ""}, "line 2:"),
     ):
         assert words in office.refused(*batch(tmp_path, {"prompt": "echo x > out"}, bad)), bad
-    assert "holds nothing to do" in office.refused(*batch(tmp_path, ""))
+    assert "contains no job" in office.refused(*batch(tmp_path, ""))
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / ".hermes" / "jobs").exists() or office.jobs() == []
 
@@ -413,11 +413,11 @@ def test_what_cannot_work_is_refused_in_one_line_before_anything_is_made(office)
         (("x", "--expect", "/etc/passwd"), "outside the work folder"),
         (("",), "prompt"),
         (("x", "--timeout", "0"), "--timeout must be more than 0"),
-        (("x", "--prompt-file", "/gone"), "what is to be done?"),
+        (("x", "--prompt-file", "/gone"), "give the task"),
         (("x", "--session", "a", "--to", "b"), "one of them"),
         (("--prompt-file", "/gone"), "/gone"),
         (("--batch", "/gone"), "/gone"),
-        ((), "what is to be done?"),
+        ((), "give the task"),
     ):
         said = office("submit", *arguments, code=None)
         assert said.code in (1, 64), said

@@ -76,7 +76,7 @@ def test_a_second_sigterm_hands_back_what_is_at_work(office, tmp_path):
     worker.signal(signal.SIGTERM)
     done = worker.end()
     assert done.code == 0
-    assert f"job {job_id}: handed back" in done.err
+    assert f"job {job_id}: requeued" in done.err
     job = office.job(job_id)
     assert (job["status"], job["attempt"], job["claimed_by"]) == ("pending", 1, None)
     wait_until(lambda: not office.agents())

@@ -11,7 +11,7 @@ from baton.cli.main import run_verb
 from baton.config import Settings
 from baton.core.errors import InvalidValue
 from baton.core.event import EventName
-from baton.delegation.submit import Delegation, order
+from baton.delegation.submit import Delegation, build_submission
 from baton.jobs.report import report
 from baton.jobs.verbs import open_jobs
 from baton.transport.subscription import Subscription
@@ -75,7 +75,7 @@ def test_a_full_disk_takes_the_copy_of_what_was_said_and_no_more(settings, jobs,
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    delegation = Delegation(settings, jobs, [order(settings, "x", label="q")])
+    delegation = Delegation(settings, jobs, [build_submission(settings, "x", label="q")])
     end(jobs, delegation.jobs[0].job_id)
     monkeypatch.setattr("baton.delegation.submit.write_all", full)
     assert [payload["event"] for payload in delegation] == ["completed"]
@@ -85,14 +85,14 @@ def test_a_full_disk_takes_the_copy_of_what_was_said_and_no_more(settings, jobs,
 def test_a_limit_of_nothing_is_refused_and_not_replaced(settings, monkeypatch, name):
     monkeypatch.setenv(f"BATON_{name}", "0")
     with pytest.raises(InvalidValue, match=name.lower()):
-        order(Settings(), "x", label="q")
+        build_submission(Settings(), "x", label="q")
 
 
 @pytest.mark.parametrize("name", ["expect", "labels"])
 @pytest.mark.parametrize("value", ["out.txt", 5])
 def test_what_has_to_be_a_list_is_one(settings, name, value):
     with pytest.raises(InvalidValue, match=f"{name} must be a list"):
-        order(settings, "x", label="q", **{name: value})
+        build_submission(settings, "x", label="q", **{name: value})
 
 
 def test_the_words_kept_with_a_job_are_kept_with_the_next_try(settings, jobs, monkeypatch, capsys):
@@ -105,12 +105,11 @@ def test_the_words_kept_with_a_job_are_kept_with_the_next_try(settings, jobs, mo
 
 
 def test_a_delegation_outlives_the_pruning_of_its_job(settings, jobs, monkeypatch):
-    delegation = Delegation(settings, jobs, [order(settings, "x", label="q")])
+    delegation = Delegation(settings, jobs, [build_submission(settings, "x", label="q")])
     job = delegation.jobs[0].job_id
     before(monkeypatch, delegation.subscription, "connect", lambda: jobs.get_job(job).attempt or end(jobs, job))
-    before(monkeypatch, delegation, "_keep", lambda: prune(jobs))
+    before(monkeypatch, delegation, "_append_output", lambda: prune(jobs))
     assert [payload["event"] for payload in delegation] == ["completed"]
     assert (delegation.exit_code, delegation.problems()) == (0, {})
-    delegation.subscription.timed_out = "timed out"
-    delegation._out_of_time()
+    delegation._end_late_jobs("timed out")
     delegation.cancel()

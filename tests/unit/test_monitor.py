@@ -11,17 +11,16 @@ import pytest
 from baton.config import Settings
 from baton.core.clock import SystemClock, lease_expired
 from baton.core.job import new_job
-from baton.delegation import monitor as monitor_module
+from baton.delegation.attempts import is_private_queue, submitter_is_dead, this_submitter
 from baton.delegation.monitor import Monitor
-from baton.delegation.own_queue import is_own_queue, own_queue, submitter_is_gone
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from support.brokers import free_port
 from support.waiting import wait_until
 
 
-class Time:
-    """The monitor's clocks: `wall` may jump, `monotonic` only advances."""
+class Time(SystemClock):
+    """The monitor's clock: the date may jump by `wall` seconds, `advance` moves the monotonic clock too."""
 
     def __init__(self):
         self.wall = self.passed = 0.0
@@ -30,20 +29,16 @@ class Time:
         self.wall += seconds
         self.passed += seconds
 
-    def time_ns(self):
-        return time.time_ns() + int(self.wall * 10**9)
+    def wall_ns(self):
+        return super().wall_ns() + int(self.wall * 10**9)
 
-    def monotonic(self):
-        return time.monotonic() + self.passed
-
-    sleep = staticmethod(time.sleep)
+    def monotonic_ns(self):
+        return super().monotonic_ns() + int(self.passed * 10**9)
 
 
 @pytest.fixture
-def clock(monkeypatch):
-    clock = Time()
-    monkeypatch.setattr(monitor_module, "time", clock)
-    return clock
+def clock():
+    return Time()
 
 
 @pytest.fixture
@@ -61,7 +56,7 @@ def jobs(settings):
 
 @pytest.fixture
 def monitor(settings, jobs, clock):
-    return Monitor(settings, jobs, Inventory(settings))
+    return Monitor(settings, jobs, Inventory(settings), clock=clock)
 
 
 def sweep(monitor):
@@ -103,7 +98,7 @@ def test_a_silent_job_is_ended_and_one_that_speaks_again_is_not(monitor, jobs, c
     assert sweep(monitor) == []
     jobs.record_event(speaks, "progress")
     clock.advance(11)
-    assert sweep(monitor) == [(f"job {silent}", "nothing was heard from it for more than 50 s", "ended as error")]
+    assert sweep(monitor) == [(f"job {silent}", "it sent no event for more than 50 s", "ended as error")]
     assert status(jobs, speaks) == "running"
 
 
@@ -156,8 +151,8 @@ def test_a_lease_that_ran_out_hands_the_job_on_or_ends_it(monitor, jobs):
     enough = running(jobs, lease_sec=0.01, holder="dead")
     wait_for_the_end_of_the_lease(jobs, again, enough)
     assert sorted(sweep(monitor)) == sorted([
-        (f"job {again}", "the lease of dead ran out", "pending"),
-        (f"job {enough}", "the lease of dead ran out", "error"),
+        (f"job {again}", "the lease of dead expired", "pending"),
+        (f"job {enough}", "the lease of dead expired", "error"),
     ])  # fmt: skip
     assert (status(jobs, again), status(jobs, enough)) == ("pending", "error")
 
@@ -170,47 +165,74 @@ def test_all_leases_that_ran_out_are_taken_back_in_one_sweep(monitor, jobs, monk
     assert {status(jobs, job_id) for job_id in late} == {"pending"}
 
 
-def orphan(settings, jobs, label):
-    draft = new_job("x", now_ns=time.time_ns() - 10**11, agent="shell", agent_session=label)
+def orphan(jobs, submitter=None, queue=None, **fields):
+    draft = new_job(
+        "x", now_ns=time.time_ns() - 10**11, agent="shell", agent_session=queue, submitter=submitter, **fields
+    )
     return jobs.register_many([draft])[0].job_id
 
 
-def test_a_job_whose_submitter_is_gone_is_ended(monitor, settings, jobs):
-    alive = own_queue("here")
-    pid, started = alive.split(":")[2:4]
-    dead, reused = alive.replace(f":{pid}:", ":999999999:"), alive.replace(f":{started}:", ":1:")
-    ended = {orphan(settings, jobs, label) for label in (dead, reused)}
-    kept = [orphan(settings, jobs, each) for each in (alive, dead.replace("here", "there"), "tmux:x", "submit:x", "q")]
+def by_field(jobs, submitter):
+    return orphan(jobs, submitter)
+
+
+def by_private_queue(jobs, submitter):
+    """As version 0.1.0 wrote it."""
+    return orphan(jobs, queue=f"submit:{submitter}:1a2b3c4d")
+
+
+@pytest.mark.parametrize("submitted", [by_field, by_private_queue])
+def test_a_job_whose_submitter_is_gone_is_ended_when_no_worker_takes_it(monitor, jobs, clock, submitted):
+    alive = this_submitter("here")
+    pid, started = alive.split(":")[1:]
+    ended = {submitted(jobs, each) for each in (f"here:999999999:{started}", f"here:{pid}:1")}
+    kept = [submitted(jobs, each) for each in (alive, f"there:999999999:{started}", "x", "here:x:1")]
+    kept += [orphan(jobs, queue=each) for each in ("tmux:x", "q")]
+    assert sweep(monitor) == []  # a worker has time to take it
+    clock.advance(31)
     assert {what for what, _, done in sweep(monitor) if done == "ended as error"} == {f"job {each}" for each in ended}
     assert {status(jobs, job_id) for job_id in ended} == {"error"}
     assert {status(jobs, job_id) for job_id in kept} == {"pending"}
 
 
-def test_the_queue_of_a_submitter_names_it():
-    label = own_queue("host:with:colons")
-    assert is_own_queue(label)
-    assert not submitter_is_gone(label, "host:with:colons")
-    assert not submitter_is_gone("submit:0123456789abcdef", "here")
+def test_one_look_is_enough_for_a_monitor_that_sweeps_once(settings, jobs):
+    job_id = orphan(jobs, "here:999999999:1")
+    assert [what for what, _, _ in sweep(Monitor(settings, jobs, Inventory(settings), confirm_sec=0))] == [
+        f"job {job_id}"
+    ]
+
+
+def test_a_submitter_is_known_by_host_pid_and_start():
+    job = new_job("x", now_ns=1, agent="shell", submitter=this_submitter("host:with:colons"))
+    assert not submitter_is_dead(job, "host:with:colons")
+    assert submitter_is_dead(job.replace(submitter=f"{job.submitter}1"), "host:with:colons")
+    assert not submitter_is_dead(job.replace(submitter=f"{job.submitter}1"), "another host")
+    old = job.replace(submitter=None, agent_session=f"submit:{job.submitter}:1a2b3c4d")
+    assert is_private_queue(old.agent_session)
+    assert not submitter_is_dead(old, "host:with:colons")
+    assert not submitter_is_dead(old.replace(agent_session="submit:0123456789abcdef"), "here")
 
 
 def test_a_dry_run_says_what_it_would_do_and_why_and_does_nothing(settings, jobs, clock):
     late = running(jobs, timeout_sec=10)
     jobs.record_event(late, "started")
     expired = running(jobs, lease_sec=0.01, max_attempts=3, holder="dead")
-    lost = orphan(settings, jobs, f"submit:{settings.host}:999999999:1:x")
+    held = running(jobs, lease_sec=100, timeout_sec=10**6)
+    lost = orphan(jobs, f"{settings.host}:999999999:1")
     wait_for_the_end_of_the_lease(jobs, expired)
-    clock.advance(1000)
+    clock.advance(1000)  # the registry's clock, which alone decides about leases, stands
     before = [(job.job_id, job.status, job.last_seq, job.attempt) for job in jobs.list_jobs(limit=100).jobs]
-    monitor = Monitor(settings, jobs, Inventory(settings), dry_run=True, confirm_sec=0)
+    monitor = Monitor(settings, jobs, Inventory(settings), dry_run=True, confirm_sec=0, clock=clock)
     found = {(each.what, each.done): each.why for each in monitor.sweep()}
     assert found == {
         (f"job {late}", "would be ended as error"): "it took longer than 10 s",
-        (f"job {expired}", "would be requeued"): "the lease of dead ran out",
-        (f"job {lost}", "would be ended as error"): "whoever submitted it ended before it began",
+        (f"job {expired}", "would be requeued"): "the lease of dead expired",
+        (f"job {lost}", "would be ended as error"): "the process that submitted it ended before it began",
         (f"job {late}", "would be sent"): "1 event not sent yet",
     }
     assert before == [(job.job_id, job.status, job.last_seq, job.attempt) for job in jobs.list_jobs(limit=100).jobs]
     assert len(jobs.unsent_events()) == 1
+    assert status(jobs, held) == "running"
 
 
 def test_a_step_that_fails_is_told_and_the_others_go_on(monitor, settings, jobs, tmp_path):

@@ -7,7 +7,7 @@ import pytest
 from baton.config import Settings
 from baton.core.errors import AgentUnusable, RegistryUnavailable
 from baton.core.event import EventName
-from baton.delegation import worker as worker_module
+from baton.delegation import attempts
 from baton.delegation.worker import Worker
 from baton.jobs.report import report
 from baton.jobs.verbs import open_jobs
@@ -29,7 +29,7 @@ class Away:
 
     def __init__(self, jobs, monkeypatch, error, times):
         self._jobs, self._error, self._left, self.starts = jobs, error, times, 0
-        monkeypatch.setattr(worker_module, "create_session", self._create)
+        monkeypatch.setattr(attempts, "create_session", self._create)
         for name in ("release", "get_job"):
             monkeypatch.setattr(jobs, name, self._unless_away(getattr(jobs, name)))
 

@@ -19,7 +19,7 @@ from baton.cli.progress_view import Lines, LiveTable
 from baton.config import Settings
 from baton.core.errors import BatonError, TmuxUnavailable
 from baton.core.job import Job
-from baton.delegation.submit import Delegation, order
+from baton.delegation.submit import Delegation, build_submission
 from baton.history.read import iter_logged_events
 from baton.history.verify import verify_log
 from baton.jobs.verbs import Jobs, open_jobs
@@ -107,9 +107,14 @@ def _show(settings: Settings, folder: str) -> int:
     os.mkdir(work, 0o700)
     print("Three agents run at once, each in its own tmux session. One does its work, one claims to be done")
     print("before it is, and one is killed while it works.\n", flush=True)
-    orders = [order(settings, script.strip(), agent="shell", workdir=work, expect=[name]) for name, script, _ in _JOBS]
+    submissions = [
+        build_submission(settings, script.strip(), agent="shell", workdir=work, expect=[name])
+        for name, script, _ in _JOBS
+    ]
     with open_jobs(settings) as jobs:
-        delegation = Delegation(settings, jobs, orders, parallel=len(orders), log=lambda line: say(f"baton: {line}"))
+        delegation = Delegation(
+            settings, jobs, submissions, parallel=len(submissions), log=lambda line: say(f"baton: {line}")
+        )
         with LiveTable(delegation.jobs) if on_terminal() else Lines(as_json=False) as view:
             for payload in delegation:
                 view.show(payload)

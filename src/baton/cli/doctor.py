@@ -23,7 +23,7 @@ from baton.config import Settings, hide_password
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import BatonError, TmuxUnavailable
 from baton.core.fields import one_line
-from baton.delegation.monitor import monitor_lock
+from baton.delegation.reconcile import monitor_lock
 from baton.history.verify import verify_log
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.live_agents import open_directory

@@ -15,7 +15,6 @@ from baton.config import Settings
 from baton.core.clock import parse_time
 from baton.core.fields import one_line
 from baton.core.job import Job, agent_name, check_status
-from baton.delegation.own_queue import is_own_queue
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.registry import other_registry_here
 from baton.registry.contract import JobFilter, Page
@@ -105,8 +104,8 @@ def _row(job: Job, now_ns: int) -> tuple[str, ...]:
 
 
 def _queue(label: str) -> str:
-    """Return the name of a queue. On a terminal, the private queue of a submit process is shown as `submit`."""
-    return "submit" if is_own_queue(label) and on_terminal() else label
+    """Return the name of a queue. On a terminal, a private queue of 0.1.0 is shown as `submit`."""
+    return "submit" if label.startswith("submit:") and on_terminal() else label
 
 
 VERBS = (Verb("list", (

@@ -10,7 +10,8 @@ from baton.cli import options as opt
 from baton.cli.output import json_text, say
 from baton.cli.parser import Verb
 from baton.core.errors import InvalidValue
-from baton.delegation.monitor import Monitor, monitor_lock
+from baton.delegation.monitor import Monitor
+from baton.delegation.reconcile import monitor_lock
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.storage.files import make_home, try_lock

@@ -8,7 +8,7 @@ from baton.cli.parser import Verb
 from baton.core.errors import JobNotFound, UsageError
 from baton.core.fields import one_line
 from baton.core.job import Status
-from baton.delegation.background_monitor import Reconciler
+from baton.delegation.background_monitor import BackgroundMonitor
 from baton.jobs.verbs import open_jobs
 from baton.transport.subscription import Subscription
 
@@ -27,7 +27,7 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
         subscription = Subscription(
             jobs, settings, job_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
         )
-        with Reconciler(settings):
+        with BackgroundMonitor(settings):
             for _event in subscription:
                 pass
         ended = {job_id: _ended(subscription, job_id, outcome) for job_id, outcome in subscription.outcomes().items()}

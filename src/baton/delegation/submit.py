@@ -1,163 +1,141 @@
-"""The main job: hand work to agents, see it through, and tell truthfully what came of it."""
+"""Submit jobs, start a session for each, and follow them to their end."""
 
 from __future__ import annotations
 
 import json
 import os
 import threading
-import time
 
 from baton.adapters import allowed_silence
 from baton.adapters.contract import Mode
 from baton.broker.address import broker_record
-from baton.core.errors import BatonError, IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
+from baton.core.clock import SystemClock
+from baton.core.errors import IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Status, new_job
 from baton.core.value import Value
-from baton.delegation.background_monitor import Reconciler
-from baton.delegation.own_queue import own_queue
+from baton.delegation.attempts import start_attempt, stop_attempt, this_submitter
+from baton.delegation.background_monitor import BackgroundMonitor
 from baton.jobs.verification import missing_results
 from baton.sessions.ending import fail_job
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import check_launch, create_session
-from baton.sessions.session import session_name
-from baton.sessions.stop import StopMode, stop_session
-from baton.sessions.tmux import Tmux
+from baton.sessions.launch import check_launch
 from baton.storage.files import open_private, outside, write_all
 from baton.transport.subscription import Subscription
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
-    from typing import Any, Final
+    from typing import Any
 
+    from baton.adapters.contract import Agent
     from baton.config import Settings
     from baton.core.job import Job
     from baton.jobs.verbs import Jobs
 
-_SUBSCRIBE_SEC: Final = 5.0
-_NO_LIMIT_SEC: Final = 366 * 86400.0
+_SUBSCRIBE_SEC = 5.0
+_NO_LIMIT_SEC = 366 * 86400.0
+# What a line of a batch may contain.
+_GIVEN = (
+    "prompt", "agent", "workdir", "expect", "validate", "timeout_sec", "idle_timeout_sec", "max_attempts", "priority",
+    "headless", "yolo", "allow_existing", "label", "labels",
+)  # fmt: skip
 
 
-class Order(Value):
-    """A piece of work, and how it is to be done. `label` is the queue of a session or worker that is there already;
-    without one a session is made for it. `workdir` is None only where whoever takes it decides."""
+class Submission(Value):
+    """A job that is ready to be registered, and how its session is started. `agent` is None for a job of a queue that
+    a worker or a session takes: then no session is started."""
 
-    prompt: str
-    agent: str
-    workdir: str | None
-    expect: list[str]
-    validate: str | None
-    timeout_sec: int
-    idle_timeout_sec: int
-    max_attempts: int
-    priority: int
-    headless: bool
+    job: Job
+    agent: Agent | None
+    mode: Mode
     yolo: bool
-    allow_existing: bool
-    label: str | None
-    labels: list[str]
 
 
-def order(settings: Settings, prompt: str, **given: Any) -> Order:
-    """An order with what was not given from the settings; what cannot work is refused before anything is made."""
-    values: dict[str, Any] = {
-        "prompt": prompt,
-        "agent": settings.agent,
-        "workdir": None,
-        "expect": [],
-        "validate": None,
-        "timeout_sec": settings.timeout_sec,
-        "idle_timeout_sec": settings.idle_timeout_sec,
-        "max_attempts": 1,
-        "priority": 0,
-        "headless": False,
-        "yolo": False,
-        "allow_existing": False,
-        "label": None,
-        "labels": [],
-    }
-    unknown = sorted(given.keys() - values.keys())
+def build_submission(settings: Settings, prompt: str, **given: Any) -> Submission:
+    """Build a job, with values of the settings for what is not given. Refuse what cannot work before anything is made.
+
+    `label` is the queue of a worker or session. Without it, this process starts a session for the job."""
+    _check_given(given)
+    given = {name: value for name, value in given.items() if value is not None}
+    queue, workdir, expect = given.get("label"), given.get("workdir"), given.get("expect", [])
+    if queue is None or workdir is not None:
+        workdir = os.path.abspath(workdir or ".")
+    job = new_job(
+        prompt,
+        now_ns=SystemClock().wall_ns(),
+        agent=given.get("agent", settings.agent),
+        agent_session=queue,
+        broker=broker_record(settings),
+        timeout_sec=given.get("timeout_sec", settings.timeout_sec),
+        idle_timeout_sec=given.get("idle_timeout_sec", settings.idle_timeout_sec),
+        expected_artifacts=expect,
+        workdir=workdir,
+        max_attempts=given.get("max_attempts", 1),
+        priority=given.get("priority", 0),
+        validate=given.get("validate"),
+        labels=given.get("labels", []),
+        submitter=this_submitter(settings.host) if queue is None else None,
+    )
+    if "idle_timeout_sec" not in given:
+        job = job.replace(idle_timeout_sec=allowed_silence(settings, job.agent, job.timeout_sec))
+    if not given.get("allow_existing"):
+        job = job.replace(extra={"fresh_artifacts": True})
+    mode, yolo = Mode.HEADLESS if given.get("headless") else Mode.INTERACTIVE, bool(given.get("yolo"))
+    agent = None
+    if queue is None:
+        agent = check_launch(settings, job.agent, workdir=workdir or ".", mode=mode, yolo=yolo, job=job)
+    for name in expect:
+        if outside(name, workdir or "."):
+            raise InvalidValue("expect", f"{name!r} lies outside the work folder {workdir or ''}".rstrip())
+    return Submission(job=job, agent=agent, mode=mode, yolo=yolo)
+
+
+def _check_given(given: dict[str, Any]) -> None:
+    """Check names, and types that are used before the job's own checks."""
+    unknown = sorted(given.keys() - set(_GIVEN))
     if unknown:
-        raise InvalidValue(unknown[0][:40], f"is no part of an order; there are {', '.join(values)}")
-    made = Order(**values | {name: value for name, value in given.items() if value is not None})
-    _check_types(made)
-    if given.get("idle_timeout_sec") is None:
-        made = made.replace(idle_timeout_sec=allowed_silence(settings, made.agent, made.timeout_sec))
-    if made.label is None or made.workdir is not None:
-        made = made.replace(workdir=os.path.abspath(made.workdir or "."))
-    job = drafted(settings, made)  # which checks every field
-    if made.label is None:
-        check_launch(settings, made.agent, workdir=made.workdir or ".", mode=_mode(made), yolo=made.yolo, job=job)
-    for name in made.expect:
-        if outside(name, made.workdir or "."):
-            raise InvalidValue("expect", f"{name!r} lies outside the work folder {made.workdir or ''}".rstrip())
-    return made
-
-
-def _mode(made: Order) -> Mode:
-    return Mode.HEADLESS if made.headless else Mode.INTERACTIVE
-
-
-def _check_types(made: Order) -> None:
-    """Of what is used before the job's own checks see it."""
-    if not isinstance(made.workdir, str | None):
+        raise InvalidValue(unknown[0][:40], f"is not a field of a job; there are {', '.join(_GIVEN)}")
+    if not isinstance(given.get("workdir"), str | None):
         raise InvalidValue("workdir", "must be text")
     for name in ("expect", "labels"):
-        if not isinstance(getattr(made, name), list):  # a text would be taken for a list of its characters
+        if not isinstance(given.get(name), list | None):  # a text would become a list of its characters
             raise InvalidValue(name, "must be a list")
 
 
-def drafted(settings: Settings, made: Order) -> Job:
-    """The job of an order, ready to be registered."""
-    job = new_job(
-        made.prompt,
-        now_ns=time.time_ns(),
-        agent=made.agent,
-        agent_session=made.label or own_queue(settings.host),
-        broker=broker_record(settings),
-        timeout_sec=made.timeout_sec,
-        idle_timeout_sec=made.idle_timeout_sec,
-        expected_artifacts=made.expect,
-        workdir=made.workdir,
-        max_attempts=made.max_attempts,
-        priority=made.priority,
-        validate=made.validate,
-        labels=made.labels,
-    )
-    return job if made.allow_existing else job.replace(extra={"fresh_artifacts": True})
+def register(jobs: Jobs, submissions: Sequence[Submission]) -> list[Submission]:
+    """Register the jobs, and return them as they were registered: an id may have been taken."""
+    registered = jobs.register_many([each.job for each in submissions])
+    return [each.replace(job=job) for each, job in zip(submissions, registered, strict=True)]
 
 
-def register_orders(settings: Settings, jobs: Jobs, orders: Sequence[Order]) -> list[Job]:
-    """The jobs of orders; TmuxUnavailable before any is registered, where one needs a session that cannot be made."""
-    if any(each.label is None for each in orders):
-        Tmux(settings.tmux_socket).check_version()
-    return jobs.register_many([drafted(settings, each) for each in orders])
-
-
-def start_session(settings: Settings, inventory: Inventory, job: Job, made: Order) -> None:
-    """A session for this job alone; its runner claims it."""
-    assert made.workdir is not None
-    create_session(
+def start_submission(settings: Settings, inventory: Inventory, jobs: Jobs, submission: Submission) -> str | None:
+    """Start a session for a registered job; its runner claims the job. When it cannot be started, the job fails: return
+    why, else None."""
+    assert submission.agent is not None
+    assert submission.job.workdir is not None
+    return start_attempt(
         settings,
         inventory,
-        session_name(job.replace(attempt=job.attempt + 1)),
-        agent=made.agent,
-        workdir=made.workdir,
-        mode=_mode(made),
-        job=job,
-        yolo=made.yolo,
+        jobs,
+        submission.job,
+        agent=submission.agent,
+        workdir=submission.job.workdir,
+        mode=submission.mode,
+        yolo=submission.yolo,
     )
 
 
 class Delegation:
-    """Some orders, seen through. Iterate over it: it yields what happens; then `exit_code` says how it went."""
+    """Jobs that this process registers and follows to their end.
+
+    Iterate over it: it starts the sessions and yields the events. Then `exit_code` says how the jobs ended."""
 
     def __init__(
         self,
         settings: Settings,
         jobs: Jobs,
-        orders: Sequence[Order],
+        submissions: Sequence[Submission],
         *,
         parallel: int = 1,
         log: Callable[[str], None] = lambda _line: None,
@@ -167,66 +145,61 @@ class Delegation:
         self._log = log
         self._inventory = Inventory(settings)
         self._parallel = parallel
-        self.jobs = register_orders(settings, jobs, orders)
-        self._orders = {job.job_id: each for job, each in zip(self.jobs, orders, strict=True)}
-        self._waiting = [job for job in self.jobs if self._orders[job.job_id].label is None]
+        registered = register(jobs, submissions)
+        self._submissions = {each.job.job_id: each for each in registered}
+        self.jobs = [each.job for each in registered]
+        self._waiting = [each.job for each in registered if each.agent is not None]
         self._at_work: set[str] = set()
+        self._starting = threading.Lock()
         alone = len(self.jobs) == 1
         self.subscription = Subscription(
             jobs,
             settings,
             [job.job_id for job in self.jobs],
-            # The limits of many are kept by their runners, each from its own beginning.
+            # The jobs of a batch start one after another: their runners enforce the limits.
             timeout_sec=float(self.jobs[0].timeout_sec) if alone else _NO_LIMIT_SEC,
             idle_timeout_sec=float(self.jobs[0].idle_timeout_sec) if alone else _NO_LIMIT_SEC,
             log=log,
         )
         self._unverified: dict[str, list[str]] = {}
-        self._hosts: dict[str, str] = {}  # where jobs are done
-        self._turn = threading.Lock()
-
-    def launch(self, jobs: Jobs) -> None:
-        """Starts as many sessions as may be at work at once."""
-        with self._turn:
-            while self._waiting and len(self._at_work) < self._parallel:
-                job = self._waiting[0]
-                self._start(jobs, job)
-                self._at_work.add(job.job_id)
-                self._waiting.remove(job)
+        self._hosts: dict[str, str] = {}  # where each job runs
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
-        # Nothing may be said before we listen. Where the broker is away, the registry tells.
+        # Listen before the first event is sent. Without a broker, the subscription reads the registry.
         self.subscription.connect(wait_sec=_SUBSCRIBE_SEC)
-        self.launch(self._jobs)
-        with Reconciler(self._settings, self._look):
+        self._start_waiting(self._jobs)
+        with BackgroundMonitor(self._settings, self._check_jobs):
             for payload in self.subscription:
                 self._take_note(payload)
                 yield payload
                 try:
-                    self.launch(self._jobs)
+                    self._start_waiting(self._jobs)
                 except RegistryUnavailable as error:
-                    self._log(f"{error}; trying again")  # by the reconciler, in a moment
+                    self._log(f"{error}; trying again")  # `_check_jobs` does
         if self.subscription.timed_out is not None:
-            self._out_of_time()
+            self._end_late_jobs(self.subscription.timed_out)
 
     def _take_note(self, payload: dict[str, Any]) -> None:
-        self._keep(payload)
+        self._append_output(payload)
         if payload["event"] == EventName.STARTED:
             self._hosts[payload["job_id"]] = payload["data"].get("host")
         if payload["event"] in (EventName.COMPLETED, EventName.ERROR):
             self._at_work.discard(payload["job_id"])
             self._verify(payload)
 
+    # -- results -------------------------------------------------------------------------------------------------
+
     @property
     def exit_code(self) -> int:
+        """Return 1 if a completed job lacks its results, else the exit code of the subscription."""
         return 1 if self._unverified else self.subscription.exit_code
 
     def problems(self) -> dict[str, list[str]]:
-        """Of jobs that say they are completed, what is not there all the same."""
+        """Return what completed jobs lack, by job id."""
         return self._unverified
 
     def statuses(self) -> dict[str, Status]:
-        """As far as the registry still knows them."""
+        """Return the status of each job that is still in the registry."""
         found = {}
         for job in self.jobs:
             try:
@@ -235,19 +208,42 @@ class Delegation:
                 continue
         return found
 
+    def _verify(self, payload: dict[str, Any]) -> None:
+        """Check the files of a completed job again. On another host the same path is another folder."""
+        try:
+            job = self.subscription.job(payload["job_id"])
+        except JobNotFound:
+            return  # pruned: the files were checked when `completed` was recorded
+        here = self._hosts.get(job.job_id) == self._settings.host
+        if payload["event"] == EventName.COMPLETED and here and job.workdir is not None and os.path.isdir(job.workdir):
+            problems = missing_results(job.replace(validate=None), redact=str)
+            if problems:
+                self._unverified[job.job_id] = problems
+
+    def _append_output(self, payload: dict[str, Any]) -> None:
+        """Append the event to the output file of its job, for readers that come later."""
+        path = os.path.join(self._settings.registry_dir, f"{payload['job_id']}.subscriber.out")
+        try:
+            with open(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as file:
+                write_all(file.fileno(), (json.dumps(payload) + "\n").encode())
+        except OSError:
+            pass  # the registry has no folder here, or the disk is full: the registry keeps the event
+
+    # -- ending early --------------------------------------------------------------------------------------------
+
     def cancel(self) -> None:
-        """Everything that has not ended is cancelled, and its sessions with it."""
+        """Cancel every job that has not ended, and stop its session."""
         for job in self.jobs:
             self._cancel(job)
             self._stop_session(self._jobs, job, "its job was cancelled")
 
-    def not_begun(self) -> int:
-        """How many `withdraw` would cancel."""
+    def not_started(self) -> int:
+        """Return the number of jobs that `withdraw` would cancel."""
         return len(self._waiting)
 
     def withdraw(self) -> list[str]:
-        """Cancels what has not begun and never will without us; returns which jobs these are."""
-        with self._turn:
+        """Cancel the jobs that this process has not started, and return their ids."""
+        with self._starting:
             waiting, self._waiting = self._waiting, []
         return [job.job_id for job in waiting if self._cancel(job)]
 
@@ -255,12 +251,39 @@ class Delegation:
         try:
             self._jobs.update_status(job.job_id, "cancelled")
         except (IllegalTransition, JobNotFound):
-            return False  # it has just ended, or was pruned since
+            return False  # it has ended, or was pruned
         return True
 
-    def _look(self, jobs: Jobs) -> None:
-        """What ended without a word of its own, such as a job that was cancelled, makes room for the next; one that was
-        taken from a runner that hung, and may be tried again, begins again."""
+    def _end_late_jobs(self, why: str) -> None:
+        """Fail the jobs that have not ended in time, except those that wait for a permission or for a worker."""
+        for job_id, submission in self._submissions.items():
+            try:
+                job = self.subscription.job(job_id)
+            except JobNotFound:
+                continue
+            if job.status in TERMINAL:
+                continue
+            if self._jobs.last_event(job) is EventName.PERMISSION_REQUIRED:
+                self._log(f"job {job_id} waits for a permission: baton attach {job_id}")
+            elif job.status is Status.PENDING and submission.agent is None:
+                self._log(f"no worker has taken job {job_id} yet; `baton cancel {job_id}` cancels it")
+            else:
+                fail_job(self._settings, self._jobs, job, None, why)
+                self._stop_session(self._jobs, job, why)
+
+    # -- sessions ------------------------------------------------------------------------------------------------
+
+    def _start_waiting(self, jobs: Jobs) -> None:
+        """Start sessions until as many run as may run at once."""
+        with self._starting:
+            while self._waiting and len(self._at_work) < self._parallel:
+                job = self._waiting[0]
+                self._start(jobs, job)
+                self._at_work.add(job.job_id)
+                self._waiting.remove(job)
+
+    def _check_jobs(self, jobs: Jobs) -> None:
+        """Start requeued jobs again, and new ones in place of jobs that ended without an event."""
         for job_id in list(self._at_work):
             try:
                 job = jobs.get_job(job_id)
@@ -270,66 +293,15 @@ class Delegation:
             if job.status in TERMINAL:
                 self._at_work.discard(job_id)
             elif job.status is Status.PENDING and job.attempt:
-                self._stop_session(jobs, job, "its lease ran out", StopMode.HARD)
+                self._stop_session(jobs, job, f"attempt {job.attempt} was lost", hard=True)
                 self._start(jobs, job)
-        self.launch(jobs)
-
-    # -- sessions --------------------------------------------------------------------------------------------------
+        self._start_waiting(jobs)
 
     def _start(self, jobs: Jobs, job: Job) -> None:
-        try:
-            start_session(self._settings, self._inventory, job, self._orders[job.job_id])
-        except BatonError as error:
-            # The job's story says it, and the listener hears it from there.
-            fail_job(self._settings, jobs, job, None, str(error))
+        submission = self._submissions[job.job_id].replace(job=job)
+        start_submission(self._settings, self._inventory, jobs, submission)  # a failure is an event of the job
 
-    def _stop_session(self, jobs: Jobs, job: Job, reason: str, mode: StopMode = StopMode.GRACEFUL) -> None:
-        session = self._inventory.made_for(job.job_id)
-        if session is not None:
-            try:
-                stop_session(
-                    self._settings, self._inventory, jobs, session.name, mode=mode, reason=reason, grace_sec=3.0
-                )
-            except BatonError as error:
-                self._log(str(error))
-
-    # -- what came of it -------------------------------------------------------------------------------------------
-
-    def _verify(self, payload: dict[str, Any]) -> None:
-        """Once more, with our own eyes, where the work was done here: a folder of that name elsewhere is another."""
-        try:
-            job = self.subscription.job(payload["job_id"])
-        except JobNotFound:
-            return  # pruned since; what it asked for was there when its end was recorded
-        here = self._hosts.get(job.job_id) == self._settings.host
-        if payload["event"] == EventName.COMPLETED and here and job.workdir is not None and os.path.isdir(job.workdir):
-            problems = missing_results(job.replace(validate=None), redact=str)
-            if problems:
-                self._unverified[job.job_id] = problems
-
-    def _out_of_time(self) -> None:
-        for job in self.jobs:
-            try:
-                current = self.subscription.job(job.job_id)
-            except JobNotFound:
-                continue
-            if current.status in TERMINAL:
-                continue
-            if self._jobs.last_event(current) is EventName.PERMISSION_REQUIRED:
-                self._log(f"job {job.job_id} waits for a permission: baton attach {job.job_id}")
-                continue
-            if current.status is Status.PENDING and self._orders[job.job_id].label is not None:
-                self._log(f"job {job.job_id} is still waiting to be taken up; `baton cancel {job.job_id}` withdraws it")
-                continue
-            why = self.subscription.timed_out or "timed out"
-            fail_job(self._settings, self._jobs, current, None, why)
-            self._stop_session(self._jobs, job, why)
-
-    def _keep(self, payload: dict[str, Any]) -> None:
-        """The output of a delegation also goes to a file, for whoever was not there."""
-        path = os.path.join(self._settings.registry_dir, f"{payload['job_id']}.subscriber.out")
-        try:
-            with open(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as file:
-                write_all(file.fileno(), (json.dumps(payload) + "\n").encode())
-        except OSError:
-            pass  # the registry is elsewhere, its folder is not ours to write in, or the disk is full
+    def _stop_session(self, jobs: Jobs, job: Job, why: str, *, hard: bool = False) -> None:
+        error = stop_attempt(self._settings, self._inventory, jobs, job.job_id, why, hard=hard)
+        if error is not None:
+            self._log(error)

@@ -1,4 +1,4 @@
-"""Keeps taking jobs of one queue, each in a session of its own, a few at a time."""
+"""Take jobs of one queue and run each in a session of its own, a few at a time."""
 
 from __future__ import annotations
 
@@ -6,37 +6,38 @@ import os
 import time
 
 from baton.adapters.contract import Mode
-from baton.core.errors import BatonError, JobNotFound, RegistryUnavailable, TmuxUnavailable
+from baton.core.clock import SECOND_NS, SystemClock
+from baton.core.errors import BatonError, IllegalTransition, JobNotFound, RegistryUnavailable
 from baton.core.job import TERMINAL, Status
-from baton.delegation.background_monitor import Reconciler
-from baton.sessions.ending import fail_job
+from baton.delegation.attempts import requeue_or_fail, start_attempt, stop_attempt, submitter_is_dead
+from baton.delegation.background_monitor import BackgroundMonitor
+from baton.registry.contract import JobFilter
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import create_session
-from baton.sessions.session import session_name
-from baton.sessions.stop import stop_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Final
 
     from baton.config import Settings
-    from baton.core.job import Job
+    from baton.core.clock import Clock
     from baton.jobs.verbs import Jobs
 
-_LOOK_SEC: Final = 0.1
-_POLL_SEC: Final = 1.0
+_CHECK_SEC = 0.1
+_POLL_NS = SECOND_NS
+_ORPHANS_NS = 5 * SECOND_NS
 
 
 class Worker:
-    """`stopping` and `drain_sec` may be set from elsewhere, by a signal for example: no more jobs are taken, and those
-    at work have that long to end before they are handed back."""
+    """Runs until it is stopped, has run `max_jobs`, or, with `until_empty`, finds the queue empty.
+
+    A signal handler may set `stopping` and `drain_sec`: then the worker takes no more jobs, gives the running ones that
+    long to end, and requeues the rest."""
 
     def __init__(
         self,
         settings: Settings,
         jobs: Jobs,
-        label: str,
+        queue: str,
         *,
         agent: str,
         workdir: str,
@@ -46,12 +47,14 @@ class Worker:
         yolo: bool = False,
         until_empty: bool = False,
         drain_sec: float = 30.0,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
         log: Callable[[str], None] = lambda _line: None,
     ) -> None:
         self._settings = settings
         self._jobs = jobs
         self._inventory = Inventory(settings)
-        self._label = label
+        self._queue = queue
         self._agent = agent
         self._workdir = workdir
         self._concurrency = concurrency
@@ -60,140 +63,147 @@ class Worker:
         self._yolo = yolo
         self._until_empty = until_empty
         self.drain_sec = drain_sec
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
         self._log = log
-        self._at_work: dict[str, int] = {}  # job: attempt
-        self._to_hand_back: dict[str, int] = {}  # those that did not begin, until the registry has heard of it
-        self._next_poll = 0.0
+        self._running: dict[str, int] = {}  # job: attempt
+        self._to_requeue: dict[str, int] = {}  # jobs whose session could not be started
+        self._next_poll_ns = self._next_orphans_ns = 0
         self._empty = False
         self.stopping = False
         self.done = 0
 
     def run(self) -> None:
-        """Until it is told to stop, has done as many as it may, or the queue is empty and that is enough."""
-        with Reconciler(self._settings):
+        """Run jobs until the worker ends."""
+        with BackgroundMonitor(self._settings):
             while not self.stopping:
                 try:
-                    if self._go_on():
+                    if self._check_and_take():
                         continue
                 except RegistryUnavailable as error:
                     self._log(f"{error}; trying again")
-                    self._next_poll = time.monotonic() + _POLL_SEC
-                idle = not self._at_work and not self._to_hand_back
+                    self._next_poll_ns = self._clock.monotonic_ns() + _POLL_NS
+                idle = not self._running and not self._to_requeue
                 if idle and (self._left == 0 or (self._empty and self._until_empty)):
                     return
-                time.sleep(_LOOK_SEC)
+                self._sleep(_CHECK_SEC)
             self._drain()
 
-    def _go_on(self) -> bool:
-        """Looks at what is at work, and takes one more where there is room; True when it took one."""
-        self._look()
-        if len(self._at_work) >= self._concurrency or self._left == 0 or time.monotonic() < self._next_poll:
+    def _check_and_take(self) -> bool:
+        """Check the running jobs, and take one more if there is room. Return whether one was taken."""
+        self._check_running()
+        now_ns = self._clock.monotonic_ns()
+        if len(self._running) >= self._concurrency or self._left == 0 or now_ns < self._next_poll_ns:
             return False
         taken = self._take()
         self._empty = not taken
         if not taken:
-            self._next_poll = time.monotonic() + _POLL_SEC
+            self._next_poll_ns = self._clock.monotonic_ns() + _POLL_NS
         return taken
 
     def _take(self) -> bool:
         holder = f"{self._settings.host}:worker:{os.getpid()}"
-        job = self._jobs.pick_pending(self._label, holder=holder, lease_sec=self._settings.lease_sec)
+        self._release_orphans()
+        job = self._jobs.pick_pending(self._queue, holder=holder, lease_sec=self._settings.lease_sec)
         if job is None:
             return False
         if self._left is not None:
             self._left -= 1
-        self._at_work[job.job_id] = job.attempt
+        self._running[job.job_id] = job.attempt
         self._log(f"job {job.job_id}: attempt {job.attempt} begins")
         try:
-            self._start(job)
-        except BaseException:
-            # No fault of the job: the next would fare no better.
-            self._to_hand_back[job.job_id] = self._at_work.pop(job.job_id)
-            if self._left is not None:
-                self._left += 1
-            self._empty = False
-            self._hand_back_not_begun()
-            raise
-        return True
-
-    def _start(self, job: Job) -> None:
-        try:
-            create_session(
+            # A job that fails here is reported by the next check.
+            start_attempt(
                 self._settings,
                 self._inventory,
-                session_name(job),
+                self._jobs,
+                job,
                 agent=self._agent or job.agent,
                 workdir=job.workdir or self._workdir,
                 mode=self._mode,
-                job=job,
-                attempt=job.attempt,
                 yolo=self._yolo,
             )
-        except (TmuxUnavailable, RegistryUnavailable):
+        except BaseException:
+            # tmux or the registry is unavailable, or the worker is interrupted: the job is not at fault.
+            self._to_requeue[job.job_id] = self._running.pop(job.job_id)
+            if self._left is not None:
+                self._left += 1
+            self._empty = False
+            self._requeue_not_started()
             raise
-        except BatonError as error:
-            self._fail(job, str(error))
+        return True
 
-    def _fail(self, job: Job, why: str) -> None:
-        """Why, is told once it has made room."""
-        fail_job(self._settings, self._jobs, job, job.attempt, why)
+    def _release_orphans(self) -> None:
+        """Clear the submitter of jobs in this queue whose submitter has died: then a worker takes them."""
+        if self._clock.monotonic_ns() < self._next_orphans_ns:
+            return
+        self._next_orphans_ns = self._clock.monotonic_ns() + _ORPHANS_NS
+        submitted = JobFilter(statuses=[Status.PENDING], agent_session=self._queue, submitted=True)
+        for job in self._jobs.each_job(submitted):
+            if submitter_is_dead(job, self._settings.host) and self._inventory.made_for(job.job_id) is None:
+                try:
+                    self._jobs.registry.clear_submitter(job.job_id)
+                except (IllegalTransition, JobNotFound):
+                    continue  # it was claimed, cancelled or pruned meanwhile
+                self._log(f"job {job.job_id}: the process that submitted it has ended")
 
-    def _look(self) -> None:
-        """Jobs that have ended, or are no longer ours, make room."""
-        self._hand_back_not_begun()
-        for job_id, attempt in list(self._at_work.items()):
-            # In this order: a runner says what came of the job before its session ends.
-            lives = self._inventory.made_for(job_id) is not None
+    def _check_running(self) -> None:
+        """Forget jobs that have ended or have another holder. Requeue or fail those whose session has died."""
+        self._requeue_not_started()
+        for job_id, attempt in list(self._running.items()):
+            # In this order: a runner reports the end of the job before its session ends.
+            has_session = self._inventory.made_for(job_id) is not None
             try:
                 job = self._jobs.get_job(job_id)
             except JobNotFound as error:
                 self._log(str(error))
-                del self._at_work[job_id]
+                del self._running[job_id]
                 continue
             if job.status is Status.RUNNING and job.attempt == attempt:
-                if not lives:
-                    self._fail(job, "the agent's session ended, and nobody said what came of it")
+                if not has_session:
+                    why = "the agent's session ended without an event about the job's end"
+                    requeue_or_fail(self._settings, self._jobs, job, why)
                 continue
-            if job.status in TERMINAL and lives:
+            if job.status in TERMINAL and has_session:
                 continue  # its session is about to end
-            del self._at_work[job_id]
+            del self._running[job_id]
             self.done += 1
-            why = f": {job.detail}" if job.status is Status.ERROR and job.detail else ""
-            self._log(f"job {job_id}: {job.status}{why}")
+            detail = f": {job.detail}" if job.status is Status.ERROR and job.detail else ""
+            self._log(f"job {job_id}: {job.status}{detail}")
 
     def _drain(self) -> None:
-        began = time.monotonic()
-        while (self._at_work or self._to_hand_back) and time.monotonic() - began < self.drain_sec:
+        began_ns = self._clock.monotonic_ns()
+        while self._running or self._to_requeue:
+            if self._clock.monotonic_ns() - began_ns >= self.drain_sec * SECOND_NS:
+                break
             try:
-                self._look()
+                self._check_running()
             except RegistryUnavailable as error:
                 self._log(str(error))
-            time.sleep(_LOOK_SEC)
-        for job_id, attempt in self._at_work.items():
-            self._hand_back(job_id, attempt)
-
-    def _hand_back_not_begun(self) -> None:
-        for job_id, attempt in list(self._to_hand_back.items()):
+            self._sleep(_CHECK_SEC)
+        for job_id, attempt in self._running.items():
+            # The job first: after that, its runner cannot report anything about it.
             try:
-                self._jobs.release(job_id, attempt=attempt, reason="its session could not be started")
-                self._log(f"job {job_id}: handed back")
-            except RegistryUnavailable:
-                return  # which was told when the session could not be started; the next look tries again
-            except BatonError as error:
-                self._log(str(error))  # it was taken from us meanwhile
-            del self._to_hand_back[job_id]
+                self._requeue(job_id, attempt, "the worker stopped")
+            except RegistryUnavailable as error:
+                self._log(str(error))
+            failure = stop_attempt(self._settings, self._inventory, self._jobs, job_id, "the worker stopped")
+            if failure is not None:
+                self._log(failure)
 
-    def _hand_back(self, job_id: str, attempt: int) -> None:
-        """The job first: its runner can then say nothing more about it."""
-        why = "the worker stopped"
+    def _requeue_not_started(self) -> None:
+        for job_id, attempt in list(self._to_requeue.items()):
+            try:
+                self._requeue(job_id, attempt, "its session could not be started")
+            except RegistryUnavailable:
+                return  # the next check tries again
+            del self._to_requeue[job_id]
+
+    def _requeue(self, job_id: str, attempt: int, why: str) -> None:
         try:
             self._jobs.release(job_id, attempt=attempt, reason=why)
-            self._log(f"job {job_id}: handed back")
+            self._log(f"job {job_id}: requeued")
+        except RegistryUnavailable:
+            raise
         except BatonError as error:
-            self._log(str(error))
-        session = self._inventory.made_for(job_id)
-        if session is not None:
-            try:
-                stop_session(self._settings, self._inventory, self._jobs, session.name, reason=why, grace_sec=3.0)
-            except BatonError as error:
-                self._log(str(error))
+            self._log(str(error))  # another process holds it by now

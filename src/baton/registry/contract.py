@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 
 class JobFilter(Value):
-    """Conditions that must all hold. None: no condition. Times are nanoseconds since 1970."""
+    """Conditions that must all hold. None: no condition. Times are nanoseconds since 1970. `submitted`: only jobs
+    with a submitter."""
 
     statuses: Collection[Status] | None = None
     agent: str | None = None
@@ -26,6 +27,7 @@ class JobFilter(Value):
     created_from_ns: int | None = None
     created_until_ns: int | None = None
     updated_from_ns: int | None = None
+    submitted: bool = False
 
     def matches(self, job: Job) -> bool:
         created = parse_time(job.created_at)
@@ -36,6 +38,7 @@ class JobFilter(Value):
             and (self.created_from_ns is None or created >= self.created_from_ns)
             and (self.created_until_ns is None or created <= self.created_until_ns)
             and (self.updated_from_ns is None or parse_time(job.updated_at) >= self.updated_from_ns)
+            and (job.submitter is not None or not self.submitted)
         )
 
 

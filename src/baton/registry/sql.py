@@ -352,6 +352,7 @@ def _conditions(where: JobFilter) -> tuple[list[str], dict[str, Any]]:
         ("created_from_ns", "created_at >=", where.created_from_ns),
         ("created_until_ns", "created_at <=", where.created_until_ns),
         ("updated_from_ns", "updated_at >=", where.updated_from_ns),
+        ("submitted", "extra LIKE", '%"submitter": "%' if where.submitted else None),
     ):
         if value is not None:
             conditions.append(f"{comparison} :{name}")

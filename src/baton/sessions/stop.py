@@ -6,7 +6,7 @@ import time
 from enum import StrEnum
 
 from baton.adapters import find_agent
-from baton.core.errors import AgentUnusable, BatonError, InvalidValue
+from baton.core.errors import AgentUnusable, BatonError, InvalidValue, JobNotFound
 from baton.core.job import Status
 from baton.core.value import Value
 from baton.sessions import env_pipe
@@ -18,6 +18,7 @@ from baton.sessions.tmux import NoServer, Tmux
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from baton.config import Settings
+    from baton.core.job import Job
     from baton.jobs.verbs import Jobs
     from baton.sessions.inventory import Inventory
 
@@ -86,18 +87,27 @@ def stop_session(
 
 
 def fail_job_in(settings: Settings, jobs: Jobs, session: Session, detail: str) -> None:
-    """Fail the job in a session whose runner did not report for it."""
-    if session.job_id is None:
-        return
+    """Fail the job that the session holds, if its runner did not end it."""
     try:
-        job = jobs.get_job(session.job_id)
-        # A runner claims under the name of its session. A worker claims first and names the session after the attempt.
-        claimed_here = (job.claimed_by or "").startswith(f"{session.host}:{session.name}:")
-        ours = claimed_here or session.name == session_name(job)
-        if job.status is Status.RUNNING and ours:
+        job = held_job(jobs, session)
+        if job is not None:
             fail_job(settings, jobs, job, job.attempt, detail)
     except BatonError:
-        pass  # the job was pruned, or the registry is unavailable and the lease expires
+        pass  # the registry is unavailable: the lease of the job expires
+
+
+def held_job(jobs: Jobs, session: Session) -> Job | None:
+    """Return the running job that the session holds, or None."""
+    if session.job_id is None:
+        return None
+    try:
+        job = jobs.get_job(session.job_id)
+    except JobNotFound:
+        return None
+    # A runner claims in the name of its session. A worker claims itself, and the session's name tells the attempt.
+    claimed_here = (job.claimed_by or "").startswith(f"{session.host}:{session.name}:")
+    held = job.status is Status.RUNNING and (claimed_here or session.name == session_name(job))
+    return job if held else None
 
 
 def all_processes(session: Session) -> list[Process]:

@@ -1,0 +1,302 @@
+"""Find running jobs whose lease expired, whose session died or that exceed their limits, and requeue or fail them.
+
+The monitor does this in every sweep. A command that waits for jobs does it while no monitor runs. Each check looks
+first, and acts on what it finds twice; it touches only sessions of this host; it may run beside another.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+from baton.core.clock import SECOND_NS, SystemClock, parse_time
+from baton.core.errors import BatonError, IllegalTransition, RegistryUnavailable, TmuxUnavailable
+from baton.core.job import TERMINAL, Status
+from baton.core.lifecycle import expired_lease_error
+from baton.core.limits import Limit, exceeded_limit
+from baton.core.value import Value
+from baton.delegation.attempts import requeue_or_fail, start_attempt, submitter_is_dead
+from baton.registry.contract import JobFilter
+from baton.sessions.ending import end_session, fail_job
+from baton.sessions.processes import end_processes, marked_processes
+from baton.sessions.session import State, session_name
+from baton.sessions.tmux import NoServer, Tmux
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from baton.config import Settings
+    from baton.core.clock import Clock
+    from baton.core.job import Job
+    from baton.jobs.verbs import Jobs
+    from baton.sessions.inventory import Inventory
+    from baton.sessions.session import Session
+    from baton.sessions.tmux import Pane
+
+_SLACK_NS = 15 * SECOND_NS  # the job's own runner enforces its limits first
+_SECOND_LOOK_SEC = 0.3
+_STARTING_SEC = 30.0
+_ENDING_SEC = 30.0
+
+
+class Finding(Value):
+    """What a check found. `what` names the job, session or live agent; `done` says what was done, if anything."""
+
+    what: str
+    why: str
+    done: str | None
+
+
+class Reconciler:
+    """Runs the checks on jobs and sessions, each in a step of a sweep."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        jobs: Jobs,
+        inventory: Inventory,
+        *,
+        dry_run: bool = False,
+        confirm_sec: float = 10.0,
+        clock: Clock | None = None,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        """`confirm_sec`: how long a job must have exceeded a limit before this process ends it. One look is not enough:
+        the date may have jumped, and after the machine has slept, every agent seems silent."""
+        self._settings = settings
+        self._jobs = jobs
+        self._inventory = inventory
+        self._dry_run = dry_run
+        self._confirm_ns = int(confirm_sec * SECOND_NS)
+        self._clock = clock or SystemClock()
+        self._sleep = sleep
+        self._late_since: dict[tuple[str, int, int], int] = {}  # job, attempt, last event: when it was first seen late
+        self._watched: set[str] = set()  # jobs in sessions that live on this host
+        self._requeued: list[str] = []  # jobs that this process requeued and may have to start again
+        self.registry_failed = False  # in the last sweep
+
+    def steps(self) -> dict[str, Callable[[], Iterator[Finding]]]:
+        """Return the steps of a sweep, by name and in order."""
+        return {
+            "leases": self._expire_leases,
+            "sessions": self._check_sessions,
+            "limits": self._check_limits,
+            "retries": self._start_requeued,
+        }
+
+    def sweep(self) -> Iterator[Finding]:
+        """Run every step once and yield what it finds. A step that fails is a finding, and the others run."""
+        self.registry_failed = False
+        for name, step in self.steps().items():
+            try:
+                yield from step()
+            except (BatonError, OSError) as error:
+                self.registry_failed |= isinstance(error, RegistryUnavailable)
+                yield Finding(what=name, why=str(error), done=None)
+
+    # -- jobs ----------------------------------------------------------------------------------------------------
+
+    def _expire_leases(self) -> Iterator[Finding]:
+        if self._dry_run:
+            for job in self._jobs.registry.expired_leases(limit=1000):
+                done = "requeued" if expired_lease_error(job) is None else "ended as error"
+                yield self._act(f"job {job.job_id}", f"the lease of {job.claimed_by} expired", done)
+            return
+        for change in self._jobs.expire_leases():
+            job = change.after
+            if job.status is Status.PENDING:
+                self._requeued.append(job.job_id)
+            why = f"the lease of {change.before.claimed_by} expired"
+            yield Finding(what=f"job {job.job_id}", why=why, done=f"{job.status}")
+
+    def _check_limits(self) -> Iterator[Finding]:
+        """End jobs that exceed a limit and have no runner here. A runner enforces the limits itself, by a clock that
+        does not jump; when it hangs, its lease expires."""
+        now_ns = self._clock.wall_ns()
+        before, self._late_since = self._late_since, {}
+        for job in self._jobs.each_job(JobFilter(statuses=[Status.RUNNING])):
+            why = self._exceeded_limit(job, now_ns)
+            if why is None or job.job_id in self._watched or self._is_held_elsewhere(job):
+                continue
+            key = (job.job_id, job.attempt, job.last_seq)
+            self._late_since[key] = before.get(key, self._clock.monotonic_ns())
+            if self._clock.monotonic_ns() - self._late_since[key] < self._confirm_ns:
+                continue
+            detail = f"ended by the monitor: {why}"
+            if self._dry_run or fail_job(self._settings, self._jobs, job, job.attempt, detail, notify=False):
+                yield self._act(f"job {job.job_id}", why, "ended as error")
+
+    def _exceeded_limit(self, job: Job, now_ns: int) -> str | None:
+        limit = exceeded_limit(
+            now_ns,
+            deadline=parse_time(job.deadline_at) if job.deadline_at else None,
+            silent_since=parse_time(job.last_event_at) if job.last_event_at else None,
+            idle_timeout=job.idle_timeout_sec * SECOND_NS,
+            slack=_SLACK_NS,
+            last_event=lambda: self._jobs.last_event(job),
+        )
+        if limit is Limit.TIME:
+            return f"it took longer than {job.timeout_sec} s"
+        return f"it sent no event for more than {job.idle_timeout_sec} s" if limit is Limit.SILENCE else None
+
+    def _is_held_elsewhere(self, job: Job) -> bool:
+        """Return whether a process on another host holds the job. The clock there may differ: the monitor of that host
+        checks its limits, and its lease expires."""
+        return job.lease_expires_at is not None and not (job.claimed_by or "").startswith(f"{self._settings.host}:")
+
+    def _start_requeued(self) -> Iterator[Finding]:
+        requeued, self._requeued = self._requeued, []
+        for job_id in requeued:
+            job = self._jobs.get_job(job_id)
+            if submitter_is_dead(job, self._settings.host):
+                yield from self._start_again(job)
+
+    def _start_again(self, job: Job) -> Iterator[Finding]:
+        """Start the next attempt of a requeued job, in a session like that of its last attempt."""
+        last = self._last_session(job)
+        if last is None:
+            return
+        why = f"attempt {job.attempt} was lost, and the process that submitted it has ended"
+        if not self._dry_run:
+            if last.state is State.RUNNING:
+                self._stop_session(last, why, hard=True)
+            try:
+                holder = f"{self._settings.host}:monitor:{os.getpid()}"
+                job = self._jobs.pick_job(job.job_id, holder=holder, lease_sec=self._settings.lease_sec)
+            except IllegalTransition:
+                return  # a worker was faster, or the job was cancelled
+            try:
+                error = start_attempt(
+                    self._settings,
+                    self._inventory,
+                    self._jobs,
+                    job,
+                    agent=last.agent,
+                    workdir=last.workdir,
+                    mode=last.mode,
+                    yolo=last.yolo,
+                    socket=last.socket,
+                )
+            except (TmuxUnavailable, RegistryUnavailable) as unavailable:
+                self._jobs.release(job.job_id, attempt=job.attempt, reason="its session could not be started")
+                error = str(unavailable)
+            if error is not None:
+                self._requeued.append(job.job_id)  # it is pending again, if it has attempts left
+                yield Finding(what=f"job {job.job_id}", why=f"{why}, but it could not be started: {error}", done=None)
+                return
+        yield self._act(f"job {job.job_id}", why, "started again")
+
+    def _last_session(self, job: Job) -> Session | None:
+        """Return the session of the job's last attempt here, if the job is pending and has attempts left."""
+        if job.status is not Status.PENDING or not job.attempt or expired_lease_error(job) is not None:
+            return None
+        made = [
+            each for each in self._inventory.all() if each.made_for == job.job_id and each.host == self._settings.host
+        ]
+        return max(made, key=lambda session: session.created_at, default=None)
+
+    # -- sessions ------------------------------------------------------------------------------------------------
+
+    def _check_sessions(self) -> Iterator[Finding]:
+        ours = [each for each in self._inventory.all(State.RUNNING) if each.host == self._settings.host]
+        self._watched = set()
+        if not ours:
+            return
+        panes = self._panes(ours)
+        missing = [each for each in ours if each.socket in panes and not _has_pane(each, panes[each.socket])]
+        if missing:
+            self._sleep(_SECOND_LOOK_SEC)
+            again = self._panes(missing)
+            for session in missing:
+                if session.socket in again and not _has_pane(session, again[session.socket]):  # guard: second-look
+                    yield from self._check_session(session, self._end_dead_session)
+        for session in ours:
+            if session not in missing:
+                if session.job_id is not None:
+                    self._watched.add(session.job_id)
+                yield from self._check_session(session, self._stop_needless_session)
+
+    def _check_session(self, session: Session, check: Callable[[Session], Iterator[Finding]]) -> Iterator[Finding]:
+        """Run a check of one session. When it fails, the other sessions are still checked."""
+        try:
+            yield from check(session)
+        except (BatonError, OSError) as error:
+            yield Finding(what=f"session {session.name}", why=str(error), done=None)
+
+    def _panes(self, sessions: list[Session]) -> dict[str, dict[str, Pane]]:
+        """Return the panes of each tmux server, by socket and pane id. A server that has ended has none; one that does
+        not answer is left out."""
+        found: dict[str, dict[str, Pane]] = {}
+        for socket in {session.socket for session in sessions}:
+            try:
+                found[socket] = {pane.pane_id: pane for pane in Tmux(socket).panes()}
+            except NoServer:
+                found[socket] = {}
+            except TmuxUnavailable:
+                continue
+        return found
+
+    def _end_dead_session(self, session: Session) -> Iterator[Finding]:
+        """End a session whose pane is gone: end the processes of its agent, and requeue or fail its job."""
+        if session.pane_pid is None and self._age_sec(session.updated_at) < _STARTING_SEC:
+            return  # it is being started
+        current = self._inventory.find(session.session_id)
+        if current is None or current.state is not State.RUNNING or current.pane_pid != session.pane_pid:
+            return  # it has ended, or was resumed, between the two looks
+        if session.has_live_runner():
+            return  # its tmux socket is hidden or was moved
+        what, why = f"session {session.name}", "its session is gone from tmux"
+        from baton.sessions.stop import held_job
+
+        job = held_job(self._jobs, current)
+        if self._dry_run:
+            outcome = "requeued" if job is not None and expired_lease_error(job) is None else "failed"
+            yield self._act(what, why, f"terminated, and its job {outcome}")
+            return
+        ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=2.0)
+        if job is not None:
+            status = requeue_or_fail(self._settings, self._jobs, job, "the agent's session died")
+            if status is Status.PENDING:
+                self._requeued.append(job.job_id)
+        end_session(self._settings, self._inventory, current, State.TERMINATED, reason=why)
+        more = f", {len(ended)} left-over process{'es' if len(ended) > 1 else ''} ended" if ended else ""
+        yield Finding(what=what, why=why, done=f"terminated{more}")
+
+    def _stop_needless_session(self, session: Session) -> Iterator[Finding]:
+        """Stop a live session whose job has ended, or is run by a later attempt."""
+        if session.made_for is None:
+            return
+        job = self._jobs.get_job(session.made_for)
+        earlier = [session_name(job.replace(attempt=number)) for number in range(1, job.attempt)]
+        if job.status is Status.RUNNING and session.name in earlier:
+            why, hard = f"attempt {job.attempt} of its job is at work elsewhere", True
+        elif job.status in TERMINAL and self._age_sec(job.finished_at or job.updated_at) >= _ENDING_SEC:
+            why, hard = f"the job it was made for is {job.status}", False
+        else:
+            return
+        if not self._dry_run:
+            self._stop_session(session, why, hard=hard)
+        yield self._act(f"session {session.name}", why, "stopped")
+
+    def _stop_session(self, session: Session, why: str, *, hard: bool) -> None:
+        from baton.sessions.stop import StopMode, stop_session
+
+        mode = StopMode.HARD if hard else StopMode.GRACEFUL
+        stop_session(self._settings, self._inventory, self._jobs, session.name, mode=mode, reason=why)
+
+    def _age_sec(self, moment: str) -> float:
+        return (self._clock.wall_ns() - parse_time(moment)) / SECOND_NS
+
+    def _act(self, what: str, why: str, done: str) -> Finding:
+        return Finding(what=what, why=why, done=f"would be {done}" if self._dry_run else done)
+
+
+def monitor_lock(inventory: Inventory) -> str:
+    """Return the file whose lock the acting monitor holds."""
+    return os.path.join(inventory.home, "monitor.lock")
+
+
+def _has_pane(session: Session, panes: dict[str, Pane]) -> bool:
+    pane = panes.get(session.pane_id or "")
+    return pane is not None and pane.pid == session.pane_pid and not pane.dead
