@@ -16,58 +16,50 @@ from baton.core.errors import ControlRefused, InvalidValue, OwnershipLost
 from baton.core.fields import one_line, printable
 from baton.live_agents import ownership
 from baton.live_agents.contract import Directory
-from baton.live_agents.names import Names, check_agent_id, derived_id
-from baton.live_agents.record import AgentRecord, in_seconds
+from baton.live_agents.names import Names, check_agent_id
+from baton.live_agents.record import AgentRecord, in_seconds, new_generation_id
+from baton.sessions import live_agent_cleanup
+from baton.sessions.adopt import LeftOver, adopt, forget_adopted
+from baton.sessions.live_agent_control import control_target
+from baton.sessions.manifest import Manifest, read_manifest
 
 
 @with_directory
 def publish(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
-    if options.agent_def_dir is not None:
-        options.agent_def_dir = os.path.abspath(options.agent_def_dir)
-    if options.manifest is None:
-        stored = _publish_session(options, settings, directory)
-    else:
-        record = _record_of_manifest(options, settings, directory)
-        stored = ownership.publish(directory, record, takeover=options.takeover)
-    return _print_published(options, stored)
-
-
-def _print_published(options: argparse.Namespace, record: AgentRecord) -> int:
-    print_record(options, record)
-    if not options.json:
-        say(f"{record.agent_name} is published until {in_seconds(record.lease_expires_at)}")
-    return 0
-
-
-def _publish_session(options: argparse.Namespace, settings: Settings, directory: Directory) -> AgentRecord:
-    from baton.live_agents.record import new_generation_id
-    from baton.sessions.adopt import adopt
-
     names = Names(settings.agent_name_prefix)
     name = names.canonical(options.name)
-    return adopt(
+    lease_ns = _lease_ns(options)
+    agent_def_dir = options.agent_def_dir and os.path.abspath(options.agent_def_dir)
+    if options.manifest is not None:
+        path = os.path.abspath(options.manifest)
+        manifest = _matching_manifest(options, name, path)
+        names.explicit_id(manifest.agent_id)
+        record = manifest.replace(host=manifest.host or settings.host).agent_record(
+            path, now_ns=directory.now_ns(), lease_ns=lease_ns, agent_def_dir=agent_def_dir
+        )
+        if not options.no_tmux_check:
+            try:
+                control_target(record, host=settings.host)
+            except ControlRefused as error:
+                raise ControlRefused(f"{error}; --no-tmux-check publishes it anyway") from None
+        return _print_published(options, ownership.publish(directory, record, takeover=options.takeover))
+    stored = adopt(
         settings,
         directory,
         agent_name=name,
-        agent_id=derived_id(name) if options.agent_id is None else names.explicit_id(options.agent_id),
+        agent_id=names.id_of(name, options.agent_id),
         generation_id=check_agent_id(options.generation or new_generation_id(), "generation id"),
         tool=options.tool or settings.agent,
         session_name=options.session or names.bare(options.name),
-        lease_ns=_lease_ns(options),
-        agent_def_dir=options.agent_def_dir,
+        lease_ns=lease_ns,
+        agent_def_dir=agent_def_dir,
         takeover=options.takeover,
     )
+    return _print_published(options, stored)
 
 
-def _record_of_manifest(options: argparse.Namespace, settings: Settings, directory: Directory) -> AgentRecord:
-    """Build the record of the session that a manifest describes, and check that tmux has that session."""
-    from baton.live_agents.record import new_record
-    from baton.sessions.live_agent_control import control_target
-    from baton.sessions.manifest import read_manifest
-
-    names = Names(settings.agent_name_prefix)
-    name = names.canonical(options.name)
-    path = os.path.abspath(options.manifest)
+def _matching_manifest(options: argparse.Namespace, name: str, path: str) -> Manifest:
+    """Read the manifest that --manifest names; refuse options that contradict it."""
     manifest = read_manifest(path)
     for option, value in (
         ("session", manifest.session_name), ("tmux_socket", manifest.socket), ("tool", manifest.tool),
@@ -77,26 +69,14 @@ def _record_of_manifest(options: argparse.Namespace, settings: Settings, directo
             raise InvalidValue("--" + option.replace("_", "-"), f"is {value!r} in the manifest; leave it out")
     if manifest.agent_name != name:
         raise InvalidValue("--manifest", f"belongs to {manifest.agent_name}, not to {name}")
-    record = new_record(
-        name,
-        names.explicit_id(manifest.agent_id),
-        manifest.generation_id,
-        now_ns=directory.now_ns(),
-        lease_ns=_lease_ns(options),
-        tool=manifest.tool,
-        backend=manifest.backend,
-        manifest_path=path,
-        session_name=manifest.session_name,
-        socket=manifest.socket,
-        host=manifest.host or settings.host,
-        agent_def_dir=options.agent_def_dir,
-    )
-    if not options.no_tmux_check:
-        try:
-            control_target(record, host=settings.host)
-        except ControlRefused as error:
-            raise ControlRefused(f"{error}; --no-tmux-check publishes it anyway") from None
-    return record
+    return manifest
+
+
+def _print_published(options: argparse.Namespace, record: AgentRecord) -> int:
+    print_record(options, record)
+    if not options.json:
+        say(f"{record.agent_name} is published until {in_seconds(record.lease_expires_at)}")
+    return 0
 
 
 @with_directory
@@ -108,8 +88,6 @@ def refresh(options: argparse.Namespace, settings: Settings, directory: Director
 
 @with_directory
 def remove(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
-    from baton.sessions.adopt import forget_adopted
-
     agent_id = _owned_id(options, settings, directory)
     record = ownership.remove(directory, agent_id, options.generation)
     if record is None:
@@ -135,20 +113,13 @@ def _owned_id(options: argparse.Namespace, settings: Settings, directory: Direct
 
 
 def _lease_ns(options: argparse.Namespace) -> int:
-    try:
-        return ownership.check_lease(parse_duration("--lease", options.lease))
-    except InvalidValue as error:
-        raise InvalidValue("--lease", error.why) from None
+    return ownership.check_lease(parse_duration("--lease", options.lease), "--lease")
 
 
 @with_directory
 def cleanup(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
-    from baton.sessions.adopt import LeftOver
-    from baton.sessions.live_agent_cleanup import Action
-    from baton.sessions.live_agent_cleanup import cleanup as clean_up
-
     shown, failed = [], False
-    for each in clean_up(
+    for each in live_agent_cleanup.cleanup(
         settings,
         directory,
         tmux_check=not options.no_tmux_check,
@@ -167,7 +138,7 @@ def cleanup(options: argparse.Namespace, settings: Settings, directory: Director
         why = one_line(each.why, 1000)
         if options.json:
             shown.append({"agent_id": each.entry.agent_id, "agent_name": name, "action": each.action, "why": why})
-        elif each.action is not Action.KEEP or each.failed or options.dry_run or on_terminal():
+        elif each.action is not live_agent_cleanup.Action.KEEP or each.failed or options.dry_run or on_terminal():
             action = f"would {each.action}" if options.dry_run else each.action
             print(f"{action}\t{name or printable(each.entry.agent_id)}\t{why}")
     if options.json:

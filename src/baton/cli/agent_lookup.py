@@ -16,6 +16,7 @@ from baton.live_agents.contract import Directory
 from baton.live_agents.names import Names
 from baton.live_agents.record import AgentRecord, Entry, State
 from baton.live_agents.resolve import Resolution, resolve
+from baton.sessions.live_agent_control import control_target
 
 Action = Callable[[argparse.Namespace, Settings, Directory], int]
 
@@ -37,9 +38,7 @@ def with_directory(action: Action) -> Callable[[argparse.Namespace, Settings], i
 def resolve_name(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
     found = find(options, settings, directory)
     if options.explain and options.json:
-        shown = _explanation(found, directory)
-        if options.control and found.record is not None:
-            shown["control"] = _control(options, settings, found.record)
+        shown = _explain(options, settings, directory, found, control=options.control)
         print(json_text(shown, indent=2))
         return 0 if found.record is not None and shown.get("control", _OK) == _OK else 1
     if options.explain:
@@ -56,33 +55,28 @@ def resolve_name(options: argparse.Namespace, settings: Settings, directory: Dir
     return 0
 
 
-def _explanation(found: Resolution, directory: Directory) -> dict[str, object]:
-    return {
+def _explain(
+    options: argparse.Namespace, settings: Settings, directory: Directory, found: Resolution, *, control: bool
+) -> dict[str, object]:
+    """Return the result of a look-up as JSON. `control`: say whether the agent can be controlled: `ok`, or why not."""
+    shown: dict[str, object] = {
         "record": found.record.record() if found.record else None,
         "reason": found.reason,
         "explanation": found.text,
         "looked_at": [_entry_json(entry, directory.now_ns()) for entry in found.entries],
     }
-
-
-def _control(options: argparse.Namespace, settings: Settings, record: AgentRecord) -> str:
-    """Return `ok`, or why the agent cannot be controlled."""
-    try:
-        _check_control(options, settings, record)
-    except BatonError as error:
-        return str(error)
-    return _OK
+    if control and found.record is not None:
+        try:
+            _check_control(options, settings, found.record)
+            shown["control"] = _OK
+        except BatonError as error:
+            shown["control"] = str(error)
+    return shown
 
 
 def _check_control(options: argparse.Namespace, settings: Settings, record: AgentRecord) -> None:
-    from baton.sessions.live_agent_control import control_target
-
-    control_target(
-        record,
-        host=settings.host,
-        needs_agent_def_dir=options.need_agent_def_dir,
-        agent_def_dir=options.agent_def_dir,
-    )
+    need, folder = options.need_agent_def_dir, options.agent_def_dir
+    control_target(record, host=settings.host, needs_agent_def_dir=need, agent_def_dir=folder)
 
 
 @with_directory
@@ -122,10 +116,7 @@ def show(options: argparse.Namespace, settings: Settings, directory: Directory) 
     found = find(options, settings, directory)
     if found.record is None and not found.entries:
         found.found()
-    shown = _explanation(found, directory)
-    if found.record is not None:
-        shown["control"] = _control(options, settings, found.record)
-    print(json_text(shown, indent=2))
+    print(json_text(_explain(options, settings, directory, found, control=True), indent=2))
     return 0 if found.record is not None else 1
 
 

@@ -19,10 +19,10 @@ _MAX_LEASE_NS = 10 * 366 * 24 * 3600 * 10**9
 _CORRUPT = frozenset({State.MALFORMED, State.INVALID})
 
 
-def check_lease(lease_ns: float) -> int:
+def check_lease(lease_ns: float, field: str = "lease") -> int:
     if 0 < lease_ns <= _MAX_LEASE_NS:  # false for NaN, too
         return int(lease_ns)
-    raise InvalidValue("lease", "must be more than 0 and at most 10 years")
+    raise InvalidValue(field, "must be more than 0 and at most 10 years")
 
 
 def publish(

@@ -114,15 +114,9 @@ def new_record(
     agent_name: str, agent_id: str, generation_id: str, *, now_ns: int, lease_ns: int, **others: Any
 ) -> AgentRecord:
     """Return a record that is ready to be published; raise InvalidValue with the argument that is not valid."""
-    draft = AgentRecord(
-        agent_name=agent_name,
-        agent_id=agent_id,
-        generation_id=generation_id,
-        published_at=format_time(now_ns),
-        lease_expires_at=format_time(now_ns + lease_ns),
-        **others,
-    )
-    return check_record(draft)
+    names = {"agent_name": agent_name, "agent_id": agent_id, "generation_id": generation_id}
+    times = {"published_at": format_time(now_ns), "lease_expires_at": format_time(now_ns + lease_ns)}
+    return check_record(AgentRecord(**names, **times, **others))
 
 
 def check_record(record: AgentRecord) -> AgentRecord:
@@ -192,10 +186,12 @@ def _kind(value: object) -> None:
         raise ValueError(f"must be {AgentRecord.kind!r}")
 
 
-def _any(value: object) -> object:
-    return value
-
-
+_OPTIONAL = fields.optional(fields.line)
+_PARTS: dict[str, dict[str, fields.Check]] = {
+    "identity": {"backend": fields.line, "tool": fields.line},
+    "runtime": {"manifest_path": fields.line, "session_root": _OPTIONAL, "agent_def_dir": _OPTIONAL},
+    "terminal": {"kind": _kind, "session_name": fields.line, "socket": _OPTIONAL, "host": _OPTIONAL},
+}
 _TOP: dict[str, fields.Check] = {
     "schema_version": fields.exactly(SCHEMA_VERSION),
     "agent_name": _id(check_agent_name),
@@ -203,16 +199,7 @@ _TOP: dict[str, fields.Check] = {
     "generation_id": _id(check_agent_id),
     "published_at": fields.time,
     "lease_expires_at": fields.time,
-    "identity": _any,
-    "runtime": _any,
-    "terminal": _any,
-}
-_OPTIONAL = fields.optional(fields.line)
-_PARTS: dict[str, dict[str, fields.Check]] = {
-    "identity": {"backend": fields.line, "tool": fields.line},
-    "runtime": {"manifest_path": fields.line, "session_root": _OPTIONAL, "agent_def_dir": _OPTIONAL},
-    "terminal": {"kind": _kind, "session_name": fields.line, "socket": _OPTIONAL, "host": _OPTIONAL},
-}
+} | dict.fromkeys(_PARTS, lambda part: part)  # `parse` checks each part by itself
 
 
 def _checked(what: str, value: object, checks: Mapping[str, fields.Check], within: str = "") -> dict[str, Any]:
