@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from baton.registry.contract import JobFilter, Page
     from baton.transport.publish import Published
     from baton.transport.subscription import Subscription
-    from baton.wire.parse import Event
+    from baton.wire.payload import Event
 
     class Where(TypedDict, total=False):
         home: str | None
@@ -175,7 +175,7 @@ def verify_event(payload: bytes, auth_token: str) -> Event:
     for name, value, kind in (("payload", payload, bytes), ("auth_token", auth_token, str)):
         if not isinstance(value, kind):
             raise InvalidValue(name, f"must be {kind.__name__}, not {type(value).__name__}")
-    from baton.wire.parse import check_signature, parse_event
+    from baton.wire.payload import check_signature, parse_event
 
     event = parse_event(payload)
     check_signature(event, auth_token)

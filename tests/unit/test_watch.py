@@ -15,8 +15,7 @@ from baton.core.event import EventName, StoredEvent
 from baton.core.job import Job, Status, new_job
 from baton.transport import followed_jobs
 from baton.transport.subscription import Subscription
-from baton.wire.parse import parse_event
-from baton.wire.payload import signed_event
+from baton.wire.payload import parse_event, signed_event
 
 NOW_NS = 1_750_000_000 * 10**9
 RANDOM_ORDERS = 50_000

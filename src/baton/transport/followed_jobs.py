@@ -16,7 +16,7 @@ from baton.core.errors import InvalidValue, JobNotFound, Rejected
 from baton.core.event import EventName, StoredEvent
 from baton.core.job import TERMINAL, Job, Status, topic_prefix
 from baton.jobs.verbs import Jobs
-from baton.wire.parse import Event, check_signature, parse_event
+from baton.wire.payload import Event, check_signature, parse_event
 
 
 class JobCursor:
