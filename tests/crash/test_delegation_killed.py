@@ -256,6 +256,7 @@ def kill_the_runners(office, job_id, attempts):
     for attempt in attempts:
         wait_until(lambda wanted=str(attempt): wanted in attempted(office), f"for attempt {attempt}")
         session = next(each for each in office.sessions() if each["name"] == f"job-{job_id}-{attempt}")
+        wait_until((office.folder / ".hermes" / "sessions" / session["session_id"] / "begun.json").exists)
         kill(session["pane_pid"])
         yield session
 
