@@ -98,7 +98,9 @@ class Parser(argparse.ArgumentParser):
         return super().parse_args(args, namespace)
 
     def error(self, message: str) -> NoReturn:
-        print(f"baton: {message}; see `{self.prog} --help`", file=sys.stderr)
+        from baton.core.fields import one_line
+
+        print(f"baton: {one_line(message)}; see `{self.prog} --help`", file=sys.stderr)
         raise SystemExit(USAGE)
 
 
