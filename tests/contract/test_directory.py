@@ -19,8 +19,7 @@ from baton.live_agents.postgres import PostgresDirectory
 from baton.live_agents.record import State, new_record
 from baton.live_agents.resolve import Reason, resolve
 from baton.registry.postgres import PostgresRegistry
-from baton.sessions.live_agent_cleanup import Action, Observer, cleanup_entries
-from baton.sessions.live_agent_control import control_target
+from baton.sessions.live_agents import Action, Observer, cleanup_entries, control_target
 
 HOUR = 3600 * 10**9
 DAY = 24 * HOUR

@@ -22,8 +22,7 @@ from baton.core.errors import (
 from baton.live_agents.files import FileDirectory
 from baton.live_agents.names import derived_id
 from baton.live_agents.record import new_record
-from baton.sessions.live_agent_cleanup import Action, Observer, cleanup_entries
-from baton.sessions.live_agent_control import control_target
+from baton.sessions.live_agents import Action, Observer, cleanup_entries, control_target
 from baton.sessions.manifest import Manifest
 from baton.sessions.processes import started_at
 from support.tmux import TmuxServer

@@ -160,7 +160,7 @@ def _queue_of_live_agent(options: argparse.Namespace, settings: Settings) -> tup
     from baton.live_agents.names import Names
     from baton.live_agents.resolve import resolve
     from baton.registry import open_registry
-    from baton.sessions.live_agent_control import control_target
+    from baton.sessions.live_agents import control_target
     from baton.sessions.session import job_label
 
     with open_directory(settings) as directory:

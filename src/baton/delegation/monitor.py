@@ -15,7 +15,7 @@ from baton.live_agents import open_directory, ownership
 from baton.registry.contract import JobFilter
 from baton.sessions.adopt import LeftOver
 from baton.sessions.ending import fail_job
-from baton.sessions.live_agent_cleanup import Action, cleanup
+from baton.sessions.live_agents import Action, cleanup
 from baton.sessions.session import State
 from baton.storage.files import read_file, replace_file
 from baton.transport.publish import FAILURES, clear_retained, describe_failure, send_unsent
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from baton.core.job import Job
     from baton.live_agents.contract import Directory
-    from baton.sessions.live_agent_cleanup import Decision
+    from baton.sessions.live_agents import Decision
 
 _STARTING_NS = 30 * SECOND_NS
 _ORPHANS_EVERY_NS = 30 * SECOND_NS

@@ -56,8 +56,6 @@ class FileDirectory(Directory):
         self._clock: Clock = clock or SystemClock()
         self._agents = os.path.join(folder, "live_agents")
         self._names = os.path.join(folder, "names")
-        self._locks = os.path.join(folder, "locks")
-        self._quarantine = os.path.join(folder, "quarantine")
         self._whole_path = os.path.join(self._names, ".whole")
         self._lock_path = os.path.join(folder, ".lock")
         self._stamp = BootStamp(self._agents, self._clock)
@@ -107,8 +105,8 @@ class FileDirectory(Directory):
     def locked(self, agent_id: str) -> Iterator[Entry]:
         folder = self.folder_of(agent_id)
         with self._translated_errors():
-            make_private_dir(self._locks)
-            lock = os.path.join(self._locks, agent_id)
+            lock = os.path.join(self.where, "locks", agent_id)
+            make_private_dir(os.path.dirname(lock))
             with FileLock(lock):  # guard: agent-name-lock
                 try:
                     yield self.get(agent_id)
@@ -125,7 +123,6 @@ class FileDirectory(Directory):
                 with self._changing_folders():
                     os.mkdir(folder, 0o700)
                 os.chmod(folder, 0o700)
-                fsync_dir(self._agents)
             replace_file(os.path.join(folder, RECORD), record.content())
         except BaseException:
             if is_new:
@@ -145,16 +142,14 @@ class FileDirectory(Directory):
             remove_file(os.path.join(folder, name))
         with self._changing_folders():
             os.rmdir(folder)
-        fsync_dir(self._agents)
         self._drop_names(entry)
 
     def quarantine(self, entry: Entry) -> str:
-        make_private_dir(self._quarantine)
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.now_ns() // 10**9))
-        place = os.path.join(self._quarantine, f"{entry.agent_id}-{stamp}-{os.urandom(4).hex()}")
+        place = os.path.join(self.where, "quarantine", f"{entry.agent_id}-{stamp}-{os.urandom(4).hex()}")
+        make_private_dir(os.path.dirname(place))
         with self._changing_folders():
             os.rename(self.folder_of(entry.agent_id), place)
-        fsync_dir(self._agents)
         self._drop_names(entry)
         return place
 
@@ -168,6 +163,7 @@ class FileDirectory(Directory):
             yield
             if whole:
                 self._note_whole()
+        fsync_dir(self._agents)
 
     def _is_whole(self) -> bool:
         """Return whether every record has its file under `names`."""
@@ -203,7 +199,7 @@ class FileDirectory(Directory):
         with self._translated_errors(), FileLock(self._lock_path):
             if self._is_whole():
                 return
-            before_ns = _modified_ns(self._agents)
+            before_ns = os.stat(self._agents).st_mtime_ns
             # Another change within the same tick would leave the same time.
             whole = abs(time.time_ns() - before_ns) > _TICK_NS
             for entry in self.all():
@@ -211,7 +207,7 @@ class FileDirectory(Directory):
                     whole = False
                 else:
                     self._add_name(entry.record.agent_name, entry.agent_id)
-            if whole and _modified_ns(self._agents) == before_ns:
+            if whole and os.stat(self._agents).st_mtime_ns == before_ns:
                 self._note_whole()
 
     @contextmanager
@@ -245,10 +241,3 @@ def _read_record(path: str) -> tuple[bytes, int]:
         if not stat.S_ISREG(found.st_mode):
             raise OSError(errno.EINVAL, "not a regular file", path)
         return file.read(MAX_RECORD_BYTES + 1), found.st_mtime_ns
-
-
-def _modified_ns(path: str) -> int:
-    try:
-        return os.stat(path).st_mtime_ns
-    except OSError:
-        return 0
