@@ -326,13 +326,17 @@ echo '{"type": "result", "result": "done"}'
 """
 
 
-def test_a_headless_agent_that_is_sent_back_leaves_no_traceback_on_the_pane(desk, tmp_path):
-    """Its program is started again while another thread has the registry open, to send what was said before."""
-    program = tmp_path / "bin" / "claude"
+def install_claude(desk, folder, script):
+    program = folder / "bin" / "claude"
     program.parent.mkdir()
-    program.write_text(HASTY)
+    program.write_text(script)
     program.chmod(0o755)
     desk.env["PATH"] = f"{program.parent}:{desk.env['PATH']}"
+
+
+def test_a_headless_agent_that_is_sent_back_leaves_no_traceback_on_the_pane(desk, tmp_path):
+    """Its program is started again while another thread has the registry open, to send what was said before."""
+    install_claude(desk, tmp_path, HASTY)
     broker = Broker("mosquitto")
     try:
         desk.env |= {"MQTT_PORT": str(broker.port)}
@@ -350,3 +354,30 @@ def test_a_headless_agent_that_is_sent_back_leaves_no_traceback_on_the_pane(desk
     assert "Traceback" not in shown, shown
     assert "ProgrammingError" not in shown, shown
     assert [event for event, _ in desk.story(job)] == ["started", "completed"]
+
+
+# Reports progress while the registry is away.
+TALKS = """\
+#!/bin/sh
+cat > /dev/null
+touch ready
+while test ! -e gone; do sleep 0.02; done
+echo '{"type": "assistant", "message": {"content": [{"type": "text", "text": "at work"}]}}'
+while test ! -e back; do sleep 0.02; done
+echo '{"type": "result", "result": "done"}'
+"""
+
+
+def test_an_agent_goes_on_when_its_progress_cannot_be_recorded(desk, tmp_path):
+    install_claude(desk, tmp_path, TALKS)
+    job = desk.register("x", agent="claude-code")
+    desk("session", "create", "gpu", "--job", job, "--headless")
+    wait_until((tmp_path / "ready").exists, what="the agent runs")
+    store = os.path.join(desk.home, "jobs")
+    os.rename(store, store + ".away")
+    (tmp_path / "gone").touch()
+    desk.until_shown("gpu", f"baton: no job {job}")
+    os.rename(store + ".away", store)
+    (tmp_path / "back").touch()
+    record = desk.until_over(job)
+    assert (record["status"], record["detail"]) == ("completed", "done")

@@ -450,6 +450,6 @@ def test_several_who_stop_or_resume_one_session_at_once(desk):
         wait_until(lambda: not desk.processes(), what="everything has ended")
         resumed = at_once(desk, "session", "resume", "gpu")
         assert [code for code, _ in resumed] == [0, 1, 1], resumed
-        assert all("is running" in err or "was changed by somebody else" in err for _, err in resumed[1:]), resumed
+        assert all("is running" in err or "was changed by another process" in err for _, err in resumed[1:]), resumed
         assert desk.show("gpu")["alive"]
         assert desk("agent", "resolve", "gpu", "--json").json["generation_id"] == session["generation_id"]

@@ -1,4 +1,4 @@
-"""Making a session, and bringing one back: inventory, tmux, directory, and then the word to begin."""
+"""Create and resume sessions: check what is needed, claim the name, start the runner in tmux, pass the environment."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from baton.storage.files import make_private_dir, read_file, remove_file, replac
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Final
+    from typing import Any
 
     from baton.adapters.contract import Agent
     from baton.config import Settings
@@ -35,21 +35,19 @@ if TYPE_CHECKING:
     from baton.sessions.inventory import Inventory
     from baton.sessions.tmux import Pane
 
-LAUNCH: Final = "launch.json"
-BEGUN: Final = "begun.json"
-LAST_SCREEN: Final = "last-screen.txt"
-RUNNER_LOG: Final = "runner.log"
-_UNDO_SEC: Final = 10.0
+LAUNCH = "launch.json"
+BEGUN = "begun.json"
+LAST_SCREEN = "last-screen.txt"
+RUNNER_LOG = "runner.log"
+_UNDO_SEC = 10.0
 
 
 class Plan(Value):
-    """What the runner is to do, beside what the session itself says. `attempt` is given for a job that was claimed
-    already; else the runner claims it."""
+    """What the runner needs beside the session. `attempt` is set for a job that a worker has already claimed."""
 
     prompt: str | None
-    resume: bool
-    job_id: str | None
-    attempt: int | None
+    resume: bool = False
+    attempt: int | None = None
 
 
 def check_launch(
@@ -133,20 +131,12 @@ def create_session(
         generation_id=new_generation_id(),
         host=settings.host,
         socket=socket or settings.tmux_socket,
-        pane_id=None,
-        pane_pid=None,
-        pane_started=None,
         created_at=now,
         updated_at=now,
-        ended_at=None,
-        stop_requested=None,
-        stopper=None,
-        reason=None,
-        exit=None,
     )
     before = inventory.add(session, replace=replace)
     try:
-        return _begin(settings, inventory, session, Plan(prompt=prompt, resume=False, job_id=job_id, attempt=attempt))
+        return _start_runner(settings, inventory, session, Plan(prompt=prompt, attempt=attempt))
     except BaseException:
         inventory.remove(session, restore=before)
         _remove_folder(inventory.folder_of(session))
@@ -154,18 +144,17 @@ def create_session(
 
 
 def resume_session(settings: Settings, inventory: Inventory, name: str, *, prompt: str | None = None) -> Session:
-    """Starts the agent of a session that has ended again, with the conversation it had, in the same folder and under
-    the same generation."""
+    """Start the agent of an ended session again, with its conversation, in the same folder and generation."""
     _check_prompt(prompt)
     before = inventory.get(name)
     if before.state is State.RUNNING:
         raise InvalidValue("session", f"{name!r} is running; `baton session attach {name}` shows it")
     program = usable_agent(settings, before.agent)
     if before.state is State.ARCHIVED and before.has_live_runner():
-        return _take_back(settings, inventory, before)
+        return _manage_again(settings, inventory, before)
     if program.keeps_conversation and program.resumes_by_id and before.conversation_id is None:
         raise AgentUnusable(
-            f"the conversation of session {name!r} is not known, so {before.agent} cannot go on with it; create another"
+            f"the conversation of session {name!r} is unknown, so {before.agent} cannot resume it; create a new session"
         )
     if not os.path.isdir(before.workdir):
         raise InvalidValue("workdir", f"{before.workdir} of session {name!r} is gone; conversations are bound to it")
@@ -179,20 +168,19 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
 
     def claim(current: Session) -> Session:
         if current != before:
-            raise InvalidValue("session", f"{name!r} was changed by somebody else at this moment; look again")
+            raise InvalidValue("session", f"{name!r} was changed by another process; try again")
         return resumed
 
     inventory.change(before, claim)
     try:
-        plan = Plan(prompt=prompt, resume=program.keeps_conversation, job_id=None, attempt=None)
-        return _begin(settings, inventory, resumed, plan)
+        return _start_runner(settings, inventory, resumed, Plan(prompt=prompt, resume=program.keeps_conversation))
     except BaseException:
         inventory.change(resumed, lambda _: before)
         raise
 
 
-def _take_back(settings: Settings, inventory: Inventory, archived: Session) -> Session:
-    """A session that was let go of, and is still alive: it is ours again."""
+def _manage_again(settings: Settings, inventory: Inventory, archived: Session) -> Session:
+    """Return an archived session that still runs to the inventory's running sessions."""
     _publish(settings, archived, inventory.folder_of(archived))
     now = format_time(time.time_ns())
     return inventory.change(
@@ -201,7 +189,7 @@ def _take_back(settings: Settings, inventory: Inventory, archived: Session) -> S
 
 
 def usable_agent(settings: Settings, name: str) -> Agent:
-    """The agent, whose program is there; AgentUnusable says how to get it."""
+    """Return the agent. Raise AgentUnusable, which says how to install it, when its program is missing."""
     from shutil import which
 
     agent = find_agent(settings, name)
@@ -212,17 +200,18 @@ def usable_agent(settings: Settings, name: str) -> Agent:
     return agent
 
 
-def _begin(settings: Settings, inventory: Inventory, session: Session, plan: Plan) -> Session:
+def _start_runner(settings: Settings, inventory: Inventory, session: Session, plan: Plan) -> Session:
+    """Start the runner in a tmux session, and return the session once the agent runs. Undo everything on failure."""
     folder = inventory.folder_of(session)
     make_private_dir(folder)
-    for name in (BEGUN, "go"):
+    for name in (BEGUN, env_pipe.PIPE):
         remove_file(os.path.join(folder, name))
     replace_file(os.path.join(folder, LAUNCH), json.dumps(plan.as_dict()).encode())
     env_pipe.prepare(folder)
     tmux = Tmux(session.socket)
     pane = None
     try:
-        # -P: a folder named baton where the agent works must not be taken for us.
+        # -P: Python must not import a folder named baton in the working directory.
         pane = tmux.new_session(
             session.name, [sys.executable, "-P", "-m", "baton.sessions.runner", folder], workdir=session.workdir
         )
@@ -232,7 +221,7 @@ def _begin(settings: Settings, inventory: Inventory, session: Session, plan: Pla
         _publish(settings, session, folder)
         session = inventory.change(session, lambda _: session)
         env_pipe.send(folder, env_pipe.agent_environment(settings, session.session_id, folder), pane.pid)
-        return _begun(inventory, session, pane, folder)
+        return _wait_for_agent(inventory, session, pane, folder)
     except BaseException:
         env_pipe.withdraw(folder)
         if pane is not None:
@@ -242,18 +231,18 @@ def _begin(settings: Settings, inventory: Inventory, session: Session, plan: Pla
 
 
 def _end_pane(tmux: Tmux, pane: Pane) -> None:
-    """Ends the session just made, and waits until its runner has seen to what it had begun."""
+    """End the new tmux session, and wait until its runner has ended."""
     try:
         tmux.kill_session(pane.session_name)
     except TmuxUnavailable:
-        pass  # the pipe that it waits for is gone: it ends by itself
+        pass  # the runner ends without tmux: its pipe is gone
     deadline = time.monotonic() + _UNDO_SEC
     while started_at(pane.pid) is not None and time.monotonic() < deadline:
         time.sleep(0.005)
 
 
 def _remove_folder(folder: str) -> None:
-    """Nothing is left of a session that never was, except what explains that."""
+    """Remove the folder of a session that could not be created, unless it holds the log of a failure."""
     if not os.path.exists(os.path.join(folder, RUNNER_LOG)):
         from shutil import rmtree
 
@@ -265,14 +254,14 @@ def _check_prompt(prompt: str | None) -> None:
         raise InvalidValue("prompt", "must not contain a NUL character")
 
 
-def _begun(inventory: Inventory, session: Session, pane: Pane, folder: str) -> Session:
-    """Waits until the agent runs, or the runner has said why not."""
+def _wait_for_agent(inventory: Inventory, session: Session, pane: Pane, folder: str) -> Session:
+    """Wait until the agent runs. Raise AgentUnusable with the runner's reason, or RunnerDied."""
     deadline = time.monotonic() + env_pipe.WAIT_SEC
     while time.monotonic() < deadline:
-        told = read_begun(folder)
-        if told is not None:
-            if told.get("failed"):
-                raise AgentUnusable(str(told["failed"]))
+        begun = read_begun(folder)
+        if begun is not None:
+            if begun.get("failed"):
+                raise AgentUnusable(str(begun["failed"]))
             return inventory.get(session.name)
         if started_at(pane.pid) is None and read_begun(folder) is None:
             raise RunnerDied("the session's runner ended before the agent began")
@@ -281,11 +270,12 @@ def _begun(inventory: Inventory, session: Session, pane: Pane, folder: str) -> S
 
 
 def read_begun(folder: str) -> dict[str, Any] | None:
+    """Return what the runner wrote when the agent began or failed to; None before that."""
     try:
-        told: dict[str, Any] = json.loads(read_file(os.path.join(folder, BEGUN)))
+        begun: dict[str, Any] = json.loads(read_file(os.path.join(folder, BEGUN)))
     except (FileNotFoundError, ValueError):
         return None
-    return told
+    return begun
 
 
 def _publish(settings: Settings, session: Session, folder: str) -> None:
@@ -312,6 +302,7 @@ def _publish(settings: Settings, session: Session, folder: str) -> None:
 
 
 def task_for(session: Session, folder: str, *, prompt: str | None, resume: bool) -> Task:
+    """Return what the session's agent is started for."""
     return Task(
         mode=session.mode,
         prompt=prompt,
@@ -325,6 +316,7 @@ def task_for(session: Session, folder: str, *, prompt: str | None, resume: bool)
 
 
 def hook_command(agent: str) -> list[str]:
+    """Return the command that passes a hook's message to baton."""
     return [sys.executable, "-P", "-m", "baton", "hook", agent]
 
 

@@ -37,24 +37,24 @@ class Session(Value):
     mode: Mode
     workdir: str
     yolo: bool
-    conversation_id: str | None
-    made_for: str | None
-    job_id: str | None
-    reason: str | None
-    exit: str | None
+    conversation_id: str | None = None
+    made_for: str | None = None
+    job_id: str | None = None
+    reason: str | None = None
+    exit: str | None = None
     created_at: str
     updated_at: str
-    ended_at: str | None
-    stop_requested: str | None  # stored as "ending"
-    stopper: str | None
+    ended_at: str | None = None
+    stop_requested: str | None = None  # stored as "ending"
+    stopper: str | None = None
     agent_name: str
     agent_id: str
     generation_id: str
     host: str
     socket: str
-    pane_id: str | None
-    pane_pid: int | None
-    pane_started: int | None
+    pane_id: str | None = None
+    pane_pid: int | None = None
+    pane_started: int | None = None
 
     @classmethod
     def parse(cls, record: dict[str, Any]) -> Session:
