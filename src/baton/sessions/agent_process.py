@@ -5,15 +5,12 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+from typing import Self
 
+from baton.adapters.contract import Launch
 from baton.core.errors import BatonError
+from baton.sessions.env_pipe import read_available
 from baton.sessions.terminal import give_terminal, take_terminal
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Self
-
-    from baton.adapters.contract import Launch
 
 _READ_BYTES = 1 << 20  # in one go, so that an agent with much output does not hold up the runner
 _LINE_BYTES = 16 << 20  # of an unfinished line; what is longer is cut at its beginning
@@ -73,20 +70,15 @@ class AgentProcess:
 
     def read_lines(self) -> list[str]:
         """Return the complete lines that can be read now, up to a limit; at the end of the output also the last one."""
-        if self._output is None:
-            return []
-        piece = b""
-        try:
-            while len(piece) < _READ_BYTES:
-                more = os.read(self._output, 1 << 16)
-                piece += more
-                if not more:
-                    piece += b"\n"
-                    self._output = None
-                    break
-        except BlockingIOError:
-            pass  # that was all for now
-        *lines, rest = (self._rest + piece).split(b"\n")
+        text = self._rest
+        while self._output is not None and len(text) - len(self._rest) < _READ_BYTES:
+            more = read_available(self._output)
+            if more is None:
+                break
+            text += more or b"\n"
+            if not more:
+                self._output = None
+        *lines, rest = text.split(b"\n")
         self._rest = rest[-_LINE_BYTES:]
         return [line.decode(errors="replace") for line in lines]
 

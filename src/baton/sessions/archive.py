@@ -6,13 +6,8 @@ import os
 import re
 import time
 
+from baton.sessions.session import Session
 from baton.storage.files import FileLock, read_file, replace_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from baton.sessions.session import Session
 
 _HEADER = "# Sessions that have ended. An archive: `baton session list` shows what is running.\n"
 _CHECKSUM_OF_0_1_0 = re.compile(r"^# As baton wrote it, .*\n", re.MULTILINE)
@@ -36,7 +31,7 @@ class Archive:
         """Remove the entry of a session, if there is one."""
         self._change(session_id, "")
 
-    def entries(self) -> list[dict[str, Any]]:
+    def entries(self) -> list[object]:
         """Return all entries. Raise ValueError or YAMLError when the file is not an archive."""
         import yaml
 
@@ -81,7 +76,7 @@ class Archive:
             return []
 
 
-def _yaml(content: list[Any]) -> str:
+def _yaml(content: list[object]) -> str:
     import yaml
 
     class Dumper(yaml.SafeDumper):

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from baton.core.clock import SECOND_NS
+from collections.abc import Callable
+
+from baton.core.clock import SECOND_NS, Clock
 from baton.core.errors import BatonError
 from baton.sessions.terminal import print_line
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from baton.core.clock import Clock
 
 
 class Chores:

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import time
 
+from baton.config import Settings
 from baton.core.clock import format_time
 from baton.core.errors import BatonError, EventRefused, IllegalTransition, SessionNotFound, StaleAttempt
 from baton.core.event import EventName
-from baton.core.job import TERMINAL, Status
+from baton.core.job import TERMINAL, Job, Status
 from baton.jobs.report import report
+from baton.jobs.verbs import Jobs
 from baton.live_agents import open_directory, ownership
-from baton.sessions.session import State
+from baton.sessions.inventory import Inventory
+from baton.sessions.session import Session, State
 from baton.transport.publish import FAILURES, send_unsent
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.config import Settings
-    from baton.core.job import Job
-    from baton.jobs.verbs import Jobs
-    from baton.sessions.inventory import Inventory
-    from baton.sessions.session import Session
-
 
 # In the data of an error that another process reported: the agent may still be working.
 ENDED_FROM_OUTSIDE = "ended_from_outside"
@@ -92,9 +86,10 @@ def fail_job(
     return True
 
 
-def try_to_send(settings: Settings, jobs: Jobs, job: Job) -> None:
-    """Send the unsent events of the job, if its broker is available."""
+def try_to_send(settings: Settings, jobs: Jobs, job: Job) -> bool:
+    """Send the unsent events of the job; return False when that failed. The next event, or the monitor, sends them."""
     try:
         send_unsent(jobs, settings, job, tries=1)
     except FAILURES:
-        pass  # they stay unsent in the registry: the next event, or the monitor, sends them
+        return False
+    return True

@@ -13,13 +13,10 @@ import select
 import sys
 import time
 
+from baton.config import Settings
 from baton.core.errors import RunnerDied
 from baton.sessions.processes import MARKER, started_at
 from baton.storage.files import remove_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.config import Settings
 
 WAIT_SEC = 20.0
 PIPE = "go"
@@ -115,12 +112,11 @@ def receive(folder: str) -> dict[str, str] | None:
         deadline = time.monotonic() + WAIT_SEC
         while time.monotonic() < deadline:
             select.select([fd], [], [], _POLL_SEC)
-            try:
-                piece = os.read(fd, 65536)
-            except BlockingIOError:
-                continue
+            piece = read_available(fd)
             if piece:
                 content += piece
+            elif piece is None:
+                continue
             elif content:
                 return _decode(content)
             elif withdrawn:
@@ -132,6 +128,14 @@ def receive(folder: str) -> dict[str, str] | None:
         return None
     finally:
         os.close(fd)
+
+
+def read_available(fd: int) -> bytes | None:
+    """Return what a non-blocking pipe holds, up to 64 KiB: None for nothing yet, empty at its end."""
+    try:
+        return os.read(fd, 65536)
+    except BlockingIOError:
+        return None
 
 
 def _decode(content: bytes) -> dict[str, str] | None:

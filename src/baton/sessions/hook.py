@@ -5,30 +5,25 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
+from functools import partial
 
 from baton.adapters import find_agent
+from baton.adapters.contract import Agent, Signal
+from baton.config import Settings
 from baton.core.errors import BatonError, NotVerified
-from baton.core.job import TERMINAL
+from baton.core.job import TERMINAL, Job
 from baton.jobs.verbs import open_jobs
 from baton.sessions.ending import try_to_send
 from baton.sessions.instructions import mark
 from baton.sessions.inventory import Inventory
 from baton.sessions.processes import MARKER
 from baton.sessions.reporter import Reporter
+from baton.sessions.session import Session
 from baton.storage.files import open_private, write_all
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
 
-    from baton.adapters.contract import Agent, Signal
-    from baton.config import Settings
-    from baton.core.job import Job
-    from baton.sessions.session import Session
-
-
-def hook(settings: Settings, agent_name: str, message: Mapping[str, Any]) -> str | None:
+def hook(settings: Settings, agent_name: str, message: Mapping[str, object]) -> str | None:
     """Report one message of a hook; return the answer for the agent, if any."""
     folder = os.environ.get("BATON_SESSION_DIR")
     session_id = os.environ.get(MARKER)
@@ -50,12 +45,12 @@ def hook(settings: Settings, agent_name: str, message: Mapping[str, Any]) -> str
         job = jobs.get_job(session.job_id)
         if job.status in TERMINAL:
             return None
-        reporter = Reporter(jobs, folder, lambda job: try_to_send(settings, jobs, job), job=job)
+        reporter = Reporter(jobs, folder, partial(try_to_send, settings, jobs), job=job)
         return _report(reporter, job, session, agent, message, signal)
 
 
 def _report(
-    reporter: Reporter, job: Job, session: Session, agent: Agent, message: Mapping[str, Any], signal: Signal
+    reporter: Reporter, job: Job, session: Session, agent: Agent, message: Mapping[str, object], signal: Signal
 ) -> str | None:
     is_last = signal.finished is not None or signal.failed is not None
     if is_last and session.made_for != job.job_id and not agent.conversation_contains(message, mark(job)):

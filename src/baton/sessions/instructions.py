@@ -6,10 +6,8 @@ import os
 import shlex
 import sys
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.adapters.contract import Agent
-    from baton.core.job import Job
+from baton.adapters.contract import Agent
+from baton.core.job import Job
 
 
 def job_prompt(agent: Agent, job: Job) -> str:

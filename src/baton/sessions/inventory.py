@@ -5,18 +5,14 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing, contextmanager
 
+from baton.config import Settings
 from baton.core.errors import NameInUse, RegistryUnavailable, SessionNotFound
 from baton.sessions.archive import Archive
 from baton.sessions.session import Session, State
 from baton.storage.files import FileLock, make_home, open_private, refuse_network_fs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
-
-    from baton.config import Settings
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS sessions (

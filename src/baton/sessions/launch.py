@@ -7,11 +7,14 @@ import os
 import sys
 import time
 from functools import cache
+from typing import Any
 
 from baton.adapters import find_agent
-from baton.adapters.contract import Mode, Task
+from baton.adapters.contract import Agent, Mode, Task
+from baton.config import Settings
 from baton.core.clock import format_time
 from baton.core.errors import AgentUnusable, InvalidValue, RunnerDied, TmuxUnavailable
+from baton.core.job import Job
 from baton.core.value import Value
 from baton.live_agents import open_directory, ownership
 from baton.live_agents.names import Names, derived_id
@@ -19,21 +22,12 @@ from baton.live_agents.record import new_generation_id
 from baton.sessions import env_pipe
 from baton.sessions.ending import forget_name
 from baton.sessions.instructions import job_prompt
+from baton.sessions.inventory import Inventory
 from baton.sessions.manifest import Manifest
 from baton.sessions.processes import started_at
 from baton.sessions.session import Session, State
-from baton.sessions.tmux import Tmux, check_session_name
+from baton.sessions.tmux import Pane, Tmux, check_session_name
 from baton.storage.files import make_private_dir, read_file, remove_file, replace_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from baton.adapters.contract import Agent
-    from baton.config import Settings
-    from baton.core.job import Job
-    from baton.sessions.inventory import Inventory
-    from baton.sessions.tmux import Pane
 
 LAUNCH = "launch.json"
 BEGUN = "begun.json"

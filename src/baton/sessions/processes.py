@@ -5,12 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import time
+from collections.abc import Callable, Iterable
 
 from baton.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
 
 _KERNEL_THREAD = 0x00200000
 _EXEC_SEC = 2.0
@@ -77,12 +74,10 @@ def marked_processes(session_id: str, *, spare: Iterable[int] = ()) -> list[Proc
     found: dict[int, int] = {}
     children: dict[int, list[int]] = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            children.setdefault(_parent(name), []).append(int(name))
-            if int(name) not in spared and wanted in _environment(name).split(b"\0"):
-                found[int(name)] = started_at(int(name)) or 0
-        except OSError:
-            continue  # it has ended, or belongs to another user
+        parent, variables = _parent_and_variables(name)
+        children.setdefault(parent, []).append(int(name))
+        if int(name) not in spared and wanted in variables:
+            found[int(name)] = started_at(int(name)) or 0
     waiting = list(found)
     while waiting:
         for child in children.get(waiting.pop(), ()):
@@ -96,8 +91,14 @@ def marked_processes(session_id: str, *, spare: Iterable[int] = ()) -> list[Proc
     ]
 
 
-def _parent(pid: str) -> int:
-    return int(_stat(pid)[1])
+def _parent_and_variables(pid: str) -> tuple[int, list[bytes]]:
+    """Return the parent and the environment; no environment for a process that has ended or is another user's."""
+    parent = 0
+    try:
+        parent = int(_stat(pid)[1])
+        return parent, _environment(pid).split(b"\0")
+    except OSError:
+        return parent, []
 
 
 def _stat(pid: str) -> list[bytes]:

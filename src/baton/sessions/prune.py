@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterator
 from enum import StrEnum
 from itertools import islice
 from shutil import rmtree
@@ -11,15 +12,9 @@ from shutil import rmtree
 from baton.core.clock import parse_time
 from baton.core.errors import ManifestGone, ManifestInvalid
 from baton.core.value import Value
+from baton.sessions.inventory import Inventory
 from baton.sessions.manifest import read_manifest
-from baton.sessions.session import State
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from baton.sessions.inventory import Inventory
-    from baton.sessions.session import Session
+from baton.sessions.session import Session, State
 
 _BATCH = 500
 _SESSION_ID = re.compile(r"[0-9a-f]{16}")
@@ -89,13 +84,15 @@ def _old_folders(parent: str, before_ns: int) -> Iterator[tuple[str, str]]:
         return
     with entries:
         for entry in entries:
-            try:
-                if not _SESSION_ID.fullmatch(entry.name) or not entry.is_dir(follow_symlinks=False):
-                    continue
-                if entry.stat(follow_symlinks=False).st_mtime_ns < before_ns:
-                    yield entry.name, entry.path
-            except FileNotFoundError:
-                continue
+            if _SESSION_ID.fullmatch(entry.name) and _is_old_folder(entry, before_ns):
+                yield entry.name, entry.path
+
+
+def _is_old_folder(entry: os.DirEntry[str], before_ns: int) -> bool:
+    try:
+        return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime_ns < before_ns
+    except FileNotFoundError:
+        return False  # another process has just removed it
 
 
 def _may_live(folder: str, host: str) -> bool:

@@ -6,29 +6,20 @@ import json
 import os
 import time
 from _queue import SimpleQueue  # `queue` would load threading, in each hook
+from collections.abc import Callable
 
-from baton.core.clock import SECOND_NS, SystemClock
+from baton.config import Settings
+from baton.core.clock import SECOND_NS, Clock, SystemClock
 from baton.core.errors import EventRefused, RegistryUnavailable, StaleAttempt
 from baton.core.event import EventName
-from baton.core.job import TERMINAL, Status
+from baton.core.job import TERMINAL, Job, Status
 from baton.core.limits import Limit, exceeded_limit
 from baton.core.redact import process_redactor
 from baton.jobs.report import report
-from baton.jobs.verbs import open_jobs
+from baton.jobs.verbs import Jobs, open_jobs
 from baton.sessions.ending import ENDED_FROM_OUTSIDE, try_to_send
+from baton.sessions.session import Session
 from baton.storage.files import open_private, read_file, replace_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-    from threading import Thread
-    from typing import Any
-
-    from baton.config import Settings
-    from baton.core.clock import Clock
-    from baton.core.job import Job
-    from baton.jobs.verbs import Jobs
-    from baton.sessions.session import Session
 
 PROGRESS_EVERY_SEC = 5
 MAX_REFUSALS = 3  # how often an agent is sent back to fix its results
@@ -47,7 +38,7 @@ class Reporter:
         self,
         jobs: Jobs,
         folder: str,
-        send: Callable[[Job], None],
+        send: Callable[[Job], object],
         *,
         job: Job | None = None,
         patience_sec: float = 0,
@@ -106,7 +97,9 @@ class Reporter:
         if self.job is not None:
             self._send(self.job)
 
-    def _record(self, event: EventName, text: str, data: dict[str, Any] | None = None, *, patience_ns: int = 0) -> None:
+    def _record(
+        self, event: EventName, text: str, data: dict[str, object] | None = None, *, patience_ns: int = 0
+    ) -> None:
         if self.job is None:
             return
         deadline_ns = self._clock.monotonic_ns() + patience_ns
@@ -209,22 +202,23 @@ class BackgroundSender:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
-        self._thread: Thread | None = None
+        self._join: Callable[[float], None] | None = None
 
     def send(self, job: Job) -> None:
         """Send the unsent events of the job soon."""
-        if self._thread is None:
+        if self._join is None:
             from threading import Thread
 
-            self._thread = Thread(target=self._run, daemon=True)
-            self._thread.start()
+            thread = Thread(target=self._run, daemon=True)
+            thread.start()
+            self._join = thread.join
         self._queue.put(job)
 
     def close(self) -> None:
         """Wait for the last events, for a limited time."""
-        if self._thread is not None:
+        if self._join is not None:
             self._queue.put(None)
-            self._thread.join(_CLOSE_SEC)
+            self._join(_CLOSE_SEC)
 
     def _run(self) -> None:
         with open_jobs(self._settings) as jobs:

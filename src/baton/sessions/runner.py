@@ -15,11 +15,11 @@ import sys
 from functools import partial
 
 from baton.adapters import find_agent
-from baton.adapters.contract import Mode
+from baton.adapters.contract import Launch, Mode, Signal
 from baton.config import Settings
-from baton.core.clock import SECOND_NS, SystemClock, format_time
+from baton.core.clock import SECOND_NS, Clock, SystemClock, format_time
 from baton.core.errors import BatonError, IllegalTransition, NotVerified, OwnershipLost, StaleAttempt
-from baton.core.job import TERMINAL, Status
+from baton.core.job import TERMINAL, Job, Status
 from baton.core.value import Value
 from baton.jobs.verbs import open_jobs
 from baton.live_agents import open_directory, ownership
@@ -33,18 +33,11 @@ from baton.sessions.launch import BEGUN, LAST_SCREEN, LAUNCH, RUNNER_LOG, Plan, 
 from baton.sessions.processes import ProcessId, end_processes, marked_processes
 from baton.sessions.reporter import BackgroundSender, Reporter
 from baton.sessions.sent_jobs import SentJobs
-from baton.sessions.session import State
+from baton.sessions.session import Session, State
 from baton.sessions.terminal import continue_if_suspended, disable_flow_control, print_line
 from baton.sessions.tmux import Tmux
 from baton.sessions.verdict import AgentRun, explain, is_success
 from baton.storage.files import read_file, replace_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.adapters.contract import Launch, Signal
-    from baton.core.clock import Clock
-    from baton.core.job import Job
-    from baton.sessions.session import Session
 
 _CHECK_SEC = 1.0
 _SCREEN_SEC = 20.0
@@ -360,10 +353,7 @@ def _show_failure(folder: str, error: Exception) -> str:
         _write(path, traceback.format_exc())
         reason = f"the runner failed: {type(error).__name__}: {error}; see {path}"
     print_line(f"baton: {reason}")
-    try:
-        _write_begun(folder, failed=reason)
-    except OSError:
-        pass  # `launch` notices that the runner has ended
+    attempt(partial(_write_begun, folder, failed=reason))
     return reason
 
 

@@ -5,23 +5,18 @@ from __future__ import annotations
 import os
 import sys
 
+from baton.adapters.contract import Agent
+from baton.config import Settings
 from baton.core.errors import BatonError
-from baton.core.job import TERMINAL, Status
+from baton.core.job import TERMINAL, Job, Status
 from baton.registry.contract import JobFilter
 from baton.sessions.instructions import job_prompt
-from baton.sessions.session import job_label
+from baton.sessions.inventory import Inventory
+from baton.sessions.reporter import Reporter
+from baton.sessions.session import Session, job_label
 from baton.sessions.terminal import has_terminal, print_line
 from baton.sessions.tmux import Tmux
 from baton.storage.files import replace_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.adapters.contract import Agent
-    from baton.config import Settings
-    from baton.core.job import Job
-    from baton.sessions.inventory import Inventory
-    from baton.sessions.reporter import Reporter
-    from baton.sessions.session import Session
 
 
 class SentJobs:

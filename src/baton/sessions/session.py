@@ -5,14 +5,13 @@ from __future__ import annotations
 from enum import StrEnum
 
 from baton.adapters.contract import Mode
+from baton.core.job import Job
 from baton.core.value import Value
 from baton.sessions.processes import ProcessId
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
-
-    from baton.core.job import Job
 
 
 class State(StrEnum):

@@ -6,21 +6,17 @@ import time
 from enum import StrEnum
 
 from baton.adapters import find_agent
+from baton.config import Settings
 from baton.core.errors import AgentUnusable, BatonError, InvalidValue, JobNotFound
-from baton.core.job import Status
+from baton.core.job import Job, Status
 from baton.core.value import Value
+from baton.jobs.verbs import Jobs
 from baton.sessions import env_pipe
 from baton.sessions.ending import end_session, fail_job
+from baton.sessions.inventory import Inventory
 from baton.sessions.processes import Process, ProcessId, end_processes, marked_processes
 from baton.sessions.session import Session, State, session_name
 from baton.sessions.tmux import NoServer, Tmux
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.config import Settings
-    from baton.core.job import Job
-    from baton.jobs.verbs import Jobs
-    from baton.sessions.inventory import Inventory
 
 GRACE_SEC = 10.0
 _RUNNER_SEC = 15.0  # the runner still has to report for its job

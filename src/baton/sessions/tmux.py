@@ -6,16 +6,12 @@ import os
 import re
 import subprocess
 import time
+from collections.abc import Sequence
+from typing import NoReturn
 
 from baton.core.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable
 from baton.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from typing import NoReturn
-
-    from baton.sessions.session import Session
+from baton.sessions.session import Session
 
 _OLDEST = (3, 2)  # new-session -e, and arguments that are not joined for a shell
 _TIMEOUT_SEC = 10

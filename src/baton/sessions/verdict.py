@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from baton.adapters.contract import Agent, Signal
 from baton.sessions.agent_process import exit_text
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from baton.adapters.contract import Agent, Signal
 
 
 class AgentRun:
