@@ -16,8 +16,7 @@ import pytest
 
 from baton.core.errors import InvalidRecord
 from baton.core.job import Status
-from baton.history.append import append_event
-from baton.history.read import iter_logged_events, read_logged_status
+from baton.history.log import append_event, iter_logged_events, read_logged_status
 from baton.history.verify import verify_log
 from baton.jobs.verbs import Jobs
 from baton.registry import open_url

@@ -27,7 +27,7 @@ from baton.core.errors import (
 from baton.core.event import EventName
 from baton.core.job import new_job
 from baton.core.redact import Redactor
-from baton.history.read import iter_logged_events
+from baton.history.log import iter_logged_events
 from baton.jobs.verbs import open_jobs
 from baton.jobs.verification import missing_results
 from baton.transport import publisher_connection

@@ -14,8 +14,7 @@ import pytest
 from baton.broker.address import broker_address
 from baton.config import Settings
 from baton.core.event import EventName
-from baton.history.append import update_logged_status
-from baton.history.read import iter_logged_events
+from baton.history.log import iter_logged_events, update_logged_status
 from baton.history.verify import verify_log
 from baton.jobs import verbs as jobs_module
 from baton.jobs.verbs import open_jobs

@@ -18,7 +18,7 @@ from baton.config import Settings
 from baton.core.errors import BatonError
 from baton.core.job import new_job
 from baton.core.redact import process_redactor, shorten
-from baton.history.read import read_logged_meta
+from baton.history.log import read_logged_meta
 from baton.jobs.report import report
 from baton.jobs.verbs import open_jobs
 from baton.sessions.archive import Archive

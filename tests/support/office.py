@@ -15,7 +15,7 @@ from typing import Self
 
 from baton.config import Settings
 from baton.core.job import Status
-from baton.history.read import iter_logged_events
+from baton.history.log import iter_logged_events
 from baton.jobs.verbs import open_jobs
 from baton.registry.contract import JobFilter
 from baton.sessions.inventory import Inventory

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 from baton.core.event import EventName
 from baton.core.job import Status, new_job
-from baton.history.append import append_event, init_job_log, update_logged_status
+from baton.history.log import append_event, init_job_log, update_logged_status
 from baton.registry import files, open_url
 from baton.storage import files as fsio
 from baton.storage.sqlite import SqliteFile

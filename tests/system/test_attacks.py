@@ -16,8 +16,7 @@ import baton as api
 from baton.config import Settings
 from baton.core.errors import InvalidRecord, MigrationFailed, RegistryUnavailable
 from baton.core.job import Job, Status, new_job
-from baton.history.append import append_event
-from baton.history.read import iter_logged_events, list_logged_jobs
+from baton.history.log import append_event, iter_logged_events, list_logged_jobs
 from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs
 from baton.registry import open_url

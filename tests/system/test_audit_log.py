@@ -9,13 +9,15 @@ import threading
 import pytest
 
 from baton.core.errors import InvalidValue
-from baton.history.append import append_event, init_job_log, update_logged_status
-from baton.history.read import (
+from baton.history.log import (
+    append_event,
+    init_job_log,
     iter_logged_events,
     job_log_path,
     list_logged_jobs,
     read_logged_meta,
     read_logged_status,
+    update_logged_status,
 )
 from baton.history.verify import verify_log
 from support.command import Baton

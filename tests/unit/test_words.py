@@ -31,7 +31,7 @@ ALLOWED = [
     ("docs/glossary.md", "| story |", "names the word that the glossary replaces"),
     ("docs/glossary.md", "| hand back |", "names the word that the glossary replaces"),
     ("docs/audit-log.md", "`mended`", "the name of a line in stored audit logs"),
-    ("src/baton/history/read.py", '"mended"', "the name of a line in stored audit logs"),
+    ("src/baton/history/log.py", '"mended"', "the name of a line in stored audit logs"),
     ("docs/guarantees.md", "0 told otherwise (held)", "the output of a recorded run"),
 ]
 

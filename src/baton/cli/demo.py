@@ -20,7 +20,7 @@ from baton.config import Settings
 from baton.core.errors import BatonError, TmuxUnavailable
 from baton.core.job import Job
 from baton.delegation.submit import Delegation, build_submission
-from baton.history.read import iter_logged_events
+from baton.history.log import iter_logged_events
 from baton.history.verify import verify_log
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.sessions.inventory import Inventory

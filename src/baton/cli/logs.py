@@ -12,7 +12,7 @@ from baton.cli.parser import Verb
 from baton.config import Settings
 from baton.core.errors import AuditDamaged, BatonError, InvalidValue, UsageError
 from baton.core.fields import check_job_id, one_line
-from baton.history import read
+from baton.history import log as read
 from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs
 

@@ -7,9 +7,12 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 
+from baton.core.errors import InvalidValue
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
+
 
 USAGE = 64
 # argparse looks for translations of its messages, which imports locale and costs 1 ms. There are none.
@@ -135,3 +138,25 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
 
 def _sentence(text: str) -> str:
     return f"{text[0].upper()}{text[1:]}."
+
+
+def read_text(field: str, typed: str | None, *, file: str | None = None) -> str:
+    """Return the typed text, else the content of the file; `-` is standard input. InvalidValue if it is not text."""
+    source = file if typed is None else typed
+    if source == "-":
+        if sys.stdin is None:
+            raise InvalidValue(field, "cannot be read: standard input is closed")
+        content = sys.stdin.buffer.read()
+    elif typed is not None:
+        content = os.fsencode(typed)
+    else:
+        assert file is not None
+        try:
+            with open(file, "rb") as opened:
+                content = opened.read()
+        except OSError as error:
+            raise InvalidValue(field, f"cannot be read from {file}: {error.strerror}") from None
+    try:
+        return content.decode()
+    except UnicodeDecodeError:
+        raise InvalidValue(field, "is not valid UTF-8") from None

@@ -7,8 +7,7 @@ import os
 
 from baton.cli import options as opt
 from baton.cli.jobs import print_id
-from baton.cli.parser import Verb
-from baton.cli.prompt import read_text
+from baton.cli.parser import Verb, read_text
 from baton.config import Settings
 from baton.core.errors import InvalidValue, UsageError
 from baton.jobs.verbs import open_jobs

@@ -14,8 +14,7 @@ from baton.cli import options as opt
 from baton.cli import session_view
 from baton.cli.options import parse_duration
 from baton.cli.output import counted, json_text, say
-from baton.cli.parser import Verb
-from baton.cli.prompt import read_text
+from baton.cli.parser import Verb, read_text
 from baton.config import Settings
 from baton.core.errors import InvalidValue, UsageError
 from baton.core.fields import one_line, printable

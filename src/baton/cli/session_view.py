@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from baton.cli.options import job_of
 from baton.cli.output import ago, json_text, on_terminal, print_table, say
-from baton.cli.prompt import read_text
+from baton.cli.parser import read_text
 from baton.config import Settings
 from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue, SessionGone, UsageError

@@ -12,9 +12,8 @@ from baton.cli import options as opt
 from baton.cli.main import INTERRUPTED
 from baton.cli.options import job_of
 from baton.cli.output import counted, json_text, on_terminal, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Verb, read_text
 from baton.cli.progress_view import Lines, LiveTable
-from baton.cli.prompt import read_text
 from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
 from baton.delegation.attempts import is_private_queue

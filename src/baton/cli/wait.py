@@ -8,7 +8,7 @@ from baton.cli.parser import Verb
 from baton.core.errors import JobNotFound, UsageError
 from baton.core.fields import one_line
 from baton.core.job import Status
-from baton.delegation.background_monitor import BackgroundMonitor
+from baton.delegation.reconcile import BackgroundMonitor
 from baton.jobs.verbs import open_jobs
 from baton.transport.subscription import Subscription
 

@@ -7,6 +7,7 @@ first, and acts on what it finds twice; it touches only sessions of this host; i
 from __future__ import annotations
 
 import os
+import threading
 import time
 
 from baton.core.clock import SECOND_NS, SystemClock, parse_time
@@ -16,11 +17,14 @@ from baton.core.lifecycle import expired_lease_error
 from baton.core.limits import Limit, exceeded_limit
 from baton.core.value import Value
 from baton.delegation.attempts import requeue_or_fail, start_attempt, submitter_is_dead
+from baton.jobs.verbs import open_jobs
 from baton.registry.contract import JobFilter
 from baton.sessions.ending import end_session, fail_job
+from baton.sessions.inventory import Inventory
 from baton.sessions.processes import end_processes, marked_processes
 from baton.sessions.session import State, session_name
 from baton.sessions.tmux import NoServer, Tmux
+from baton.storage.files import try_lock
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -30,7 +34,6 @@ if TYPE_CHECKING:
     from baton.core.clock import Clock
     from baton.core.job import Job
     from baton.jobs.verbs import Jobs
-    from baton.sessions.inventory import Inventory
     from baton.sessions.session import Session
     from baton.sessions.tmux import Pane
 
@@ -300,3 +303,53 @@ def monitor_lock(inventory: Inventory) -> str:
 def _has_pane(session: Session, panes: dict[str, Pane]) -> bool:
     pane = panes.get(session.pane_id or "")
     return pane is not None and pane.pid == session.pane_pid and not pane.dead
+
+
+_EVERY_SEC = 0.5
+_SWEEP_SEC = 2.0
+_LAST_STEP_SEC = 5.0
+
+
+class BackgroundMonitor:
+    """Runs its thread inside a `with` block. The thread also calls `look`, with a registry of its own."""
+
+    def __init__(self, settings: Settings, look: Callable[[Jobs], None] = lambda _jobs: None) -> None:
+        self._settings = settings
+        self._look = look
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        self._thread.join(_LAST_STEP_SEC)  # a session that it began to end, it also ends
+
+    def _run(self) -> None:
+        waited = 0.0
+        with open_jobs(self._settings) as jobs:
+            inventory = Inventory(self._settings)
+            reconciler = Reconciler(self._settings, jobs, inventory)
+            while not self._stop.wait(_EVERY_SEC):
+                waited += _EVERY_SEC
+                try:
+                    self._look(jobs)
+                    if waited >= _SWEEP_SEC:
+                        waited = 0.0
+                        _sweep(reconciler, inventory)
+                except (BatonError, OSError):
+                    continue  # the registry or the disk may be back the next time
+
+
+def _sweep(reconciler: Reconciler, inventory: Inventory) -> None:
+    if not os.path.isdir(inventory.home):
+        return
+    lock = try_lock(monitor_lock(inventory))
+    if lock is None:
+        return  # a monitor runs
+    try:
+        for _finding in reconciler.sweep():
+            pass
+    finally:
+        os.close(lock)

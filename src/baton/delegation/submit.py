@@ -15,8 +15,7 @@ from baton.core.event import EventName
 from baton.core.job import TERMINAL, Status, new_job
 from baton.core.value import Value
 from baton.delegation.attempts import start_attempt, stop_attempt, this_submitter
-from baton.delegation.background_monitor import BackgroundMonitor
-from baton.jobs.verification import missing_results
+from baton.delegation.reconcile import BackgroundMonitor
 from baton.sessions.ending import fail_job
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import check_launch
@@ -216,6 +215,8 @@ class Delegation:
             return  # pruned: the files were checked when `completed` was recorded
         here = self._hosts.get(job.job_id) == self._settings.host
         if payload["event"] == EventName.COMPLETED and here and job.workdir is not None and os.path.isdir(job.workdir):
+            from baton.jobs.verification import missing_results
+
             problems = missing_results(job.replace(validate=None), redact=str)
             if problems:
                 self._unverified[job.job_id] = problems

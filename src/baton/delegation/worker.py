@@ -10,7 +10,7 @@ from baton.core.clock import SECOND_NS, SystemClock
 from baton.core.errors import BatonError, IllegalTransition, JobNotFound, RegistryUnavailable
 from baton.core.job import TERMINAL, Status
 from baton.delegation.attempts import requeue_or_fail, start_attempt, stop_attempt, submitter_is_dead
-from baton.delegation.background_monitor import BackgroundMonitor
+from baton.delegation.reconcile import BackgroundMonitor
 from baton.registry.contract import JobFilter
 from baton.sessions.inventory import Inventory
 

@@ -6,7 +6,7 @@ import fcntl
 import os
 from collections.abc import Mapping
 
-from baton.history import read
+from baton.history import log as read
 
 
 class LogCheck:

@@ -14,8 +14,14 @@ from baton.core import lifecycle
 from baton.core.clock import SECOND_NS, Clock, parse_time
 from baton.core.event import StoredEvent
 from baton.core.job import TERMINAL, Job, Status
-from baton.history.append import Received, append_event, append_received, init_job_log, update_logged_status
-from baton.history.read import read_logged_status
+from baton.history.log import (
+    Received,
+    append_event,
+    append_received,
+    init_job_log,
+    read_logged_status,
+    update_logged_status,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -23,7 +23,6 @@ from baton.core.job import Job, topic_prefix
 from baton.storage.files import make_private_dir, open_private, try_lock, write_all
 from baton.transport.publish import FAILURES, describe_failure
 from baton.transport.publisher_connection import PublisherConnection
-from baton.transport.tls import tls_context, tls_failure
 from baton.wire.payload import MAX_PAYLOAD_BYTES
 
 _MOST_LISTENERS = 1000
@@ -172,6 +171,8 @@ class ListenerConnection:
         if self._address.username is not None:
             client.username_pw_set(self._address.username, self._address.password)
         if self._address.tls:
+            from baton.transport.tls import tls_context
+
             client.tls_set_context(tls_context(self._address))
         client.reconnect_delay_set(min_delay=1, max_delay=8)
         client.on_connect = self._on_connect
@@ -217,6 +218,8 @@ class ListenerConnection:
         if isinstance(error, TimeoutError):
             self._report(_SILENT)
         elif self._address.tls and isinstance(error, ssl.SSLError | ConnectionResetError):
+            from baton.transport.tls import tls_failure
+
             self._report(str(tls_failure(self._address, error)).removeprefix(f"{self._broker} "))
         else:
             why = getattr(error, "strerror", None) or error or "no reason given"

@@ -1,4 +1,4 @@
-"""Append to the history of a job, safely beside other appenders and after a crash."""
+"""Append to the audit log of a job, safely beside other appenders and after a crash; and read it."""
 
 from __future__ import annotations
 
@@ -7,8 +7,9 @@ import os
 from contextlib import contextmanager
 
 from baton.core.clock import format_time
+from baton.core.fields import check_job_id
+from baton.core.hashing import sha256
 from baton.core.job import HIDDEN
-from baton.history import read
 from baton.storage.files import (
     fsync_dir,
     fsync_parents,
@@ -17,12 +18,13 @@ from baton.storage.files import (
     make_private_dir,
     open_private,
     overwrite_from,
+    read_file,
     replace_file,
 )
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
     from typing import Any
 
 
@@ -37,14 +39,14 @@ def init_job_log(record: Mapping[str, Any], *, now_ns: int, logs_dir: str | None
     if isinstance(shown.get("broker"), dict) and shown["broker"].get("password") is not None:
         shown["broker"] = {**shown["broker"], "password": HIDDEN}
     meta = json.dumps(shown, ensure_ascii=False, indent=2).encode() + b"\n"
-    line = {"event": "registered", "status": record["status"], "meta_sha256": read.line_hash(meta)}
+    line = {"event": "registered", "status": record["status"], "meta_sha256": line_hash(meta)}
     if late:
         line["detail"] = "begun later: there was no log of this job"
     with locked_log(record["job_id"], logs_dir) as (fd, folder):
         if os.fstat(fd).st_size == 0:
-            if not os.path.lexists(os.path.join(folder, read.STATUS)):
+            if not os.path.lexists(os.path.join(folder, STATUS)):
                 _write_first_status(folder, now_ns)  # makes the log's name durable: no record exists without a log
-            replace_file(os.path.join(folder, read.META), meta)
+            replace_file(os.path.join(folder, META), meta)
             append_lines(fd, folder, [line], now_ns, record["status"])
 
 
@@ -69,7 +71,7 @@ def update_logged_status(
 
 
 class Received:
-    """The event numbers that the log of one job has as received, as far as it was read."""
+    """The event numbers that the log of one job has as received, as far as it was"""
 
     __slots__ = ("_end", "_numbers")
 
@@ -85,7 +87,7 @@ class Received:
         whole = content[: content.rfind(b"\n") + 1]
         self._end += len(whole)
         for raw in whole.split(b"\n"):
-            line = read.parse_line(raw) if b'"received"' in raw else None
+            line = parse_line(raw) if b'"received"' in raw else None
             if line is not None and line.get("event") == "received" and isinstance(line.get("seq"), int):
                 self._numbers.add(line["seq"])
         return self._numbers
@@ -108,9 +110,9 @@ def append_received(
 @contextmanager
 def locked_log(job_id: str, logs_dir: str | None) -> Iterator[tuple[int, str]]:
     """Open the log of a job for one writer at a time; yield its file descriptor and its folder."""
-    folder = read.job_log_path(job_id, logs_dir)
+    folder = job_log_path(job_id, logs_dir)
     make_private_dir(folder)
-    path = os.path.join(folder, read.EVENTS)
+    path = os.path.join(folder, EVENTS)
     fd = open_private(path, os.O_RDWR | os.O_CREAT)
     try:
         lock_within(fd, path)
@@ -123,10 +125,10 @@ def append_lines(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], n
     """Append lines to a locked log in one write, then bring status.json up to date."""
     size = os.fstat(fd).st_size
     last, end = last_line(fd, size)
-    number, previous = (_number(last), read.line_hash(last)) if last else (0, read.NO_HASH)
-    head = read.read_object(os.path.join(folder, read.STATUS))
+    number, previous = (_number(last), line_hash(last)) if last else (0, NO_HASH)
+    head = read_object(os.path.join(folder, STATUS))
     if head is None:
-        head = {"n": 0, "head": read.NO_HASH}
+        head = {"n": 0, "head": NO_HASH}
         if size == 0:
             _write_first_status(folder, now_ns)  # before the first line: a log without this file has lost it
     current = head.get("n") == number and head.get("head") == previous
@@ -135,7 +137,7 @@ def append_lines(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], n
         number += 1
         entry = {"n": number, "prev": previous, "ts": format_time(now_ns), **each}
         encoded = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
-        previous = read.line_hash(encoded)
+        previous = line_hash(encoded)
         content += encoded
     overwrite_from(fd, end, content)
     if size == 0:
@@ -144,24 +146,24 @@ def append_lines(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], n
     if status is None and current:
         status = head.get("status")  # saves reading the whole log
     elif status is None:
-        status = read.status_after(read.split_lines(os.pread(fd, end + len(content), 0)))
-    new_status = read.status_content(status, format_time(now_ns), number, previous)
+        status = status_after(split_lines(os.pread(fd, end + len(content), 0)))
+    new_status = status_content(status, format_time(now_ns), number, previous)
     try:
-        replace_file(os.path.join(folder, read.STATUS), new_status, sync_folder=False)
+        replace_file(os.path.join(folder, STATUS), new_status, sync_folder=False)
     except OSError:
         pass  # the lines are written; status.json is behind them, as after a crash, and the next append updates it
 
 
 def _write_first_status(folder: str, now_ns: int) -> None:
-    content = read.status_content(None, format_time(now_ns), 0, read.NO_HASH)
-    replace_file(os.path.join(folder, read.STATUS), content, sync_folder=True)
+    content = status_content(None, format_time(now_ns), 0, NO_HASH)
+    replace_file(os.path.join(folder, STATUS), content, sync_folder=True)
 
 
 def _repairs(head: Mapping[str, Any], number: int, previous: str, torn: int) -> list[dict[str, Any]]:
     """Return lines that say what is wrong with the end of the log."""
     repairs: list[dict[str, Any]] = []
     if torn:
-        repairs.append({"event": read.REPAIRED, "detail": f"{torn} bytes of a half-written line removed"})
+        repairs.append({"event": REPAIRED, "detail": f"{torn} bytes of a half-written line removed"})
     expected = head.get("n", number)
     if expected > number:
         detail = f"the log ended at line {expected}, it now ends at {number}"
@@ -172,5 +174,117 @@ def _repairs(head: Mapping[str, Any], number: int, previous: str, torn: int) -> 
 
 
 def _number(raw: bytes) -> int:
-    number = (read.parse_line(raw) or {}).get("n")
+    number = (parse_line(raw) or {}).get("n")
     return number if isinstance(number, int) else 0
+
+
+EVENTS = "events.ndjson"
+META = "meta.json"
+STATUS = "status.json"
+NO_HASH = "0" * 64  # `prev` of the first line
+REPAIRED = "mended"  # the line about a repair, by its name in stored logs
+
+
+def __getattr__(name: str) -> str:
+    if name == "LOGS_DIR":
+        from baton.config import Settings
+
+        return os.path.abspath(Settings().logs_dir)
+    raise AttributeError(name)
+
+
+def job_log_path(job_id: str, logs_dir: str | None = None) -> str:
+    """Return the folder for the history of a job, which need not exist."""
+    return os.path.join(_logs_folder(logs_dir), check_job_id(job_id))
+
+
+def read_logged_meta(job_id: str, logs_dir: str | None = None) -> dict[str, Any] | None:
+    """Return the job's record at registration, secrets hidden; None without a history."""
+    return read_object(os.path.join(job_log_path(job_id, logs_dir), META))
+
+
+def read_logged_status(job_id: str, logs_dir: str | None = None) -> str | None:
+    """Return the last status in the history; None without a history."""
+    folder = job_log_path(job_id, logs_dir)
+    status = (read_object(os.path.join(folder, STATUS)) or {}).get("status")
+    return status if isinstance(status, str) else status_after(_raw_lines(folder))
+
+
+def iter_logged_events(job_id: str, logs_dir: str | None = None) -> Iterator[dict[str, Any]]:
+    """Yield the lines in order, without those that cannot be parsed (`verify_log` reports them)."""
+    for raw in _raw_lines(job_log_path(job_id, logs_dir)):
+        line = parse_line(raw)
+        if line is not None:
+            yield line
+
+
+def list_logged_jobs(logs_dir: str | None = None) -> list[str]:
+    """Return the ids of all jobs that have a history, ordered by their last change."""
+    folder = _logs_folder(logs_dir)
+    try:
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    paths = {name: os.path.join(folder, name, EVENTS) for name in names}
+    changed = [(os.stat(path).st_mtime_ns, name) for name, path in paths.items() if os.path.exists(path)]
+    return [name for _, name in sorted(changed)]
+
+
+def _logs_folder(logs_dir: str | None) -> str:
+    return logs_dir if logs_dir is not None else __getattr__("LOGS_DIR")
+
+
+def _raw_lines(folder: str) -> list[bytes]:
+    return split_lines(read_if_exists(os.path.join(folder, EVENTS)))
+
+
+# -- the files ---------------------------------------------------------------------------------------------
+
+
+def line_hash(raw: bytes) -> str:
+    text: str = sha256(raw).hexdigest()
+    return text
+
+
+def parse_line(raw: bytes) -> dict[str, Any] | None:
+    try:
+        line = json.loads(raw)
+    except (ValueError, RecursionError):
+        return None
+    return line if isinstance(line, dict) else None
+
+
+def split_lines(content: bytes) -> list[bytes]:
+    """Split at line feeds, which stay; the last line has none when it is half written."""
+    lines = content.split(b"\n")
+    return [line + b"\n" for line in lines[:-1]] + ([lines[-1]] if lines[-1] else [])
+
+
+def read_if_exists(path: str) -> bytes:
+    try:
+        return read_file(path)
+    except FileNotFoundError:
+        return b""
+
+
+def read_object(path: str) -> dict[str, Any] | None:
+    """Return the JSON object in a file; None when it is missing or unreadable."""
+    try:
+        return parse_line(read_if_exists(path))
+    except OSError:
+        return None
+
+
+def status_after(raw_lines: Sequence[bytes]) -> str | None:
+    """Return the job's status after these lines, as the lines give it."""
+    for raw in reversed(raw_lines):
+        line = parse_line(raw) or {}
+        status = line.get("to") or (line.get("status") if line.get("event") == "registered" else None)
+        if isinstance(status, str) and not line.get("late"):
+            return status
+    return None
+
+
+def status_content(status: str | None, updated_at: str, number: int, last_hash: str) -> bytes:
+    """Return the content of status.json after line `number`."""
+    return json.dumps({"status": status, "updated_at": updated_at, "n": number, "head": last_hash}).encode() + b"\n"
