@@ -663,6 +663,8 @@ class TestListing:
     def test_only_jobs_with_a_submitter(self, registry, add):
         add()
         add(labels=["submitter"])
+        record = add().record() | {"job_id": "abc12345", "x_new": {"submitter": "not this one"}}
+        registry.import_entries([Entry(job=Job.parse(record), events=())])
         job = add(submitter="host:12:345")
         listed = registry.list_jobs(JobFilter(submitted=True, statuses=[Status.PENDING])).jobs
         assert [each.job_id for each in listed] == [job.job_id]

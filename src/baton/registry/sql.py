@@ -249,9 +249,12 @@ class SqlTransaction:
         jobs, bad = [], []
         for row in rows:
             try:
-                jobs.append(job_from_row(row))
+                job = job_from_row(row)
             except InvalidRecord as error:
                 bad.append(error)
+            else:
+                if job.submitter is not None or not where.submitted:  # the word may be a value of another field
+                    jobs.append(job)
         return Page(jobs=jobs, bad=bad, next=following)
 
     def ids(self) -> list[str]:
