@@ -9,8 +9,10 @@ from support.backends import BACKENDS, clocked_registry, registry_url
 from support.brokers import Broker
 from support.clock import FakeClock
 from support.postgres import PostgresServer
+from support.processes import processes_with
 from support.sessions import SessionDesk
 from support.tmux import TmuxServer
+from support.waiting import poll
 
 
 def pytest_addoption(parser):
@@ -97,6 +99,18 @@ def postgres():
     server = PostgresServer()
     yield server
     server.remove()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _nothing_is_left_running(tmp_path_factory):
+    """Every program that the tests start has a HOME below their folder, so it is found wherever it has put itself."""
+    yield
+    folder = str(tmp_path_factory.getbasetemp())
+    poll(lambda: not processes_with("HOME", folder), 10)
+    left = processes_with("HOME", folder)
+    for process in left:
+        os.kill(process.pid, signal.SIGKILL)
+    assert not left, f"left running: {[process.command for process in left]}"
 
 
 @pytest.fixture(autouse=True)

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from baton.sessions.processes import Process, ProcessId, started_at
 from support.brokers import free_port
 from support.command import Baton
+from support.processes import processes_with
 from support.tmux import TmuxServer
 from support.waiting import poll, wait_until
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from baton.sessions.processes import Process
 
 _IMPATIENT = "import sys; from baton.sessions import runner; runner._RENEW_SEC = 0.1; runner.main(sys.argv[1])"
 _CREATE_IMPATIENT = """
@@ -54,7 +53,7 @@ class SessionDesk(Baton):
 
     def processes(self) -> list[Process]:
         """Every process that was started from our commands, wherever it has put itself: they share our HOME."""
-        return list(_with_variable("HOME", str(self.folder)))
+        return processes_with("HOME", str(self.folder))
 
     def runners(self) -> list[Process]:
         return [
@@ -123,17 +122,3 @@ class SessionDesk(Baton):
         """What was said about a job: event and detail."""
         lines = [json.loads(line) for line in self("logs", job_id, "--json").out.splitlines()]
         return [(line["payload"]["event"], line["payload"]["detail"]) for line in lines if line["event"] == "published"]
-
-
-def _with_variable(name: str, value: str) -> Iterator[Process]:
-    wanted = f"{name}={value}".encode()
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            with open(f"/proc/{pid}/environ", "rb") as file:
-                found = wanted in file.read().split(b"\0")
-            with open(f"/proc/{pid}/cmdline", "rb") as file:
-                command = file.read().replace(b"\0", b" ").decode(errors="replace")
-        except OSError:
-            continue
-        if found and int(pid) != os.getpid() and (started := started_at(int(pid))) is not None:
-            yield Process(id=ProcessId(pid=int(pid), started=started), command=command)

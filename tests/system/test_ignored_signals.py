@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from support.command import BATON
+from support.office import Office
 from support.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
@@ -28,12 +29,18 @@ def ignored_by(pid):
     return [number for number in IGNORED if mask >> (number - 1) & 1]
 
 
-@pytest.mark.parametrize("processes", [[], ["-n", "1"]], ids=["alone", "with xdist"])
-def test_the_tests_pass(processes):
-    chosen = ["tests/unit/test_processes.py", "-k", "asked_then_told"]
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        ["tests/system/test_submit.py", "-k", "closed_terminal or signal_withdraws"],
+        ["-n", "1", "tests/unit/test_processes.py", "-k", "asked_then_told"],
+    ],
+    ids=["alone", "with xdist"],
+)
+def test_the_tests_pass(chosen):
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *processes, *chosen],
-        cwd=ROOT, capture_output=True, text=True, timeout=120, check=False, preexec_fn=ignore_signals,
+        [sys.executable, "-m", "pytest", *chosen],
+        cwd=ROOT, capture_output=True, text=True, timeout=200, check=False, preexec_fn=ignore_signals,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
     assert "..." in done.stdout
@@ -47,3 +54,19 @@ def test_an_agent_does_not_ignore_them(desk, tmp_path):
     )  # fmt: skip
     (agent,) = wait_until(lambda: [each for each in desk.processes() if each.command.strip() == "sleep 1239"])
     assert ignored_by(agent.pid) == []
+
+
+def test_a_submit_that_ignores_them_stays_until_the_job_has_ended(tmp_path):
+    with Office(tmp_path) as office:
+        submit = subprocess.Popen(
+            [BATON, "submit", "touch begun; while ! test -e go; do sleep 0.05; done"],
+            cwd=office.folder, env=office.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, preexec_fn=ignore_signals,
+        )  # fmt: skip
+        wait_until((tmp_path / "begun").exists)
+        submit.send_signal(signal.SIGHUP)
+        submit.send_signal(signal.SIGINT)
+        (tmp_path / "go").touch()
+        out, err = submit.communicate(timeout=60)
+        assert submit.returncode == 0, (out, err)
+        assert office.the_job()["status"] == "completed"
+        wait_until(lambda: not office.sessions())
