@@ -108,13 +108,13 @@ def silent_handlers():
 
 def test_few_errors_are_passed_over_in_silence():
     silent = [place for place, _ in silent_handlers()]
-    assert len(silent) <= 51, silent
+    assert len(silent) <= 39, silent
     for _, path in modules():
         assert "suppress(" not in "\n".join(lines_of(path)), f"{path}: an except clause that says why"
 
 
 def test_an_error_that_is_passed_over_has_its_reason_beside_it():
-    assert len([place for place, lines in silent_handlers() if not any("#" in line for line in lines)]) <= 13
+    assert len([place for place, lines in silent_handlers() if not any("#" in line for line in lines)]) <= 6
 
 
 def test_few_places_catch_every_exception():
@@ -124,14 +124,14 @@ def test_few_places_catch_every_exception():
         )
 
     found = [place for place, node, _ in handlers() if catches_all(node)]
-    assert len(found) <= 6, found
+    assert len(found) <= 5, found
 
 
 def test_modules_stay_small():
     sizes = {os.path.relpath(path, ROOT): len(lines_of(path)) for _, path in modules()}
-    assert {path: size for path, size in sizes.items() if size > 584} == {}
+    assert {path: size for path, size in sizes.items() if size > 500} == {}
     assert median(sizes.values()) <= 150
-    assert sum(sizes.values()) <= 18_542
+    assert sum(sizes.values()) <= 17_900
 
 
 # -- what is loaded --------------------------------------------------------------------------------------------------
