@@ -191,8 +191,6 @@ def claim_from_files(folder: RegistryFolder) -> Iterator[Row]:
         with open(path, "w", encoding="utf-8") as file:
             json.dump(foreign.record(), file)
         again.append(timed(claim(old)))
-    anew = sum(mine > median(again) / 2 for mine, _ in seconds)
-    yield Row("  claims that built the index anew", str(anew), f"of {len(seconds)}", "", "none", anew == 0)
     yield Row(
         "  once after a foreign file was dropped in",
         ms(median(again)),
