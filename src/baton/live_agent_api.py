@@ -126,11 +126,7 @@ def remove_live_agent_record(agent_id: str, generation_id: str, **where: Unpack[
 
 
 def cleanup_registry(
-    *,
-    grace_sec: float = DEFAULT_GRACE_SEC,
-    dry_run: bool = False,
-    tmux_check: bool = True,
-    **where: Unpack[Where],
+    *, grace_sec: float = DEFAULT_GRACE_SEC, dry_run: bool = False, tmux_check: bool = True, **where: Unpack[Where]
 ) -> list[Decision]:
     """Remove entries past the grace period that are missing, malformed, expired, or whose session is gone.
 

@@ -29,9 +29,7 @@ _OK = "ok"
 _COLOURS = {"fresh": "green", "expired": "yellow"}
 
 
-def _with_directory(
-    action: Callable[[argparse.Namespace, Settings, Directory], int],
-) -> Callable[[argparse.Namespace, Settings], int]:
+def _with_directory(action: Callable[..., int]) -> Callable[[argparse.Namespace, Settings], int]:
     """Open the directory for the time of an action, and pass it as a third argument."""
 
     def run(options: argparse.Namespace, settings: Settings) -> int:
@@ -103,15 +101,11 @@ def list_names(options: argparse.Namespace, settings: Settings, directory: Direc
         return 0
     rows, colours = [], []
     for entry in sorted(entries, key=lambda entry: (entry.record.agent_name if entry.record else "~", entry.agent_id)):
-        record = entry.record
-        rows.append((
-            record.agent_name if record else "?",
-            verdict(entry),
-            entry.agent_id,
-            (record.host or settings.host) if record else "",
-            record.session_name if record else "",
-            _left(record, now_ns) if record else entry.why,
-        ))  # fmt: skip
+        name, host, session, left = "?", "", "", entry.why
+        if (record := entry.record) is not None:
+            name, host, session = record.agent_name, record.host or settings.host, record.session_name
+            left = _left(record, now_ns)
+        rows.append((name, verdict(entry), entry.agent_id, host, session, left))
         colours.append(_COLOURS.get(verdict(entry), "red"))
     print_table(("NAME", "VERDICT", "ID", "HOST", "SESSION", "LEASE LEFT"), rows, colours)
     return 0
@@ -310,13 +304,8 @@ def _lease_ns(options: argparse.Namespace) -> int:
 @_with_directory
 def cleanup(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
     shown, failed = [], False
-    for each in clean_up(
-        settings,
-        directory,
-        tmux_check=not options.no_tmux_check,
-        grace_sec=_grace_sec(options.grace_seconds),
-        dry_run=options.dry_run,
-    ):
+    grace_sec, ask_tmux = _grace_sec(options.grace_seconds), not options.no_tmux_check
+    for each in clean_up(settings, directory, tmux_check=ask_tmux, grace_sec=grace_sec, dry_run=options.dry_run):
         if isinstance(each, LeftOver):
             failed = failed or each.error is not None
             if each.error is not None:

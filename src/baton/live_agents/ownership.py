@@ -26,11 +26,7 @@ def check_lease(lease_ns: float, field: str = "lease") -> int:
 
 
 def publish(
-    directory: Directory,
-    record: AgentRecord,
-    *,
-    takeover: bool = False,
-    before_put: Callable[[], None] | None = None,
+    directory: Directory, record: AgentRecord, *, takeover: bool = False, before_put: Callable[[], None] | None = None
 ) -> AgentRecord:
     """Make the record's generation the owner of its id; raise AgentTaken with the owner if it may not.
 

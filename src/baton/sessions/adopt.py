@@ -64,12 +64,8 @@ def adopt(
     )
     path = _manifest_path(settings, agent_id, generation_id)
     record = manifest.agent_record(path, now_ns=directory.now_ns(), lease_ns=lease_ns, agent_def_dir=agent_def_dir)
-
-    def write() -> None:
-        make_private_dir(os.path.dirname(path))
-        manifest.write(path)
-
-    return ownership.publish(directory, record, takeover=takeover, before_put=write)
+    make_private_dir(os.path.dirname(path))
+    return ownership.publish(directory, record, takeover=takeover, before_put=lambda: manifest.write(path))
 
 
 def forget_adopted(settings: Settings, directory: Directory, record: AgentRecord) -> None:
