@@ -75,7 +75,7 @@ def test_what_somebody_changed_by_hand_is_kept(path):
     ]
 
 
-def test_hundreds_more_do_not_slow_it_down(path):
+def test_hundreds_more_do_not_slow_it_down(path, monkeypatch):
     archive = Archive(str(path))
     for number in range(3):
         archive.put(ended(number))
@@ -83,11 +83,10 @@ def test_hundreds_more_do_not_slow_it_down(path):
     path.write_text(
         "sessions:\n" + "".join(text.replace("session_id: '0", f"session_id: '{number:04}") for number in range(150))
     )
-    archive.put(ended(5))  # reads all of it once
-    began = time.monotonic()
-    for number in range(6, 11):
-        archive.put(ended(number))
-    assert time.monotonic() - began < 1
+    with monkeypatch.context() as patch:  # it takes seconds to parse thousands
+        patch.setattr(yaml, "safe_load", lambda _: pytest.fail("all entries were parsed"))
+        for number in range(5, 11):
+            archive.put(ended(number))
     assert len(archive.entries()) == 450 + 6
 
 
