@@ -1,4 +1,4 @@
-"""monitor: notices what died, was forgotten or takes too long, while nobody looks."""
+"""monitor: find jobs and sessions that died or take too long, and requeue, fail or stop them."""
 
 from __future__ import annotations
 
@@ -55,12 +55,12 @@ def _sweep(monitor: Monitor, options: argparse.Namespace) -> None:
 
 
 def _first_in_line(inventory: Inventory, interval_sec: float) -> int:
-    """One monitor acts; the others wait until it is gone."""
-    told = False
+    """Wait until no other monitor acts in this home; return the lock."""
+    waiting = False
     while (lock := try_lock(monitor_lock(inventory))) is None:
-        if not told:
+        if not waiting:
             say("baton: another monitor is at work here; standing by")
-            told = True
+            waiting = True
         time.sleep(min(interval_sec, 1.0))
     return lock
 

@@ -42,7 +42,7 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _ended(subscription: Subscription, job_id: str, outcome: str | None) -> tuple[str, str]:
-    """How it ended or how it stands, and why it failed; nothing where it did not, or nobody knows any more."""
+    """Return the outcome or status of a job, and why it failed; an empty reason if it did not, or was pruned."""
     try:
         job = subscription.job(job_id)
     except JobNotFound:
