@@ -47,7 +47,7 @@ class JobHistory:
         return read_logged_status(job_id, self._logs_dir)
 
     def begin(self, job: Job) -> None:
-        self._try(job.job_id, lambda: self._begin(job, self._clock.wall_ns(), late=False))
+        self._try(job.job_id, lambda: init_job_log(job.record(), now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir))
 
     def fill_gap(self, job: Job) -> None:
         """Append a change of status that the history missed, marked as written later."""
@@ -84,9 +84,6 @@ class JobHistory:
             line["detail"] = "skipped by --no-verify"
         self._try(job_id, lambda: self._append(job_id, line))
 
-    def _begin(self, job: Job, now_ns: int, *, late: bool) -> None:
-        init_job_log(job.record(), now_ns=now_ns, logs_dir=self._logs_dir, late=late)
-
     def _append(self, job_id: str, line: Mapping[str, Any], status: str | None = None) -> None:
         append_event(job_id, line, status=status, now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir)
 
@@ -115,7 +112,8 @@ class JobHistory:
         now_ns = self._clock.wall_ns()
         logged = self.status(job.job_id)
         if logged is None:
-            self._begin(job, now_ns, late=now_ns - parse_time(job.created_at) > _AT_ONCE_NS)
+            late = now_ns - parse_time(job.created_at) > _AT_ONCE_NS
+            init_job_log(job.record(), now_ns=now_ns, logs_dir=self._logs_dir, late=late)
         elif logged in TERMINAL and job.status not in TERMINAL:
             return True
         elif logged != job.status:

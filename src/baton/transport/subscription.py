@@ -33,7 +33,6 @@ _AWAY_SEC = 60.0
 _RETRY_SEC = 0.5
 _WAKE_UP = ("", b"")  # in the queue: ends the wait for a message
 
-TIMED_OUT = 2
 _EXIT_CODES = {Status.COMPLETED: 0, Status.ERROR: 1, Status.CANCELLED: 4}
 
 
@@ -87,7 +86,7 @@ class Subscription:
         if 1 in codes or any(cursor.gone for cursor in cursors):
             return 1
         if self.timed_out is not None:
-            return TIMED_OUT
+            return 2
         return max(codes, default=0)
 
     @property
