@@ -44,12 +44,9 @@ def find_agent(settings: Settings, name: str) -> Agent:
 
 def allowed_silence(settings: Settings, name: str, timeout_sec: int) -> int:
     """Return the idle limit, in seconds, if the user chose none. A command may be silent: the runner sees its exit."""
-    if settings.sources["idle_timeout_sec"] == "default":
-        try:
-            if find_agent(settings, name).exit_is_verdict:
-                return timeout_sec
-        except AgentUnusable:
-            pass  # an agent that only another machine defines
+    known = agent_name(name) in agent_names(settings)  # another machine may define others
+    if settings.sources["idle_timeout_sec"] == "default" and known and find_agent(settings, name).exit_is_verdict:
+        return timeout_sec
     return settings.idle_timeout_sec
 
 

@@ -238,9 +238,6 @@ def _raw_lines(folder: str) -> list[bytes]:
     return split_lines(read_if_exists(os.path.join(folder, EVENTS)))
 
 
-# -- the files ---------------------------------------------------------------------------------------------
-
-
 def line_hash(raw: bytes) -> str:
     text: str = sha256(raw).hexdigest()
     return text

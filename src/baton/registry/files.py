@@ -84,8 +84,6 @@ class _FileTransaction:
         # Only a verb that began with a current index leaves a current one.
         self.index_is_current = locked and (registry.stamp.is_current() or _is_new(registry.folder))
 
-    # -- jobs --------------------------------------------------------------------------------------------
-
     def get(self, job_id: str) -> Job:
         if self._missing:
             raise JobNotFound(job_id, self._registry.where)
@@ -230,8 +228,6 @@ class _FileTransaction:
         remove_file(self._registry.log_path(job_id))
         self._index.drop_unsent(job_id)
 
-    # -- events ------------------------------------------------------------------------------------------
-
     def events(self, job_id: str, after: int, limit: int, attempt: int | None = None) -> list[StoredEvent]:
         events = (event for event in self._log(self.get(job_id)).events() if event.seq > after)
         return [event for event in events if attempt in (None, event.attempt)][:limit]
@@ -261,8 +257,6 @@ class _FileTransaction:
             if entry.events:
                 self._log(entry.job).write(entry.events)
             replace_file(self._path(entry.job.job_id), _record_bytes(entry.job), durable=False)
-
-    # -- files -------------------------------------------------------------------------------------------
 
     def refresh_index(self) -> None:
         """Build the index again if it is not current, and remove what a crash left."""
@@ -362,8 +356,6 @@ class FileRegistry(Registry):
             yield
         except OSError as error:
             raise RegistryUnavailable(os_error_text(error, self.folder)) from error
-
-    # -- migration ---------------------------------------------------------------------------------------
 
     @contextmanager
     def importing(self, *, locked: bool = False) -> Iterator[_FileTransaction]:

@@ -66,8 +66,6 @@ class PostgresRegistry(SqlRegistry):
             tx.lock_rows = tx.skip_locked = ""
             yield tx
 
-    # -- leases ------------------------------------------------------------------------------------------
-
     def _lease_end(self, tx: Transaction, lease_ns: int) -> tuple[int, str | None]:
         return self._now_ns() + lease_ns, None
 
@@ -82,8 +80,6 @@ class PostgresRegistry(SqlRegistry):
 
     def _now_ns(self) -> int:
         return server_now_ns(self._database.connection())
-
-    # -- migration ---------------------------------------------------------------------------------------
 
     @contextmanager
     def importing(self, *, locked: bool = False) -> Iterator[_PostgresTransaction]:

@@ -179,8 +179,6 @@ class SqlTransaction:
     def change_many(self, statement: str, values: Iterable[Mapping[str, Any]]) -> None:
         self.raw.cursor().executemany(self._prepared(statement), values)
 
-    # -- jobs --------------------------------------------------------------------------------------------
-
     def get(self, job_id: str) -> Job:
         rows = self.rows(f"{SELECT} WHERE job_id = :job_id{self.lock_rows}", {"job_id": job_id})
         if not rows:
@@ -278,8 +276,6 @@ class SqlTransaction:
     def remove(self, job_id: str) -> None:
         for table in ("events", "jobs"):
             self.change(f"DELETE FROM {table} WHERE job_id = :job_id", {"job_id": job_id})
-
-    # -- events ------------------------------------------------------------------------------------------
 
     def events(self, job_id: str, after: int, limit: int, attempt: int | None = None) -> list[StoredEvent]:
         of_attempt = "" if attempt is None else " AND attempt = :attempt"

@@ -45,8 +45,6 @@ class SqliteRegistry(SqlRegistry):
         with self._file.writing(create=create) as raw:
             yield SqlTransaction(raw, self.where)
 
-    # -- migration ---------------------------------------------------------------------------------------
-
     @contextmanager
     def importing(self, *, locked: bool = False) -> Iterator[SqlTransaction]:
         with self._file.importing(locked=locked) as raw:

@@ -50,8 +50,6 @@ class Registry:
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
 
-    # -- what a store provides ---------------------------------------------------------------------------
-
     @abstractmethod
     def close(self) -> None:
         """Close files and connections. The next verb opens them again."""
@@ -79,8 +77,6 @@ class Registry:
     @abstractmethod
     def set_aside(self) -> str:
         """Move the whole content of a frozen registry away, without deleting anything. Return the new place."""
-
-    # -- jobs --------------------------------------------------------------------------------------------
 
     def register_job(self, job: Job) -> Job:
         """Store a new pending job. It gets another id if its own is taken: use the job returned."""
@@ -186,8 +182,6 @@ class Registry:
         with self._reading() as tx:
             return {status.value: 0 for status in Status} | {"unsent": 0} | tx.counts()
 
-    # -- events ------------------------------------------------------------------------------------------
-
     def record_event(
         self,
         job_id: str,
@@ -237,8 +231,6 @@ class Registry:
         with self._writing() as tx:
             tx.mark_sent(job_id, seqs)
 
-    # -- migration ---------------------------------------------------------------------------------------
-
     def export(self) -> Iterator[Entry | InvalidRecord]:
         """Return every job with its events, oldest first, without holding all of them in memory."""
         with self._reading() as tx:
@@ -252,8 +244,6 @@ class Registry:
         """Add jobs with their events exactly as they are, in one step."""
         with self.importing() as tx:
             put_entries(tx, entries)
-
-    # -- inside a transaction ----------------------------------------------------------------------------
 
     def _change(self, job_id: str, decide: Callable[[Job, int], Job], lease_ns: int | None = None) -> Change:
         """Replace the job by what `decide` returns for it and the present time; with a lease that begins now."""

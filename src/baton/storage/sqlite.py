@@ -82,8 +82,6 @@ class SqliteFile:
     def __del__(self) -> None:
         self.close()
 
-    # -- transactions ------------------------------------------------------------------------------------
-
     @contextmanager
     def reading(self) -> Iterator[sqlite3.Connection]:
         """Read one state, with any number of statements."""
@@ -189,8 +187,6 @@ class SqliteFile:
         names = (name, f"{name}-wal", f"{name}-shm")
         return [each for each in names if os.path.exists(os.path.join(self.folder, each))]
 
-    # -- connections -------------------------------------------------------------------------------------
-
     def _connection(self, *, write: bool) -> _Connection:
         """Return the open connection, or a new one when a migration has moved the opened file away."""
         open_one = self._writer if write else self._reader
@@ -252,8 +248,6 @@ class SqliteFile:
         raw.executescript(self._tables)
         return raw
 
-    # -- errors ------------------------------------------------------------------------------------------
-
     @contextmanager
     def translated_errors(self) -> Iterator[None]:
         try:
@@ -291,8 +285,6 @@ def _nearly_full(folder: str) -> bool:
     room = os.statvfs(folder)
     return room.f_bavail * room.f_frsize < 1024 * 1024
 
-
-# -- forks -----------------------------------------------------------------------------------------------
 
 _files: WeakSet[SqliteFile] = WeakSet()
 _closed_for_fork: list[SqliteFile] = []

@@ -131,8 +131,6 @@ class FollowedJobs:
         cursors = self._find_news() if self._follow_all else self.cursors.values()
         return self._new_events([cursor for cursor in cursors if not cursor.is_over], {})
 
-    # -- messages ----------------------------------------------------------------------------------------------
-
     def _verify(self, topic: str, raw: bytes, event: Event) -> JobCursor:
         known = self.cursors.get(event.job_id)
         if topic not in (
@@ -204,8 +202,6 @@ class FollowedJobs:
         except (JobNotFound, InvalidValue):
             return False
         return True
-
-    # -- the registry ------------------------------------------------------------------------------------------
 
     def _find_news(self) -> list[JobCursor]:
         """Return, following all jobs, the cursors of those that may have news. A job may begin and end between two

@@ -182,8 +182,6 @@ class ListenerConnection:
         client.on_message = self._on_message
         return client
 
-    # -- called by paho, from its own thread ---------------------------------------------------------------------
-
     def _on_connect(self, client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         self._answered = True
         if reason.is_failure:

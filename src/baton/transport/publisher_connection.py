@@ -72,8 +72,6 @@ class PublisherConnection:
             if int.from_bytes(body[:2], "big") == self._packet_id:
                 return
 
-    # -- the socket ------------------------------------------------------------------------------------------
-
     def _connect(self, deadline: float) -> Any:
         address = self._address
         try:

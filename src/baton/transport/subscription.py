@@ -76,8 +76,6 @@ class Subscription:
         self.timed_out: str | None = None
         self.stopped = False
 
-    # -- the result --------------------------------------------------------------------------------------------
-
     @property
     def exit_code(self) -> int:
         """0 all completed, 1 some error, 2 timed out, 4 some cancelled: the worst of all jobs."""
@@ -105,8 +103,6 @@ class Subscription:
     def job(self, job_id: str) -> Job:
         """Return the job as the registry has it now."""
         return self._read(lambda: self._jobs.get_job(job_id))
-
-    # -- listening ---------------------------------------------------------------------------------------------
 
     def connect(self, wait_sec: float = 0) -> bool:
         """Begin to listen; return whether every broker confirms the subscription within `wait_sec`."""
