@@ -6,15 +6,11 @@ from __future__ import annotations
 
 import os
 
-from baton.config import hide_password
+from baton.config import Settings, hide_password
+from baton.core.clock import Clock
 from baton.core.errors import InvalidValue, RegistryUnavailable
+from baton.registry.verbs import Registry
 from baton.storage.files import read_file, refuse_network_fs
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.config import Settings
-    from baton.core.clock import Clock
-    from baton.registry.verbs import Registry
 
 DATABASE = "registry.db"
 MOVED_NOTE = ".moved"

@@ -5,16 +5,11 @@ from __future__ import annotations
 import os
 import re
 import zlib
+from collections.abc import Iterator
 
 from baton.core.clock import parse_time
-from baton.core.job import Status
+from baton.core.job import Job, Status
 from baton.storage.files import make_private_dir, open_private, remove_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from baton.core.job import Job
 
 
 class Index:

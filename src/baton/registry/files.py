@@ -22,15 +22,17 @@ import errno
 import json
 import os
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 
 from baton.core import lifecycle
-from baton.core.clock import parse_time
+from baton.core.clock import Clock, parse_time
 from baton.core.errors import InvalidRecord, JobNotFound, RegistryUnavailable
-from baton.core.job import Job, Status
+from baton.core.event import StoredEvent
+from baton.core.job import Broker, Job, Status
 from baton.registry import refuse_moved
-from baton.registry.contract import Change, Page, format_cursor
+from baton.registry.contract import Change, Entry, JobFilter, Page, format_cursor
 from baton.registry.event_log import EventLog
 from baton.registry.file_index import Index
 from baton.registry.verbs import Registry
@@ -47,15 +49,6 @@ from baton.storage.files import (
     replace_file,
     set_aside_files,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-
-    from baton.core.clock import Clock
-    from baton.core.event import StoredEvent
-    from baton.core.job import Broker
-    from baton.registry.contract import Entry, JobFilter
 
 _RECORD = re.compile(r"([0-9a-f]{8,32})\.json", re.ASCII)
 _TEMPORARY = re.compile(r"\.[0-9a-z_.]+\.[0-9a-f]{8}\.tmp", re.ASCII)

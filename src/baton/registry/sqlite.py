@@ -3,18 +3,13 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
 
+from baton.core.clock import Clock
 from baton.registry import refuse_moved
 from baton.registry.sql import SCHEMA, SQLITE_TABLES, SqlRegistry, SqlTransaction
 from baton.storage.sqlite import SqliteFile
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-    from contextlib import AbstractContextManager
-
-    from baton.core.clock import Clock
 
 
 class SqliteRegistry(SqlRegistry):

@@ -11,6 +11,7 @@ import os
 import sqlite3
 from _thread import RLock
 from _weakrefset import WeakSet
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 from baton.core.errors import NewerSchema, RegistryBusy, RegistryUnavailable
@@ -24,10 +25,6 @@ from baton.storage.files import (
     remove_file,
     set_aside_files,
 )
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
 
 LEAST_SQLITE = (3, 35)  # UPDATE ... RETURNING
 _BUSY_TIMEOUT_SEC = 30
