@@ -60,7 +60,7 @@ def test_sigterm_lets_what_is_at_work_end_and_takes_no_more(office, tmp_path):
     worker = office.start("worker")
     wait_until((tmp_path / "begun").exists)
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "stopping once" in worker.err)
+    wait_until(lambda: "stopping when" in worker.err)
     assert worker.process.poll() is None
     (tmp_path / "enough").write_text("")
     assert worker.end().code == 0
@@ -72,7 +72,7 @@ def test_a_second_sigterm_hands_back_what_is_at_work(office, tmp_path):
     worker = office.start("worker")
     wait_until((tmp_path / "begun").exists)
     worker.signal(signal.SIGTERM)
-    wait_until(lambda: "stopping once" in worker.err)
+    wait_until(lambda: "stopping when" in worker.err)
     worker.signal(signal.SIGTERM)
     done = worker.end()
     assert done.code == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 import time
@@ -9,6 +10,7 @@ import time
 from baton.cli import options as opt
 from baton.cli.output import json_text, say
 from baton.cli.parser import Verb
+from baton.config import Settings
 from baton.core.errors import InvalidValue
 from baton.delegation.monitor import Monitor
 from baton.delegation.reconcile import monitor_lock
@@ -16,51 +18,45 @@ from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.storage.files import make_home, try_lock
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
 
-    from baton.config import Settings
-
-
-def watch(options: argparse.Namespace, settings: Settings) -> int:
+def monitor(options: argparse.Namespace, settings: Settings) -> int:
+    """Sweep once, or until a signal ends the process. One process sweeps; others wait until it has ended."""
     if not 0.05 <= options.interval <= 86400:
         raise InvalidValue("--interval", "must be from 0.05 s to a day")
     signal.signal(signal.SIGTERM, _stop)
     with open_jobs(settings) as jobs:
         inventory = Inventory(settings)
-        monitor = Monitor(settings, jobs, inventory, dry_run=options.dry_run, confirm_sec=0.0 if options.once else 10.0)
+        sweeper = Monitor(settings, jobs, inventory, dry_run=options.dry_run, confirm_sec=0.0 if options.once else 10.0)
         if options.once or options.dry_run:
-            _sweep(monitor, options)
-            return 1 if monitor.registry_failed else 0
+            _sweep(sweeper, options)
+            return 1 if sweeper.registry_failed else 0
         make_home(inventory.home)
-        lock = _first_in_line(inventory, options.interval)
+        lock = _lock(inventory, options.interval)
         say(f"baton: watching {inventory.home} every {options.interval:g} s")
         try:
             while True:
-                _sweep(monitor, options)
+                _sweep(sweeper, options)
                 time.sleep(options.interval)
         finally:
             os.close(lock)
 
 
-def _sweep(monitor: Monitor, options: argparse.Namespace) -> None:
-    for finding in monitor.sweep():
+def _sweep(sweeper: Monitor, options: argparse.Namespace) -> None:
+    for finding in sweeper.sweep():
         if options.json:
-            shown = {"what": finding.what, "why": finding.why, "done": finding.done}
-            print(json_text(shown), flush=True)
+            print(json_text(finding.as_dict()), flush=True)
         else:
             done = f": {finding.done}" if finding.done else ""
             print(f"{time.strftime('%H:%M:%S')}  {finding.what}: {finding.why}{done}", flush=True)
 
 
-def _first_in_line(inventory: Inventory, interval_sec: float) -> int:
-    """Wait until no other monitor acts in this home; return the lock."""
+def _lock(inventory: Inventory, interval_sec: float) -> int:
+    """Return the lock of the monitor. Wait while another monitor holds it."""
     waiting = False
     while (lock := try_lock(monitor_lock(inventory))) is None:
         if not waiting:
             say("baton: another monitor is at work here; standing by")
-            waiting = True
+        waiting = True
         time.sleep(min(interval_sec, 1.0))
     return lock
 
@@ -69,4 +65,4 @@ def _stop(_number: int, _frame: object) -> None:
     raise SystemExit(0)
 
 
-VERBS = (Verb("monitor", (opt.ONCE, opt.DRY_RUN, opt.INTERVAL, opt.JSON), watch),)
+VERBS = (Verb("monitor", (opt.ONCE, opt.DRY_RUN, opt.INTERVAL, opt.JSON), monitor),)

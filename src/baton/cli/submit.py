@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import signal
 import sys
+from collections.abc import Sequence
+from typing import Any
 
 from baton.adapters.contract import Mode
 from baton.cli import options as opt
@@ -16,16 +19,10 @@ from baton.cli.parser import Verb, read_text
 from baton.cli.progress_view import Lines, LiveTable
 from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
-from baton.delegation.attempts import is_private_queue
+from baton.delegation.attempts import Attempts, is_private_queue
 from baton.delegation.submit import Delegation, Submission, build_submission, register, start_submission
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-    from collections.abc import Sequence
-    from typing import Any
 
 CANCELLED = 4
 _EPILOG = (
@@ -52,21 +49,16 @@ def retry(options: argparse.Namespace, settings: Settings) -> int:
     """Run a job again, as a new job."""
     with open_jobs(settings) as jobs:
         job = jobs.get_job(job_of(options))
+    same = ("agent", "workdir", "validate", "timeout_sec", "idle_timeout_sec", "max_attempts", "priority")
     had_own_session = job.submitter is not None or is_private_queue(job.agent_session)
     again = build_submission(
         settings,
         job.prompt,
-        agent=job.agent,
-        workdir=job.workdir,
+        **{name: getattr(job, name) for name in same},
         expect=list(job.expected_artifacts),
-        validate=job.validate,
-        timeout_sec=job.timeout_sec,
-        idle_timeout_sec=job.idle_timeout_sec,
-        max_attempts=job.max_attempts,
-        priority=job.priority,
+        labels=list(job.labels),
         allow_existing=not job.extra.get("fresh_artifacts"),
         label=None if had_own_session else job.agent_session,
-        labels=list(job.labels),
         headless=options.headless,
         yolo=options.yolo,
     )
@@ -198,8 +190,9 @@ def _detach(settings: Settings, submissions: list[Submission], options: argparse
         raise UsageError("--detach with a batch needs a queue; give --agent-session and run a `baton worker`")
     with open_jobs(settings) as jobs:
         registered = register(jobs, submissions)
+        attempts = Attempts(settings, jobs, Inventory(settings))
         for each in registered:
-            if each.agent is not None and (error := start_submission(settings, Inventory(settings), jobs, each)):
+            if each.agent is not None and (error := start_submission(attempts, each)):
                 raise BatonError(error)
             print(json_text({"job_id": each.job.job_id}) if options.json else each.job.job_id)
     say(f"wait for it: baton wait {' '.join(each.job.job_id for each in registered)}")
@@ -314,28 +307,12 @@ def _leave(delegation: Delegation) -> None:
 
 _HOW = (opt.DETACH, opt.HEADLESS, opt.YOLO, opt.TMUX_SOCKET, opt.JSON)
 VERBS = (
-    Verb(
-        "submit",
-        (
-            opt.PROMPT,
-            opt.PROMPT_FILE,
-            opt.AGENT,
-            opt.SESSION,
-            opt.TO,
-            opt.QUEUE.but(help="add the job to this queue, for a worker to take (default: start a session now)"),
-            opt.WORKDIR,
-            opt.TIMEOUT,
-            opt.IDLE_TIMEOUT,
-            opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable"),
-            opt.ALLOW_EXISTING,
-            opt.VALIDATE,
-            opt.MAX_ATTEMPTS,
-            opt.BATCH,
-            opt.PARALLEL,
-            *_HOW,
-        ),
-        submit,
-        epilog=_EPILOG,
-    ),
+    Verb("submit", (
+        opt.PROMPT, opt.PROMPT_FILE, opt.AGENT, opt.SESSION, opt.TO,
+        opt.QUEUE.but(help="add the job to this queue, for a worker to take (default: start a session now)"),
+        opt.WORKDIR, opt.TIMEOUT, opt.IDLE_TIMEOUT,
+        opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable"),
+        opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.BATCH, opt.PARALLEL, *_HOW,
+    ), submit, epilog=_EPILOG),
     Verb("retry", (*opt.JOB, *_HOW), retry, epilog=_EPILOG),
-)
+)  # fmt: skip

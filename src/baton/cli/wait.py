@@ -1,10 +1,13 @@
-"""wait: as subscribe, without a word until it is over."""
+"""wait: wait until jobs end, and print how each ended."""
 
 from __future__ import annotations
+
+import argparse
 
 from baton.cli import options as opt
 from baton.cli.output import json_text, say
 from baton.cli.parser import Verb
+from baton.config import Settings
 from baton.core.errors import JobNotFound, UsageError
 from baton.core.fields import one_line
 from baton.core.job import Status
@@ -12,17 +15,12 @@ from baton.delegation.reconcile import BackgroundMonitor
 from baton.jobs.verbs import open_jobs
 from baton.transport.subscription import Subscription
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from baton.config import Settings
-
 
 def wait(options: argparse.Namespace, settings: Settings) -> int:
+    """Wait until the jobs end, or until a limit of the wait is exceeded."""
     job_ids = [*options.ids, *options.job]
     if not job_ids:
-        raise UsageError("which jobs? give their IDs")
+        raise UsageError("no job is named; give their IDs")
     with open_jobs(settings) as jobs:
         subscription = Subscription(
             jobs, settings, job_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
@@ -30,7 +28,7 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
         with BackgroundMonitor(settings):
             for _event in subscription:
                 pass
-        ended = {job_id: _ended(subscription, job_id, outcome) for job_id, outcome in subscription.outcomes().items()}
+        ended = {job_id: _outcome(subscription, job_id, status) for job_id, status in subscription.outcomes().items()}
     if options.json:
         print(json_text({job_id: status for job_id, (status, _why) in ended.items()}))
     else:
@@ -41,13 +39,13 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
     return subscription.exit_code
 
 
-def _ended(subscription: Subscription, job_id: str, outcome: str | None) -> tuple[str, str]:
-    """Return the outcome or status of a job, and why it failed; an empty reason if it did not, or was pruned."""
+def _outcome(subscription: Subscription, job_id: str, status: str | None) -> tuple[str, str]:
+    """Return the status of a job, or `gone`, and why it failed."""
     try:
         job = subscription.job(job_id)
     except JobNotFound:
-        return outcome or "gone", ""
-    return outcome or job.status, one_line(job.detail or "") if job.status is Status.ERROR else ""
+        return status or "gone", ""
+    return status or job.status, one_line(job.detail or "", 200) if job.status is Status.ERROR else ""
 
 
 VERBS = (Verb("wait", (*opt.LISTENING, opt.JSON), wait),)

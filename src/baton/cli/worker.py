@@ -1,13 +1,15 @@
-"""worker: keeps taking jobs of a queue."""
+"""worker: run the jobs of a queue, each in its own session."""
 
 from __future__ import annotations
 
+import argparse
 import os
 import signal
 
 from baton.cli import options as opt
 from baton.cli.output import say
 from baton.cli.parser import Verb
+from baton.config import Settings
 from baton.core.errors import InvalidValue
 from baton.core.fields import one_line
 from baton.delegation.worker import Worker
@@ -15,14 +17,9 @@ from baton.jobs.verbs import open_jobs
 from baton.sessions.launch import usable_agent
 from baton.sessions.tmux import Tmux
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import argparse
-
-    from baton.config import Settings
-
 
 def work(options: argparse.Namespace, settings: Settings) -> int:
+    """Run jobs until the worker is stopped, has run --max-jobs, or finds the queue empty with --until-empty."""
     for name, least in (("concurrency", 1), ("max_jobs", 1), ("drain", 0)):
         value = getattr(options, name)
         if value is not None and not value >= least:
@@ -31,54 +28,39 @@ def work(options: argparse.Namespace, settings: Settings) -> int:
     Tmux(settings.tmux_socket).check_version()
     if not os.path.isdir(options.workdir):
         raise InvalidValue("--workdir", f"{options.workdir} is not a folder")
-    label = options.agent_session or f"tmux:{settings.agent}"
+    queue = options.agent_session or f"tmux:{settings.agent}"
+    same = ("concurrency", "max_jobs", "headless", "yolo", "until_empty")
     with open_jobs(settings) as jobs:
         worker = Worker(
             settings,
             jobs,
-            label,
+            queue,
             agent=agent.name,
             workdir=os.path.abspath(options.workdir),
-            concurrency=options.concurrency,
-            max_jobs=options.max_jobs,
-            headless=options.headless,
-            yolo=options.yolo,
-            until_empty=options.until_empty,
             drain_sec=options.drain,
             log=lambda line: say(f"baton: {one_line(line, 300)}"),
+            **{name: getattr(options, name) for name in same},
         )
 
         def stop(number: int, _frame: object) -> None:
             if worker.stopping or number == signal.SIGINT:
-                worker.drain_sec = 0.0  # twice, or Ctrl-C: now
-            elif not worker.stopping:
-                # Not by `say`: this may come in the middle of another line.
-                os.write(2, b"baton: stopping once what is at work has ended; SIGTERM again hands it back\n")
+                worker.drain_sec = 0.0
+            else:
+                # Not by `say`: the signal may arrive while another line is printed.
+                os.write(2, b"baton: stopping when the running jobs have ended; SIGTERM again requeues them\n")
             worker.stopping = True
 
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
-        say(f"baton: taking jobs of {label}, {options.concurrency} at a time")
+        say(f"baton: taking jobs of {queue}, {options.concurrency} at a time")
         worker.run()
     say(f"baton: {worker.done} done")
     return 0
 
 
-VERBS = (
-    Verb(
-        "worker",
-        (
-            opt.AGENT,
-            opt.QUEUE,
-            opt.WORKDIR.but(default=".", help="work here if a job names no folder (default: the current folder)"),
-            opt.CONCURRENCY,
-            opt.MAX_JOBS,
-            opt.UNTIL_EMPTY,
-            opt.HEADLESS.but(default=False),
-            opt.YOLO.but(default=False),
-            opt.DRAIN,
-            opt.TMUX_SOCKET,
-        ),
-        work,
-    ),
-)
+VERBS = (Verb("worker", (
+    opt.AGENT, opt.QUEUE,
+    opt.WORKDIR.but(default=".", help="work here if a job names no folder (default: the current folder)"),
+    opt.CONCURRENCY, opt.MAX_JOBS, opt.UNTIL_EMPTY, opt.HEADLESS.but(default=False), opt.YOLO.but(default=False),
+    opt.DRAIN, opt.TMUX_SOCKET,
+), work),)  # fmt: skip

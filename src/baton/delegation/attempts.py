@@ -1,4 +1,4 @@
-"""Start the attempts of jobs, and decide what follows when the holder or the submitter of a job has died.
+"""Start and stop the attempts of jobs, and decide what follows when the holder or the submitter of a job has died.
 
 `submitter` of a job is `host:pid:start` of the process that submitted it. While that process lives, it alone starts the
 job. After its death a worker of the queue takes the job, or the monitor does.
@@ -6,6 +6,8 @@ job. After its death a worker of the queue takes the job, or the monitor does.
 
 from __future__ import annotations
 
+from baton.adapters.contract import Agent, Mode
+from baton.config import Settings
 from baton.core.errors import (
     BatonError,
     IllegalTransition,
@@ -14,20 +16,13 @@ from baton.core.errors import (
     StaleAttempt,
     TmuxUnavailable,
 )
-from baton.core.job import Status
+from baton.core.job import Job, Status
 from baton.core.lifecycle import expired_lease_error
-from baton.sessions.ending import fail_job
+from baton.jobs.verbs import Jobs
+from baton.sessions.inventory import Inventory
 from baton.sessions.launch import create_session
 from baton.sessions.processes import ProcessId
 from baton.sessions.session import session_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.adapters.contract import Agent, Mode
-    from baton.config import Settings
-    from baton.core.job import Job
-    from baton.jobs.verbs import Jobs
-    from baton.sessions.inventory import Inventory
 
 # Version 0.1.0 gave each `baton submit` process a private queue: submit:HOST:PID:START:RANDOM.
 _PRIVATE_QUEUE = "submit:"
@@ -57,79 +52,74 @@ def submitter_is_dead(job: Job, host: str) -> bool:
     return there == host and not process.is_alive()
 
 
-def start_attempt(
-    settings: Settings,
-    inventory: Inventory,
-    jobs: Jobs,
-    job: Job,
-    *,
-    agent: str | Agent,
-    workdir: str,
-    mode: Mode,
-    yolo: bool,
-    socket: str | None = None,
-) -> str | None:
-    """Start a session for one attempt of a job, and return None. The runner of a pending job claims it.
+class Attempts:
+    """Starts, stops and gives up attempts of jobs on this host."""
 
-    When the session cannot be started, the job fails: return why. A runner that dies before the agent runs is a lost
-    holder: the job is requeued if it has attempts left, and a job that was pending is started again. A claimed job does
-    not fail because tmux or the registry is unavailable: the error is raised, and the holder requeues the job."""
-    claimed = job.status is Status.RUNNING
-    while True:
-        try:
-            create_session(
-                settings,
-                inventory,
-                session_name(job if claimed else job.replace(attempt=job.attempt + 1)),
-                agent=agent,
-                workdir=workdir,
-                mode=mode,
-                job=job,
-                attempt=job.attempt if claimed else None,
-                yolo=yolo,
-                socket=socket,
-            )
-        except RunnerDied as error:
-            why = str(error)
-            lost = jobs.get_job(job.job_id)
-            if lost.status is Status.RUNNING:
-                if requeue_or_fail(settings, jobs, lost, why) is not Status.PENDING or claimed:
-                    return why
-                job = jobs.get_job(job.job_id)
-                continue
-        except BatonError as error:
-            if claimed and isinstance(error, TmuxUnavailable | RegistryUnavailable):
-                raise
-            why = str(error)
-        else:
+    def __init__(self, settings: Settings, jobs: Jobs, inventory: Inventory) -> None:
+        self.settings = settings
+        self.jobs = jobs
+        self.inventory = inventory
+
+    def start(
+        self, job: Job, *, agent: str | Agent, workdir: str, mode: Mode, yolo: bool, socket: str | None = None
+    ) -> str | None:
+        """Start a session for one attempt of a job, and return None. The runner of a pending job claims it.
+
+        When the session cannot be started, the job fails: return why. A runner that dies before the agent runs is a
+        lost holder: the job is requeued if it has attempts left, and a job that was pending is started again. A claimed
+        job does not fail because tmux or the registry is unavailable: the error is raised, and the holder requeues it.
+        """
+        claimed = job.status is Status.RUNNING
+        while True:
+            name = session_name(job if claimed else job.replace(attempt=job.attempt + 1))
+            attempt = job.attempt if claimed else None
+            try:
+                create_session(
+                    self.settings, self.inventory, name, agent=agent, workdir=workdir, mode=mode, yolo=yolo, job=job,
+                    attempt=attempt, socket=socket,
+                )  # fmt: skip
+                return None
+            except RunnerDied as error:
+                why = str(error)
+                lost = self.jobs.get_job(job.job_id)
+                if lost.status is Status.RUNNING:
+                    if self.requeue_or_fail(lost, why) is not Status.PENDING or claimed:
+                        return why
+                    job = self.jobs.get_job(job.job_id)
+                    continue
+            except BatonError as error:
+                if claimed and isinstance(error, TmuxUnavailable | RegistryUnavailable):
+                    raise
+                why = str(error)
+            self.fail(job, attempt, why)
+            return why
+
+    def stop(self, job_id: str, why: str, *, hard: bool = False) -> str | None:
+        """Stop the running session that was made for a job, if there is one. Return why that failed, or None."""
+        session = self.inventory.made_for(job_id)
+        if session is None:
             return None
-        fail_job(settings, jobs, job, job.attempt if claimed else None, why)
-        return why
+        from baton.sessions.stop import StopMode, stop_session
 
-
-def stop_attempt(
-    settings: Settings, inventory: Inventory, jobs: Jobs, job_id: str, why: str, *, hard: bool = False
-) -> str | None:
-    """Stop the running session that was made for a job, if there is one. Return why that failed, or None."""
-    session = inventory.made_for(job_id)
-    if session is None:
+        mode = StopMode.HARD if hard else StopMode.GRACEFUL
+        try:
+            stop_session(self.settings, self.inventory, self.jobs, session.name, mode=mode, reason=why, grace_sec=3.0)
+        except BatonError as error:
+            return str(error)
         return None
-    from baton.sessions.stop import StopMode, stop_session
 
-    mode = StopMode.HARD if hard else StopMode.GRACEFUL
-    try:
-        stop_session(settings, inventory, jobs, session.name, mode=mode, reason=why, grace_sec=3.0)
-    except BatonError as error:
-        return str(error)
-    return None
+    def requeue_or_fail(self, job: Job, why: str) -> Status | None:
+        """Requeue a running job whose holder has died, or fail it when it has no attempts left. Return its new status;
+        None when the job has changed meanwhile."""
+        if expired_lease_error(job) is not None:
+            return Status.ERROR if self.fail(job, job.attempt, why) else None
+        try:
+            return self.jobs.release(job.job_id, attempt=job.attempt, reason=why).status
+        except (IllegalTransition, StaleAttempt):
+            return None
 
+    def fail(self, job: Job, attempt: int | None, why: str, *, notify: bool = True) -> bool:
+        """Record that the job failed, as `sessions.ending.fail_job` does."""
+        from baton.sessions.ending import fail_job
 
-def requeue_or_fail(settings: Settings, jobs: Jobs, job: Job, why: str) -> Status | None:
-    """Requeue a running job whose holder has died, or fail it when it has no attempts left. Return its new status; None
-    when the job has changed meanwhile."""
-    if expired_lease_error(job) is not None:
-        return Status.ERROR if fail_job(settings, jobs, job, job.attempt, why) else None
-    try:
-        return jobs.release(job.job_id, attempt=job.attempt, reason=why).status
-    except (IllegalTransition, StaleAttempt):
-        return None
+        return fail_job(self.settings, self.jobs, job, attempt, why, notify=notify)

@@ -5,28 +5,21 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable, Iterator
 
 from baton.core.clock import SECOND_NS
 from baton.core.errors import InvalidRecord, JobNotFound, OwnershipLost
-from baton.core.job import TERMINAL, Status
+from baton.core.job import TERMINAL, Job, Status
 from baton.delegation.attempts import submitter_is_dead
 from baton.delegation.reconcile import Finding, Reconciler
 from baton.live_agents import open_directory, ownership
+from baton.live_agents.contract import Directory
 from baton.registry.contract import JobFilter
 from baton.sessions.adopt import LeftOver
-from baton.sessions.ending import fail_job
-from baton.sessions.live_agents import Action, cleanup
+from baton.sessions.live_agents import Action, Decision, cleanup
 from baton.sessions.session import State
 from baton.storage.files import read_file, replace_file
 from baton.transport.publish import FAILURES, clear_retained, describe_failure, send_unsent
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from baton.core.job import Job
-    from baton.live_agents.contract import Directory
-    from baton.sessions.live_agents import Decision
 
 _STARTING_NS = 30 * SECOND_NS
 _ORPHANS_EVERY_NS = 30 * SECOND_NS
@@ -72,9 +65,9 @@ class Monitor(Reconciler):
         self._orphans = frozenset(found)
 
     def _end_orphan(self, job: Job) -> Iterator[Finding]:
-        why = "the process that submitted it ended before it began"
+        why = f"the process that submitted it ended {'and left it' if job.attempt else 'before it began'}"
         detail = f"ended by the monitor: {why}; `baton retry` it"
-        if self._dry_run or fail_job(self._settings, self._jobs, job, None, detail, notify=False):
+        if self._dry_run or self._attempts.fail(job, None, detail, notify=False):
             yield self._act(f"job {job.job_id}", why, "ended as error")
 
     # -- live agents ---------------------------------------------------------------------------------------------

@@ -9,38 +9,31 @@ from __future__ import annotations
 import os
 import threading
 import time
+from collections.abc import Callable, Iterator
 
-from baton.core.clock import SECOND_NS, SystemClock, parse_time
+from baton.config import Settings
+from baton.core.clock import SECOND_NS, Clock, SystemClock, parse_time
 from baton.core.errors import BatonError, IllegalTransition, RegistryUnavailable, TmuxUnavailable
-from baton.core.job import TERMINAL, Status
+from baton.core.job import TERMINAL, Job, Status
 from baton.core.lifecycle import expired_lease_error
 from baton.core.limits import Limit, exceeded_limit
 from baton.core.value import Value
-from baton.delegation.attempts import requeue_or_fail, start_attempt, submitter_is_dead
-from baton.jobs.verbs import open_jobs
+from baton.delegation.attempts import Attempts, submitter_is_dead
+from baton.jobs.verbs import Jobs, open_jobs
 from baton.registry.contract import JobFilter
-from baton.sessions.ending import end_session, fail_job
 from baton.sessions.inventory import Inventory
 from baton.sessions.processes import end_processes, marked_processes
-from baton.sessions.session import State, session_name
-from baton.sessions.tmux import NoServer, Tmux
+from baton.sessions.session import Session, State, session_name
+from baton.sessions.tmux import NoServer, Pane, Tmux
 from baton.storage.files import try_lock
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
-    from baton.config import Settings
-    from baton.core.clock import Clock
-    from baton.core.job import Job
-    from baton.jobs.verbs import Jobs
-    from baton.sessions.session import Session
-    from baton.sessions.tmux import Pane
 
 _SLACK_NS = 15 * SECOND_NS  # the job's own runner enforces its limits first
 _SECOND_LOOK_SEC = 0.3
 _STARTING_SEC = 30.0
 _ENDING_SEC = 30.0
+_LOOK_SEC = 0.5
+_SWEEP_SEC = 2.0
+_LAST_STEP_SEC = 5.0
 
 
 class Finding(Value):
@@ -70,6 +63,7 @@ class Reconciler:
         self._settings = settings
         self._jobs = jobs
         self._inventory = inventory
+        self._attempts = Attempts(settings, jobs, inventory)
         self._dry_run = dry_run
         self._confirm_ns = int(confirm_sec * SECOND_NS)
         self._clock = clock or SystemClock()
@@ -126,8 +120,7 @@ class Reconciler:
             self._late_since[key] = before.get(key, self._clock.monotonic_ns())
             if self._clock.monotonic_ns() - self._late_since[key] < self._confirm_ns:
                 continue
-            detail = f"ended by the monitor: {why}"
-            if self._dry_run or fail_job(self._settings, self._jobs, job, job.attempt, detail, notify=False):
+            if self._dry_run or self._attempts.fail(job, job.attempt, f"ended by the monitor: {why}", notify=False):
                 yield self._act(f"job {job.job_id}", why, "ended as error")
 
     def _exceeded_limit(self, job: Job, now_ns: int) -> str | None:
@@ -170,16 +163,8 @@ class Reconciler:
             except IllegalTransition:
                 return  # a worker was faster, or the job was cancelled
             try:
-                error = start_attempt(
-                    self._settings,
-                    self._inventory,
-                    self._jobs,
-                    job,
-                    agent=last.agent,
-                    workdir=last.workdir,
-                    mode=last.mode,
-                    yolo=last.yolo,
-                    socket=last.socket,
+                error = self._attempts.start(
+                    job, agent=last.agent, workdir=last.workdir, mode=last.mode, yolo=last.yolo, socket=last.socket
                 )
             except (TmuxUnavailable, RegistryUnavailable) as unavailable:
                 self._jobs.release(job.job_id, attempt=job.attempt, reason="its session could not be started")
@@ -249,19 +234,18 @@ class Reconciler:
             return  # it has ended, or was resumed, between the two looks
         if session.has_live_runner():
             return  # its tmux socket is hidden or was moved
-        what, why = f"session {session.name}", "its session is gone from tmux"
+        from baton.sessions.ending import end_session
         from baton.sessions.stop import held_job
 
+        what, why = f"session {session.name}", "its session is gone from tmux"
         job = held_job(self._jobs, current)
         if self._dry_run:
             outcome = "requeued" if job is not None and expired_lease_error(job) is None else "failed"
             yield self._act(what, why, f"terminated, and its job {outcome}")
             return
         ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=2.0)
-        if job is not None:
-            status = requeue_or_fail(self._settings, self._jobs, job, "the agent's session died")
-            if status is Status.PENDING:
-                self._requeued.append(job.job_id)
+        if job and self._attempts.requeue_or_fail(job, "the agent's session died") is Status.PENDING:
+            self._requeued.append(job.job_id)
         end_session(self._settings, self._inventory, current, State.TERMINATED, reason=why)
         more = f", {len(ended)} left-over process{'es' if len(ended) > 1 else ''} ended" if ended else ""
         yield Finding(what=what, why=why, done=f"terminated{more}")
@@ -305,15 +289,11 @@ def _has_pane(session: Session, panes: dict[str, Pane]) -> bool:
     return pane is not None and pane.pid == session.pane_pid and not pane.dead
 
 
-_EVERY_SEC = 0.5
-_SWEEP_SEC = 2.0
-_LAST_STEP_SEC = 5.0
-
-
 class BackgroundMonitor:
-    """Runs its thread inside a `with` block. The thread also calls `look`, with a registry of its own."""
+    """Sweeps in a thread inside a `with` block, while no monitor runs: for a command that waits for jobs. The thread also
+    calls `look`, with a registry of its own."""
 
-    def __init__(self, settings: Settings, look: Callable[[Jobs], None] = lambda _jobs: None) -> None:
+    def __init__(self, settings: Settings, look: Callable[[Attempts], None] = lambda _attempts: None) -> None:
         self._settings = settings
         self._look = look
         self._stop = threading.Event()
@@ -330,11 +310,12 @@ class BackgroundMonitor:
         waited = 0.0
         with open_jobs(self._settings) as jobs:
             inventory = Inventory(self._settings)
+            attempts = Attempts(self._settings, jobs, inventory)
             reconciler = Reconciler(self._settings, jobs, inventory)
-            while not self._stop.wait(_EVERY_SEC):
-                waited += _EVERY_SEC
+            while not self._stop.wait(_LOOK_SEC):
+                waited += _LOOK_SEC
                 try:
-                    self._look(jobs)
+                    self._look(attempts)
                     if waited >= _SWEEP_SEC:
                         waited = 0.0
                         _sweep(reconciler, inventory)
@@ -343,11 +324,9 @@ class BackgroundMonitor:
 
 
 def _sweep(reconciler: Reconciler, inventory: Inventory) -> None:
-    if not os.path.isdir(inventory.home):
-        return
-    lock = try_lock(monitor_lock(inventory))
+    lock = try_lock(monitor_lock(inventory)) if os.path.isdir(inventory.home) else None
     if lock is None:
-        return  # a monitor runs
+        return  # a monitor runs, or there is nothing to check
     try:
         for _finding in reconciler.sweep():
             pass

@@ -5,32 +5,25 @@ from __future__ import annotations
 import json
 import os
 import threading
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 from baton.adapters import allowed_silence
-from baton.adapters.contract import Mode
+from baton.adapters.contract import Agent, Mode
 from baton.broker.address import broker_record
+from baton.config import Settings
 from baton.core.clock import SystemClock
 from baton.core.errors import IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
 from baton.core.event import EventName
-from baton.core.job import TERMINAL, Status, new_job
+from baton.core.job import TERMINAL, Job, Status, new_job
 from baton.core.value import Value
-from baton.delegation.attempts import start_attempt, stop_attempt, this_submitter
+from baton.delegation.attempts import Attempts, this_submitter
 from baton.delegation.reconcile import BackgroundMonitor
-from baton.sessions.ending import fail_job
+from baton.jobs.verbs import Jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import check_launch
 from baton.storage.files import open_private, outside, write_all
 from baton.transport.subscription import Subscription
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-    from typing import Any
-
-    from baton.adapters.contract import Agent
-    from baton.config import Settings
-    from baton.core.job import Job
-    from baton.jobs.verbs import Jobs
 
 _SUBSCRIBE_SEC = 5.0
 _NO_LIMIT_SEC = 366 * 86400.0
@@ -108,21 +101,13 @@ def register(jobs: Jobs, submissions: Sequence[Submission]) -> list[Submission]:
     return [each.replace(job=job) for each, job in zip(submissions, registered, strict=True)]
 
 
-def start_submission(settings: Settings, inventory: Inventory, jobs: Jobs, submission: Submission) -> str | None:
+def start_submission(attempts: Attempts, submission: Submission) -> str | None:
     """Start a session for a registered job; its runner claims the job. When it cannot be started, the job fails: return
     why, else None."""
+    job = submission.job
     assert submission.agent is not None
-    assert submission.job.workdir is not None
-    return start_attempt(
-        settings,
-        inventory,
-        jobs,
-        submission.job,
-        agent=submission.agent,
-        workdir=submission.job.workdir,
-        mode=submission.mode,
-        yolo=submission.yolo,
-    )
+    assert job.workdir is not None
+    return attempts.start(job, agent=submission.agent, workdir=job.workdir, mode=submission.mode, yolo=submission.yolo)
 
 
 class Delegation:
@@ -142,7 +127,7 @@ class Delegation:
         self._settings = settings
         self._jobs = jobs
         self._log = log
-        self._inventory = Inventory(settings)
+        self._attempts = Attempts(settings, jobs, Inventory(settings))
         self._parallel = parallel
         registered = register(jobs, submissions)
         self._submissions = {each.job.job_id: each for each in registered}
@@ -166,13 +151,13 @@ class Delegation:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         # Listen before the first event is sent. Without a broker, the subscription reads the registry.
         self.subscription.connect(wait_sec=_SUBSCRIBE_SEC)
-        self._start_waiting(self._jobs)
+        self._start_waiting(self._attempts)
         with BackgroundMonitor(self._settings, self._check_jobs):
             for payload in self.subscription:
                 self._take_note(payload)
                 yield payload
                 try:
-                    self._start_waiting(self._jobs)
+                    self._start_waiting(self._attempts)
                 except RegistryUnavailable as error:
                     self._log(f"{error}; trying again")  # `_check_jobs` does
         if self.subscription.timed_out is not None:
@@ -236,7 +221,7 @@ class Delegation:
         """Cancel every job that has not ended, and stop its session."""
         for job in self.jobs:
             self._cancel(job)
-            self._stop_session(self._jobs, job, "its job was cancelled")
+            self._stop_session(self._attempts, job, "its job was cancelled")
 
     def not_started(self) -> int:
         """Return the number of jobs that `withdraw` would cancel."""
@@ -269,40 +254,39 @@ class Delegation:
             elif job.status is Status.PENDING and submission.agent is None:
                 self._log(f"no worker has taken job {job_id} yet; `baton cancel {job_id}` cancels it")
             else:
-                fail_job(self._settings, self._jobs, job, None, why)
-                self._stop_session(self._jobs, job, why)
+                self._attempts.fail(job, None, why)
+                self._stop_session(self._attempts, job, why)
 
     # -- sessions ------------------------------------------------------------------------------------------------
 
-    def _start_waiting(self, jobs: Jobs) -> None:
+    def _start_waiting(self, attempts: Attempts) -> None:
         """Start sessions until as many run as may run at once."""
         with self._starting:
             while self._waiting and len(self._at_work) < self._parallel:
                 job = self._waiting[0]
-                self._start(jobs, job)
+                self._start(attempts, job)
                 self._at_work.add(job.job_id)
                 self._waiting.remove(job)
 
-    def _check_jobs(self, jobs: Jobs) -> None:
+    def _check_jobs(self, attempts: Attempts) -> None:
         """Start requeued jobs again, and new ones in place of jobs that ended without an event."""
         for job_id in list(self._at_work):
             try:
-                job = jobs.get_job(job_id)
+                job = attempts.jobs.get_job(job_id)
             except JobNotFound:
                 self._at_work.discard(job_id)
                 continue
             if job.status in TERMINAL:
                 self._at_work.discard(job_id)
             elif job.status is Status.PENDING and job.attempt:
-                self._stop_session(jobs, job, f"attempt {job.attempt} was lost", hard=True)
-                self._start(jobs, job)
-        self._start_waiting(jobs)
+                self._stop_session(attempts, job, f"attempt {job.attempt} was lost", hard=True)
+                self._start(attempts, job)
+        self._start_waiting(attempts)
 
-    def _start(self, jobs: Jobs, job: Job) -> None:
-        submission = self._submissions[job.job_id].replace(job=job)
-        start_submission(self._settings, self._inventory, jobs, submission)  # a failure is an event of the job
+    def _start(self, attempts: Attempts, job: Job) -> None:
+        start_submission(attempts, self._submissions[job.job_id].replace(job=job))  # a failure is an event of the job
 
-    def _stop_session(self, jobs: Jobs, job: Job, why: str, *, hard: bool = False) -> None:
-        error = stop_attempt(self._settings, self._inventory, jobs, job.job_id, why, hard=hard)
+    def _stop_session(self, attempts: Attempts, job: Job, why: str, *, hard: bool = False) -> None:
+        error = attempts.stop(job.job_id, why, hard=hard)
         if error is not None:
             self._log(error)

@@ -4,23 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 
 from baton.adapters.contract import Mode
-from baton.core.clock import SECOND_NS, SystemClock
+from baton.config import Settings
+from baton.core.clock import SECOND_NS, Clock, SystemClock
 from baton.core.errors import BatonError, IllegalTransition, JobNotFound, RegistryUnavailable
 from baton.core.job import TERMINAL, Status
-from baton.delegation.attempts import requeue_or_fail, start_attempt, stop_attempt, submitter_is_dead
+from baton.delegation.attempts import Attempts, submitter_is_dead
 from baton.delegation.reconcile import BackgroundMonitor
+from baton.jobs.verbs import Jobs
 from baton.registry.contract import JobFilter
 from baton.sessions.inventory import Inventory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from baton.config import Settings
-    from baton.core.clock import Clock
-    from baton.jobs.verbs import Jobs
 
 _CHECK_SEC = 0.1
 _POLL_NS = SECOND_NS
@@ -54,6 +49,7 @@ class Worker:
         self._settings = settings
         self._jobs = jobs
         self._inventory = Inventory(settings)
+        self._attempts = Attempts(settings, jobs, self._inventory)
         self._queue = queue
         self._agent = agent
         self._workdir = workdir
@@ -113,16 +109,8 @@ class Worker:
         self._log(f"job {job.job_id}: attempt {job.attempt} begins")
         try:
             # A job that fails here is reported by the next check.
-            start_attempt(
-                self._settings,
-                self._inventory,
-                self._jobs,
-                job,
-                agent=self._agent or job.agent,
-                workdir=job.workdir or self._workdir,
-                mode=self._mode,
-                yolo=self._yolo,
-            )
+            workdir = job.workdir or self._workdir
+            self._attempts.start(job, agent=self._agent or job.agent, workdir=workdir, mode=self._mode, yolo=self._yolo)
         except BaseException:
             # tmux or the registry is unavailable, or the worker is interrupted: the job is not at fault.
             self._to_requeue[job.job_id] = self._running.pop(job.job_id)
@@ -161,8 +149,9 @@ class Worker:
                 continue
             if job.status is Status.RUNNING and job.attempt == attempt:
                 if not has_session:
-                    why = "the agent's session ended without an event about the job's end"
-                    requeue_or_fail(self._settings, self._jobs, job, why)
+                    self._attempts.requeue_or_fail(
+                        job, "the agent's session ended, and no event says how the job ended"
+                    )
                 continue
             if job.status in TERMINAL and has_session:
                 continue  # its session is about to end
@@ -187,7 +176,7 @@ class Worker:
                 self._requeue(job_id, attempt, "the worker stopped")
             except RegistryUnavailable as error:
                 self._log(str(error))
-            failure = stop_attempt(self._settings, self._inventory, self._jobs, job_id, "the worker stopped")
+            failure = self._attempts.stop(job_id, "the worker stopped")
             if failure is not None:
                 self._log(failure)
 
