@@ -290,7 +290,7 @@ def _has_pane(session: Session, panes: dict[str, Pane]) -> bool:
 
 
 class BackgroundMonitor:
-    """Sweeps in a thread inside a `with` block, while no monitor runs: for a command that waits for jobs. The thread also
+    """Sweeps in a thread inside a `with` block while no monitor runs: for commands that wait for jobs. The thread also
     calls `look`, with a registry of its own."""
 
     def __init__(self, settings: Settings, look: Callable[[Attempts], None] = lambda _attempts: None) -> None:
