@@ -56,11 +56,15 @@ _TEMPORARY = re.compile(r"\.[0-9a-z_.]+\.[0-9a-f]{8}\.tmp", re.ASCII)
 
 def holds_records(folder: str) -> bool:
     """Return whether the folder holds a job record."""
+    return next(_record_ids(folder), None) is not None
+
+
+def _record_ids(folder: str) -> Iterator[str]:
     try:
         with os.scandir(folder) as entries:
-            return any(_RECORD.fullmatch(entry.name) for entry in entries)
+            yield from (match[1] for entry in entries if (match := _RECORD.fullmatch(entry.name)))
     except FileNotFoundError:
-        return False
+        return
 
 
 class _FileTransaction:
@@ -105,7 +109,7 @@ class _FileTransaction:
 
     def _jobs(self, job_ids: Iterable[str] | None = None) -> Iterator[Job]:
         """Return these jobs, or all. Skip invalid records: `list` and `doctor` name them."""
-        records = self._records(self._registry.record_ids() if job_ids is None else job_ids)
+        records = self._records(list(_record_ids(self._folder)) if job_ids is None else job_ids)
         return (record for record in records if isinstance(record, Job))
 
     def add(self, job: Job) -> bool:
@@ -184,7 +188,7 @@ class _FileTransaction:
     def page(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> Page:
         found: list[tuple[tuple[int, str], Job]] = []
         bad: list[InvalidRecord] = []
-        for job in self._records(self._registry.record_ids()):
+        for job in self._records(list(_record_ids(self._folder))):
             if isinstance(job, InvalidRecord):
                 bad.append(job)
                 continue
@@ -200,7 +204,7 @@ class _FileTransaction:
 
     def ids(self) -> list[str]:
         created = {job.job_id: parse_time(job.created_at) for job in self._jobs()}
-        ids = [] if self._missing else self._registry.record_ids()
+        ids = [] if self._missing else _record_ids(self._folder)
         return sorted(ids, key=lambda job_id: (created.get(job_id, 0), job_id))
 
     def counts(self) -> dict[str, int]:
@@ -333,13 +337,6 @@ class FileRegistry(Registry):
             with self._writing() as tx:
                 tx.refresh_index()
 
-    def record_ids(self) -> list[str]:
-        try:
-            names = os.listdir(self.folder)
-        except FileNotFoundError:
-            return []
-        return [match[1] for name in names if (match := _RECORD.fullmatch(name))]
-
     def log_path(self, job_id: str) -> str:
         return os.path.join(self.folder, f"{job_id}.events.log")
 
@@ -378,7 +375,7 @@ class FileRegistry(Registry):
                 yield
 
     def set_aside(self) -> str:
-        records = [f"{job_id}.json" for job_id in self.record_ids()]
+        records = [f"{job_id}.json" for job_id in _record_ids(self.folder)]
         logs = [name for name in os.listdir(self.folder) if name.endswith(".events.log")]
         index = [".index"] if os.path.isdir(self.index.folder) else []
         return set_aside_files(self.folder, index + records + logs)

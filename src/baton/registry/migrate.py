@@ -27,7 +27,7 @@ def migrate(
     with source.freeze():
         with target.importing(locked=same_lock) as tx:
             _refuse_other_jobs(source, target)
-            put_entries(tx, _counted(_valid(source), progress))
+            put_entries(tx, _valid_entries(source, progress))
             count = _compare(source.export(), read_entries(tx, tx.ids()))
         for registry in (target, source):  # the folder of the target may hold the note of an earlier move
             if registry.lock_path is not None:
@@ -76,16 +76,11 @@ def _id(each: _Exported) -> str:
     return each.job_id if isinstance(each, InvalidRecord) else each.job.job_id
 
 
-def _valid(source: Registry) -> Iterator[Entry]:
-    for each in source.export():
+def _valid_entries(source: Registry, progress: Callable[[int], None]) -> Iterator[Entry]:
+    for count, each in enumerate(source.export(), start=1):
         if isinstance(each, InvalidRecord):
             raise MigrationFailed(f"{each}; fix or move that record first, nothing was migrated")
         yield each
-
-
-def _counted(entries: Iterator[Entry], progress: Callable[[int], None]) -> Iterator[Entry]:
-    for count, entry in enumerate(entries, start=1):
-        yield entry
         progress(count)
 
 
