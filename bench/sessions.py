@@ -112,7 +112,7 @@ def listing(folder: Folder) -> Iterator[Row | str]:
         fields = "#{pane_id} #{pane_pid} #{pane_dead} #{window_activity} #{session_name}"
         raw_argv = ["tmux", "-f", os.devnull, "-S", tmux.socket, "list-panes", "-a", "-F", fields]
         inventory = Inventory(tmux.settings)
-        from baton.cli.session_view import find_panes, pane_of
+        from baton.cli.session import find_panes, pane_of
 
         def ours() -> None:
             sessions = inventory.all(State.RUNNING)

@@ -29,10 +29,10 @@ _OK = "ok"
 _COLOURS = {"fresh": "green", "expired": "yellow"}
 
 
-def _with_directory(action: Callable[..., int]) -> Callable[[argparse.Namespace, Settings], int]:
+def _with_directory(action: Callable[..., int | None]) -> Callable[[argparse.Namespace, Settings], int | None]:
     """Open the directory for the time of an action, and pass it as a third argument."""
 
-    def run(options: argparse.Namespace, settings: Settings) -> int:
+    def run(options: argparse.Namespace, settings: Settings) -> int | None:
         with open_directory(settings) as directory:
             return action(options, settings, directory)
 
@@ -56,7 +56,8 @@ def resolve_name(options: argparse.Namespace, settings: Settings, directory: Dir
     record = found.found()
     if options.control:
         _check_control(options, settings, record)
-    return _print_record(options, record)
+    _print_record(options, record)
+    return 0
 
 
 def _explain(
@@ -84,7 +85,7 @@ def _check_control(options: argparse.Namespace, settings: Settings, record: Agen
 
 
 @_with_directory
-def list_names(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
+def list_names(options: argparse.Namespace, settings: Settings, directory: Directory) -> None:
     now_ns = directory.now_ns()
     entries = list(directory.all())
     fresh = Counter(entry.record.agent_name for entry in entries if entry.record and entry.state is State.FRESH)
@@ -95,10 +96,10 @@ def list_names(options: argparse.Namespace, settings: Settings, directory: Direc
 
     if options.json:
         print(json_text([_entry_json(entry, now_ns) | {"verdict": verdict(entry)} for entry in entries], indent=2))
-        return 0
+        return
     if not entries:
         say("no live agents")
-        return 0
+        return
     rows, colours = [], []
     for entry in sorted(entries, key=lambda entry: (entry.record.agent_name if entry.record else "~", entry.agent_id)):
         name, host, session, left = "?", "", "", entry.why
@@ -108,7 +109,6 @@ def list_names(options: argparse.Namespace, settings: Settings, directory: Direc
         rows.append((name, verdict(entry), entry.agent_id, host, session, left))
         colours.append(_COLOURS.get(verdict(entry), "red"))
     print_table(("NAME", "VERDICT", "ID", "HOST", "SESSION", "LEASE LEFT"), rows, colours)
-    return 0
 
 
 @_with_directory
@@ -178,16 +178,15 @@ def _find(options: argparse.Namespace, settings: Settings, directory: Directory)
     return resolve(directory, Names(settings.agent_name_prefix), options.name, by_id=options.id)
 
 
-def _print_record(options: argparse.Namespace, record: AgentRecord, note: str | None = None) -> int:
+def _print_record(options: argparse.Namespace, record: AgentRecord, note: str | None = None) -> None:
     """Print the record as JSON, or a line for scripts: name, id, generation, session, socket, host; and a note."""
     if options.json:
         print(json_text(record.record(), indent=2))
-        return 0
+        return
     fields = (record.agent_name, record.agent_id, record.generation_id, record.session_name, record.socket, record.host)
     print("\t".join(field or "-" for field in fields))
     if note is not None:
         say(note)
-    return 0
 
 
 def _entry_json(entry: Entry, now_ns: int) -> dict[str, object]:
@@ -215,7 +214,7 @@ def _left(record: AgentRecord, now_ns: int) -> str:
 
 
 @_with_directory
-def publish(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
+def publish(options: argparse.Namespace, settings: Settings, directory: Directory) -> None:
     names = Names(settings.agent_name_prefix)
     name = names.canonical(options.name)
     lease_ns = _lease_ns(options)
@@ -232,20 +231,21 @@ def publish(options: argparse.Namespace, settings: Settings, directory: Director
                 control_target(record, host=settings.host)
             except ControlRefused as error:
                 raise ControlRefused(f"{error}; --no-tmux-check publishes it anyway") from None
-        return _print_published(options, ownership.publish(directory, record, takeover=options.takeover))
-    stored = adopt(
-        settings,
-        directory,
-        agent_name=name,
-        agent_id=names.id_of(name, options.agent_id),
-        generation_id=check_agent_id(options.generation or new_generation_id(), "generation id"),
-        tool=options.tool or settings.agent,
-        session_name=options.session or names.bare(options.name),
-        lease_ns=lease_ns,
-        agent_def_dir=agent_def_dir,
-        takeover=options.takeover,
-    )
-    return _print_published(options, stored)
+        stored = ownership.publish(directory, record, takeover=options.takeover)
+    else:
+        stored = adopt(
+            settings,
+            directory,
+            agent_name=name,
+            agent_id=names.id_of(name, options.agent_id),
+            generation_id=check_agent_id(options.generation or new_generation_id(), "generation id"),
+            tool=options.tool or settings.agent,
+            session_name=options.session or names.bare(options.name),
+            lease_ns=lease_ns,
+            agent_def_dir=agent_def_dir,
+            takeover=options.takeover,
+        )
+    _print_published(options, stored)
 
 
 def _matching_manifest(options: argparse.Namespace, name: str, path: str) -> Manifest:
@@ -262,26 +262,25 @@ def _matching_manifest(options: argparse.Namespace, name: str, path: str) -> Man
     return manifest
 
 
-def _print_published(options: argparse.Namespace, record: AgentRecord) -> int:
-    until = in_seconds(record.lease_expires_at)
-    return _print_record(options, record, f"{record.agent_name} is published until {until}")
+def _print_published(options: argparse.Namespace, record: AgentRecord) -> None:
+    _print_record(options, record, f"{record.agent_name} is published until {in_seconds(record.lease_expires_at)}")
 
 
 @_with_directory
-def refresh(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
+def refresh(options: argparse.Namespace, settings: Settings, directory: Directory) -> None:
     agent_id = _owned_id(options, settings, directory)
     record = ownership.refresh(directory, agent_id, options.generation, lease_ns=_lease_ns(options))
-    return _print_published(options, record)
+    _print_published(options, record)
 
 
 @_with_directory
-def remove(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
+def remove(options: argparse.Namespace, settings: Settings, directory: Directory) -> None:
     agent_id = _owned_id(options, settings, directory)
     record = ownership.remove(directory, agent_id, options.generation)
     if record is None:
         raise OwnershipLost(f"nothing is published for {agent_id}")
     forget_adopted(settings, directory, record)
-    return _print_record(options, record, f"{record.agent_name} is removed")
+    _print_record(options, record, f"{record.agent_name} is removed")
 
 
 def _owned_id(options: argparse.Namespace, settings: Settings, directory: Directory) -> str:

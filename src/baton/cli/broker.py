@@ -18,7 +18,7 @@ from baton.core.fields import printable
 from baton.storage.files import read_file
 
 
-def up(options: argparse.Namespace, settings: Settings) -> int:
+def up(options: argparse.Namespace, settings: Settings) -> None:
     began = time.monotonic()
     broker = running_broker(settings.state_dir)
     if options.json:
@@ -26,16 +26,14 @@ def up(options: argparse.Namespace, settings: Settings) -> int:
     else:
         print(f"{HOST}:{broker.port}")
         say(f"ready after {time.monotonic() - began:.2f} s (process {broker.pid})")
-    return 0
 
 
-def down(options: argparse.Namespace, settings: Settings) -> int:
+def down(options: argparse.Namespace, settings: Settings) -> None:
     broker = stop_broker(settings.state_dir)
     if options.json:
         print(json_text({"stopped": broker is not None}))
     else:
         say("the local broker is not running" if broker is None else f"stopped (process {broker.pid})")
-    return 0
 
 
 def status(options: argparse.Namespace, settings: Settings) -> int:
@@ -50,7 +48,7 @@ def status(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def logs(options: argparse.Namespace, settings: Settings) -> int:
+def logs(options: argparse.Namespace, settings: Settings) -> None:
     if options.tail < 1:
         raise InvalidValue("--tail", "must be at least 1")
     try:
@@ -60,10 +58,9 @@ def logs(options: argparse.Namespace, settings: Settings) -> int:
     last = lines[-options.tail :]
     for line in [json_text(last)] if options.json else map(printable, last):
         print(line)
-    return 0
 
 
-def init(options: argparse.Namespace, _settings: Settings) -> int:
+def init(options: argparse.Namespace, _settings: Settings) -> None:
     from baton.broker.production import write_set
 
     kind, folder = ("mosquitto", options.mosquitto) if options.mosquitto else ("nats", options.nats)
@@ -85,7 +82,6 @@ def init(options: argparse.Namespace, _settings: Settings) -> int:
     if kind == "mosquitto" and os.stat(folder).st_uid == 0:
         command = f"chown -R mosquitto {shlex.quote(folder)}"
         say(f"mosquitto does not run as root and cannot read files of root; run: {command}")
-    return 0
 
 
 def _quoted_path(folder: str, name: str) -> str:

@@ -27,9 +27,8 @@ _VALUES = {
 }
 
 
-def completion(options: argparse.Namespace) -> int:
+def completion(options: argparse.Namespace) -> None:
     print({"bash": _bash, "zsh": _zsh, "fish": _fish}[options.shell](), end="")
-    return 0
 
 
 def _words() -> tuple[Words, dict[str, str]]:

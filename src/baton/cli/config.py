@@ -13,12 +13,11 @@ from baton.config import Settings, hide_password
 from baton.registry import registry_url
 
 
-def version(options: argparse.Namespace) -> int:
+def version(options: argparse.Namespace) -> None:
     print(json_text({"version": __version__}) if options.json else f"baton {__version__}")
-    return 0
 
 
-def show(options: argparse.Namespace, settings: Settings) -> int:
+def show(options: argparse.Namespace, settings: Settings) -> None:
     rows = settings.shown()
     if settings.registry is None:
         # Not set: the files in the registry folder decide.
@@ -29,7 +28,6 @@ def show(options: argparse.Namespace, settings: Settings) -> int:
         print(json_text({name: {"value": value, "source": source} for name, value, source in rows}))
     else:
         print_table(("SETTING", "VALUE", "FROM"), [(name, _shown(value), source) for name, value, source in rows])
-    return 0
 
 
 def _shown(value: object) -> str:

@@ -1,4 +1,4 @@
-"""get, status, pick, renew, release, cancel: verbs that agents call in loops, so nothing heavy is imported."""
+"""register, get, status, pick, renew, release, cancel. Agents call them in loops, so nothing heavy is imported."""
 
 from __future__ import annotations
 
@@ -10,50 +10,81 @@ import time
 from baton.cli import options as opt
 from baton.cli.options import job_of
 from baton.cli.output import json_text
-from baton.cli.parser import Verb
+from baton.cli.parser import Verb, read_text
 from baton.config import Settings
-from baton.core.errors import InvalidValue, NothingPending
+from baton.core.errors import InvalidValue, NothingPending, UsageError
 from baton.core.job import Job
 from baton.jobs.verbs import Jobs, open_jobs
 
 _POLL_SEC = 0.2
 
 
-def get(options: argparse.Namespace, settings: Settings) -> int:
+def register(options: argparse.Namespace, settings: Settings) -> None:
+    given = [each for each in (options.text, options.prompt, options.prompt_file) if each is not None]
+    if len(given) != 1:
+        raise UsageError("give the prompt once: as PROMPT, --prompt TEXT, --prompt-file FILE, or - for stdin")
+    workdir = os.getcwd() if options.workdir is None else os.path.abspath(options.workdir)
+    if options.workdir is not None and not (options.workdir and os.path.isdir(workdir)):
+        raise InvalidValue("--workdir", f"{options.workdir!r} is not a folder")
+    if options.validate is not None and not options.validate.strip():
+        raise InvalidValue("--validate", "must not be empty")
+    literal = options.prompt is not None
+    prompt = options.prompt if literal else read_text("prompt", options.text, file=options.prompt_file)
+    from baton.adapters import allowed_silence
+    from baton.broker.address import broker_record
+
+    with open_jobs(settings) as jobs:
+        job = jobs.register_job(
+            prompt,
+            agent=settings.agent,
+            agent_session=options.agent_session,
+            workdir=workdir,
+            broker=broker_record(settings),
+            timeout_sec=settings.timeout_sec,
+            idle_timeout_sec=allowed_silence(settings, settings.agent, settings.timeout_sec),
+            expected_artifacts=options.expect or [],
+            validate=options.validate,
+            priority=options.priority,
+            max_attempts=options.max_attempts,
+            labels=options.label,
+        )
+    print_id(job, as_json=options.json, state="registered")
+
+
+def get(options: argparse.Namespace, settings: Settings) -> None:
     with open_jobs(settings) as jobs:
         print(_record(jobs.get_job(job_of(options)), show_secrets=options.show_secrets))
-    return 0
 
 
-def status(options: argparse.Namespace, settings: Settings) -> int:
+def status(options: argparse.Namespace, settings: Settings) -> None:
     job_id = job_of(options)
     with open_jobs(settings) as jobs:
         if options.set is None:
             job = jobs.get_job(job_id)
         else:
             job = jobs.update_status(job_id, options.set, attempt=options.attempt)
-    return _print_field(job, job.status, options)
+    _print_field(job, job.status, options)
 
 
-def cancel(options: argparse.Namespace, settings: Settings) -> int:
+def cancel(options: argparse.Namespace, settings: Settings) -> None:
     with open_jobs(settings) as jobs:
         job = jobs.update_status(job_of(options), "cancelled")
-    return _print_field(job, job.status, options)
+    _print_field(job, job.status, options)
 
 
-def renew(options: argparse.Namespace, settings: Settings) -> int:
+def renew(options: argparse.Namespace, settings: Settings) -> None:
     with open_jobs(settings) as jobs:
         job = jobs.renew_lease(job_of(options), attempt=options.attempt, lease_sec=options.lease)
-    return _print_field(job, job.lease_expires_at, options)
+    _print_field(job, job.lease_expires_at, options)
 
 
-def release(options: argparse.Namespace, settings: Settings) -> int:
+def release(options: argparse.Namespace, settings: Settings) -> None:
     with open_jobs(settings) as jobs:
         job = jobs.release(job_of(options), attempt=options.attempt, reason=options.reason)
-    return _print_field(job, job.status, options)
+    _print_field(job, job.status, options)
 
 
-def pick(options: argparse.Namespace, settings: Settings) -> int:
+def pick(options: argparse.Namespace, settings: Settings) -> None:
     queue = f"tmux:{settings.agent}" if options.agent_session is None else options.agent_session
     # The caller's pid, not this process's own: this process ends in a moment.
     holder = f"{settings.host}:{os.getppid()}" if options.holder is None else options.holder
@@ -68,7 +99,6 @@ def pick(options: argparse.Namespace, settings: Settings) -> int:
         except OSError:
             jobs.release(job.job_id, attempt=job.attempt, reason="the id could not be printed")
             raise
-    return 0
 
 
 def _claim(jobs: Jobs, queue: str, holder: str, *, lease_sec: float | None, wait_sec: float) -> Job | None:
@@ -91,9 +121,8 @@ def print_id(job: Job, *, as_json: bool, state: str) -> None:
         raise
 
 
-def _print_field(job: Job, text: str | None, options: argparse.Namespace) -> int:
+def _print_field(job: Job, text: str | None, options: argparse.Namespace) -> None:
     print(_record(job) if options.json else text)
-    return 0
 
 
 def _record(job: Job, *, show_secrets: bool = False) -> str:
@@ -101,6 +130,14 @@ def _record(job: Job, *, show_secrets: bool = False) -> str:
 
 
 VERBS = (
+    Verb("register", (
+        opt.PROMPT_TEXT, opt.PROMPT_OPTION, opt.PROMPT_FILE, opt.AGENT,
+        opt.QUEUE.but(help="add the job to this queue (default: tmux:AGENT)"),
+        opt.WORKDIR,
+        opt.TIMEOUT.but(type=opt.time_limit("--timeout", int, years=10)),
+        opt.IDLE_TIMEOUT.but(type=opt.time_limit("--idle-timeout", int, years=10)),
+        opt.EXPECT, opt.VALIDATE, opt.PRIORITY, opt.MAX_ATTEMPTS.but(default=1), opt.LABEL, opt.JSON,
+    ), register),
     Verb("get", (*opt.JOB, opt.SHOW_SECRETS, opt.JSON_ALWAYS), get),
     Verb("status", (*opt.JOB, opt.SET_STATUS, opt.ATTEMPT, opt.JSON), status),
     Verb("cancel", (*opt.JOB, opt.JSON), cancel),

@@ -22,7 +22,7 @@ from baton.registry.contract import JobFilter, Page
 _SCREEN = 50
 
 
-def list_jobs(options: argparse.Namespace, settings: Settings) -> int:
+def list_jobs(options: argparse.Namespace, settings: Settings) -> None:
     condition = _condition(options)
     with open_jobs(settings) as jobs:
         if (other := other_registry_here(settings)) is not None:
@@ -34,7 +34,6 @@ def list_jobs(options: argparse.Namespace, settings: Settings) -> int:
         else:
             for page in _pages(jobs, condition, options):
                 print_table(_HEADINGS, [_row(job, time.time_ns()) for job in page], ())
-    return 0
 
 
 def _condition(options: argparse.Namespace) -> JobFilter:

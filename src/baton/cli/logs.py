@@ -23,7 +23,8 @@ def logs(options: argparse.Namespace, settings: Settings) -> int:
     if options.list:
         if options.id or options.job or options.verify or options.tail:
             raise UsageError("--list shows all logs; leave out the ID, --verify and --tail")
-        return _list(settings, options)
+        _list(settings, options)
+        return 0
     job_id = check_job_id(job_of(options))
     if not options.verify:  # verify the log as it is
         _fill_gap(job_id, settings)
@@ -33,10 +34,7 @@ def logs(options: argparse.Namespace, settings: Settings) -> int:
         return _verify(job_id, settings, as_json=options.json)
     lines = list(read.iter_logged_events(job_id, settings.logs_dir))
     for line in lines[-options.tail :] if options.tail else lines:
-        if options.json:
-            print(json_text(line))
-        else:
-            print(readable(line))
+        print(json_text(line) if options.json else readable(line))
     return 0
 
 
@@ -51,7 +49,7 @@ def _fill_gap(job_id: str, settings: Settings) -> None:
         return  # a log can be read without the registry
 
 
-def _list(settings: Settings, options: argparse.Namespace) -> int:
+def _list(settings: Settings, options: argparse.Namespace) -> None:
     rows, colours = [], []
     for job_id in read.list_logged_jobs(settings.logs_dir):
         status = read.read_logged_status(job_id, settings.logs_dir) or "?"
@@ -65,7 +63,6 @@ def _list(settings: Settings, options: argparse.Namespace) -> int:
             print_table(("ID", "STATUS", "PROMPT"), rows, colours)
         elif on_terminal():
             say(f"no audit logs in {settings.logs_dir}")
-    return 0
 
 
 def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:

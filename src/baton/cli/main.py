@@ -18,7 +18,7 @@ VERBS = {
     "submit": ("submit", "run a task with an agent in tmux and wait until its result is verified"),
     "worker": ("worker", "run the jobs of a queue, each in its own session"),
     "monitor": ("monitor", "find jobs and sessions that died or take too long, and requeue, fail or stop them"),
-    "register": ("register", "add a job to a queue and print its id"),
+    "register": ("jobs", "add a job to a queue and print its id"),
     "list": ("list", "show jobs, newest first"),
     "get": ("jobs", "print one job as JSON"),
     "status": ("jobs", "print or set the status of a job"),
@@ -65,31 +65,29 @@ def run_verb(name: str, arguments: Sequence[str]) -> int:
     """Parse the arguments of a verb and run it. BatonError when the verb fails."""
     verb = load_verb(name)
     if verb.options is None:
-        return verb.function(arguments)
+        return verb.function(arguments) or 0
     options = build_parser(verb, VERBS[name][1], COMMON).parse_args(arguments)
     if verb.actions:
         verb = next(action for action in verb.actions if action.name == options.action)
     if not verb.reads_settings:
-        return verb.function(options)
+        return verb.function(options) or 0
     from baton.config import Settings
 
-    return verb.function(options, Settings(vars(options)))
+    return verb.function(options, Settings(vars(options))) or 0
 
 
 def overview() -> str:
     shown = {verb: text for verb, (_, text) in VERBS.items() if text}
     width = max(map(len, shown))
-    lines = [
-        "usage: baton VERB [options]",
-        "",
-        "Run coding agents in tmux, several at once, and know how each job ended.",
-        "",
-        *(f"  {verb:<{width}}  {text}" for verb, text in shown.items()),
-        "",
-        "See baton VERB --help for the options of a verb. Exit codes: 0 ok, 1 refused or failed, 2 timed out,",
-        "3 nothing to pick, 4 cancelled, 64 wrong command line, 130 interrupted, 129 SIGHUP, 143 SIGTERM.",
-    ]
-    return "\n".join(lines)
+    verbs = "\n".join(f"  {verb:<{width}}  {text}" for verb, text in shown.items())
+    return f"""usage: baton VERB [options]
+
+Run coding agents in tmux, several at once, and know how each job ended.
+
+{verbs}
+
+See baton VERB --help for the options of a verb. Exit codes: 0 ok, 1 refused or failed, 2 timed out,
+3 nothing to pick, 4 cancelled, 64 wrong command line, 130 interrupted, 129 SIGHUP, 143 SIGTERM."""
 
 
 def split_verb(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -180,15 +178,13 @@ def run() -> None:
         code = INTERRUPTED
     except BrokenPipeError:
         code = 1  # the reader of the output is gone, as with `baton list | head`
-    except OSError as error:
-        if _debugging(sys.argv):
-            raise
-        _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
-        code = 1
     except Exception as error:
         if _debugging(sys.argv):
             raise
-        _complain(f"unexpected {type(error).__name__}: {error}; run it again with --debug and report the traceback")
+        if isinstance(error, OSError):
+            _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
+        else:
+            _complain(f"unexpected {type(error).__name__}: {error}; run it again with --debug and report the traceback")
         code = 1
     sys.stderr.flush()
     # Everything is closed and written: the interpreter's own clean-up would cost 5 ms.

@@ -13,7 +13,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, NoReturn
 
-
 USAGE = 64
 # argparse looks for translations of its messages, which imports locale and costs 1 ms. There are none.
 argparse._ = str  # type: ignore[attr-defined]
@@ -21,8 +20,6 @@ argparse._ = str  # type: ignore[attr-defined]
 
 class Option:
     """One option or positional argument. `settings` are the arguments of `add_argument`."""
-
-    __slots__ = ("names", "settings")
 
     def __init__(self, *names: str, **settings: Any) -> None:
         self.names = names
@@ -39,8 +36,6 @@ class Option:
 class OneOf:
     """Options that exclude each other."""
 
-    __slots__ = ("options", "required")
-
     def __init__(self, *options: Option, required: bool = False) -> None:
         self.options = options
         self.required = required
@@ -51,25 +46,24 @@ class OneOf:
             option.add_to(group)
 
 
-def _nothing(*_: object) -> int:
+def _nothing(*_: object) -> None:
     raise AssertionError("a noun is not called: its actions are")
 
 
 class Verb:
     """One row of the command table: `baton NAME` with these options calls `function(options, settings)`.
 
+    The function returns the exit code; None is 0.
     A noun has actions in place of a function. Its options may stand before the action or after it.
     Without `reads_settings`, the call is `function(options)`: a broken config file does not stop the verb.
     Where `options` is None, the call is `function(arguments)`: nothing is parsed.
     """
 
-    __slots__ = ("actions", "epilog", "function", "help", "name", "options", "reads_settings")
-
     def __init__(
         self,
         name: str,
         options: Sequence[Option | OneOf] | None,
-        function: Callable[..., int] = _nothing,
+        function: Callable[..., int | None] = _nothing,
         help: str = "",  # noqa: A002  as argparse calls it
         *,
         actions: Sequence[Verb] = (),

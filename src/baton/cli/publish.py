@@ -17,7 +17,7 @@ from baton.jobs.verbs import open_jobs
 from baton.transport.publish import TRIES, publish_event
 
 
-def publish(options: argparse.Namespace, settings: Settings) -> int:
+def publish(options: argparse.Namespace, settings: Settings) -> None:
     if options.attempts < 1:
         raise UsageError("--attempts must be at least 1")
     with open_jobs(settings) as jobs:
@@ -38,7 +38,6 @@ def publish(options: argparse.Namespace, settings: Settings) -> int:
         if options.require_broker:
             raise BrokerUnavailable(f"{published.trouble}; the event is recorded and will be sent later")
         say(f"baton: warning: not sent yet: {published.trouble}; the event is recorded and will be sent later")
-    return 0
 
 
 def _attempt(given: int | None) -> int | None:

@@ -17,7 +17,7 @@ from baton.jobs.verbs import open_jobs
 from baton.registry import DATABASE, open_registry, open_url, other_registry_here
 
 
-def stats(options: argparse.Namespace, settings: Settings) -> int:
+def stats(options: argparse.Namespace, settings: Settings) -> None:
     with open_jobs(settings) as jobs:
         counts = jobs.stats()
         where = jobs.registry.where
@@ -29,10 +29,9 @@ def stats(options: argparse.Namespace, settings: Settings) -> int:
         print(where)
         for name, count in counts.items():
             print(f"{name + ' events' if name == 'unsent' else name:<14} {count}")
-    return 0
 
 
-def migrate(options: argparse.Namespace, settings: Settings) -> int:
+def migrate(options: argparse.Namespace, settings: Settings) -> None:
     from baton.registry.migrate import finish_interrupted
     from baton.registry.migrate import migrate as move_jobs
 
@@ -48,7 +47,7 @@ def migrate(options: argparse.Namespace, settings: Settings) -> int:
             moved = {"jobs": 0, "from": other.where, "to": source.where, "set_aside": aside}
             text = f"finished an interrupted migration to {source.where}; the old records are in {aside}"
             print(json_text(moved) if options.json else text)
-            return 0
+            return
         raise InvalidValue("--to", f"is the registry that is in use: {source.where}")
 
     def progress(count: int) -> None:
@@ -65,16 +64,14 @@ def migrate(options: argparse.Namespace, settings: Settings) -> int:
     print(json_text(moved) if options.json else text)
     if settings.registry is not None:
         say(f"baton: set {settings.sources['registry']} to the new registry: {target.where}")
-    return 0
 
 
-def prune(options: argparse.Namespace, settings: Settings) -> int:
+def prune(options: argparse.Namespace, settings: Settings) -> None:
     before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
     with open_jobs(settings) as jobs:
         pruned = jobs.prune(before_ns)
     text = f"{counted(len(pruned), 'job')} removed; their audit logs stay in {settings.logs_dir}"
     print(json_text(pruned) if options.json else text)
-    return 0
 
 
 _ACTIONS = (

@@ -42,7 +42,7 @@ def shipped() -> dict[str, bytes]:
     raise BatonError("this installation of baton has no skills; install it again: pip install tmux-baton")
 
 
-def install(options: argparse.Namespace) -> int:
+def install(options: argparse.Namespace) -> None:
     files = shipped()
     plans = {folder: _plan(folder, files, force=options.force) for folder in _targets(options)}
     steps = [step for plan in plans.values() for step in plan]
@@ -58,7 +58,6 @@ def install(options: argparse.Namespace) -> int:
         for folder, plan in plans.items():
             _apply(folder, plan, files)
         _report(steps, options)
-    return 0
 
 
 def _targets(options: argparse.Namespace) -> list[str]:
