@@ -10,7 +10,7 @@ from typing import Self
 from baton.adapters.contract import Launch
 from baton.core.errors import BatonError
 from baton.sessions.env_pipe import read_available
-from baton.sessions.terminal import give_terminal, take_terminal
+from baton.sessions.terminal import give_terminal
 
 _READ_BYTES = 1 << 20  # in one go, so that an agent with much output does not hold up the runner
 _LINE_BYTES = 16 << 20  # of an unfinished line; what is longer is cut at its beginning
@@ -28,7 +28,8 @@ class AgentProcess:
                 stdin=subprocess.PIPE if launch.stdin is not None else None,
                 stdout=subprocess.PIPE if launch.reads_lines else None,
                 process_group=0,
-                preexec_fn=take_terminal,  # noqa: PLW1509  it takes no lock
+                # Before exec: a program that reads the terminal in the background may fail.
+                preexec_fn=give_terminal,  # noqa: PLW1509  it takes no lock
             )
         except OSError as error:
             raise BatonError(f"{launch.argv[0]} could not be started: {error.strerror}") from None
@@ -43,7 +44,7 @@ class AgentProcess:
         return self
 
     def __exit__(self, *_: object) -> None:
-        give_terminal(os.getpgrp())
+        give_terminal()
         for pipe in (self._child.stdin, self._child.stdout):
             if pipe is not None:
                 pipe.close()

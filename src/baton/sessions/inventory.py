@@ -54,17 +54,6 @@ class Inventory:
         """Return the running session that was created for this job."""
         return next((session for session in self.all(State.RUNNING) if session.made_for == job_id), None)
 
-    def ended_after(self, name: str, limit: int) -> list[Session]:
-        """Return a page of ended sessions by name, after this one; "" begins."""
-        page = "WHERE name > ? AND state != ? ORDER BY name LIMIT ?"
-        return self._select(page, name, State.RUNNING, limit)
-
-    def known(self, session_ids: Iterable[str]) -> set[str]:
-        """Return which of these ids belong to a session."""
-        wanted = list(session_ids)
-        found = self._select(f"WHERE session_id IN ({', '.join('?' * len(wanted))})", *wanted)
-        return {session.session_id for session in found}
-
     def add(self, session: Session, *, replace: bool = False) -> Session | None:
         """Claim the name; return the ended session that had it before.
 
@@ -116,7 +105,7 @@ class Inventory:
 
     # -- SQLite ----------------------------------------------------------------------------------------------
 
-    def _select(self, condition: str, *values: str | int) -> list[Session]:
+    def _select(self, condition: str, *values: str) -> list[Session]:
         if not os.path.exists(self.path):
             return []
         with self._translated_errors(), closing(self._connect()) as connection:

@@ -8,6 +8,7 @@ import sys
 import time
 from functools import cache
 from typing import Any
+from uuid import uuid4
 
 from baton.adapters import find_agent
 from baton.adapters.contract import Agent, Mode, Task
@@ -62,7 +63,7 @@ def check_launch(
     task = Task(
         mode=mode,
         prompt=prompt if job is None else job_prompt(program, job),
-        conversation_id=_new_uuid() if program.chooses_id else None,
+        conversation_id=str(uuid4()) if program.chooses_id else None,
         resume=False,
         yolo=yolo,
         folder="",
@@ -117,7 +118,7 @@ def create_session(
         mode=mode,
         workdir=workdir,
         yolo=yolo,
-        conversation_id=_new_uuid() if agent.chooses_id else None,
+        conversation_id=str(uuid4()) if agent.chooses_id else None,
         made_for=job_id,
         job_id=job_id,
         agent_name=agent_name,
@@ -312,9 +313,3 @@ def task_for(session: Session, folder: str, *, prompt: str | None, resume: bool)
 def hook_command(agent: str) -> list[str]:
     """Return the command that passes a hook's message to baton."""
     return [sys.executable, "-P", "-m", "baton", "hook", agent]
-
-
-def _new_uuid() -> str:
-    from uuid import uuid4
-
-    return str(uuid4())

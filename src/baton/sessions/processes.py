@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 from baton.core.value import Value
 
@@ -67,21 +67,21 @@ def started_at(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def marked_processes(session_id: str, *, spare: Iterable[int] = ()) -> list[Process]:
+def marked_processes(session_id: str) -> list[Process]:
     """Return every process whose environment names the session, and the descendants of those, except this one."""
     wanted = f"{MARKER}={session_id}".encode()
-    spared = {os.getpid(), *spare}
     found: dict[int, int] = {}
     children: dict[int, list[int]] = {}
     for name in filter(str.isdecimal, os.listdir("/proc")):
         parent, variables = _parent_and_variables(name)
         children.setdefault(parent, []).append(int(name))
-        if int(name) not in spared and wanted in variables:
+        if wanted in variables:
             found[int(name)] = started_at(int(name)) or 0
+    found.pop(os.getpid(), None)
     waiting = list(found)
     while waiting:
         for child in children.get(waiting.pop(), ()):
-            if child not in found and child not in spared:
+            if child not in found and child != os.getpid():
                 found[child] = started_at(child) or 0
                 waiting.append(child)
     return [

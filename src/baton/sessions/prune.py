@@ -6,7 +6,6 @@ import os
 import re
 from collections.abc import Iterator
 from enum import StrEnum
-from itertools import islice
 from shutil import rmtree
 
 from baton.core.clock import parse_time
@@ -16,7 +15,6 @@ from baton.sessions.inventory import Inventory
 from baton.sessions.manifest import read_manifest
 from baton.sessions.session import Session, State
 
-_BATCH = 500
 _SESSION_ID = re.compile(r"[0-9a-f]{16}")
 
 
@@ -42,21 +40,18 @@ def prune_sessions(
     """Remove the sessions that ended before this time, and yield what became of each.
 
     `stopped_too` removes also sessions that could be resumed. `host` is this machine."""
-    last = ""
-    while page := inventory.ended_after(last, _BATCH):
-        last = page[-1].name
-        going = []
-        for session in page:
-            if parse_time(session.ended_at or session.updated_at) >= before_ns:
-                continue
-            verdict = _verdict(session, host)
-            if verdict is Verdict.ENDED or (verdict is Verdict.RESUMABLE and stopped_too):
-                going.append(session)
-            else:
-                yield Judged(session_id=session.session_id, name=session.name, verdict=verdict, error=None)
-        for session in going if dry_run else inventory.forget(going):
-            error = None if dry_run else _remove(inventory.folder_of(session))
-            yield Judged(session_id=session.session_id, name=session.name, verdict=Verdict.ENDED, error=error)
+    going = []
+    for session in inventory.all(State.STOPPED, State.TERMINATED, State.ARCHIVED):
+        if parse_time(session.ended_at or session.updated_at) >= before_ns:
+            continue
+        verdict = _verdict(session, host)
+        if verdict is Verdict.ENDED or (verdict is Verdict.RESUMABLE and stopped_too):
+            going.append(session)
+        else:
+            yield Judged(session_id=session.session_id, name=session.name, verdict=verdict, error=None)
+    for session in going if dry_run else inventory.forget(going):
+        error = None if dry_run else _remove(inventory.folder_of(session))
+        yield Judged(session_id=session.session_id, name=session.name, verdict=Verdict.ENDED, error=error)
     yield from _orphans(inventory, host, before_ns, dry_run=dry_run)
 
 
@@ -69,12 +64,12 @@ def _verdict(session: Session, host: str) -> Verdict:
 
 def _orphans(inventory: Inventory, host: str, before_ns: int, *, dry_run: bool) -> Iterator[Judged]:
     """Remove folders without a row: of a session whose name was reused, a failed creation, an interrupted prune."""
-    folders = _old_folders(os.path.join(inventory.home, "sessions"), before_ns)
-    while batch := dict(islice(folders, _BATCH)):
-        for session_id in batch.keys() - inventory.known(batch):
-            verdict = Verdict.ALIVE if _may_live(batch[session_id], host) else Verdict.ORPHAN
-            error = None if dry_run or verdict is Verdict.ALIVE else _remove(batch[session_id])
-            yield Judged(session_id=session_id, name=None, verdict=verdict, error=error)
+    folders = dict(_old_folders(os.path.join(inventory.home, "sessions"), before_ns))
+    # The rows are read after the folders: a session that is created meanwhile has a new folder.
+    for session_id in folders.keys() - {session.session_id for session in inventory.all()}:
+        verdict = Verdict.ALIVE if _may_live(folders[session_id], host) else Verdict.ORPHAN
+        error = None if dry_run or verdict is Verdict.ALIVE else _remove(folders[session_id])
+        yield Judged(session_id=session_id, name=None, verdict=verdict, error=error)
 
 
 def _old_folders(parent: str, before_ns: int) -> Iterator[tuple[str, str]]:

@@ -156,27 +156,15 @@ class Reporter:
         """Return which limit the job has exceeded, in words; None when it is within both."""
         if self.job is None:
             return None
-        limit = exceeded_limit(
-            self._clock.monotonic_ns(),
-            deadline=self._began_ns + self.job.timeout_sec * SECOND_NS,
-            silent_since=self._heard_ns,
-            idle_timeout=self.job.idle_timeout_sec * SECOND_NS,
-            slack=slack_sec * SECOND_NS,
-            last_event=self._last_event,
-        )
+        deadline_ns = self._began_ns + self.job.timeout_sec * SECOND_NS
+        limit = self._limit(deadline_ns, self.job.idle_timeout_sec, slack_sec)
         if limit is Limit.TIME:
             return f"the job took longer than {self.job.timeout_sec} s"
         return f"nothing was heard of the job for {self.job.idle_timeout_sec} s" if limit is Limit.SILENCE else None
 
     def is_silent(self, for_sec: float) -> bool:
         """Return whether the job has had no event for this long and does not wait for a permission."""
-        if self.status() is None:
-            return False
-        now_ns, idle_ns = self._clock.monotonic_ns(), for_sec * SECOND_NS
-        silence = exceeded_limit(
-            now_ns, deadline=None, silent_since=self._heard_ns, idle_timeout=idle_ns, last_event=self._last_event
-        )
-        return silence is not None
+        return self.status() is not None and self._limit(None, for_sec) is Limit.SILENCE
 
     def was_ended_from_outside(self) -> bool:
         """Return whether another process ended the job: the agent may still be working on it."""
@@ -192,8 +180,17 @@ class Reporter:
         redactor = self.jobs.redactor(self.job) if self.job is not None else process_redactor()
         return "\n".join(redactor.text(line) for line in text.splitlines())
 
-    def _last_event(self) -> EventName | None:
-        return self.jobs.last_event(self.job.replace(last_seq=self._heard_seq)) if self.job is not None else None
+    def _limit(self, deadline_ns: int | None, idle_sec: float, slack_sec: float = 0) -> Limit | None:
+        assert self.job is not None
+        job = self.job.replace(last_seq=self._heard_seq)
+        return exceeded_limit(
+            self._clock.monotonic_ns(),
+            deadline=deadline_ns,
+            silent_since=self._heard_ns,
+            idle_timeout=idle_sec * SECOND_NS,
+            slack=slack_sec * SECOND_NS,
+            last_event=lambda: self.jobs.last_event(job),
+        )
 
 
 class BackgroundSender:

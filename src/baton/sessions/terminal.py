@@ -9,21 +9,16 @@ import termios
 from baton.core.fields import one_line
 
 
-def give_terminal(group: int) -> None:
-    """Make this process group the foreground group of the terminal, if there is one."""
+def give_terminal(group: int | None = None) -> None:
+    """Make a process group, or the caller's, the foreground group of the terminal, if there is one."""
     # The kernel stops a background process that does this, unless it blocks the signal.
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTTOU})
     try:
-        os.tcsetpgrp(0, group)
+        os.tcsetpgrp(0, os.getpgrp() if group is None else group)
     except OSError:
         pass  # there is no terminal
     finally:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTTOU})
-
-
-def take_terminal() -> None:
-    """Become the foreground group. A child does it before exec: reading the terminal in the background may fail."""
-    give_terminal(os.getpgrp())
 
 
 def has_terminal(group: int) -> bool:

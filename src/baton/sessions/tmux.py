@@ -18,7 +18,7 @@ _TIMEOUT_SEC = 10
 _TRIES = 5
 _SHOWN_SEC = 1.0
 _WIDTH, _HEIGHT = 200, 50
-_PANE_FIELDS = ("pane_id", "pane_pid", "pane_dead", "window_activity", "session_name")
+_PANE_FIELDS = "#{pane_id} #{pane_pid} #{pane_dead} #{session_name}"  # the name comes last: it may contain spaces
 _PASTE_END = "\x1b[201~"  # tmux would type what follows it as keys
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z0-9-]{1,16}", re.ASCII)
@@ -47,12 +47,9 @@ def check_session_name(name: str) -> str:
 
 
 class Pane(Value):
-    """A pane of tmux. `active_at` is the time of the last output in its window, in seconds since 1970."""
-
     pane_id: str
     pid: int
     dead: bool
-    active_at: int
     session_name: str
 
 
@@ -67,25 +64,21 @@ class Tmux:
         server = ["-S" if self.socket.startswith("/") else "-L", self.socket]
         return ["tmux", "-f", os.devnull, *server, *map(_one_argument, arguments)]
 
-    def run(self, *arguments: str, stdin: bytes | None = None) -> str:
+    def run(self, *arguments: str, stdin: bytes = b"") -> str:
         """Run a tmux command and return its output. Raise TmuxUnavailable, NameInUse or SessionGone."""
+        done = self._call(self.command(*arguments), stdin)
+        if done.returncode:
+            self._fail(arguments[0], done.stderr.decode(errors="replace").strip() or f"exit {done.returncode}")
+        return done.stdout.decode(errors="replace")
+
+    def _call(self, argv: list[str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+        env = {name: os.environ[name] for name in _SERVER_ENVIRONMENT if name in os.environ} | {"LC_ALL": "C.UTF-8"}
         try:
-            done = subprocess.run(
-                self.command(*arguments),
-                input=stdin,
-                stdin=subprocess.DEVNULL if stdin is None else None,
-                capture_output=True,
-                timeout=_TIMEOUT_SEC,
-                check=False,
-                env=_environment(),
-            )
+            return subprocess.run(argv, input=stdin, capture_output=True, timeout=_TIMEOUT_SEC, check=False, env=env)
         except FileNotFoundError:
             raise TmuxUnavailable("tmux is not installed; install it with your package manager") from None
         except subprocess.TimeoutExpired:
             raise TmuxUnavailable(f"tmux does not answer at socket {self.socket} within {_TIMEOUT_SEC} s") from None
-        if done.returncode:
-            self._fail(arguments[0], done.stderr.decode(errors="replace").strip() or f"exit {done.returncode}")
-        return done.stdout.decode(errors="replace")
 
     def _fail(self, verb: str, reason: str) -> NoReturn:
         # Versions of tmux use different words.
@@ -104,25 +97,19 @@ class Tmux:
 
     def check_version(self) -> None:
         """Raise TmuxUnavailable when tmux is not installed or too old."""
-        try:
-            done = subprocess.run(["tmux", "-V"], capture_output=True, text=True, timeout=_TIMEOUT_SEC, check=False)
-        except FileNotFoundError:
-            raise TmuxUnavailable("tmux is not installed; install it with your package manager") from None
-        found = re.search(r"(\d+)\.(\d+)", done.stdout)
+        version = self._call(["tmux", "-V"]).stdout.decode(errors="replace").strip()
+        found = re.search(r"(\d+)\.(\d+)", version)
         if found is not None and (int(found[1]), int(found[2])) < _OLDEST:
             wanted = ".".join(map(str, _OLDEST))
-            raise TmuxUnavailable(f"{done.stdout.strip()} is too old: baton needs tmux {wanted} or newer")
+            raise TmuxUnavailable(f"{version} is too old: baton needs tmux {wanted} or newer")
 
     def panes(self) -> list[Pane]:
         """Return the panes of all sessions. Raise NoServer when no server runs."""
-        # The name comes last: it may contain spaces.
-        listed = self.run("list-panes", "-a", "-F", " ".join(f"#{{{field}}}" for field in _PANE_FIELDS))
+        listed = self.run("list-panes", "-a", "-F", _PANE_FIELDS)
         found = []
         for line in listed.removesuffix("\n").split("\n") if listed else ():
-            pane_id, pid, dead, active_at, name = line.split(" ", len(_PANE_FIELDS) - 1)
-            found.append(
-                Pane(pane_id=pane_id, pid=int(pid), dead=dead == "1", active_at=int(active_at or 0), session_name=name)
-            )
+            pane_id, pid, dead, name = line.split(" ", 3)
+            found.append(Pane(pane_id=pane_id, pid=int(pid), dead=dead == "1", session_name=name))
         return found
 
     def socket_path(self) -> str:
@@ -156,7 +143,7 @@ class Tmux:
                 if not tries_left:
                     raise
                 time.sleep(0.05)
-        return Pane(pane_id=pane_id, pid=int(pid), dead=False, active_at=0, session_name=name)
+        return Pane(pane_id=pane_id, pid=int(pid), dead=False, session_name=name)
 
     def paste(self, pane_id: str, text: str, *, enter: bool) -> None:
         """Type a text as one paste, whatever it contains, and then press Enter."""
@@ -232,8 +219,3 @@ class TmuxSnapshot:
 def _one_argument(argument: str) -> str:
     """Escape a semicolon at the end of an argument: tmux would read it as the end of the command."""
     return argument[:-1] + r"\;" if argument.endswith(";") else argument
-
-
-def _environment() -> dict[str, str]:
-    inherited = {name: os.environ[name] for name in _SERVER_ENVIRONMENT if name in os.environ}
-    return inherited | {"LC_ALL": "C.UTF-8"}
