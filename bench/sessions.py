@@ -109,15 +109,14 @@ def listing(folder: Folder) -> Iterator[Row | str]:
     """listing 200 sessions"""
     with server(folder) as tmux:
         _fill(tmux)
-        fields = "#{pane_id} #{pane_pid} #{pane_dead} #{window_activity} #{session_name}"
+        fields = "#{pane_id} #{pane_pid} #{pane_dead} #{session_name}"
         raw_argv = ["tmux", "-f", os.devnull, "-S", tmux.socket, "list-panes", "-a", "-F", fields]
         inventory = Inventory(tmux.settings)
-        from baton.cli.session import find_panes, pane_of
+        from baton.sessions.tmux import TmuxSnapshot
 
         def ours() -> None:
-            sessions = inventory.all(State.RUNNING)
-            panes = find_panes(sessions)
-            assert sum(pane_of(session, panes) is not None for session in sessions) == MANY
+            snapshot = TmuxSnapshot()
+            assert sum(snapshot.pane_of(session) is not None for session in inventory.all(State.RUNNING)) == MANY
 
         def raw() -> None:
             assert subprocess.run(raw_argv, check=True, capture_output=True, text=True).stdout.count("\n") == MANY + 1

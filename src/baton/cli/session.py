@@ -8,7 +8,6 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
 
 from baton.adapters import find_agent
 from baton.adapters.contract import Mode
@@ -25,10 +24,8 @@ from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import LAST_SCREEN, create_session, resume_session
 from baton.sessions.session import Session, State
-from baton.sessions.tmux import NoServer, Pane, Tmux
+from baton.sessions.tmux import Tmux, TmuxSnapshot
 from baton.storage.files import read_file
-
-Panes = dict[tuple[str, str], Pane]  # by tmux server and pane id
 
 _COLOURS = {"running": "green", "stopped": "yellow", "lost": "red"}
 
@@ -142,9 +139,9 @@ def prune(options: argparse.Namespace, settings: Settings) -> int:
 def list_sessions(options: argparse.Namespace, settings: Settings) -> None:
     inventory = Inventory(settings)
     sessions = inventory.all() if options.all else inventory.all(State.RUNNING)
-    panes = find_panes(sessions)
+    tmux = TmuxSnapshot()
     if options.json:
-        print(json_text([_shown(session, panes) for session in sessions], indent=2))
+        print(json_text([_shown(session, tmux) for session in sessions], indent=2))
         return
     if not sessions:
         say("no sessions" if options.all else "no running sessions; --all shows ended ones")
@@ -153,7 +150,7 @@ def list_sessions(options: argparse.Namespace, settings: Settings) -> None:
     rows = [
         (
             session.name,
-            session.state if session.state is not State.RUNNING or pane_of(session, panes) else "lost",
+            session.state if session.state is not State.RUNNING or tmux.pane_of(session) else "lost",
             session.agent,
             session.job_id or "-",
             ago(parse_time(session.ended_at or session.created_at), now_ns),
@@ -169,29 +166,12 @@ def list_sessions(options: argparse.Namespace, settings: Settings) -> None:
 def show(options: argparse.Namespace, settings: Settings) -> None:
     inventory = Inventory(settings)
     session = inventory.get(options.name)
-    print(json_text(_shown(session, find_panes([session])) | {"folder": inventory.folder_of(session)}, indent=2))
+    print(json_text(_shown(session, TmuxSnapshot()) | {"folder": inventory.folder_of(session)}, indent=2))
 
 
-def find_panes(sessions: Sequence[Session]) -> Panes:
-    """Return the panes of every tmux server that these sessions use. One call for each server."""
-    found: Panes = {}
-    for socket in {session.socket for session in sessions if session.state is State.RUNNING}:
-        try:
-            found.update({(socket, pane.pane_id): pane for pane in Tmux(socket).panes()})
-        except NoServer:
-            continue  # all its sessions are gone
-    return found
-
-
-def pane_of(session: Session, panes: Panes) -> Pane | None:
-    """Return the pane in which the session's runner lives, or None."""
-    pane = panes.get((session.socket, session.pane_id or ""))
-    return pane if pane is not None and pane.pid == session.pane_pid and not pane.dead else None
-
-
-def _shown(session: Session, panes: Panes) -> dict[str, object]:
-    alive = pane_of(session, panes) is not None
-    return session.record() | {"alive": alive if session.state is State.RUNNING else None}
+def _shown(session: Session, tmux: TmuxSnapshot) -> dict[str, object]:
+    alive = tmux.pane_of(session) is not None if session.state is State.RUNNING else None
+    return session.record() | {"alive": alive}
 
 
 def attach(options: argparse.Namespace, settings: Settings) -> int:
@@ -257,7 +237,7 @@ def _live(name: str, inventory: Inventory) -> tuple[Session, Tmux, str]:
     session = inventory.get(name)
     if session.state is not State.RUNNING:
         raise SessionGone(f"session {name!r} is {session.state}; `baton session resume {name}` starts it again")
-    pane = pane_of(session, find_panes([session]))
+    pane = TmuxSnapshot().pane_of(session)
     if pane is None:
         raise SessionGone(f"session {name!r} is gone from tmux; `baton monitor --once` records how it ended")
     return session, Tmux(session.socket), pane.pane_id

@@ -24,7 +24,7 @@ from baton.registry.contract import JobFilter
 from baton.sessions.inventory import Inventory
 from baton.sessions.processes import end_processes, marked_processes
 from baton.sessions.session import Session, State, session_name
-from baton.sessions.tmux import NoServer, Pane, Tmux
+from baton.sessions.tmux import TmuxSnapshot
 from baton.storage.files import try_lock
 
 _SLACK_NS = 15 * SECOND_NS  # the job's own runner enforces its limits first
@@ -191,13 +191,13 @@ class Reconciler:
         self._watched = set()
         if not ours:
             return
-        panes = self._panes(ours)
-        missing = [each for each in ours if each.socket in panes and not _has_pane(each, panes[each.socket])]
+        snapshot = TmuxSnapshot()
+        missing = [each for each in ours if snapshot.is_gone(each)]
         if missing:
             self._sleep(_SECOND_LOOK_SEC)
-            again = self._panes(missing)
+            snapshot = TmuxSnapshot()
             for session in missing:
-                if session.socket in again and not _has_pane(session, again[session.socket]):  # guard: second-look
+                if snapshot.is_gone(session):  # guard: second-look
                     yield from self._check_session(session, self._end_dead_session)
         for session in ours:
             if session not in missing:
@@ -211,19 +211,6 @@ class Reconciler:
             yield from check(session)
         except (BatonError, OSError) as error:
             yield Finding(what=f"session {session.name}", why=str(error), done=None)
-
-    def _panes(self, sessions: list[Session]) -> dict[str, dict[str, Pane]]:
-        """Return the panes of each tmux server, by socket and pane id. A server that has ended has none; one that does
-        not answer is left out."""
-        found: dict[str, dict[str, Pane]] = {}
-        for socket in {session.socket for session in sessions}:
-            try:
-                found[socket] = {pane.pane_id: pane for pane in Tmux(socket).panes()}
-            except NoServer:
-                found[socket] = {}
-            except TmuxUnavailable:
-                continue
-        return found
 
     def _end_dead_session(self, session: Session) -> Iterator[Finding]:
         """End a session whose pane is gone: end the processes of its agent, and requeue or fail its job."""
@@ -282,11 +269,6 @@ class Reconciler:
 def monitor_lock(inventory: Inventory) -> str:
     """Return the file whose lock the acting monitor holds."""
     return os.path.join(inventory.home, "monitor.lock")
-
-
-def _has_pane(session: Session, panes: dict[str, Pane]) -> bool:
-    pane = panes.get(session.pane_id or "")
-    return pane is not None and pane.pid == session.pane_pid and not pane.dead
 
 
 class BackgroundMonitor:

@@ -29,7 +29,7 @@ from baton.live_agents.contract import Directory
 from baton.live_agents.record import AgentRecord, Entry, State, in_seconds
 from baton.sessions.adopt import LeftOver, forget_adopted, sweep_manifests
 from baton.sessions.manifest import Manifest, read_manifest
-from baton.sessions.tmux import NoServer, NoSocket, Tmux
+from baton.sessions.tmux import NoServer, NoSocket, Tmux, TmuxSnapshot
 
 DEFAULT_GRACE_SEC = 300
 # The socket of a record that names none: the default of tmux.
@@ -122,7 +122,7 @@ class Observer:
 
     def __init__(self, host: str) -> None:
         self.host = host
-        self._seen: dict[str, frozenset[str] | TmuxUnavailable] = {}
+        self._tmux = TmuxSnapshot()
 
     def look(self, record: AgentRecord) -> tuple[bool | None, str]:
         """Return whether the session runs, None if that is unknown, and the reason.
@@ -148,12 +148,10 @@ class Observer:
         return gone if ended or isinstance(sessions, frozenset) else (None, str(sessions))
 
     def _sessions(self, socket: str) -> frozenset[str] | TmuxUnavailable:
-        if socket not in self._seen:
-            try:
-                self._seen[socket] = frozenset(pane.session_name for pane in Tmux(socket).panes())
-            except TmuxUnavailable as error:
-                self._seen[socket] = error
-        return self._seen[socket]
+        try:
+            return frozenset(pane.session_name for pane in self._tmux.panes(socket).values())
+        except TmuxUnavailable as error:
+            return error
 
 
 def _process_lives(record: AgentRecord) -> bool | None:

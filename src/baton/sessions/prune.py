@@ -49,7 +49,7 @@ def prune_sessions(
             going.append(session)
         else:
             yield Judged(session_id=session.session_id, name=session.name, verdict=verdict, error=None)
-    for session in going if dry_run else inventory.forget(going):
+    for session in inventory.forget(going) if going and not dry_run else going:
         error = None if dry_run else _remove(inventory.folder_of(session))
         yield Judged(session_id=session.session_id, name=session.name, verdict=Verdict.ENDED, error=error)
     yield from _orphans(inventory, host, before_ns, dry_run=dry_run)

@@ -192,13 +192,13 @@ class TmuxSnapshot:
     """The panes of several tmux servers. Each server is asked once, when it is first needed."""
 
     def __init__(self) -> None:
-        self._answers: dict[str, list[Pane] | TmuxUnavailable] = {}
+        self._answers: dict[str, dict[str, Pane] | TmuxUnavailable] = {}
 
-    def panes(self, socket: str) -> list[Pane]:
-        """Return the panes of a server. Raise TmuxUnavailable, each time, when it did not answer."""
+    def panes(self, socket: str) -> dict[str, Pane]:
+        """Return the panes of a server by their ids. Raise TmuxUnavailable, each time, when it did not answer."""
         if socket not in self._answers:
             try:
-                self._answers[socket] = Tmux(socket).panes()
+                self._answers[socket] = {pane.pane_id: pane for pane in Tmux(socket).panes()}
             except TmuxUnavailable as error:
                 self._answers[socket] = error
         answer = self._answers[socket]
@@ -209,11 +209,17 @@ class TmuxSnapshot:
     def pane_of(self, session: Session) -> Pane | None:
         """Return the live pane of a session; None when it is gone. Raise TmuxUnavailable when that is unknown."""
         try:
-            panes = self.panes(session.socket)
+            pane = self.panes(session.socket).get(session.pane_id or "")
         except NoServer:
             return None
-        mine = (session.pane_id, session.pane_pid)
-        return next((pane for pane in panes if (pane.pane_id, pane.pid) == mine and not pane.dead), None)
+        return pane if pane is not None and pane.pid == session.pane_pid and not pane.dead else None
+
+    def is_gone(self, session: Session) -> bool:
+        """Return whether the pane of a session is gone; False also when its server does not answer."""
+        try:
+            return self.pane_of(session) is None
+        except TmuxUnavailable:
+            return False
 
 
 def _one_argument(argument: str) -> str:
