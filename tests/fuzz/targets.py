@@ -7,9 +7,8 @@ import json
 from baton.core.errors import InvalidRecord, Rejected
 from baton.core.job import Job
 from baton.live_agents.record import AgentRecord, Unfit
-from baton.transport import packets
-from baton.wire.canonical import canonical
-from baton.wire.payload import MAX_PAYLOAD_BYTES, check_signature, parse_event
+from baton.transport import publisher_connection as packets
+from baton.wire.payload import MAX_PAYLOAD_BYTES, canonical, check_signature, parse_event
 
 _A_KEY_NOBODY_KNOWS = "Zm9yIHRoZSBmdXp6ZXIgYWxvbmUsIG5ldmVyIHVzZWQ"
 

@@ -11,7 +11,7 @@ import time
 
 import pytest
 
-from baton.transport import packets
+from baton.transport import publisher_connection as packets
 from support.command import BATON, Baton, interruptible
 from support.resident import memory_mb
 from support.waiting import wait_until

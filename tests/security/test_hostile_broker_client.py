@@ -18,7 +18,7 @@ from baton.config import Settings
 from baton.core.errors import BrokerUnavailable
 from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs
-from baton.transport import packets
+from baton.transport import publisher_connection as packets
 from baton.transport.publish import publish_event
 from baton.transport.publisher_connection import PublisherConnection
 from baton.transport.subscription import Subscription
@@ -224,7 +224,7 @@ def _flood(say: Callable[..., None], port: int, going: Job, replays: list[bytes]
 
 def _flooding_connection(port: int, client_id: str) -> socket.socket:
     connection = socket.create_connection(("127.0.0.1", port), 10)
-    connection.sendall(packets.connect(client_id, None, None, 0))
+    connection.sendall(packets.connect_packet(client_id, None, None, 0))
     connection.recv(4)
     return connection
 

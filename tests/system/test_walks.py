@@ -69,16 +69,22 @@ def trace(tmp_path):
     return begin
 
 
-def test_submit_with_claude_code(trace, tmp_path):
-    title = "`baton submit` with Claude Code, to its verdict"
-    traced = trace(title)
+@pytest.fixture
+def claude(tmp_path):
+    """The folder of a program that acts as Claude Code."""
     programs = tmp_path / "programs"
     programs.mkdir()
     (programs / "claude").write_text(CLAUDE.format(python=sys.executable))
     (programs / "claude").chmod(0o755)
+    return programs
+
+
+def test_submit_with_claude_code(trace, claude, tmp_path):
+    title = "`baton submit` with Claude Code, to its verdict"
+    traced = trace(title)
     folder = tmp_path / "work"
     folder.mkdir()
-    desk = SessionDesk(str(folder), **traced.env, PATH=f"{programs}:{os.environ['PATH']}")
+    desk = SessionDesk(str(folder), **traced.env, PATH=f"{claude}:{os.environ['PATH']}")
     try:
         desk.tmux.start("other")
         for name, value in traced.env.items():  # a tmux server that baton starts inherits none of it
@@ -87,6 +93,29 @@ def test_submit_with_claude_code(trace, tmp_path):
     finally:
         desk.close()
     compare(walk(title), traced.calls())
+
+
+def test_submit_loads_few_modules(claude, tmp_path):
+    """Modules are files of code: packages, whose `__init__` says what they are for, are not counted."""
+    folder = tmp_path / "work"
+    folder.mkdir()
+    code = (
+        "import sys; from baton.cli.main import main; code = main(sys.argv[1:])\n"
+        "loaded = [m for name, m in sys.modules.items() if name.startswith('baton.') and not hasattr(m, '__path__')]\n"
+        "print(*sorted(m.__name__ for m in loaded), sep='\\n', file=sys.stderr); sys.exit(code)"
+    )
+    desk = SessionDesk(str(folder), PATH=f"{claude}:{os.environ['PATH']}")
+    submit = ["submit", "do it", "--agent", "claude-code", "--timeout", "60"]
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", code, *submit], cwd=folder, env=desk.env, capture_output=True, text=True, check=True
+        )
+    finally:
+        desk.close()
+    assert "completed" in done.stdout
+    loaded = [line for line in done.stderr.splitlines() if line.startswith("baton.")]
+    assert {"baton.delegation.submit", "baton.sessions.launch", "baton.transport.subscription"} <= set(loaded)
+    assert len(loaded) <= 50, loaded
 
 
 def test_publish_to_subscribe(trace, tmp_path):

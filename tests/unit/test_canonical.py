@@ -8,7 +8,7 @@ import rfc8785
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.wire.canonical import canonical
+from baton.wire.payload import canonical
 
 # RFC 8785, appendix B: the bits of a double and how it is written.
 RFC_NUMBERS = {

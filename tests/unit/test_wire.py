@@ -10,8 +10,7 @@ import pytest
 from baton.core.errors import InvalidValue, Rejected
 from baton.core.event import EventName
 from baton.core.job import new_job
-from baton.wire.canonical import canonical
-from baton.wire.payload import check_signature, parse_event, signature, signed_event
+from baton.wire.payload import canonical, check_signature, parse_event, signature, signed_event
 from support.resident import memory_mb
 
 TOKEN = "a-key-of-the-tests"

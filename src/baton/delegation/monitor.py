@@ -19,7 +19,8 @@ from baton.sessions.adopt import LeftOver
 from baton.sessions.live_agents import Action, Decision, cleanup
 from baton.sessions.session import State
 from baton.storage.files import read_file, replace_file
-from baton.transport.publish import FAILURES, clear_retained, describe_failure, send_unsent
+from baton.transport.publish import clear_retained, send_unsent
+from baton.transport.publisher_connection import FAILURES, describe_failure
 
 _STARTING_NS = 30 * SECOND_NS
 _ORPHANS_EVERY_NS = 30 * SECOND_NS

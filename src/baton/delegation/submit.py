@@ -199,9 +199,11 @@ class Delegation:
         except JobNotFound:
             return  # pruned: the files were checked when `completed` was recorded
         here = self._hosts.get(job.job_id) == self._settings.host
-        if payload["event"] == EventName.COMPLETED and here and job.workdir is not None and os.path.isdir(job.workdir):
-            from baton.jobs.verification import missing_results
+        if payload["event"] != EventName.COMPLETED or not job.expected_artifacts or not here:
+            return
+        from baton.jobs.verification import missing_results
 
+        if job.workdir is not None and os.path.isdir(job.workdir):
             problems = missing_results(job.replace(validate=None), redact=str)
             if problems:
                 self._unverified[job.job_id] = problems

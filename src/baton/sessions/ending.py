@@ -14,7 +14,8 @@ from baton.jobs.verbs import Jobs
 from baton.live_agents import open_directory, ownership
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import Session, State
-from baton.transport.publish import FAILURES, send_unsent
+from baton.transport.publish import send_unsent
+from baton.transport.publisher_connection import FAILURES
 
 # In the data of an error that another process reported: the agent may still be working.
 ENDED_FROM_OUTSIDE = "ended_from_outside"

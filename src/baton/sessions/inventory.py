@@ -10,9 +10,12 @@ from contextlib import closing, contextmanager
 
 from baton.config import Settings
 from baton.core.errors import NameInUse, RegistryUnavailable, SessionNotFound
-from baton.sessions.archive import Archive
 from baton.sessions.session import Session, State
 from baton.storage.files import FileLock, make_home, open_private, refuse_network_fs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.sessions.archive import Archive
 
 _TABLES = """
 CREATE TABLE IF NOT EXISTS sessions (
@@ -29,7 +32,11 @@ class Inventory:
         if not settings.allow_network_fs:
             refuse_network_fs(self.home)
         self.path = os.path.join(self.home, "agent-sessions.db")
-        self._archive = Archive(os.path.join(self.home, "agent-sessions.yaml"))
+
+    def _archive(self) -> Archive:
+        from baton.sessions.archive import Archive  # a session that runs has nothing to do with it
+
+        return Archive(os.path.join(self.home, "agent-sessions.yaml"))
 
     def folder_of(self, session: Session) -> str:
         """Return the private folder of a session."""
@@ -77,9 +84,9 @@ class Inventory:
             after = change(before)
             _write(tx, after)
             if after.state is not State.RUNNING and after != before:
-                self._archive.put(after)
+                self._archive().put(after)
             elif after.state is State.RUNNING and before.state is not State.RUNNING:
-                self._archive.remove(after.session_id)
+                self._archive().remove(after.session_id)
         return after
 
     def remember_conversation(self, session: Session, conversation_id: str) -> Session:
@@ -94,7 +101,7 @@ class Inventory:
             tx.execute("DELETE FROM sessions WHERE name = ?", (session.name,))
             if restore is not None:
                 _write(tx, restore)
-            self._archive.remove(session.session_id)
+            self._archive().remove(session.session_id)
 
     def forget(self, sessions: Iterable[Session]) -> list[Session]:
         """Remove the sessions that have not changed since they were read, and return them. The archive keeps them."""

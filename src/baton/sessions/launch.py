@@ -21,7 +21,6 @@ from baton.live_agents import open_directory, ownership
 from baton.live_agents.names import Names, derived_id
 from baton.live_agents.record import new_generation_id
 from baton.sessions import env_pipe
-from baton.sessions.ending import forget_name
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
 from baton.sessions.manifest import Manifest
@@ -221,6 +220,8 @@ def _start_runner(settings: Settings, inventory: Inventory, session: Session, pl
         env_pipe.withdraw(folder)
         if pane is not None:
             _end_pane(tmux, pane)
+        from baton.sessions.ending import forget_name
+
         forget_name(settings, session)
         raise
 

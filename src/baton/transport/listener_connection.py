@@ -21,8 +21,7 @@ from baton.config import Settings
 from baton.core.errors import BatonError, BrokerUnavailable
 from baton.core.job import Job, topic_prefix
 from baton.storage.files import make_private_dir, open_private, try_lock, write_all
-from baton.transport.publish import FAILURES, describe_failure
-from baton.transport.publisher_connection import PublisherConnection
+from baton.transport.publisher_connection import FAILURES, PublisherConnection, describe_failure
 from baton.wire.payload import MAX_PAYLOAD_BYTES
 
 _MOST_LISTENERS = 1000

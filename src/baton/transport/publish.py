@@ -8,10 +8,10 @@ import time
 
 from baton.broker.address import broker_address
 from baton.core.clock import SECOND_NS, parse_time
-from baton.core.errors import BatonError, BrokerUnavailable, InvalidRecord, JobNotFound
+from baton.core.errors import BrokerUnavailable, InvalidRecord, JobNotFound
 from baton.core.value import Value
 from baton.jobs.report import report
-from baton.transport.publisher_connection import PublisherConnection
+from baton.transport.publisher_connection import FAILURES, PublisherConnection, describe_failure
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 TRIES = 3
 _LEFT_BEHIND_NS = 15 * SECOND_NS
 _OTHERS_AT_ONCE = 100
-# What may prevent sending: no broker, an unusable state folder, settings that make no sense.
-FAILURES = (BatonError, OSError, ValueError, TypeError, OverflowError)
 
 
 class Published(Value):
@@ -102,15 +100,6 @@ def clear_retained(settings: Settings, jobs: Sequence[Job], away: dict[str, str]
         except FAILURES as error:
             away[key] = describe_failure(error)
     return cleared
-
-
-def describe_failure(error: Exception) -> str:
-    """Return what prevented sending, for a message."""
-    if isinstance(error, BatonError):
-        return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
-    return f"{type(error).__name__}: {error}; check the settings of the broker (baton config show)"
 
 
 def _send(jobs: Jobs, connection: PublisherConnection, job: Job, events: Sequence[StoredEvent]) -> None:

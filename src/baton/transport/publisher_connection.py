@@ -10,8 +10,7 @@ import _socket
 import os
 import time
 
-from baton.core.errors import BrokerUnavailable
-from baton.transport import packets
+from baton.core.errors import BatonError, BrokerUnavailable
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,6 +22,23 @@ if TYPE_CHECKING:
 CONNACK_TIMEOUT_SEC = 10.0
 PUBACK_TIMEOUT_SEC = 5.0
 _KEEP_ALIVE_SEC = 60
+CONNACK = 0x20
+PUBACK = 0x40
+DISCONNECT = b"\xe0\x00"
+_CONNECT = 0x10
+_PUBLISH_QOS1 = 0x32
+_RETAIN = 0x01
+
+# Why a broker refuses a CONNECT, and the setting to check.
+REFUSALS = {
+    1: "does not speak MQTT 3.1.1",
+    2: "does not accept our client id",
+    3: "says it is not available",
+    4: "refuses the login; check MQTT_USERNAME and MQTT_PASSWORD",
+    5: "refuses the login; check MQTT_USERNAME and MQTT_PASSWORD",
+}
+# What may prevent a connection: no broker, an unusable state folder, settings that make no sense.
+FAILURES = (BatonError, OSError, ValueError, TypeError, OverflowError)
 
 
 class PublisherConnection:
@@ -39,11 +55,11 @@ class PublisherConnection:
                 self._socket = self._wrap_tls(self._socket, deadline)
             # Random: a broker closes the older of two connections with one client id.
             name = client_id or f"baton-pub-{os.urandom(8).hex()}"
-            self._send(packets.connect(name, address.username, address.password, _KEEP_ALIVE_SEC), deadline)
-            body = self._expect(packets.CONNACK, deadline, "the answer to our connect")
+            self._send(connect_packet(name, address.username, address.password, _KEEP_ALIVE_SEC), deadline)
+            body = self._expect(CONNACK, deadline, "the answer to our connect")
             if len(body) != 2 or body[1] != 0:
                 code = body[1] if len(body) == 2 else 0
-                raise self._failure(packets.REFUSALS.get(code, f"refuses us (code {code})"), transient=code == 3)
+                raise self._failure(REFUSALS.get(code, f"refuses us (code {code})"), transient=code == 3)
         except BaseException:
             self._socket.close()
             raise
@@ -56,7 +72,7 @@ class PublisherConnection:
     ) -> None:
         try:
             if kind is None:
-                self._send(packets.DISCONNECT, time.monotonic() + 1)
+                self._send(DISCONNECT, time.monotonic() + 1)
         except BrokerUnavailable:
             pass  # every message was acknowledged
         finally:
@@ -66,9 +82,9 @@ class PublisherConnection:
         """Send a message and wait for its acknowledgement."""
         deadline = time.monotonic() + PUBACK_TIMEOUT_SEC
         self._packet_id = self._packet_id % 0xFFFF + 1
-        self._send(packets.publish(topic, self._packet_id, payload, retain=retain), deadline)
+        self._send(publish_packet(topic, self._packet_id, payload, retain=retain), deadline)
         while True:
-            body = self._expect(packets.PUBACK, deadline, "its acknowledgement")
+            body = self._expect(PUBACK, deadline, "its acknowledgement")
             if int.from_bytes(body[:2], "big") == self._packet_id:
                 return
 
@@ -127,7 +143,7 @@ class PublisherConnection:
             if time.monotonic() > deadline:
                 raise self._failure(f"does not send {what} in time")
             try:
-                packet = packets.split_packet(self._received, kind)
+                packet = split_packet(self._received, kind)
             except ValueError:
                 raise self._failure("answers something that is not MQTT; check MQTT_PORT and MQTT_TLS") from None
             if packet is not None:
@@ -151,3 +167,66 @@ class PublisherConnection:
 
 
 _CLOSED_HINT = "check MQTT_TLS, MQTT_PORT and the login"
+
+
+def describe_failure(error: Exception) -> str:
+    """Return what prevented a connection, for a message."""
+    if isinstance(error, BatonError):
+        return str(error)
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    return f"{type(error).__name__}: {error}; check the settings of the broker (baton config show)"
+
+
+# -- MQTT 3.1.1 packets: no I/O -----------------------------------------------------------------------------
+
+
+def connect_packet(client_id: str, username: str | None, password: str | None, keep_alive_sec: int) -> bytes:
+    flags = 0x02  # clean session
+    tail = _text(client_id)
+    if username is not None:
+        flags |= 0x80
+        tail += _text(username)
+        if password is not None:
+            flags |= 0x40
+            tail += _text(password)
+    return _packet(_CONNECT, _text("MQTT") + bytes([4, flags]) + keep_alive_sec.to_bytes(2, "big") + tail)
+
+
+def publish_packet(topic: str, packet_id: int, payload: bytes, *, retain: bool) -> bytes:
+    first = _PUBLISH_QOS1 | (_RETAIN if retain else 0)
+    return _packet(first, _text(topic) + packet_id.to_bytes(2, "big") + payload)
+
+
+def split_packet(received: bytes, kind: int) -> tuple[bytes, bytes] | None:
+    """Return the body of the first packet and the bytes behind it, or None when more bytes are needed. Raise ValueError
+    when this is not MQTT, or not a packet of this kind."""
+    if received and received[0] & 0xF0 != kind:
+        raise ValueError("another packet than expected")
+    length = shift = 0
+    for index, byte in enumerate(received[1:5], start=1):
+        length |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            if length > 1024:
+                raise ValueError("too long for a packet to a publisher")
+            start, end = index + 1, index + 1 + length
+            return (received[start:end], received[end:]) if len(received) >= end else None
+    if len(received) >= 5:
+        raise ValueError("the length of a packet has at most four bytes")
+    return None
+
+
+def _packet(first: int, body: bytes) -> bytes:
+    length = len(body)
+    encoded = b""
+    while True:
+        length, byte = divmod(length, 128)
+        encoded += bytes([byte | (0x80 if length else 0)])
+        if not length:
+            return bytes([first]) + encoded + body
+
+
+def _text(text: str) -> bytes:
+    raw = text.encode()
+    return len(raw).to_bytes(2, "big") + raw
