@@ -199,6 +199,13 @@ def test_the_site_builds_without_a_warning(tmp_path):
     assert "WARNING" not in done.stderr
 
 
+def test_the_files_that_the_pages_name_exist():
+    pages = ["README.md", *(os.path.relpath(path, ROOT) for path in glob.glob(f"{ROOT}/docs/**/*.md", recursive=True))]
+    named = {name for page in pages for name in re.findall(r"`((?:src|tests|scripts|bench)/[a-z0-9_/.]+)`", read(page))}
+    assert named
+    assert [name for name in sorted(named) if not os.path.exists(os.path.join(ROOT, name))] == []
+
+
 def test_the_links_of_the_readme_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", read("README.md")):
         assert target.startswith("https://") or os.path.exists(os.path.join(ROOT, target)), target
