@@ -71,8 +71,6 @@ class Monitor(Reconciler):
         if self._dry_run or self._attempts.fail(job, None, detail, notify=False):
             yield self._act(f"job {job.job_id}", why, "ended as error")
 
-    # -- live agents ---------------------------------------------------------------------------------------------
-
     def _check_live_agents(self) -> Iterator[Finding]:
         """Refresh the leases of live sessions, and remove the records of dead ones."""
         with open_directory(self._settings) as directory:
@@ -109,8 +107,6 @@ class Monitor(Reconciler):
             yield Finding(what=what, why=each.why, done=None)
         elif each.action is not Action.KEEP:
             yield self._act(what, each.why, f"{each.action}d")
-
-    # -- brokers -------------------------------------------------------------------------------------------------
 
     def _send_unsent(self) -> Iterator[Finding]:
         waiting: dict[str, int] = {}

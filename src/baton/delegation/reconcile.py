@@ -92,8 +92,6 @@ class Reconciler:
                 self.registry_failed |= isinstance(error, RegistryUnavailable)
                 yield Finding(what=name, why=str(error), done=None)
 
-    # -- jobs ----------------------------------------------------------------------------------------------------
-
     def _expire_leases(self) -> Iterator[Finding]:
         if self._dry_run:
             for job in self._jobs.registry.expired_leases(limit=1000):
@@ -183,8 +181,6 @@ class Reconciler:
             each for each in self._inventory.all() if each.made_for == job.job_id and each.host == self._settings.host
         ]
         return max(made, key=lambda session: session.created_at, default=None)
-
-    # -- sessions ------------------------------------------------------------------------------------------------
 
     def _check_sessions(self) -> Iterator[Finding]:
         ours = [each for each in self._inventory.all(State.RUNNING) if each.host == self._settings.host]

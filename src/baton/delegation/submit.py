@@ -171,8 +171,6 @@ class Delegation:
             self._at_work.discard(payload["job_id"])
             self._verify(payload)
 
-    # -- results -------------------------------------------------------------------------------------------------
-
     @property
     def exit_code(self) -> int:
         """Return 1 if a completed job lacks its results, else the exit code of the subscription."""
@@ -217,8 +215,6 @@ class Delegation:
         except OSError:
             pass  # the registry has no folder here, or the disk is full: the registry keeps the event
 
-    # -- ending early --------------------------------------------------------------------------------------------
-
     def cancel(self) -> None:
         """Cancel every job that has not ended, and stop its session."""
         for job in self.jobs:
@@ -258,8 +254,6 @@ class Delegation:
             else:
                 self._attempts.fail(job, None, why)
                 self._stop_session(self._attempts, job, why)
-
-    # -- sessions ------------------------------------------------------------------------------------------------
 
     def _start_waiting(self, attempts: Attempts) -> None:
         """Start sessions until as many run as may run at once."""

@@ -110,8 +110,6 @@ class Inventory:
             tx.executemany("DELETE FROM sessions WHERE name = ?", [(session.name,) for session in still])
         return still
 
-    # -- SQLite ----------------------------------------------------------------------------------------------
-
     def _select(self, condition: str, *values: str) -> list[Session]:
         if not os.path.exists(self.path):
             return []

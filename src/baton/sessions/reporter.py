@@ -59,8 +59,6 @@ class Reporter:
         self._began_ns = self._heard_ns = self._clock.monotonic_ns()
         self._heard_seq = -1
 
-    # -- events --------------------------------------------------------------------------------------------------
-
     def started(self, session: Session, pid: int) -> None:
         data = {"agent": session.agent, "session": session.name, "host": session.host, "pid": pid}
         self._record(EventName.STARTED, f"{session.agent} in session {session.name}", data)
@@ -127,8 +125,6 @@ class Reporter:
         os.close(open_private(path, os.O_WRONLY | os.O_CREAT))
         os.utime(path, ns=(now_ns, now_ns))
         return True
-
-    # -- the job -------------------------------------------------------------------------------------------------
 
     def environment(self) -> dict[str, str]:
         """Return the variables by which `baton publish` finds the job."""

@@ -148,8 +148,6 @@ class Runner:
         except IllegalTransition as error:
             raise BatonError(f"job {job_id} is {error.current} already: it is not started twice") from None
 
-    # -- the agent -----------------------------------------------------------------------------------------------
-
     def _run_agent(self) -> str:
         """Run the agent until its work is accepted, or refused for the last time; return why the session ends."""
         prompt, resume = self._plan.prompt, self._plan.resume
@@ -248,8 +246,6 @@ class Runner:
             self._reporter.failed(f"the session was stopped: {self._stop.reason}")
         else:
             result.result()
-
-    # -- chores --------------------------------------------------------------------------------------------------
 
     def _check(self) -> None:
         """Look whether the session is to be stopped, whether its job was ended, and whether it exceeds a limit."""

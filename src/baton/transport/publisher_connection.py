@@ -178,9 +178,6 @@ def describe_failure(error: Exception) -> str:
     return f"{type(error).__name__}: {error}; check the settings of the broker (baton config show)"
 
 
-# -- MQTT 3.1.1 packets: no I/O -----------------------------------------------------------------------------
-
-
 def connect_packet(client_id: str, username: str | None, password: str | None, keep_alive_sec: int) -> bytes:
     flags = 0x02  # clean session
     tail = _text(client_id)
