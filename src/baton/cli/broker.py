@@ -72,28 +72,20 @@ def init(options: argparse.Namespace, _settings: Settings) -> None:
     else:
         print("\n".join(os.path.join(folder, name) for name in files))
         if options.renew:
-            changed = _changed_for_clients(folder, new_hosts=bool(options.host))
+            # The CA that clients trust is the same.
+            mtls = "MQTT_CERTFILE" in _environment_of(folder, "worker")
+            changes = (("their new certificates", mtls), ("the new .env files", bool(options.host)))
+            changed = " and ".join(what for what, needed in changes if needed)
             say(f"now restart the broker{changed and f'; give the clients {changed}'}")
         else:
-            program = "mosquitto" if kind == "mosquitto" else "nats-server"
-            say(f"start the broker: {program} -c {_quoted_path(folder, f'{kind}.conf')}")
-            say(f"before you listen: . {_quoted_path(folder, 'orchestrator.env')}")
-            say(f"before you work: . {_quoted_path(folder, 'worker.env')}")
+            names = (f"{kind}.conf", "orchestrator.env", "worker.env")
+            config, orchestrator, worker = (shlex.quote(os.path.join(folder, name)) for name in names)
+            say(f"start the broker: {'mosquitto' if kind == 'mosquitto' else 'nats-server'} -c {config}")
+            say(f"before you listen: . {orchestrator}")
+            say(f"before you work: . {worker}")
     if kind == "mosquitto" and os.stat(folder).st_uid == 0:
         command = f"chown -R mosquitto {shlex.quote(folder)}"
         say(f"mosquitto does not run as root and cannot read files of root; run: {command}")
-
-
-def _quoted_path(folder: str, name: str) -> str:
-    return shlex.quote(os.path.join(folder, name))
-
-
-def _changed_for_clients(folder: str, *, new_hosts: bool) -> str:
-    """Return what clients need after a renewal. The CA that they trust is the same."""
-    mtls = "MQTT_CERTFILE" in _environment_of(folder, "worker")
-    return " and ".join(
-        what for what, needed in (("their new certificates", mtls), ("the new .env files", new_hosts)) if needed
-    )
 
 
 def check(options: argparse.Namespace, settings: Settings) -> int:

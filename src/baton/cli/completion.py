@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
 
 from baton.adapters import BUILT_IN
 from baton.cli import options as opt
 from baton.cli.main import VERBS as KNOWN_VERBS
 from baton.cli.main import describe
-from baton.cli.parser import Parser, Verb
+from baton.cli.parser import Verb
 from baton.core.event import EventName
 from baton.core.job import Status
 
@@ -28,7 +27,10 @@ _VALUES = {
 
 
 def completion(options: argparse.Namespace) -> None:
-    print({"bash": _bash, "zsh": _zsh, "fish": _fish}[options.shell](), end="")
+    script = _fish() if options.shell == "fish" else _bash()
+    if options.shell == "zsh":
+        script = "autoload -U +X bashcompinit && bashcompinit\n" + script.replace("for bash", "for zsh")
+    print(script, end="")
 
 
 def _words() -> tuple[Words, dict[str, str]]:
@@ -37,38 +39,21 @@ def _words() -> tuple[Words, dict[str, str]]:
     listed: dict[str, str] = {}
     for verb in words[""]:
         parser = describe(verb)
-        words[verb] = [*_options(parser), *_choices(parser)]
-        if (found := _listing(parser)) is not None:
-            listed[verb] = found
-        for name, action in _actions(parser):
-            words[f"{verb} {name}"] = [*_options(action), *_choices(action)]
-            if (found := _listing(action)) is not None:
-                listed[f"{verb} {name}"] = "agent list" if verb == "agent" else found
+        places = [(verb, parser)]
+        for action in parser._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                places += [(f"{verb} {name}", child) for name, child in action.choices.items()]
+        for place, each in places:
+            words[place] = [
+                name for action in each._actions if action.help != argparse.SUPPRESS for name in action.option_strings
+            ]
+            words[place] += [
+                str(name) for action in each._actions if not action.option_strings for name in action.choices or ()
+            ]
+            for action in each._actions:
+                if isinstance(action.metavar, str) and action.metavar in _LISTED:
+                    listed.setdefault(place, "agent list" if verb == "agent" else _LISTED[action.metavar])
     return words, listed
-
-
-def _options(parser: Parser | argparse.ArgumentParser) -> list[str]:
-    return [name for action in parser._actions for name in action.option_strings if action.help != argparse.SUPPRESS]
-
-
-def _choices(parser: Parser | argparse.ArgumentParser) -> list[str]:
-    return [str(name) for action in parser._actions if not action.option_strings for name in action.choices or ()]
-
-
-def _actions(parser: Parser) -> Iterator[tuple[str, argparse.ArgumentParser]]:
-    for action in parser._actions:
-        if isinstance(action, argparse._SubParsersAction):
-            yield from action.choices.items()
-
-
-def _listing(parser: Parser | argparse.ArgumentParser) -> str | None:
-    for action in parser._actions:
-        if isinstance(action.metavar, str) and action.metavar in _LISTED:
-            return _LISTED[action.metavar]
-    return None
-
-
-# -- the three shells ------------------------------------------------------------------------------------------
 
 
 def _bash() -> str:
@@ -102,10 +87,6 @@ complete -o default -F _baton baton
 """
 
 
-def _zsh() -> str:
-    return "autoload -U +X bashcompinit && bashcompinit\n" + _bash().replace("for bash", "for zsh")
-
-
 def _fish() -> str:
     words, listed = _words()
     lines = ["# baton's completion for fish: baton completion fish | source", "complete -c baton -f"]
@@ -117,8 +98,8 @@ def _fish() -> str:
             elif word.startswith("-"):
                 kind = f"-s {word[1:]}"
             else:
-                text = KNOWN_VERBS[word][1] if not place else ""
-                kind = f"-a {word}" + (f" -d '{_fish_quoted(text)}'" if text else "")
+                text = "" if place else KNOWN_VERBS[word][1].replace("\\", "\\\\").replace("'", "\\'")
+                kind = f"-a {word}" + (f" -d '{text}'" if text else "")
             offered = _VALUES.get(f"{place} {word}", _VALUES.get(word))
             values = f" -x -a '{' '.join(offered)}'" if offered else ""
             lines.append(f"complete -c baton -n '{condition}' {kind}{values}")
@@ -136,10 +117,6 @@ def _fish_condition(place: str, words: Words) -> str:
     actions = [name.partition(" ")[2] for name in words if name.startswith(f"{verb} ")]
     without = f"; and not __fish_seen_subcommand_from {' '.join(actions)}" if actions else ""
     return f"__fish_seen_subcommand_from {verb}{without}"
-
-
-def _fish_quoted(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("'", "\\'")
 
 
 def _cases(variable: str, values: dict[str, str]) -> str:

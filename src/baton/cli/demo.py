@@ -29,41 +29,29 @@ from baton.sessions.stop import all_processes
 from baton.sessions.tmux import Tmux
 from baton.storage.files import replace_file
 
-# For each job: the expected file, the script of its agent, and the status it must end with.
+# For each job: the expected file, the status it must end with, and the script of its agent.
 _JOBS = (
-    (
-        "haiku.txt",
-        """
+    ("haiku.txt", "completed", """
 for line in 'a baton is passed' 'the runner fades, the work stays' 'the log keeps the count'; do
     echo "$line" >> haiku.txt
     baton publish --event progress --detail "$line" > /dev/null
     sleep 0.7
 done
-""",
-        "completed",
-    ),
-    (
-        "answer.txt",
-        """
+"""),
+    ("answer.txt", "completed", """
 baton publish --event progress --detail 'claims to be done, but is not' > /dev/null
 baton publish --event completed || echo 'refused: now it does the work'
 sleep 1
 echo 42 > answer.txt
 baton publish --event completed --detail 'now the file exists' > /dev/null
-""",
-        "completed",
-    ),
-    (
-        "never.txt",
-        """
+"""),
+    ("never.txt", "error", """
 baton publish --event progress --detail 'works until its session is killed' > /dev/null
 sleep 1
 kill -9 $PPID
 sleep 30
-""",
-        "error",
-    ),
-)
+"""),
+)  # fmt: skip
 
 
 def demo(options: argparse.Namespace) -> int:
@@ -72,33 +60,28 @@ def demo(options: argparse.Namespace) -> int:
     # The settings of real work must not apply here.
     for name in [name for name in os.environ if name.startswith(("BATON_", "MQTT_", "DELEGATE_"))]:
         del os.environ[name]
+    config = os.path.join(folder, "baton.toml")
+    replace_file(config, b"", durable=False)
     os.environ |= {
-        "BATON_CONFIG": _empty_file(folder),
+        "BATON_CONFIG": config,
         "BATON_HOME": os.path.join(folder, "home"),
         "BATON_STATE_DIR": os.path.join(folder, "state"),
         "BATON_TMUX_SOCKET": os.path.join(folder, "tmux"),
     }
     settings = Settings()
-    signal.signal(signal.SIGTERM, _stop)
-    signal.signal(signal.SIGHUP, _stop)
+    for number in (signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, _stop)
     try:
         return _show(settings, folder)
     finally:
         # A second Ctrl-C would interrupt the clean-up.
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
         _clean_up(settings, folder, keep=options.keep)
 
 
 def _stop(_number: int, _frame: object) -> None:
     raise SystemExit(143)
-
-
-def _empty_file(folder: str) -> str:
-    path = os.path.join(folder, "baton.toml")
-    replace_file(path, b"", durable=False)
-    return path
 
 
 def _show(settings: Settings, folder: str) -> int:
@@ -109,7 +92,7 @@ def _show(settings: Settings, folder: str) -> int:
     print("before it is, and one is killed while it works.\n", flush=True)
     submissions = [
         build_submission(settings, script.strip(), agent="shell", workdir=work, expect=[name])
-        for name, script, _ in _JOBS
+        for name, _, script in _JOBS
     ]
     with open_jobs(settings) as jobs:
         delegation = Delegation(
@@ -124,7 +107,7 @@ def _show(settings: Settings, folder: str) -> int:
             print(readable(line))
         print("\nThe audit logs, verified:\n")
         verified = [_verified(jobs, job) for job in ended]
-    as_planned = [job.status == wanted for job, (_, _, wanted) in zip(ended, _JOBS, strict=True)]
+    as_planned = [job.status == wanted for job, (_, wanted, _) in zip(ended, _JOBS, strict=True)]
     print("\nTry next:\n")
     print("    baton submit --agent shell 'date > now.txt' --expect now.txt")
     print('    baton submit "Write a haiku about tmux into haiku.txt" --expect haiku.txt    # with Claude Code')
@@ -139,7 +122,13 @@ def _verified(jobs: Jobs, job: Job) -> bool:
 
 
 def _clean_up(settings: Settings, folder: str, *, keep: bool) -> None:
-    _end_sessions(settings)
+    """End all processes that may write into the folder: first tmux, so that nothing new starts, then the rest."""
+    try:
+        Tmux(settings.tmux_socket).run("kill-server")
+    except TmuxUnavailable:
+        pass  # the server ended with its last session
+    for session in Inventory(settings).all():
+        end_processes(partial(all_processes, session), grace_sec=0)
     try:
         stop_broker(settings.state_dir)
     except BatonError as error:
@@ -148,16 +137,6 @@ def _clean_up(settings: Settings, folder: str, *, keep: bool) -> None:
         say(f"kept: {folder}")
     else:
         shutil.rmtree(folder, ignore_errors=True)
-
-
-def _end_sessions(settings: Settings) -> None:
-    """End all processes that may write into the folder: first tmux, so that nothing new starts, then the rest."""
-    try:
-        Tmux(settings.tmux_socket).run("kill-server")
-    except TmuxUnavailable:
-        pass  # the server ended with its last session
-    for session in Inventory(settings).all():
-        end_processes(partial(all_processes, session), grace_sec=0)
 
 
 VERBS = (Verb("demo", (opt.KEEP,), demo, reads_settings=False),)

@@ -64,19 +64,11 @@ def doctor(options: argparse.Namespace, settings: Settings) -> int:
 def _examine(settings: Settings) -> Iterator[Finding]:
     yield _ok("python", f"{sys.version.split()[0]} at {sys.executable}")
     yield from (_sqlite(), _tmux(), _locale(), _path())
-    yield from _config(settings)
-    yield from _folders(settings)
-    yield from _file_system(settings)
-    yield from _registry(settings)
-    yield _broker(settings)
-    yield from _sessions(settings)
-    yield _live_agents(settings)
-    yield from _agents(settings)
-    yield _extra("postgres", "psycopg", "PostgreSQL")
-    yield _extra("tls", "cryptography", "`baton broker init`")
-
-
-# -- the machine -------------------------------------------------------------------------------------------------
+    for check in (_config, _folders, _file_system, _registry, _broker, _sessions, _live_agents, _agents):
+        yield from check(settings)
+    for extra, module, user in (("postgres", "psycopg", "PostgreSQL"), ("tls", "cryptography", "`baton broker init`")):
+        missing = f"not installed; {user} needs it: pip install 'tmux-baton[{extra}]'"
+        yield _ok(f"extra {extra}", missing if find_spec(module) is None else "installed")
 
 
 def _sqlite() -> Finding:
@@ -116,17 +108,9 @@ def _locale() -> Finding:
 
 
 def _path() -> Finding:
-    found = shutil.which("baton")
-    if found is None:
-        folder = os.path.dirname(sys.executable)
-        return _warning("PATH", f"`baton` is not on PATH (agents get it from baton); add {folder}")
-    return _ok("PATH", found)
-
-
-def _extra(extra: str, module: str, needed_by: str) -> Finding:
-    if find_spec(module) is not None:
-        return _ok(f"extra {extra}", "installed")
-    return _ok(f"extra {extra}", f"not installed; {needed_by} needs it: pip install 'tmux-baton[{extra}]'")
+    if (found := shutil.which("baton")) is not None:
+        return _ok("PATH", found)
+    return _warning("PATH", f"`baton` is not on PATH (agents get it from baton); add {os.path.dirname(sys.executable)}")
 
 
 def _agents(settings: Settings) -> Iterator[Finding]:
@@ -143,9 +127,6 @@ def _agents(settings: Settings) -> Iterator[Finding]:
         else:
             finding = _warning if name == settings.agent else _ok
             yield finding(what, f"{agent.program} is not installed: {agent.install}")
-
-
-# -- settings and folders ----------------------------------------------------------------------------------------
 
 
 def _config(settings: Settings) -> Iterator[Finding]:
@@ -191,9 +172,6 @@ def _file_system(settings: Settings) -> Iterator[Finding]:
         yield _broken(what, f"{settings.home} is on {kind}; use a local folder or PostgreSQL")
 
 
-# -- jobs, sessions and live agents ------------------------------------------------------------------------------
-
-
 def _registry(settings: Settings) -> Iterator[Finding]:
     try:
         with open_jobs(settings) as jobs:
@@ -202,8 +180,7 @@ def _registry(settings: Settings) -> Iterator[Finding]:
     except (BatonError, OSError) as error:
         yield _broken("registry", str(error))
         return
-    other = other_registry_here(settings)
-    if other is not None:
+    if (other := other_registry_here(settings)) is not None:
         yield _warning("registry", other)
 
 
@@ -211,9 +188,8 @@ def _jobs(jobs: Jobs) -> Iterator[Finding]:
     counts = jobs.stats()
     summary = ", ".join(f"{count} {name}" for name, count in counts.items() if count) or "empty"
     yield _ok("registry", f"{jobs.registry.where}: {summary}")
-    if counts.get("unsent"):
-        unsent = counted(counts["unsent"], "event")
-        yield _warning("events", f"{unsent} not sent yet; `baton monitor --once` sends them")
+    if unsent := counts.get("unsent"):
+        yield _warning("events", f"{counted(unsent, 'event')} not sent yet; `baton monitor --once` sends them")
     for error in jobs.list_jobs(limit=1000).bad:
         yield _broken("registry", f"{error}; repair it or move it away")
     newest = jobs.list_jobs(limit=1).jobs
@@ -225,11 +201,9 @@ def _jobs(jobs: Jobs) -> Iterator[Finding]:
 
 
 def _audit(jobs: Jobs) -> Iterator[Finding]:
-    gaps = jobs.audit_gaps()
-    if gaps:
+    if gaps := jobs.audit_gaps():
         ids = ", ".join(job.job_id for job in gaps[:_SHOWN])
-        logs = counted(len(gaps), "log")
-        yield _warning("audit", f"{logs} without the last change ({ids}); `baton logs ID` adds it")
+        yield _warning("audit", f"{counted(len(gaps), 'log')} without the last change ({ids}); `baton logs ID` adds it")
     newest = jobs.list_jobs(limit=_LOGS).jobs
     damaged = [job.job_id for job in newest if verify_log(job.job_id, jobs.logs_dir).damage]
     if damaged:
@@ -238,14 +212,14 @@ def _audit(jobs: Jobs) -> Iterator[Finding]:
         yield _ok("audit", "no gaps")
 
 
-def _broker(settings: Settings) -> Finding:
+def _broker(settings: Settings) -> Iterator[Finding]:
     if settings.mqtt_host is not None:
         source = settings.sources["mqtt_host"]
-        return _ok("broker", f"{settings.mqtt_host}, from {source}; `baton broker check` tests it")
-    broker = known_broker(settings.state_dir)
-    if broker is not None and broker.alive():
-        return _ok("broker", f"local, at 127.0.0.1:{broker.port}")
-    return _ok("broker", "local, not running; the first `baton publish` starts it")
+        yield _ok("broker", f"{settings.mqtt_host}, from {source}; `baton broker check` tests it")
+    elif (broker := known_broker(settings.state_dir)) is not None and broker.alive():
+        yield _ok("broker", f"local, at 127.0.0.1:{broker.port}")
+    else:
+        yield _ok("broker", "local, not running; the first `baton publish` starts it")
 
 
 def _sessions(settings: Settings) -> Iterator[Finding]:
@@ -270,17 +244,18 @@ def _sessions(settings: Settings) -> Iterator[Finding]:
     yield _ok("monitor", "running" if monitored else "not running; `baton monitor` finds dead jobs and sessions")
 
 
-def _live_agents(settings: Settings) -> Finding:
+def _live_agents(settings: Settings) -> Iterator[Finding]:
     try:
         with open_directory(settings) as directory:
             states = [entry.state for entry in directory.all()]
     except (BatonError, OSError) as error:
-        return _broken("live agents", str(error))
+        yield _broken("live agents", str(error))
+        return
     fresh = states.count(EntryState.FRESH)
-    if len(states) > fresh:
-        stale = len(states) - fresh
-        return _warning("live agents", f"{fresh} fresh, {stale} not; `baton agent cleanup --dry-run` shows why")
-    return _ok("live agents", f"{fresh} fresh, in {directory.where}")
+    if stale := len(states) - fresh:
+        yield _warning("live agents", f"{fresh} fresh, {stale} not; `baton agent cleanup --dry-run` shows why")
+    else:
+        yield _ok("live agents", f"{fresh} fresh, in {directory.where}")
 
 
 VERBS = (Verb("doctor", (opt.JSON,), doctor),)

@@ -17,9 +17,6 @@ from baton.core.errors import InvalidValue, UsageError
 UNIT_SEC = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
 
 
-# -- values --------------------------------------------------------------------------------------------------
-
-
 def parse_duration(field: str, text: str) -> int:
     """Return `90s`, `15m`, `2h`, `30d` or `4w` in nanoseconds. A number without a unit is refused."""
     match = re.fullmatch(r"(\d{1,5})([smhdw])", text.strip(), re.ASCII)
@@ -68,8 +65,7 @@ def _value(name: str, metavar: str, text: str, **settings: object) -> Option:
     return Option(name, metavar=metavar, help=text, **settings)
 
 
-# -- every command -------------------------------------------------------------------------------------------
-
+# Every command
 _REGISTRY_URL = "sqlite:PATH, file:DIR or postgresql://..."
 COMMON = (
     _value("--home", "DIR", "keep jobs, sessions and logs in this folder (default: .hermes)"),
@@ -81,8 +77,7 @@ COMMON = (
 JSON = _flag("--json", "print JSON (default: text)")
 JSON_ALWAYS = JSON.but(help="print JSON, as this command always does")
 
-# -- which job, session or live agent ------------------------------------------------------------------------
-
+# Which job, session or live agent
 JOB_ID = _value("--job", "ID", "use this job, as an option (default: $BATON_JOB_ID)")
 JOB = (_value("id", "ID", "use this job (default: $BATON_JOB_ID)", nargs="?"), JOB_ID)
 _JOBS = (
@@ -96,8 +91,7 @@ SESSION = _value("--session", "NAME", "give the job to this running session (def
 DIRECTORY = _value("--directory", "URL", "use this directory: file:/FOLDER or postgresql://... (default: your own)")
 TMUX_SOCKET = _value("--tmux-socket", "L", "use this tmux server: a name or a path (default: baton)")
 
-# -- a job ---------------------------------------------------------------------------------------------------
-
+# A job
 _PROMPT_HELP = "give the agent this task; - reads it from standard input"
 PROMPT = _value("prompt", "PROMPT", _PROMPT_HELP, nargs="?")
 PROMPT_FILE = _value("--prompt-file", "FILE", "read the task from this file; - is standard input")
@@ -126,8 +120,7 @@ LABEL = _value("--label", "TEXT", "tag the job with this text; repeatable", acti
 HEADLESS = _flag("--headless", "run the agent without questions, with output for programs", default=None)
 YOLO = _flag("--yolo", "let the agent do everything without asking", default=None)
 
-# -- submit, worker, monitor ---------------------------------------------------------------------------------
-
+# Submit, worker, monitor
 TO = _value("--to", "AGENT", "give the job to this live agent, also on another host (default: none)")
 BATCH = _value(
     "--batch",
@@ -145,8 +138,7 @@ ONCE = _flag("--once", "sweep once and end (default: sweep until stopped)")
 DRY_RUN = _flag("--dry-run", "print what would be done and do nothing")
 INTERVAL = _value("--interval", "S", "sweep every S seconds (default: 5)", type=float, default=5.0)
 
-# -- claims --------------------------------------------------------------------------------------------------
-
+# Claims
 LEASE = _value("--lease", "S", "requeue the job if the lease is not renewed for S seconds (default: never)", type=float)
 WAIT = _value("--wait", "S", "wait up to S seconds for a job (default: 0)", type=float)
 HOLDER = _value("--holder", "NAME", "record this name as the holder of the job (default: HOST:PID)")
@@ -155,8 +147,7 @@ REASON = _value("--reason", "TEXT", "log this reason (default: released)", defau
 _STATUSES = "pending, running, completed, error or cancelled"
 SET_STATUS = _value("--set", "STATUS", f"set this status: {_STATUSES} (default: print the status)")
 
-# -- events --------------------------------------------------------------------------------------------------
-
+# Events
 _EVENTS = "started, progress, permission_required, completed or error"
 EVENT = _value("--event", "E", f"publish this event: {_EVENTS}", required=True)
 DETAIL = _value("--detail", "TEXT", "add this sentence; paths and secrets are removed (default: none)", default="")
@@ -179,8 +170,7 @@ _LISTEN_IDLE_TIMEOUT = IDLE_TIMEOUT.but(
 LISTENING = (*_JOBS, _LISTEN_TIMEOUT, _LISTEN_IDLE_TIMEOUT, ALLOW_PLAINTEXT)
 FOLLOW_ALL = _flag("--follow-all", "follow every job of the registry until interrupted")
 
-# -- lists and logs ------------------------------------------------------------------------------------------
-
+# Lists and logs
 STATUS = _value("--status", "S", "show only this status; repeatable (default: all)", action="append", default=[])
 NEWER_THAN = _value("--newer-than", "AGE", "show only jobs registered in the last 90s, 15m, 2h, 30d (default: all)")
 OLDER_THAN = _value("--older-than", "AGE", "show only jobs registered more than 90s, 15m, 2h, 30d ago (default: all)")
@@ -191,8 +181,7 @@ TAIL = _value("--tail", "N", "print the last N lines (default: all)", type=int)
 LIST_LOGS = _flag("--list", "list every job that has a log, with its status")
 VERIFY = _flag("--verify", "check that no line was changed, added or removed")
 
-# -- sessions ------------------------------------------------------------------------------------------------
-
+# Sessions
 REPLACE = _flag("--replace", "remove a stopped session of that name (default: refuse)")
 STOP_MODE = Option(
     "--mode", choices=("graceful", "hard", "soft"), default="graceful",
@@ -207,8 +196,7 @@ KEY = _value("--key", "K", "press this tmux key, such as 1, Enter, Escape; repea
 LINES = _value("--lines", "N", "print N lines of the scrollback too (default: 0)", type=int)
 STOPPED = _flag("--stopped", "remove sessions that could be resumed too (default: keep them)")
 
-# -- live agents ---------------------------------------------------------------------------------------------
-
+# Live agents
 MANIFEST = _value("--manifest", "FILE", "publish the session that this manifest describes")
 TOOL = _value("--tool", "A", "record this agent as the one that runs there (default: the agent setting)")
 AGENT_ID = _value("--agent-id", "ID", "publish under this id (default: derived from the name)")
@@ -225,8 +213,7 @@ GRACE_SECONDS = _value("--grace-seconds", "S", _KEEP_YOUNG, default="300")
 EXPLAIN = _flag("--explain", "print each entry that was examined and why it was used or not")
 CONTROL = _flag("--control", "check that the session can be controlled from this host")
 
-# -- registry, broker, skills, demo, completion --------------------------------------------------------------
-
+# Registry, broker, skills, demo, completion
 MIGRATE_TO = TO.but(required=True, metavar="URL", help=f"move the jobs to this registry: {_REGISTRY_URL}")
 BROKER_SET = OneOf(
     _value("--mosquitto", "DIR", "write a configuration set for Mosquitto"),
