@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from baton.cli import options as opt
 from baton.cli.options import parse_duration
@@ -33,7 +33,7 @@ def list_jobs(options: argparse.Namespace, settings: Settings) -> None:
             _print_page(jobs, condition, options)
         else:
             for page in _pages(jobs, condition, options):
-                print_table(_HEADINGS, [_row(job, time.time_ns()) for job in page], ())
+                _print_table(page.jobs)
 
 
 def _condition(options: argparse.Namespace) -> JobFilter:
@@ -69,13 +69,9 @@ def _print_json(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -
     separator = "[\n"
     for page in _pages(jobs, condition, options):
         for job in page:
-            record = json_text(job.public(show_secrets=options.show_secrets))
-            sys.stdout.write(separator + record)
+            sys.stdout.write(separator + json_text(job.public(show_secrets=options.show_secrets)))
             separator = ",\n"
     sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
-
-
-_HEADINGS = ("ID", "STATUS", "QUEUE", "TRY", "CREATED", "PROMPT")
 
 
 def _print_page(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -> None:
@@ -85,26 +81,20 @@ def _print_page(jobs: Jobs, condition: JobFilter, options: argparse.Namespace) -
     if not page.jobs:
         say(f"no {'other ' if page.bad else ''}jobs in {jobs.registry.where}")
         return
-    now = time.time_ns()
-    print_table(_HEADINGS, [_row(job, now) for job in page.jobs], [STATUS_COLOURS[job.status] for job in page.jobs])
+    _print_table(page.jobs)
     if page.next is not None:
         say(f"{len(page.jobs)} shown, there are more jobs: add --after {page.next}")
 
 
-def _row(job: Job, now_ns: int) -> tuple[str, ...]:
-    return (
-        job.job_id,
-        job.status,
-        _queue(job.agent_session),
-        str(job.attempt),
-        ago(parse_time(job.created_at), now_ns),
-        one_line(job.prompt, 200),
-    )
-
-
-def _queue(label: str) -> str:
-    """Return the name of a queue. On a terminal, a private queue of 0.1.0 is shown as `submit`."""
-    return "submit" if label.startswith("submit:") and on_terminal() else label
+def _print_table(jobs: Sequence[Job]) -> None:
+    rows, now_ns = [], time.time_ns()
+    for job in jobs:
+        # A private queue of 0.1.0 is shown as `submit` on a terminal.
+        queue = "submit" if job.agent_session.startswith("submit:") and on_terminal() else job.agent_session
+        created = ago(parse_time(job.created_at), now_ns)
+        rows.append((job.job_id, job.status, queue, str(job.attempt), created, one_line(job.prompt, 200)))
+    headings = ("ID", "STATUS", "QUEUE", "TRY", "CREATED", "PROMPT")
+    print_table(headings, rows, [STATUS_COLOURS[job.status] for job in jobs])
 
 
 VERBS = (Verb("list", (

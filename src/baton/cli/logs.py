@@ -58,11 +58,10 @@ def _list(settings: Settings, options: argparse.Namespace) -> None:
             print(json_text({"job_id": job_id, "status": status}))
         rows.append((job_id, status, one_line(str(meta.get("prompt", "")), 200)))
         colours.append(STATUS_COLOURS.get(status))
-    if not options.json:
-        if rows:
-            print_table(("ID", "STATUS", "PROMPT"), rows, colours)
-        elif on_terminal():
-            say(f"no audit logs in {settings.logs_dir}")
+    if rows and not options.json:
+        print_table(("ID", "STATUS", "PROMPT"), rows, colours)
+    elif on_terminal() and not options.json:
+        say(f"no audit logs in {settings.logs_dir}")
 
 
 def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:

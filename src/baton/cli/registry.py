@@ -41,13 +41,11 @@ def migrate(options: argparse.Namespace, settings: Settings) -> None:
         folder = settings.registry_dir
         urls = (f"file:{folder}", f"sqlite:{os.path.join(folder, DATABASE)}")
         for other in (open_url(url, allow_network_fs=settings.allow_network_fs) for url in urls):
-            aside = finish_interrupted(source, other)
-            if aside is None:
-                continue
-            moved = {"jobs": 0, "from": other.where, "to": source.where, "set_aside": aside}
-            text = f"finished an interrupted migration to {source.where}; the old records are in {aside}"
-            print(json_text(moved) if options.json else text)
-            return
+            if (aside := finish_interrupted(source, other)) is not None:
+                moved = {"jobs": 0, "from": other.where, "to": source.where, "set_aside": aside}
+                text = f"finished an interrupted migration to {source.where}; the old records are in {aside}"
+                print(json_text(moved) if options.json else text)
+                return
         raise InvalidValue("--to", f"is the registry that is in use: {source.where}")
 
     def progress(count: int) -> None:

@@ -23,11 +23,9 @@ _MANIFEST = ".baton-skills.json"
 
 
 class _Step(NamedTuple):
-    """The change of one file; `content` is None when the file is removed."""
-
     path: str
     done: str
-    content: bytes | None
+    content: bytes | None  # None when the file is removed
 
 
 def shipped() -> dict[str, bytes]:
@@ -65,8 +63,7 @@ def _targets(options: argparse.Namespace) -> list[str]:
         if not options.dir:
             raise UsageError("--dir must be a path")
         return [options.dir]
-    chosen = [name for name in _PLACES if getattr(options, name)] or list(_PLACES)
-    folders = [_PLACES[name] for name in chosen]
+    folders = [_PLACES[name] for name in _PLACES if getattr(options, name)] or list(_PLACES.values())
     # If a link makes two of them one folder, use the first.
     return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]
 
@@ -76,8 +73,7 @@ def _plan(folder: str, files: dict[str, bytes], *, force: bool) -> list[_Step]:
     steps = []
     for name, content in files.items():
         path = os.path.join(folder, name)
-        present = _content(path)
-        if present is None:
+        if (present := _content(path)) is None:
             done = "new"
         elif present == content:
             done = "unchanged"
@@ -91,8 +87,7 @@ def _plan(folder: str, files: dict[str, bytes], *, force: bool) -> list[_Step]:
         if name in files or outside(name, folder):
             continue
         path = os.path.join(folder, name)
-        present = _content(path)
-        if present is not None and _digest(present) == digest:
+        if (present := _content(path)) is not None and _digest(present) == digest:
             steps.append(_Step(path, "removed", None))
     return steps
 
@@ -122,7 +117,11 @@ def _apply(folder: str, plan: list[_Step], files: dict[str, bytes]) -> None:
             os.unlink(step.path)
         elif step.done != "unchanged":
             if step.done == "replaced":
-                os.rename(step.path, _free(f"{step.path}.bak"))
+                free, number = f"{step.path}.bak", 1
+                while os.path.lexists(free):
+                    number += 1
+                    free = f"{step.path}.bak{number}"
+                os.rename(step.path, free)
             _write(step.path, step.content)
     note = {"version": __version__, "files": {name: _digest(content) for name, content in files.items()}}
     _write(os.path.join(folder, _MANIFEST), json.dumps(note, indent=2).encode() + b"\n")
@@ -140,15 +139,6 @@ def _write(path: str, content: bytes) -> None:
         if os.path.exists(temporary):
             os.unlink(temporary)
         raise
-
-
-def _free(path: str) -> str:
-    """Return the path, with a number if the path exists."""
-    free, number = path, 1
-    while os.path.lexists(free):
-        number += 1
-        free = f"{path}{number}"
-    return free
 
 
 def _report(steps: list[_Step], options: argparse.Namespace) -> None:

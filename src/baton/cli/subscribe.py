@@ -8,11 +8,10 @@ import os
 import select
 import stat
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 from baton.cli import options as opt
-from baton.cli.output import STATUS_COLOURS, json_text, on_terminal, say
+from baton.cli.output import json_text, on_terminal, say
 from baton.cli.parser import Verb
 from baton.config import Settings
 from baton.core.errors import UsageError
@@ -44,8 +43,7 @@ def subscribe(options: argparse.Namespace, settings: Settings) -> int:
     if subscription.stopped:
         raise BrokenPipeError
     if suspicious := subscription.suspicious():
-        counts = ", ".join(f"{count} {reason}" for reason, count in suspicious.items())
-        say(f"baton: ignored messages: {counts}")
+        say("baton: ignored messages: " + ", ".join(f"{count} {reason}" for reason, count in suspicious.items()))
     if subscription.timed_out is not None:
         say(f"baton: {subscription.timed_out}")
     return subscription.exit_code
@@ -69,18 +67,15 @@ def _stop_without_readers(subscription: Subscription) -> None:
 
 def _readable(payload: dict[str, Any]) -> str:
     event = payload["event"]
-    colour = {"green": 32, "red": 31, "cyan": 36, "yellow": 33}.get(STATUS_COLOURS.get(event, ""), 0)
-    if event == "permission_required":
-        colour = 33
-    words = [one_line(payload["detail"], 200), one_line(" ".join(_pairs(payload["data"])), 200)]
+    colour = {"completed": 32, "error": 31, "permission_required": 33}.get(event)  # green, red, yellow
+    pairs = (
+        f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
+        for name, value in payload["data"].items()
+        if name != "attempt"
+    )
+    words = [one_line(payload["detail"], 200), one_line(" ".join(pairs), 200)]
     text = f"{payload['timestamp'][11:19]}  {payload['job_id']}  {event:<19}  {'  '.join(filter(None, words))}".rstrip()
     return f"\033[{colour}m{text}\033[0m" if colour and not os.environ.get("NO_COLOR") else text
-
-
-def _pairs(data: dict[str, Any]) -> Iterator[str]:
-    for name, value in data.items():
-        if name != "attempt":
-            yield f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
 
 
 _OPTIONS = (
