@@ -18,11 +18,10 @@ from baton.cli.parser import Verb
 from baton.cli.progress_view import Lines, LiveTable
 from baton.config import Settings
 from baton.core.errors import BatonError, TmuxUnavailable
-from baton.core.job import Job
 from baton.delegation.submit import Delegation, build_submission
 from baton.history.log import iter_logged_events
 from baton.history.verify import verify_log
-from baton.jobs.verbs import Jobs, open_jobs
+from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.processes import end_processes
 from baton.sessions.stop import all_processes
@@ -106,19 +105,17 @@ def _show(settings: Settings, folder: str) -> int:
         for line in iter_logged_events(ended[1].job_id, jobs.logs_dir):
             print(readable(line))
         print("\nThe audit logs, verified:\n")
-        verified = [_verified(jobs, job) for job in ended]
-    as_planned = [job.status == wanted for job, (_, wanted, _) in zip(ended, _JOBS, strict=True)]
+        as_planned = True
+        for job, (_, wanted, _) in zip(ended, _JOBS, strict=True):
+            verdict = verify_log(job.job_id, jobs.logs_dir)
+            state = "DAMAGED" if verdict.damage else "unbroken"
+            print(f"{job.job_id}  {job.status:<9}  {verdict.lines} lines, {state}")
+            as_planned = as_planned and job.status == wanted and not verdict.damage
     print("\nTry next:\n")
     print("    baton submit --agent shell 'date > now.txt' --expect now.txt")
     print('    baton submit "Write a haiku about tmux into haiku.txt" --expect haiku.txt    # with Claude Code')
     print("    baton --help")
-    return 0 if all(verified) and all(as_planned) else 1
-
-
-def _verified(jobs: Jobs, job: Job) -> bool:
-    verdict = verify_log(job.job_id, jobs.logs_dir)
-    print(f"{job.job_id}  {job.status:<9}  {verdict.lines} lines, {'DAMAGED' if verdict.damage else 'unbroken'}")
-    return not verdict.damage
+    return 0 if as_planned else 1
 
 
 def _clean_up(settings: Settings, folder: str, *, keep: bool) -> None:

@@ -14,14 +14,13 @@ from baton.cli.parser import Verb, read_text
 from baton.config import Settings
 from baton.core.errors import InvalidValue, NothingPending, UsageError
 from baton.core.job import Job
-from baton.jobs.verbs import Jobs, open_jobs
+from baton.jobs.verbs import open_jobs
 
 _POLL_SEC = 0.2
 
 
 def register(options: argparse.Namespace, settings: Settings) -> None:
-    given = [each for each in (options.text, options.prompt, options.prompt_file) if each is not None]
-    if len(given) != 1:
+    if [options.text, options.prompt, options.prompt_file].count(None) != 2:
         raise UsageError("give the prompt once: as PROMPT, --prompt TEXT, --prompt-file FILE, or - for stdin")
     workdir = os.getcwd() if options.workdir is None else os.path.abspath(options.workdir)
     if options.workdir is not None and not (options.workdir and os.path.isdir(workdir)):
@@ -91,25 +90,17 @@ def pick(options: argparse.Namespace, settings: Settings) -> None:
     if options.wait is not None and not 0 <= options.wait <= 366 * 86400:
         raise InvalidValue("--wait", "must be from 0 seconds to a year")
     with open_jobs(settings) as jobs:
-        job = _claim(jobs, queue, holder, lease_sec=options.lease, wait_sec=options.wait or 0.0)
-        if job is None:
-            raise NothingPending(queue)
+        until = time.monotonic() + (options.wait or 0.0)
+        while (job := jobs.pick_pending(queue, holder=holder, lease_sec=options.lease)) is None:
+            left = until - time.monotonic()
+            if left <= 0:
+                raise NothingPending(queue)
+            time.sleep(min(_POLL_SEC, left))
         try:
             print_id(job, as_json=options.json, state="requeued")
         except OSError:
             jobs.release(job.job_id, attempt=job.attempt, reason="the id could not be printed")
             raise
-
-
-def _claim(jobs: Jobs, queue: str, holder: str, *, lease_sec: float | None, wait_sec: float) -> Job | None:
-    """Claim the next job of the queue, and wait for one if there is none."""
-    until = time.monotonic() + wait_sec
-    while (job := jobs.pick_pending(queue, holder=holder, lease_sec=lease_sec)) is None:
-        left = until - time.monotonic()
-        if left <= 0:
-            return None
-        time.sleep(min(_POLL_SEC, left))
-    return job
 
 
 def print_id(job: Job, *, as_json: bool, state: str) -> None:

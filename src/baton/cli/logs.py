@@ -87,8 +87,7 @@ def readable(line: dict[str, object]) -> str:
         if line.get("attempt"):
             words.append(f"attempt {line['attempt']}")
         words += [str(line[key]) for key in ("claimed_by", "reason") if line.get(key)]
-    payload = line.get("payload")
-    if isinstance(payload, dict):
+    if isinstance(payload := line.get("payload"), dict):
         words.append(f"#{payload.get('seq')} {payload.get('event')}")
         if payload.get("detail"):
             words.append(str(payload["detail"]))
