@@ -115,6 +115,23 @@ def test_a_session_that_is_gone_is_buried_with_what_its_agent_left_and_its_job_i
     assert watch.sweep() == []
 
 
+@pytest.mark.parametrize(("made_for_it", "attempts"), [(True, 2), (True, 1), (False, 2)])
+def test_the_job_of_a_dead_session_is_requeued_while_it_has_attempts_left(watch, tmux, made_for_it, attempts):
+    job_id = watch.jobs.register_job("x", agent_session="q", max_attempts=attempts).job_id
+    name = f"job-{job_id}-1"
+    watch.jobs.pick_pending("q", holder=f"{watch.settings.host}:{name}:1")
+    watch.add(tmux, name, job_id=job_id, made_for=job_id if made_for_it else None)
+    tmux.start("other")
+    tmux.end(name)
+    requeued = made_for_it and attempts == 2
+    found = (f"session {name}", "its session is gone from tmux")
+    done = f"would be terminated, and its job {'requeued' if requeued else 'failed'}"
+    assert watch.sweep(dry_run=True)[0] == (*found, done)
+    assert watch.status(job_id) == "running"
+    assert (*found, "terminated") in watch.sweep()
+    assert watch.status(job_id) == ("pending" if requeued else "error")
+
+
 def test_another_session_of_the_same_name_on_the_same_socket_is_left_alone(watch, tmux):
     mine = watch.add(tmux, "work")
     tmux.start("other")

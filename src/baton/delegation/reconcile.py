@@ -222,13 +222,16 @@ class Reconciler:
 
         what, why = f"session {session.name}", "its session is gone from tmux"
         job = held_job(self._jobs, current)
+        # A job that was sent to a running session waits in a queue that no other session takes jobs from.
+        requeue = job is not None and session.made_for is not None and expired_lease_error(job) is None
         if self._dry_run:
-            outcome = "requeued" if job is not None and expired_lease_error(job) is None else "failed"
-            yield self._act(what, why, f"terminated, and its job {outcome}")
+            yield self._act(what, why, f"terminated, and its job {'requeued' if requeue else 'failed'}")
             return
         ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=2.0)
-        if job and self._attempts.requeue_or_fail(job, "the agent's session died") is Status.PENDING:
+        if job and requeue and self._attempts.requeue_or_fail(job, "the agent's session died") is Status.PENDING:
             self._requeued.append(job.job_id)
+        elif job and not requeue:
+            self._attempts.fail(job, job.attempt, "the agent's session died")
         end_session(self._settings, self._inventory, current, State.TERMINATED, reason=why)
         more = f", {len(ended)} left-over process{'es' if len(ended) > 1 else ''} ended" if ended else ""
         yield Finding(what=what, why=why, done=f"terminated{more}")
