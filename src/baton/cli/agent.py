@@ -26,7 +26,6 @@ from baton.sessions.live_agents import cleanup as clean_up
 from baton.sessions.manifest import Manifest, read_manifest
 
 _OK = "ok"
-_COLOURS = {"fresh": "green", "expired": "yellow"}
 
 
 def _with_directory(action: Callable[..., int | None]) -> Callable[[argparse.Namespace, Settings], int | None]:
@@ -107,7 +106,7 @@ def list_names(options: argparse.Namespace, settings: Settings, directory: Direc
             name, host, session = record.agent_name, record.host or settings.host, record.session_name
             left = _left(record, now_ns)
         rows.append((name, verdict(entry), entry.agent_id, host, session, left))
-        colours.append(_COLOURS.get(verdict(entry), "red"))
+        colours.append({"fresh": "green", "expired": "yellow"}.get(verdict(entry), "red"))
     print_table(("NAME", "VERDICT", "ID", "HOST", "SESSION", "LEASE LEFT"), rows, colours)
 
 
@@ -132,7 +131,9 @@ def watch(options: argparse.Namespace, settings: Settings, directory: Directory)
             entries = directory.all() if options.name is None else _find(options, settings, directory).entries
             now = {entry.agent_id: entry for entry in entries}
             for change, entry in _changes(before or {}, now):
-                _print_change(options, change, entry, directory.now_ns())
+                now_ns = directory.now_ns()
+                shown = {"change": change} | _entry_json(entry, now_ns)
+                print(json_text(shown) if options.json else _change_text(change, entry, now_ns), flush=True)
             before, away = now, False
         except RegistryUnavailable as error:
             if before is None:
@@ -165,13 +166,10 @@ def _changes(before: dict[str, Entry], now: dict[str, Entry]) -> Iterator[tuple[
             yield "removed", entry
 
 
-def _print_change(options: argparse.Namespace, change: str, entry: Entry, now_ns: int) -> None:
-    if options.json:
-        print(json_text({"change": change} | _entry_json(entry, now_ns)), flush=True)
-        return
+def _change_text(change: str, entry: Entry, now_ns: int) -> str:
     name = entry.record.agent_name if entry.record else entry.agent_id
     more = f"session {entry.record.session_name}, {_left(entry.record, now_ns)} left" if entry.record else entry.why
-    print(f"{time.strftime('%H:%M:%S')}  {change:<9}  {name}  {entry.state}  {one_line(more, 1000)}", flush=True)
+    return f"{time.strftime('%H:%M:%S')}  {change:<9}  {name}  {entry.state}  {one_line(more, 1000)}"
 
 
 def _find(options: argparse.Namespace, settings: Settings, directory: Directory) -> Resolution:

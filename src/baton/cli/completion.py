@@ -125,10 +125,8 @@ def _cases(variable: str, values: dict[str, str]) -> str:
 
 def _value_cases() -> str:
     patterns = {f'"{name}"' if " " in name else f'*" {name}"': " ".join(values) for name, values in _VALUES.items()}
-    return "\n".join(
-        f'        {pattern}) COMPREPLY=($(compgen -W "{values}" -- "$cur")); return ;;'
-        for pattern, values in patterns.items()
-    )
+    case = '        {}) COMPREPLY=($(compgen -W "{}" -- "$cur")); return ;;'
+    return "\n".join(case.format(pattern, values) for pattern, values in patterns.items())
 
 
 _EPILOG = "In bash: . <(baton completion bash). In fish: baton completion fish | source."

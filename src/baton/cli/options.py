@@ -123,11 +123,9 @@ YOLO = _flag("--yolo", "let the agent do everything without asking", default=Non
 # Submit, worker, monitor
 TO = _value("--to", "AGENT", "give the job to this live agent, also on another host (default: none)")
 BATCH = _value(
-    "--batch",
-    "FILE",
-    "run many jobs: a JSON object per line with prompt and, if needed, agent, workdir, expect, validate, "
-    "timeout_sec, idle_timeout_sec, headless, ...; - reads standard input",
-)
+    "--batch", "FILE", "run many jobs: a JSON object per line with prompt and, if needed, agent, workdir, expect, "
+    "validate, timeout_sec, idle_timeout_sec, headless, ...; - reads standard input",
+)  # fmt: skip
 PARALLEL = _value("--parallel", "N", "run at most N jobs of a batch at once (default: 4)", type=int, default=4)
 DETACH = _flag("--detach", "print the job id and return at once (default: wait for the end)")
 CONCURRENCY = _value("--concurrency", "N", "run at most N jobs at once (default: 1)", type=int, default=1)
@@ -157,16 +155,14 @@ REQUIRE_BROKER = _flag("--require-broker", "fail if the event cannot be sent now
 NO_VERIFY = _flag("--no-verify", "accept completed without the expected results")
 ALLOW_PLAINTEXT = _flag("--allow-plaintext", "connect to a broker on another host without TLS", default=None)
 _LISTEN_TIMEOUT = TIMEOUT.but(
-    type=time_limit("--timeout"),
-    dest="timeout",
+    type=time_limit("--timeout"), dest="timeout",
     help="stop after this long: seconds, or such as 90s, 10m, 2h (default: the largest --timeout of the jobs)",
-)
+)  # fmt: skip
 _LISTEN_IDLE_TIMEOUT = IDLE_TIMEOUT.but(
-    type=time_limit("--idle-timeout"),
-    dest="idle_timeout",
+    type=time_limit("--idle-timeout"), dest="idle_timeout",
     help="stop after this long without an event of the jobs, also while they are pending (default: the largest "
     "--idle-timeout of the jobs)",
-)
+)  # fmt: skip
 LISTENING = (*_JOBS, _LISTEN_TIMEOUT, _LISTEN_IDLE_TIMEOUT, ALLOW_PLAINTEXT)
 FOLLOW_ALL = _flag("--follow-all", "follow every job of the registry until interrupted")
 

@@ -12,12 +12,8 @@ from baton.cli.options import UNIT_SEC
 from baton.core.fields import one_line, printable
 
 STATUS_COLOURS = {
-    "pending": "yellow",
-    "running": "cyan",
-    "completed": "green",
-    "error": "red",
-    "cancelled": "bright_black",
-}
+    "pending": "yellow", "running": "cyan", "completed": "green", "error": "red", "cancelled": "bright_black",
+}  # fmt: skip
 # Characters that JSON leaves as they are and that a terminal acts on or hides.
 _UNSAFE = re.compile("[\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 

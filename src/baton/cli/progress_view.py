@@ -34,12 +34,9 @@ class Lines:
         """Do nothing: no resource is open."""
 
     def show(self, payload: dict[str, Any]) -> None:
-        if self._as_json:
-            print(json_text(payload), flush=True)
-            return
         detail = one_line(payload["detail"], 1000)
-        text = f"{payload['timestamp'][11:19]}  {payload['job_id']}  {payload['event']:<19}  {detail}"
-        print(text.rstrip(), flush=True)
+        text = f"{payload['timestamp'][11:19]}  {payload['job_id']}  {payload['event']:<19}  {detail}".rstrip()
+        print(json_text(payload) if self._as_json else text, flush=True)
 
     def over(self, statuses: Mapping[str, str]) -> None:
         """Do nothing: the last lines have shown how each job ended."""

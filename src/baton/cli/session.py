@@ -110,25 +110,23 @@ def prune(options: argparse.Namespace, settings: Settings) -> int:
     inventory = Inventory(settings)
     before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
     shown, counts, failed = [], Counter[str](), False
-    for each in prune_sessions(
-        inventory, settings.host, before_ns, stopped_too=options.stopped, dry_run=options.dry_run
-    ):
+    stopped, dry_run = options.stopped, options.dry_run
+    for each in prune_sessions(inventory, settings.host, before_ns, stopped_too=stopped, dry_run=dry_run):
         counts[each.verdict] += 1
         if each.error is not None:
             failed = True
             say(f"baton: {each.error}; the next prune tries again")
         if options.json:
             shown.append({"session_id": each.session_id, "name": each.name, "verdict": each.verdict})
-        elif options.dry_run and each.verdict in (Verdict.ENDED, Verdict.ORPHAN):
+        elif dry_run and each.verdict in (Verdict.ENDED, Verdict.ORPHAN):
             print(f"would remove\t{each.name or '-'}\t{each.session_id}")
     ended, orphans = counted(counts[Verdict.ENDED], "session"), counts[Verdict.ORPHAN]
     with_orphans = f", and {counted(orphans, 'folder')} without a session" if orphans else ""
-    if options.json:
-        print(json_text(shown, indent=2))
-    elif options.dry_run:
-        say(f"would remove {ended}{with_orphans}; their archive stays in {inventory.home}")
+    text = f"{ended}{with_orphans}; their archive stays in {inventory.home}"
+    if dry_run and not options.json:
+        say(f"would remove {text}")
     else:
-        print(f"removed {ended}{with_orphans}; their archive stays in {inventory.home}")
+        print(json_text(shown, indent=2) if options.json else f"removed {text}")
     if counts[Verdict.RESUMABLE]:
         say(f"kept {counts[Verdict.RESUMABLE]} that can be resumed; --stopped removes them too")
     if counts[Verdict.ALIVE]:
@@ -146,21 +144,13 @@ def list_sessions(options: argparse.Namespace, settings: Settings) -> None:
     if not sessions:
         say("no sessions" if options.all else "no running sessions; --all shows ended ones")
         return
-    now_ns = time.time_ns()
-    rows = [
-        (
-            session.name,
-            session.state if session.state is not State.RUNNING or tmux.pane_of(session) else "lost",
-            session.agent,
-            session.job_id or "-",
-            ago(parse_time(session.ended_at or session.created_at), now_ns),
-            session.reason or session.workdir,
-        )
-        for session in sessions
-    ]
-    print_table(
-        ("NAME", "STATE", "AGENT", "JOB", "SINCE", "WHERE"), rows, [_COLOURS.get(state) for _, state, *_ in rows]
-    )
+    rows, colours, now_ns = [], [], time.time_ns()
+    for each in sessions:
+        state = each.state if each.state is not State.RUNNING or tmux.pane_of(each) else "lost"
+        since = ago(parse_time(each.ended_at or each.created_at), now_ns)
+        rows.append((each.name, state, each.agent, each.job_id or "-", since, each.reason or each.workdir))
+        colours.append(_COLOURS.get(state))
+    print_table(("NAME", "STATE", "AGENT", "JOB", "SINCE", "WHERE"), rows, colours)
 
 
 def show(options: argparse.Namespace, settings: Settings) -> None:
