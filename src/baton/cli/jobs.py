@@ -27,9 +27,8 @@ def register(options: argparse.Namespace, settings: Settings) -> None:
         raise InvalidValue("--workdir", f"{options.workdir!r} is not a folder")
     if options.validate is not None and not options.validate.strip():
         raise InvalidValue("--validate", "must not be empty")
-    prompt = (
-        options.prompt if options.prompt is not None else read_text("prompt", options.text, file=options.prompt_file)
-    )
+    literal = options.prompt is not None
+    prompt = options.prompt if literal else read_text("prompt", options.text, file=options.prompt_file)
     from baton.adapters import allowed_silence
     from baton.broker.address import broker_record
 
