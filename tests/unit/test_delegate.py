@@ -77,7 +77,7 @@ def test_a_full_disk_takes_the_copy_of_what_was_said_and_no_more(settings, jobs,
 
     delegation = Delegation(settings, jobs, [build_submission(settings, "x", label="q")])
     end(jobs, delegation.jobs[0].job_id)
-    monkeypatch.setattr("baton.delegation.submit.write_all", full)
+    monkeypatch.setattr("baton.storage.files.write_all", full)
     assert [payload["event"] for payload in delegation] == ["completed"]
 
 

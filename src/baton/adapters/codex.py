@@ -93,13 +93,18 @@ def _is_users_conversation(conversation: object) -> bool:
         escape(_home(os.environ)), "sessions", "*", "*", "*", f"rollout-*-{escape(str(conversation))}.jsonl"
     )
     for path in iglob(pattern):
-        try:
-            with open(path, encoding="utf-8") as file:
-                about = json_object(file.readline()).get("payload")
-        except (OSError, UnicodeDecodeError):
-            continue
-        return isinstance(about, dict) and about.get("thread_source") in (None, "user")
+        about = json_object(_first_line(path)).get("payload")
+        if isinstance(about, dict):
+            return about.get("thread_source") in (None, "user")
     return False
+
+
+def _first_line(path: str) -> str:
+    try:
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return file.readline()
+    except OSError:
+        return ""
 
 
 def _home(environment: Mapping[str, str]) -> str:

@@ -17,7 +17,7 @@ from baton.live_agents.contract import Directory
 from baton.registry.contract import JobFilter
 from baton.sessions.adopt import LeftOver
 from baton.sessions.live_agents import Action, Decision, cleanup
-from baton.sessions.session import State
+from baton.sessions.session import Session, State
 from baton.storage.files import read_file, replace_file
 from baton.transport.publish import clear_retained, send_unsent
 from baton.transport.publisher_connection import FAILURES, describe_failure
@@ -87,12 +87,8 @@ class Monitor(Reconciler):
                 continue
             if record.expires_ns() - directory.now_ns() > _LEASE_NS / 2 or not session.has_live_runner():
                 continue
-            if not self._dry_run:
-                try:
-                    ownership.refresh(directory, session.agent_id, session.generation_id, lease_ns=_LEASE_NS)
-                except OwnershipLost:
-                    continue
-            yield self._act(f"agent {session.agent_name}", "its lease is half over", "refreshed")
+            if self._dry_run or _refresh(directory, session):
+                yield self._act(f"agent {session.agent_name}", "its lease is half over", "refreshed")
 
     def _report_cleanup(self, each: Decision | LeftOver) -> Iterator[Finding]:
         if isinstance(each, LeftOver):
@@ -158,6 +154,15 @@ class Monitor(Reconciler):
             yield self._act(
                 "broker", f"{count} job{'s' if count > 1 else ''} ended long ago", "cleared of their last messages"
             )
+
+
+def _refresh(directory: Directory, session: Session) -> bool:
+    """Refresh the lease of the session's name; return False if another generation owns the name."""
+    try:
+        ownership.refresh(directory, session.agent_id, session.generation_id, lease_ns=_LEASE_NS)
+    except OwnershipLost:
+        return False
+    return True
 
 
 def _read_retained_until(path: str, default: int) -> int:

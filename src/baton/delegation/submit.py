@@ -22,7 +22,7 @@ from baton.delegation.reconcile import BackgroundMonitor
 from baton.jobs.verbs import Jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import check_launch
-from baton.storage.files import open_private, outside, write_all
+from baton.storage.files import append_line, outside
 from baton.transport.subscription import Subscription
 
 _SUBSCRIBE_SEC = 5.0
@@ -182,19 +182,13 @@ class Delegation:
 
     def statuses(self) -> dict[str, Status]:
         """Return the status of each job that is still in the registry."""
-        found = {}
-        for job in self.jobs:
-            try:
-                found[job.job_id] = self.subscription.job(job.job_id).status
-            except JobNotFound:
-                continue
-        return found
+        found = [self.subscription.find_job(job.job_id) for job in self.jobs]
+        return {job.job_id: job.status for job in found if job is not None}
 
     def _verify(self, payload: dict[str, Any]) -> None:
         """Check the files of a completed job again. On another host the same path is another folder."""
-        try:
-            job = self.subscription.job(payload["job_id"])
-        except JobNotFound:
+        job = self.subscription.find_job(payload["job_id"])
+        if job is None:
             return  # pruned: the files were checked when `completed` was recorded
         here = self._hosts.get(job.job_id) == self._settings.host
         if payload["event"] != EventName.COMPLETED or not job.expected_artifacts or not here:
@@ -207,13 +201,9 @@ class Delegation:
                 self._unverified[job.job_id] = problems
 
     def _append_output(self, payload: dict[str, Any]) -> None:
-        """Append the event to the output file of its job, for readers that come later."""
+        """Append the event to the output file of its job, if there is a folder and room for it."""
         path = os.path.join(self._settings.registry_dir, f"{payload['job_id']}.subscriber.out")
-        try:
-            with open(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as file:
-                write_all(file.fileno(), (json.dumps(payload) + "\n").encode())
-        except OSError:
-            pass  # the registry has no folder here, or the disk is full: the registry keeps the event
+        append_line(path, json.dumps(payload))
 
     def cancel(self) -> None:
         """Cancel every job that has not ended, and stop its session."""
@@ -241,11 +231,8 @@ class Delegation:
     def _end_late_jobs(self, why: str) -> None:
         """Fail the jobs that have not ended in time, except those that wait for a permission or for a worker."""
         for job_id, submission in self._submissions.items():
-            try:
-                job = self.subscription.job(job_id)
-            except JobNotFound:
-                continue
-            if job.status in TERMINAL:
+            job = self.subscription.find_job(job_id)
+            if job is None or job.status in TERMINAL:
                 continue
             if self._jobs.last_event(job) is EventName.PERMISSION_REQUIRED:
                 self._log(f"job {job_id} waits for a permission: baton attach {job_id}")

@@ -20,7 +20,7 @@ from baton.sessions.inventory import Inventory
 from baton.sessions.processes import MARKER
 from baton.sessions.reporter import Reporter
 from baton.sessions.session import Session
-from baton.storage.files import open_private, write_all
+from baton.storage.files import append_line
 
 
 def hook(settings: Settings, agent_name: str, message: Mapping[str, object]) -> str | None:
@@ -78,9 +78,4 @@ def log_error(error: Exception) -> None:
     if folder is None:
         return
     text = str(error) if isinstance(error, BatonError) else f"{type(error).__name__}: {error}"
-    try:
-        fd = open_private(os.path.join(folder, "hook.log"), os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-        with open(fd, "wb") as file:
-            write_all(file.fileno(), (json.dumps({"at": time.time(), "error": text}) + "\n").encode())
-    except OSError:
-        pass  # the disk is full, or the session was removed
+    append_line(os.path.join(folder, "hook.log"), json.dumps({"at": time.time(), "error": text}))

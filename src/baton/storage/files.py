@@ -81,6 +81,16 @@ def write_all(fd: int, content: bytes) -> None:
         view = view[os.write(fd, view) :]
 
 
+def append_line(path: str, line: str) -> bool:
+    """Append a line to a private file; return False if it cannot be written."""
+    try:
+        with open(open_private(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND), "wb") as file:
+            write_all(file.fileno(), line.encode() + b"\n")
+    except OSError:
+        return False
+    return True
+
+
 def replace_file(
     path: str, content: bytes, *, durable: bool = True, sync_folder: bool = True, owner: tuple[int, int] | None = None
 ) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
 from baton.config import Settings
-from baton.core.errors import InvalidValue, RegistryUnavailable
+from baton.core.errors import InvalidValue, JobNotFound, RegistryUnavailable
 from baton.core.job import Job, Status
 from baton.core.limits import Limit, exceeded_limit
 from baton.jobs.verbs import Jobs
@@ -103,6 +103,13 @@ class Subscription:
     def job(self, job_id: str) -> Job:
         """Return the job as the registry has it now."""
         return self._read(lambda: self._jobs.get_job(job_id))
+
+    def find_job(self, job_id: str) -> Job | None:
+        """Return the job as the registry has it now; None if it was pruned."""
+        try:
+            return self.job(job_id)
+        except JobNotFound:
+            return None
 
     def connect(self, wait_sec: float = 0) -> bool:
         """Begin to listen; return whether every broker confirms the subscription within `wait_sec`."""
