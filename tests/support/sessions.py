@@ -7,8 +7,6 @@ import os
 import re
 import signal
 import sqlite3
-import subprocess
-import sys
 from typing import TYPE_CHECKING
 
 import yaml
@@ -21,15 +19,6 @@ from support.waiting import poll, wait_until
 
 if TYPE_CHECKING:
     from baton.sessions.processes import Process
-
-_IMPATIENT = "import sys; from baton.sessions import runner; runner._RENEW_SEC = 0.1; runner.main(sys.argv[1])"
-_CREATE_IMPATIENT = """
-import sys, types
-from baton.cli.main import run
-from baton.sessions import launch
-launch.sys = types.SimpleNamespace(executable=sys.argv.pop(1))
-run()
-"""
 
 
 class SessionDesk(Baton):
@@ -64,17 +53,6 @@ class SessionDesk(Baton):
 
     def create(self, name: str, *more: str, agent: str = "shell", **settings) -> dict:
         return self("session", "create", name, "--agent", agent, "--json", *more, **settings).json
-
-    def create_impatient(self, name: str, *more: str) -> None:
-        """The same, with a runner that renews its lease ten times a second."""
-        program = os.path.join(self.folder, "impatient")
-        with open(program, "w", encoding="utf-8") as file:
-            file.write(f'#!/bin/sh\nfor last; do :; done\nexec {sys.executable} -P -c "{_IMPATIENT}" "$last"\n')
-        os.chmod(program, 0o755)
-        subprocess.run(
-            [sys.executable, "-c", _CREATE_IMPATIENT, program, "session", "create", name, *more],
-            cwd=self.folder, env=self.env, check=True, timeout=60, capture_output=True,
-        )  # fmt: skip
 
     def show(self, name: str) -> dict:
         return self("session", "show", name).json

@@ -210,7 +210,7 @@ def test_results_that_are_not_there(desk):
 
 def test_the_lease_is_renewed_while_the_agent_works(desk):
     job = desk.register(WAITS)
-    desk.create_impatient("gpu", "--job", job)
+    desk("session", "create", "gpu", "--job", job, BATON_LEASE_SEC="2")
     pid_of_agent(desk)
     first = desk.job(job)["lease_expires_at"]
     wait_until(lambda: desk.job(job)["lease_expires_at"] > first, what="a later end of the lease")
@@ -218,7 +218,7 @@ def test_the_lease_is_renewed_while_the_agent_works(desk):
 
 def test_a_job_that_another_has_by_now_ends_the_session(desk):
     job = desk.register(WAITS, "--max-attempts", "2")
-    desk.create_impatient("gpu", "--job", job)
+    desk("session", "create", "gpu", "--job", job, BATON_LEASE_SEC="2")
     agent = pid_of_agent(desk)
     desk("release", job)
     desk("pick", "--agent", "shell")

@@ -106,28 +106,28 @@ def receive(folder: str) -> dict[str, str] | None:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None
+    content = b""
+    withdrawn = False
+    deadline = time.monotonic() + WAIT_SEC
     try:
-        content = b""
-        withdrawn = False
-        deadline = time.monotonic() + WAIT_SEC
         while time.monotonic() < deadline:
             select.select([fd], [], [], _POLL_SEC)
             piece = read_available(fd)
             if piece:
                 content += piece
-            elif piece is None:
-                continue
-            elif content:
-                return _decode(content)
-            elif withdrawn:
-                return None
-            else:
+            elif piece is not None:
+                if content or withdrawn:
+                    break
                 # The pipe has no writer. After its removal it gets none, but what was written before is read first.
                 withdrawn = not os.path.exists(path)
                 time.sleep(0.002)
-        return None
     finally:
         os.close(fd)
+    try:
+        found: dict[str, str] = json.loads(content)
+    except ValueError:
+        return None  # nothing was written, or the writer died before the end
+    return found
 
 
 def read_available(fd: int) -> bytes | None:
@@ -136,11 +136,3 @@ def read_available(fd: int) -> bytes | None:
         return os.read(fd, 65536)
     except BlockingIOError:
         return None
-
-
-def _decode(content: bytes) -> dict[str, str] | None:
-    try:
-        found: dict[str, str] = json.loads(content)
-    except ValueError:
-        return None  # the writer died before the end
-    return found

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import os
 import sys
+from functools import partial
 
 from baton.adapters.contract import Agent
 from baton.config import Settings
 from baton.core.errors import BatonError
 from baton.core.job import TERMINAL, Job, Status
 from baton.registry.contract import JobFilter
+from baton.sessions.chores import attempt
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
 from baton.sessions.reporter import Reporter
 from baton.sessions.session import Session, job_label
-from baton.sessions.terminal import has_terminal, print_line
+from baton.sessions.terminal import has_terminal
 from baton.sessions.tmux import Tmux
 from baton.storage.files import replace_file
 
@@ -48,10 +50,7 @@ class SentJobs:
     def _interrupt(self, session: Session) -> None:
         """Make the agent stop working on a job that has ended, and leave it running."""
         assert session.pane_id is not None
-        try:
-            Tmux(session.socket).press(session.pane_id, [self._agent.interrupt_key])
-        except BatonError as error:
-            print_line(f"baton: {error}")
+        attempt(partial(Tmux(session.socket).press, session.pane_id, [self._agent.interrupt_key]))
 
     def _take_next(self, session: Session, agent_pid: int) -> Session:
         label = job_label(session.agent_id)
