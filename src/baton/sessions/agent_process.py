@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 from typing import Self
 
@@ -90,13 +89,3 @@ class AgentProcess:
     def exit_code(self) -> int:
         """Return the exit code of the ended program; -N when signal N ended it."""
         return self._child.returncode
-
-
-def exit_text(code: int) -> str:
-    """Return how a program ended, for messages."""
-    if code >= 0:
-        return f"exit code {code}"
-    try:
-        return f"signal {signal.Signals(-code).name}"
-    except ValueError:
-        return f"signal {-code}"  # real-time signals have no name

@@ -222,7 +222,7 @@ class Runner:
         if self._reporter.is_over():
             self._reporter.send()
             return
-        detail = explain(self._agent, run, self._last_line)
+        detail = explain(self._agent, run, lambda: _last_line(self._screen()))
         if is_success(self._agent, run):
             self._complete(detail)
         else:
@@ -314,9 +314,6 @@ class Runner:
             return Tmux(self._session.socket).capture(self._session.pane_id, _SCREEN_LINES)
         except BatonError:
             return ""  # the pane is gone
-
-    def _last_line(self) -> str:
-        return _last_line(self._screen())
 
 
 def _last_line(screen: str) -> str:

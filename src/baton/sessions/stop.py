@@ -68,7 +68,9 @@ def stop_session(
         stopper = str(ProcessId.current())
         inventory.change(session, lambda current: current.replace(stop_requested=reason, stopper=stopper))
         ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=grace_sec)
-        _wait_for_runner(session)
+        deadline = time.monotonic() + _RUNNER_SEC
+        while session.has_live_runner() and time.monotonic() < deadline:
+            time.sleep(0.01)
         current = inventory.find(session.session_id)
         if current is None or current.pane_pid != session.pane_pid:
             return Stopped(session=session, ended=ended)  # it has ended and was resumed meanwhile
@@ -113,12 +115,6 @@ def all_processes(session: Session) -> list[Process]:
     if runner is not None and runner.is_alive():
         found.insert(0, Process(id=runner, command="baton runner"))
     return found
-
-
-def _wait_for_runner(session: Session) -> None:
-    deadline = time.monotonic() + _RUNNER_SEC
-    while session.has_live_runner() and time.monotonic() < deadline:
-        time.sleep(0.01)
 
 
 def _kill_pane(session: Session) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from signal import Signals
 
 from baton.adapters.contract import Agent, Signal
-from baton.sessions.agent_process import exit_text
 
 
 class AgentRun:
@@ -28,7 +28,13 @@ class AgentRun:
 
     @property
     def exit_text(self) -> str:
-        return exit_text(self.exit_code)
+        """Return how the program ended, for messages."""
+        if self.exit_code >= 0:
+            return f"exit code {self.exit_code}"
+        try:
+            return f"signal {Signals(-self.exit_code).name}"
+        except ValueError:
+            return f"signal {-self.exit_code}"  # real-time signals have no name
 
     def with_trouble(self, why: str) -> str:
         """Return the reason of a failure, with the last trouble before it."""
