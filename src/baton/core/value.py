@@ -68,4 +68,9 @@ class Value(metaclass=_ValueType):
 
     def replace(self, **changes: Any) -> Self:
         """Return a copy that differs in these fields."""
-        return type(self)(**(self.as_dict() | changes))
+        copy = object.__new__(type(self))
+        for name, set_field in self._setters:
+            set_field(copy, changes.pop(name) if name in changes else getattr(self, name))
+        if changes:
+            raise TypeError(f"{type(self).__name__} has no field {', '.join(sorted(changes))}")
+        return copy

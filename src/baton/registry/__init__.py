@@ -75,8 +75,9 @@ def moved_to(folder: str) -> str | None:
 
 
 def refuse_moved(folder: str, own_url: str) -> None:
-    """Raise when the registry with that url was moved elsewhere. Writers call it with the lock held."""
-    url = moved_to(os.path.abspath(folder))
+    """Raise when the registry with that url was moved elsewhere. Writers call it with the lock held: after a migration
+    that was interrupted at its end, the old registry is still in place."""
+    url = moved_to(folder)
     if url is not None and url != own_url:
         raise RegistryUnavailable(
             f"this registry was moved to {hide_password(url)}; start again without --registry to use that one"

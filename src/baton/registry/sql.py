@@ -76,7 +76,7 @@ def job_from_row(row: Row) -> Job:
             raise InvalidRecord(job_id, name, "is not a number of nanoseconds")
     try:
         for name in _JSON:
-            record[name] = json.loads(record[name])
+            record[name] = [] if record[name] == "[]" else json.loads(record[name])
         if extra is not None:
             record |= json.loads(extra)
     except (ValueError, TypeError):
