@@ -6,6 +6,8 @@ job. After its death a worker of the queue takes the job, or the monitor does.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from baton.adapters.contract import Agent, Mode
 from baton.config import Settings
 from baton.core.errors import (
@@ -55,10 +57,17 @@ def submitter_is_dead(job: Job, host: str) -> bool:
 class Attempts:
     """Starts, stops and gives up attempts of jobs on this host."""
 
-    def __init__(self, settings: Settings, jobs: Jobs, inventory: Inventory) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        jobs: Jobs,
+        inventory: Inventory,
+        log: Callable[[str], None] = lambda _line: None,
+    ) -> None:
         self.settings = settings
         self.jobs = jobs
         self.inventory = inventory
+        self.log = log
 
     def start(
         self, job: Job, *, agent: str | Agent, workdir: str, mode: Mode, yolo: bool, socket: str | None = None
@@ -94,19 +103,18 @@ class Attempts:
             self.fail(job, attempt, why)
             return why
 
-    def stop(self, job_id: str, why: str, *, hard: bool = False) -> str | None:
-        """Stop the running session that was made for a job, if there is one. Return why that failed, or None."""
+    def stop(self, job_id: str, why: str, *, hard: bool = False) -> None:
+        """Stop the running session that was made for a job, if there is one. Log a failure."""
         session = self.inventory.made_for(job_id)
         if session is None:
-            return None
+            return
         from baton.sessions.stop import StopMode, stop_session
 
         mode = StopMode.HARD if hard else StopMode.GRACEFUL
         try:
             stop_session(self.settings, self.inventory, self.jobs, session.name, mode=mode, reason=why, grace_sec=3.0)
         except BatonError as error:
-            return str(error)
-        return None
+            self.log(str(error))
 
     def requeue_or_fail(self, job: Job, why: str) -> Status | None:
         """Requeue a running job whose holder has died, or fail it when it has no attempts left. Return its new status;

@@ -274,7 +274,7 @@ class BackgroundMonitor:
     """Sweeps in a thread inside a `with` block while no monitor runs: for commands that wait for jobs. The thread also
     calls `look`, with a registry of its own."""
 
-    def __init__(self, settings: Settings, look: Callable[[Attempts], None] = lambda _attempts: None) -> None:
+    def __init__(self, settings: Settings, look: Callable[[Jobs], None] = lambda _jobs: None) -> None:
         self._settings = settings
         self._look = look
         self._stop = threading.Event()
@@ -291,12 +291,11 @@ class BackgroundMonitor:
         waited = 0.0
         with open_jobs(self._settings) as jobs:
             inventory = Inventory(self._settings)
-            attempts = Attempts(self._settings, jobs, inventory)
             reconciler = Reconciler(self._settings, jobs, inventory)
             while not self._stop.wait(_LOOK_SEC):
                 waited += _LOOK_SEC
                 try:
-                    self._look(attempts)
+                    self._look(jobs)
                     if waited >= _SWEEP_SEC:
                         waited = 0.0
                         _sweep(reconciler, inventory)

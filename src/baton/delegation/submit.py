@@ -63,11 +63,8 @@ def build_submission(settings: Settings, prompt: str, **given: Any) -> Submissio
         idle_timeout_sec=given.get("idle_timeout_sec", settings.idle_timeout_sec),
         expected_artifacts=expect,
         workdir=workdir,
-        max_attempts=given.get("max_attempts", 1),
-        priority=given.get("priority", 0),
-        validate=given.get("validate"),
-        labels=given.get("labels", []),
         submitter=this_submitter(settings.host) if queue is None else None,
+        **{name: given[name] for name in ("max_attempts", "priority", "validate", "labels") if name in given},
     )
     if "idle_timeout_sec" not in given:
         job = job.replace(idle_timeout_sec=allowed_silence(settings, job.agent, job.timeout_sec))
@@ -127,7 +124,7 @@ class Delegation:
         self._settings = settings
         self._jobs = jobs
         self._log = log
-        self._attempts = Attempts(settings, jobs, Inventory(settings))
+        self._attempts = Attempts(settings, jobs, Inventory(settings), log)
         self._parallel = parallel
         registered = register(jobs, submissions)
         self._submissions = {each.job.job_id: each for each in registered}
@@ -182,8 +179,12 @@ class Delegation:
 
     def statuses(self) -> dict[str, Status]:
         """Return the status of each job that is still in the registry."""
+        return {job.job_id: job.status for job in self._current_jobs()}
+
+    def _current_jobs(self) -> list[Job]:
+        """Return the jobs as they are now, without those that were pruned."""
         found = [self.subscription.find_job(job.job_id) for job in self.jobs]
-        return {job.job_id: job.status for job in found if job is not None}
+        return [job for job in found if job is not None]
 
     def _verify(self, payload: dict[str, Any]) -> None:
         """Check the files of a completed job again. On another host the same path is another folder."""
@@ -209,7 +210,7 @@ class Delegation:
         """Cancel every job that has not ended, and stop its session."""
         for job in self.jobs:
             self._cancel(job)
-            self._stop_session(self._attempts, job, "its job was cancelled")
+            self._attempts.stop(job.job_id, "its job was cancelled")
 
     def not_started(self) -> int:
         """Return the number of jobs that `withdraw` would cancel."""
@@ -230,46 +231,38 @@ class Delegation:
 
     def _end_late_jobs(self, why: str) -> None:
         """Fail the jobs that have not ended in time, except those that wait for a permission or for a worker."""
-        for job_id, submission in self._submissions.items():
-            job = self.subscription.find_job(job_id)
-            if job is None or job.status in TERMINAL:
+        for job in self._current_jobs():
+            if job.status in TERMINAL:
                 continue
             if self._jobs.last_event(job) is EventName.PERMISSION_REQUIRED:
-                self._log(f"job {job_id} waits for a permission: baton attach {job_id}")
-            elif job.status is Status.PENDING and submission.agent is None:
-                self._log(f"no worker has taken job {job_id} yet; `baton cancel {job_id}` cancels it")
+                self._log(f"job {job.job_id} waits for a permission: baton attach {job.job_id}")
+            elif job.status is Status.PENDING and self._submissions[job.job_id].agent is None:
+                self._log(f"no worker has taken job {job.job_id} yet; `baton cancel {job.job_id}` cancels it")
             else:
                 self._attempts.fail(job, None, why)
-                self._stop_session(self._attempts, job, why)
+                self._attempts.stop(job.job_id, why)
 
     def _start_waiting(self, attempts: Attempts) -> None:
-        """Start sessions until as many run as may run at once."""
+        """Start sessions until as many run as may run at once. A session that does not start is an event of its job."""
         with self._starting:
             while self._waiting and len(self._at_work) < self._parallel:
                 job = self._waiting[0]
-                self._start(attempts, job)
+                start_submission(attempts, self._submissions[job.job_id])
                 self._at_work.add(job.job_id)
                 self._waiting.remove(job)
 
-    def _check_jobs(self, attempts: Attempts) -> None:
+    def _check_jobs(self, jobs: Jobs) -> None:
         """Start requeued jobs again, and new ones in place of jobs that ended without an event."""
+        attempts = Attempts(self._settings, jobs, self._attempts.inventory, self._log)
         for job_id in list(self._at_work):
             try:
-                job = attempts.jobs.get_job(job_id)
+                job = jobs.get_job(job_id)
             except JobNotFound:
                 self._at_work.discard(job_id)
                 continue
             if job.status in TERMINAL:
                 self._at_work.discard(job_id)
             elif job.status is Status.PENDING and job.attempt:
-                self._stop_session(attempts, job, f"attempt {job.attempt} was lost", hard=True)
-                self._start(attempts, job)
+                attempts.stop(job_id, f"attempt {job.attempt} was lost", hard=True)
+                start_submission(attempts, self._submissions[job_id].replace(job=job))
         self._start_waiting(attempts)
-
-    def _start(self, attempts: Attempts, job: Job) -> None:
-        start_submission(attempts, self._submissions[job.job_id].replace(job=job))  # a failure is an event of the job
-
-    def _stop_session(self, attempts: Attempts, job: Job, why: str, *, hard: bool = False) -> None:
-        error = attempts.stop(job.job_id, why, hard=hard)
-        if error is not None:
-            self._log(error)

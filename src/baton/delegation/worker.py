@@ -49,7 +49,7 @@ class Worker:
         self._settings = settings
         self._jobs = jobs
         self._inventory = Inventory(settings)
-        self._attempts = Attempts(settings, jobs, self._inventory)
+        self._attempts = Attempts(settings, jobs, self._inventory, log)
         self._queue = queue
         self._agent = agent
         self._workdir = workdir
@@ -176,9 +176,7 @@ class Worker:
                 self._requeue(job_id, attempt, "the worker stopped")
             except RegistryUnavailable as error:
                 self._log(str(error))
-            failure = self._attempts.stop(job_id, "the worker stopped")
-            if failure is not None:
-                self._log(failure)
+            self._attempts.stop(job_id, "the worker stopped")
 
     def _requeue_not_started(self) -> None:
         for job_id, attempt in list(self._to_requeue.items()):
