@@ -1,7 +1,5 @@
 """Start the `baton` command and `python -m baton`. Ctrl-C during the imports gives an exit code, not a traceback."""
 
-from __future__ import annotations
-
 import os
 
 

@@ -5,8 +5,6 @@ not given comes from the environment and the config file, as on the command line
 spelling, or as an id.
 """
 
-from __future__ import annotations
-
 from typing import TypedDict, Unpack
 
 from baton.config import Settings

@@ -108,13 +108,13 @@ def silent_handlers():
 
 def test_few_errors_are_passed_over_in_silence():
     silent = [place for place, _ in silent_handlers()]
-    assert len(silent) <= 30, silent
+    assert len(silent) <= 28, silent
     for _, path in modules():
         assert "suppress(" not in "\n".join(lines_of(path)), f"{path}: an except clause that says why"
 
 
 def test_an_error_that_is_passed_over_has_its_reason_beside_it():
-    assert len([place for place, lines in silent_handlers() if not any("#" in line for line in lines)]) <= 1
+    assert len([place for place, lines in silent_handlers() if not any("#" in line for line in lines)]) == 0
 
 
 def test_few_places_catch_every_exception():
@@ -131,7 +131,7 @@ def test_modules_stay_small():
     sizes = {os.path.relpath(path, ROOT): len(lines_of(path)) for _, path in modules()}
     assert {path: size for path, size in sizes.items() if size > 500} == {}
     assert median(sizes.values()) <= 150
-    assert sum(sizes.values()) <= 17_350
+    assert sum(sizes.values()) <= 17_200
 
 
 # -- what is loaded --------------------------------------------------------------------------------------------------

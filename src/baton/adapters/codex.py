@@ -1,7 +1,5 @@
 """Adapt Codex."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -18,8 +18,6 @@
 group of the pattern, or the whole match.
 """
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

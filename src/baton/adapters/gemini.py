@@ -1,7 +1,5 @@
 """Adapt Gemini CLI."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Adapt any command: the prompt is the script, and its exit code decides."""
 
-from __future__ import annotations
-
 import os
 import shlex
 

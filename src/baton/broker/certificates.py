@@ -1,7 +1,5 @@
 """Issue the certificates of a production broker: a CA, the server, and each role."""
 
-from __future__ import annotations
-
 import ipaddress
 import os
 import re

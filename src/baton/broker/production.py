@@ -3,8 +3,6 @@
 There are two roles: the orchestrator only reads events, a worker only writes them.
 """
 
-from __future__ import annotations
-
 import base64
 import hashlib
 import json

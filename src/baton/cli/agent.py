@@ -1,7 +1,5 @@
 """agent publish | refresh | resolve | list | show | remove | cleanup | watch: the directory of live agents."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import time

@@ -1,7 +1,5 @@
 """broker up | down | status | logs | init | check: manage the local broker and production brokers."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shlex

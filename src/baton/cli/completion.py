@@ -1,7 +1,5 @@
 """completion: print the completion script for bash, zsh or fish, built from the parsers."""
 
-from __future__ import annotations
-
 import argparse
 
 from baton.adapters import BUILT_IN

@@ -1,7 +1,5 @@
 """config show, version: print the settings and the version."""
 
-from __future__ import annotations
-
 import argparse
 import os
 

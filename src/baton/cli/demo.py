@@ -1,7 +1,5 @@
 """demo: run three jobs with the shell as their agent, and remove everything again."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

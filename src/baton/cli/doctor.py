@@ -1,7 +1,5 @@
 """doctor: check the installation, the folders, the jobs and the agents, and print one line for each."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import shutil

@@ -2,8 +2,6 @@
 
 It always succeeds and prints only an answer for the agent: a failure here must not disturb the agent."""
 
-from __future__ import annotations
-
 import json
 import sys
 from collections.abc import Sequence

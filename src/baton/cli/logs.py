@@ -1,7 +1,5 @@
 """logs: print and verify the audit logs of jobs."""
 
-from __future__ import annotations
-
 import argparse
 import os
 

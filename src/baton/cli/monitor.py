@@ -1,7 +1,5 @@
 """monitor: find jobs and sessions that died or take too long, and requeue, fail or stop them."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -1,7 +1,5 @@
 """session create | stop | resume | list | show | attach | send | capture | prune, and attach: agents in tmux."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

@@ -1,7 +1,5 @@
 """skills install: copy the skills to the folders where agents read them."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

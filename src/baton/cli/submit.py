@@ -1,7 +1,5 @@
 """submit, retry: run a task with an agent and wait until its result is verified."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

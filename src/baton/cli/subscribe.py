@@ -1,7 +1,5 @@
 """subscribe (alias watch): print the events of jobs until the jobs end."""
 
-from __future__ import annotations
-
 import argparse
 import json
 import os

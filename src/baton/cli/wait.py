@@ -1,7 +1,5 @@
 """wait: wait until jobs end, and print how each ended."""
 
-from __future__ import annotations
-
 import argparse
 
 from baton.cli import options as opt

@@ -1,7 +1,5 @@
 """worker: run the jobs of a queue, each in its own session."""
 
-from __future__ import annotations
-
 import argparse
 import os
 import signal

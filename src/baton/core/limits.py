@@ -1,7 +1,5 @@
 """Decide whether a job, or the wait for it, has exceeded a limit. The runner, the listener and the monitor share it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from enum import Enum
 

@@ -4,8 +4,6 @@
 job. After its death a worker of the queue takes the job, or the monitor does.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from baton.adapters.contract import Agent, Mode

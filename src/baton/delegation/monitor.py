@@ -1,8 +1,6 @@
 """Sweep over jobs, sessions, live agents and brokers, and fix what no other process can: see `reconcile` for jobs and
 sessions. This module adds jobs without a submitter, leases of live agents, unsent events and old retained messages."""
 
-from __future__ import annotations
-
 import json
 import os
 from collections.abc import Callable, Iterator

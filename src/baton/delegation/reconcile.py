@@ -4,8 +4,6 @@ The monitor does this in every sweep. A command that waits for jobs does it whil
 first, and acts on what it finds twice; it touches only sessions of this host; it may run beside another.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -1,7 +1,5 @@
 """Submit jobs, start a session for each, and follow them to their end."""
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -1,7 +1,5 @@
 """Take jobs of one queue and run each in a session of its own, a few at a time."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -131,9 +129,9 @@ class Worker:
             if submitter_is_dead(job, self._settings.host) and self._inventory.made_for(job.job_id) is None:
                 try:
                     self._jobs.registry.clear_submitter(job.job_id)
-                except (IllegalTransition, JobNotFound):
-                    continue  # it was claimed, cancelled or pruned meanwhile
-                self._log(f"job {job.job_id}: the process that submitted it has ended")
+                    self._log(f"job {job.job_id}: the process that submitted it has ended")
+                except (IllegalTransition, JobNotFound) as error:
+                    self._log(str(error))  # it was claimed, cancelled or pruned meanwhile
 
     def _check_running(self) -> None:
         """Forget jobs that have ended or have another holder. Requeue or fail those whose session has died."""

@@ -1,7 +1,5 @@
 """Verify the history of a job: follow the chain of hashes and compare both ends with the files beside it."""
 
-from __future__ import annotations
-
 import fcntl
 import os
 from collections.abc import Mapping

@@ -2,8 +2,6 @@
 
 It stores pointers only. It does not ask tmux and starts nothing: that is the task of sessions."""
 
-from __future__ import annotations
-
 import os
 
 from baton.config import Settings

@@ -1,7 +1,5 @@
 """Define what a store of live agents does; `files` and `postgres` implement it."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager

@@ -13,8 +13,6 @@ next look-up by name makes all files again. While a record cannot be read, every
 program may repair it in place at any time.
 """
 
-from __future__ import annotations
-
 import errno
 import os
 import re

@@ -4,8 +4,6 @@
 passes it through here once, before it builds a path or a query.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -5,8 +5,6 @@ lease has expired, when no valid record is stored, or by an explicit takeover. A
 neither refresh nor remove the record.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from baton.core.clock import format_time, parse_time

@@ -1,7 +1,5 @@
 """Store the live agents of many machines in PostgreSQL. Leases end by the clock of the server."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager

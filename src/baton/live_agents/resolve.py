@@ -1,7 +1,5 @@
 """Find the one fresh record for a name or an id. This is the first stage: the session itself is checked later."""
 
-from __future__ import annotations
-
 from enum import StrEnum
 
 from baton.core.errors import AgentNotFound

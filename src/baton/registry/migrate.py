@@ -4,8 +4,6 @@ The new registry takes effect as a whole, after it was compared with the old one
 set aside. Until that moment an interruption leaves the old registry in use, and the migration can be run again.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from itertools import zip_longest

@@ -304,7 +304,7 @@ def read_entries(tx: Transaction, job_ids: Iterable[str]) -> Iterator[Entry | In
         try:
             job = tx.get(job_id)
         except JobNotFound:
-            continue
+            continue  # pruned since the ids were read
         except InvalidRecord as error:
             yield error
         else:

@@ -6,8 +6,6 @@ The manifest is written when its generation owns the id, and removed with the re
 clean-up removes it once its process is gone.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

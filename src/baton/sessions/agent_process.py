@@ -1,7 +1,5 @@
 """Run the program of an agent on the terminal of the pane, and read its output."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 from typing import Self

@@ -1,7 +1,5 @@
 """Keep the archive of ended sessions: a YAML file for people, replaced as a whole, with its last version as `.bak`."""
 
-from __future__ import annotations
-
 import os
 import re
 import time

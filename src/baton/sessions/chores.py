@@ -1,7 +1,5 @@
 """Run the runner's chores, each at its interval."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from baton.core.clock import SECOND_NS, Clock

@@ -1,7 +1,5 @@
 """End a session and fail its job. The runner, `stop` and the monitor share these steps; each is safe to repeat."""
 
-from __future__ import annotations
-
 import time
 
 from baton.config import Settings

@@ -4,8 +4,6 @@ On a command line, in a file or in the environment of tmux, other processes coul
 the pipe, so writing to it also starts the agent.
 """
 
-from __future__ import annotations
-
 import errno
 import json
 import os

@@ -1,7 +1,5 @@
 """Report what an agent's own hooks say. Each message of a hook runs this as a program inside the agent's session."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -1,7 +1,5 @@
 """Write the text that an agent gets for a job: the prompt, and how to report the result."""
 
-from __future__ import annotations
-
 import os
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """Create and resume sessions: check what is needed, claim the name, start the runner in tmux, pass the environment."""
 
-from __future__ import annotations
-
 import json
 import os
 import sys

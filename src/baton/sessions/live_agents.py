@@ -3,8 +3,6 @@
 Each failed check has its own error: a record never leads to another session. The clean-up gives a reason for each
 entry, and keeps what it cannot observe."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 from enum import StrEnum

@@ -1,7 +1,5 @@
 """Read and write the manifest of a session, which says where it is in tmux and which process it is."""
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Remove sessions that ended long ago: their rows and their folders. The archive keeps their entries."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Report on a job for its agent. The runner and the agent's hooks share these rules."""
 
-from __future__ import annotations
-
 import json
 import os
 import time

@@ -5,8 +5,6 @@ renews the lease and the live-agent record, and reports what the agent's output 
 event; only when the runner itself dies, the monitor has to report it.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import select

@@ -1,7 +1,5 @@
 """Take the jobs that were sent to a running session by its name, one after the other, and type them into its pane."""
 
-from __future__ import annotations
-
 import os
 import sys
 from functools import partial

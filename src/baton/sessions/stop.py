@@ -1,7 +1,5 @@
 """Stop a session: end the processes of its agent, then its pane, and fail the job in it."""
 
-from __future__ import annotations
-
 import time
 from enum import StrEnum
 

@@ -1,7 +1,5 @@
 """Share the terminal of a pane between the runner and its agent."""
 
-from __future__ import annotations
-
 import os
 import signal
 import termios

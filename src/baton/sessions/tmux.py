@@ -1,7 +1,5 @@
 """Call tmux: with argument lists, never a shell string, and with exact targets."""
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Decide what the end of an agent's program means for its job."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from signal import Signals
 

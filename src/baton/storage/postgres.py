@@ -1,7 +1,5 @@
 """A connection to PostgreSQL, in a schema of its own, whose errors say in one line what is wrong."""
 
-from __future__ import annotations
-
 import re
 from contextlib import contextmanager
 from typing import Any

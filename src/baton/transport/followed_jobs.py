@@ -3,8 +3,6 @@
 A message only says that there is news. What is passed on always comes from the registry.
 """
 
-from __future__ import annotations
-
 import heapq
 import time
 from collections import Counter

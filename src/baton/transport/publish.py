@@ -124,10 +124,15 @@ def _send_left_behind(jobs: Jobs, connection: PublisherConnection, job: Job) -> 
                 found.setdefault(event.job_id, []).append(event)
         # In random order: an event that breaks the connection each time must not block the same others for ever.
         for job_id in sorted(found, key=lambda _: os.urandom(4)):
-            try:
-                other = jobs.get_job(job_id)
-            except (InvalidRecord, JobNotFound):
-                continue  # its events stay unsent
-            _send(jobs, connection, other, found[job_id])
+            other = _find_job(jobs, job_id)
+            if other is not None:
+                _send(jobs, connection, other, found[job_id])
     except (*FAILURES, KeyError):
         return
+
+
+def _find_job(jobs: Jobs, job_id: str) -> Job | None:
+    try:
+        return jobs.get_job(job_id)
+    except (InvalidRecord, JobNotFound):
+        return None  # its events stay unsent

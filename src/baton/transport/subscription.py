@@ -5,8 +5,6 @@ paho's thread ──► bounded queue ──► one loop: verify the messages, p
                  also at the start, after each reconnect, and every few seconds
 """
 
-from __future__ import annotations
-
 import math
 import queue
 import time

@@ -1,7 +1,5 @@
 """Set up TLS to a broker: verify certificates and host names; TLS 1.3, or 1.2 if the settings allow it."""
 
-from __future__ import annotations
-
 import ssl
 
 from baton.broker.address import Address
