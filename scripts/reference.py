@@ -6,6 +6,7 @@ import argparse
 import inspect
 import os
 import sys
+from collections.abc import Iterator  # noqa: TC003
 
 from baton.cli.main import VERBS, describe, overview
 from baton.config import KNOWN, Settings
@@ -52,8 +53,18 @@ def settings() -> str:
     )
 
 
+def _branches(error: type[errors.BatonError], indent: str = "") -> Iterator[str]:
+    """Yield a line for each subclass, with the exit code and the first sentence of the docstring."""
+    children = [each for each in error.__subclasses__() if each.__module__ == errors.__name__]
+    for number, child in enumerate(children, 1):
+        last = number == len(children)
+        name = f"{indent}{'└── ' if last else '├── '}{child.__name__}"
+        yield f"{name:<28} {child.exit_code:>3}   {(inspect.getdoc(child) or '').split('. ')[0].rstrip('.')}"
+        yield from _branches(child, indent + ("    " if last else "│   "))
+
+
 def error_tree() -> str:
-    tree = inspect.getdoc(errors) or ""
+    tree = "\n".join(["BatonError                     1   refused or failed", *_branches(errors.BatonError)])
     return (
         f"# Errors\n\n{_GENERATED}\n"
         "An error is one line on stderr: what is wrong, why, and what to do next. In Python each error is an\n"

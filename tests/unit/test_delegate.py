@@ -66,7 +66,7 @@ def test_wait_says_of_a_job_that_is_gone_that_nobody_knows(jobs, monkeypatch, ca
     job = jobs.register_job("x", agent_session="q").job_id
     end(jobs, job)
     before(monkeypatch, Subscription, "connect", lambda: prune(jobs))
-    monkeypatch.setattr("baton.jobs.job_history.read_logged_status", lambda *_: None)
+    monkeypatch.setattr("baton.history.log.read_logged_status", lambda *_: None)
     assert run_verb("wait", [job]) == 1
     assert capsys.readouterr().out == f"{job}\tgone\n"
 

@@ -21,15 +21,7 @@ import time
 from baton.core.errors import BrokerUnavailable, InvalidValue, RegistryBusy
 from baton.core.job import new_token
 from baton.core.value import Value
-from baton.storage.files import (
-    FileLock,
-    lock_within,
-    make_private_dir,
-    open_private,
-    read_file,
-    remove_file,
-    replace_file,
-)
+from baton.storage import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -95,7 +87,7 @@ def known_broker(state_dir: str) -> LocalBroker | None:
     """Return the broker that the files describe, whose process may have ended."""
     folder = broker_dir(state_dir)
     try:
-        found: Any = json.loads(read_file(os.path.join(folder, "broker.json")))
+        found: Any = json.loads(files.read_file(os.path.join(folder, "broker.json")))
         port, writer, reader = found["port"], found["writer_password"], found["reader_password"]
     except (OSError, ValueError, TypeError, KeyError):
         return None
@@ -111,8 +103,8 @@ def running_broker(state_dir: str) -> LocalBroker:
     if broker is not None and broker.alive():
         return broker
     folder = broker_dir(state_dir)
-    make_private_dir(folder)
-    with FileLock(os.path.join(folder, ".lock")):
+    files.make_private_dir(folder)
+    with files.FileLock(os.path.join(folder, ".lock")):
         broker = known_broker(state_dir)
         # Another command may have started it, and may have ended before the server was ready.
         if broker is not None and (pid := _ready_pid(folder, lambda: not _is_running(folder))):
@@ -127,7 +119,7 @@ def stop_broker(state_dir: str) -> LocalBroker | None:
     folder = broker_dir(state_dir)
     if not os.path.isdir(folder):
         return None
-    with FileLock(os.path.join(folder, ".lock")):
+    with files.FileLock(os.path.join(folder, ".lock")):
         pid = _ready_pid(folder, lambda: not _is_running(folder))
         if pid == 0:
             return None
@@ -149,11 +141,11 @@ def _start(folder: str, before: LocalBroker | None) -> LocalBroker:
     folder = os.path.abspath(folder)
     data, run = os.path.join(folder, "data"), os.path.join(folder, "run")
     for each in (data, run):
-        make_private_dir(each)
+        files.make_private_dir(each)
     held = _take_lock(folder)
     try:
         for name in os.listdir(run):
-            remove_file(os.path.join(run, name))
+            files.remove_file(os.path.join(run, name))
         broker = LocalBroker(
             folder=folder,
             port=before.port if before and _port_is_free(before.port) else _free_port(),
@@ -170,10 +162,10 @@ def _start(folder: str, before: LocalBroker | None) -> LocalBroker:
             reader=_quote(broker.reader_password),
         )
         path = os.path.join(folder, "nats.conf")
-        replace_file(path, config.encode(), durable=False)
+        files.replace_file(path, config.encode(), durable=False)
         # Before the server starts: if this process ends now, the next command finds the server.
         content = {name: getattr(broker, name) for name in ("port", "writer_password", "reader_password")}
-        replace_file(os.path.join(folder, "broker.json"), json.dumps(content).encode() + b"\n")
+        files.replace_file(os.path.join(folder, "broker.json"), json.dumps(content).encode() + b"\n")
         process = _spawn([program, "-c", path], os.path.join(folder, "log"), held)
         try:
             if pid := _ready_pid(folder, lambda: process.poll() is not None):
@@ -213,9 +205,9 @@ def _is_running(folder: str) -> bool:
 
 def _take_lock(folder: str) -> int:
     path = _lock_path(folder)
-    fd = open_private(path, os.O_RDWR | os.O_CREAT)
+    fd = files.open_private(path, os.O_RDWR | os.O_CREAT)
     try:
-        lock_within(fd, path, _LOCK_TIMEOUT_SEC)  # a process that only tests the lock holds it for a moment
+        files.lock_within(fd, path, _LOCK_TIMEOUT_SEC)  # a process that only tests the lock holds it for a moment
     except RegistryBusy:
         os.close(fd)
         why = f"a server that baton knows nothing about runs in {folder}; {_find_it(folder)}"
@@ -277,7 +269,7 @@ def _spawn(command: list[str], log: str, held: int) -> Popen[bytes]:
     # Without the caller's secrets, and without the mark of a session: `session stop` ends every process that has it.
     environment = {name: os.environ[name] for name in ("HOME", "PATH", "TZ") if name in os.environ}
     environment["GOGC"] = "25"  # a third less memory for retained messages
-    fd = open_private(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+    fd = files.open_private(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:
         return Popen(
             command,

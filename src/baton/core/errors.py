@@ -1,43 +1,4 @@
-"""Define every error of baton, as one tree. Each class carries its exit code.
-
-BatonError                     1   refused or failed
-├── UsageError                64   the command line is wrong
-├── InvalidValue               1   a value is not valid; names the field
-│   └── InvalidRecord          1   ... in a stored job record
-├── JobNotFound                1
-├── IllegalTransition          1   a status that may not follow the present one
-├── EventRefused               1   an event that is not allowed in the job's present status
-├── StaleAttempt               1   a write of a holder that has lost the job
-├── Rejected                   1   bytes that are not a valid event
-├── NothingPending             3   `pick` found no pending job in the queue
-├── NotVerified                1   `completed` without the expected results
-├── BrokerUnavailable          1   no broker, or the login failed; the event is safe in the registry
-├── AgentNotFound              1   no live agent has that name
-├── AgentTaken                 1   another session owns that name
-├── OwnershipLost              1   the session no longer owns its name
-├── ControlRefused             1   the session of a live agent failed a check
-│   ├── RemoteAgent            1   ... on another machine
-│   ├── ManifestPathRelative   1
-│   ├── ManifestGone           1
-│   ├── ManifestInvalid        1
-│   ├── NotInTmux              1   ... its backend is not tmux
-│   ├── SessionMismatch        1   ... the manifest names another tmux session
-│   ├── IdentityMismatch       1   ... the manifest is of another agent or generation
-│   ├── SessionGone            1   ... tmux has no such session
-│   └── AgentDefDirUnusable    1
-├── SessionNotFound            1   no session of that name in the inventory
-├── NameInUse                  1   a session of that name exists
-├── RunnerDied                 1   the runner ended before the agent started
-├── AgentUnusable              1   the agent's program is missing, or cannot do this
-├── TmuxUnavailable            1   tmux is missing, too old, or does not answer
-├── MissingExtra               1   an optional package is not installed
-├── AuditDamaged               1   the audit log does not verify
-├── MigrationFailed            1   the old registry is still in use, unchanged
-└── RegistryUnavailable        1   the registry cannot be used now
-    ├── RegistryBusy           1   another process holds its lock
-    ├── NewerSchema            1   written by a newer baton
-    └── NetworkFileSystem      1   the store needs a local disk
-"""
+"""Define every error of baton. Each class carries its exit code; `make reference` draws the tree."""
 
 from __future__ import annotations
 
@@ -49,10 +10,14 @@ class BatonError(Exception):
 
 
 class UsageError(BatonError):
+    """The command line is wrong."""
+
     exit_code = 64
 
 
 class InvalidValue(BatonError):
+    """A value is not valid; `field` names it."""
+
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"{field} {why}")
         self.field = field
@@ -60,7 +25,7 @@ class InvalidValue(BatonError):
 
 
 class InvalidRecord(InvalidValue):
-    """A stored record that is not valid; `job_id` is the name under which it is stored."""
+    """A stored job record is not valid; `job_id` is the name under which it is stored."""
 
     def __init__(self, job_id: str, field: str, why: str) -> None:
         super().__init__(field, why)
@@ -69,12 +34,16 @@ class InvalidRecord(InvalidValue):
 
 
 class JobNotFound(BatonError):
+    """The registry has no job with this id."""
+
     def __init__(self, job_id: str, where: str) -> None:
         super().__init__(f"no job {job_id} in {where}; `baton list` shows all jobs")
         self.job_id = job_id
 
 
 class IllegalTransition(BatonError):
+    """A status may not follow the job's present one."""
+
     def __init__(self, job_id: str, current: str, wanted: str, hint: str = "") -> None:
         super().__init__(f"job {job_id} is {current} and cannot become {wanted}{hint and '; ' + hint}")
         self.job_id = job_id
@@ -83,6 +52,8 @@ class IllegalTransition(BatonError):
 
 
 class EventRefused(BatonError):
+    """An event is not allowed in the job's present status."""
+
     def __init__(self, job_id: str, event: str, why: str) -> None:
         super().__init__(f"event {event} for job {job_id} refused: {why}")
         self.job_id = job_id
@@ -90,6 +61,8 @@ class EventRefused(BatonError):
 
 
 class StaleAttempt(BatonError):
+    """A holder that has lost the job tried to write."""
+
     def __init__(self, job_id: str, attempt: int, current: int, status: str) -> None:
         super().__init__(
             f"stale attempt: job {job_id} is {status} at attempt {current}, this write is from attempt "
@@ -101,7 +74,7 @@ class StaleAttempt(BatonError):
 
 
 class Rejected(BatonError):
-    """The reason why a payload is not a valid event. `reason` is one word, for counting."""
+    """Bytes are not a valid event. `reason` is one word, for counting."""
 
     def __init__(self, reason: str, words: str) -> None:
         super().__init__(words)
@@ -109,6 +82,8 @@ class Rejected(BatonError):
 
 
 class NothingPending(BatonError):
+    """`pick` found no pending job in the queue."""
+
     exit_code = 3
 
     def __init__(self, agent_session: str) -> None:
@@ -116,7 +91,7 @@ class NothingPending(BatonError):
 
 
 class NotVerified(BatonError):
-    """The expected results are missing. `why` says which, without advice."""
+    """`completed` came without the expected results. `why` says which are missing, without advice."""
 
     def __init__(self, message: str, why: str = "") -> None:
         super().__init__(message)
@@ -124,7 +99,7 @@ class NotVerified(BatonError):
 
 
 class BrokerUnavailable(BatonError):
-    """No broker. `transient`: a retry may succeed. A wrong password is not transient."""
+    """No broker, or the login failed; the event is safe in the registry. `transient`: a retry may succeed."""
 
     def __init__(self, message: str, *, transient: bool = True) -> None:
         super().__init__(message)
@@ -132,11 +107,11 @@ class BrokerUnavailable(BatonError):
 
 
 class AgentNotFound(BatonError):
-    pass
+    """No live agent has this name."""
 
 
 class AgentTaken(BatonError):
-    """`owner` is the record of the session that owns the name, if it can be read."""
+    """Another session owns this name; `owner` is its record, if it can be read."""
 
     def __init__(self, message: str, owner: object = None) -> None:
         super().__init__(message)
@@ -144,94 +119,102 @@ class AgentTaken(BatonError):
 
 
 class OwnershipLost(BatonError):
-    pass
+    """The session no longer owns its name."""
 
 
 class ControlRefused(BatonError):
-    pass
+    """The session of a live agent failed a check."""
 
 
 class RemoteAgent(ControlRefused):
+    """The live agent runs on another machine."""
+
     def __init__(self, name: str, host: str) -> None:
         super().__init__(f"{name} runs on {host}; control it there (a job can be sent to it from here)")
         self.host = host
 
 
 class ManifestPathRelative(ControlRefused):
-    pass
+    """The path of the manifest is not absolute."""
 
 
 class ManifestGone(ControlRefused):
-    pass
+    """The manifest no longer exists."""
 
 
 class ManifestInvalid(ControlRefused):
-    pass
+    """The manifest cannot be read."""
 
 
 class NotInTmux(ControlRefused):
-    pass
+    """The backend of the session is not tmux."""
 
 
 class SessionMismatch(ControlRefused):
-    pass
+    """The manifest names another tmux session."""
 
 
 class IdentityMismatch(ControlRefused):
-    pass
+    """The manifest is of another agent or generation."""
 
 
 class SessionGone(ControlRefused):
-    pass
+    """tmux has no such session."""
 
 
 class AgentDefDirUnusable(ControlRefused):
-    pass
+    """The definition folder of the agent is missing or not absolute."""
 
 
 class SessionNotFound(BatonError):
+    """The inventory has no session of this name."""
+
     def __init__(self, name: str) -> None:
         super().__init__(f"there is no session {name!r}; `baton session list --all` shows all sessions")
 
 
 class NameInUse(BatonError):
-    pass
+    """A session of this name exists."""
 
 
 class RunnerDied(BatonError):
-    pass
+    """The runner ended before the agent started."""
 
 
 class AgentUnusable(BatonError):
-    pass
+    """The agent's program is missing, or cannot do this."""
 
 
 class TmuxUnavailable(BatonError):
-    pass
+    """tmux is missing, too old, or does not answer."""
 
 
 class MissingExtra(BatonError):
+    """An optional package is not installed."""
+
     def __init__(self, extra: str, what_for: str) -> None:
         super().__init__(f"{what_for} needs an extra package: pip install 'tmux-baton[{extra}]'")
 
 
 class AuditDamaged(BatonError):
-    pass
+    """The audit log does not verify."""
 
 
 class MigrationFailed(BatonError):
-    pass
+    """The old registry is still in use, unchanged."""
 
 
 class RegistryUnavailable(BatonError):
-    pass
+    """The registry cannot be used now."""
 
 
 class RegistryBusy(RegistryUnavailable):
-    pass
+    """Another process holds the lock of the registry."""
 
 
 class NewerSchema(RegistryUnavailable):
+    """A newer baton wrote this."""
+
     def __init__(self, where: str, found: int, known: int) -> None:
         super().__init__(
             f"{where} was written by a newer baton (schema {found}, this one knows {known}); upgrade tmux-baton"
@@ -239,6 +222,8 @@ class NewerSchema(RegistryUnavailable):
 
 
 class NetworkFileSystem(RegistryUnavailable):
+    """The store needs a local disk."""
+
     def __init__(self, path: str, kind: str) -> None:
         super().__init__(
             f"{path} is on a network file system ({kind}), where locks are not reliable; use a local folder "

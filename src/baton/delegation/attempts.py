@@ -8,14 +8,7 @@ from collections.abc import Callable
 
 from baton.adapters.contract import Agent, Mode
 from baton.config import Settings
-from baton.core.errors import (
-    BatonError,
-    IllegalTransition,
-    RegistryUnavailable,
-    RunnerDied,
-    StaleAttempt,
-    TmuxUnavailable,
-)
+from baton.core import errors
 from baton.core.job import Job, Status
 from baton.core.lifecycle import expired_lease_error
 from baton.jobs.verbs import Jobs
@@ -86,7 +79,7 @@ class Attempts:
                     attempt=attempt, socket=socket,
                 )  # fmt: skip
                 return None
-            except RunnerDied as error:
+            except errors.RunnerDied as error:
                 why = str(error)
                 lost = self.jobs.get_job(job.job_id)
                 if lost.status is Status.RUNNING:
@@ -94,8 +87,8 @@ class Attempts:
                         return why
                     job = self.jobs.get_job(job.job_id)
                     continue
-            except BatonError as error:
-                if claimed and isinstance(error, TmuxUnavailable | RegistryUnavailable):
+            except errors.BatonError as error:
+                if claimed and isinstance(error, errors.TmuxUnavailable | errors.RegistryUnavailable):
                     raise
                 why = str(error)
             self.fail(job, attempt, why)
@@ -111,7 +104,7 @@ class Attempts:
         mode = StopMode.HARD if hard else StopMode.GRACEFUL
         try:
             stop_session(self.settings, self.inventory, self.jobs, session.name, mode=mode, reason=why, grace_sec=3.0)
-        except BatonError as error:
+        except errors.BatonError as error:
             self.log(str(error))
 
     def requeue_or_fail(self, job: Job, why: str) -> Status | None:
@@ -121,7 +114,7 @@ class Attempts:
             return Status.ERROR if self.fail(job, job.attempt, why) else None
         try:
             return self.jobs.release(job.job_id, attempt=job.attempt, reason=why).status
-        except (IllegalTransition, StaleAttempt):
+        except (errors.IllegalTransition, errors.StaleAttempt):
             return None
 
     def fail(self, job: Job, attempt: int | None, why: str, *, notify: bool = True) -> bool:

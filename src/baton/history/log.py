@@ -10,17 +10,7 @@ from baton.core.clock import format_time
 from baton.core.fields import check_job_id
 from baton.core.hashing import sha256
 from baton.core.job import HIDDEN
-from baton.storage.files import (
-    fsync_dir,
-    fsync_parents,
-    last_line,
-    lock_within,
-    make_private_dir,
-    open_private,
-    overwrite_from,
-    read_file,
-    replace_file,
-)
+from baton.storage import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,7 +36,7 @@ def init_job_log(record: Mapping[str, Any], *, now_ns: int, logs_dir: str | None
         if os.fstat(fd).st_size == 0:
             if not os.path.lexists(os.path.join(folder, STATUS)):
                 _write_first_status(folder, now_ns)  # makes the log's name durable: no record exists without a log
-            replace_file(os.path.join(folder, META), meta)
+            files.replace_file(os.path.join(folder, META), meta)
             append_lines(fd, folder, [line], now_ns, record["status"])
 
 
@@ -111,11 +101,11 @@ def append_received(
 def locked_log(job_id: str, logs_dir: str | None) -> Iterator[tuple[int, str]]:
     """Open the log of a job for one writer at a time; yield its file descriptor and its folder."""
     folder = job_log_path(job_id, logs_dir)
-    make_private_dir(folder)
+    files.make_private_dir(folder)
     path = os.path.join(folder, EVENTS)
-    fd = open_private(path, os.O_RDWR | os.O_CREAT)
+    fd = files.open_private(path, os.O_RDWR | os.O_CREAT)
     try:
-        lock_within(fd, path)
+        files.lock_within(fd, path)
         yield fd, folder
     finally:
         os.close(fd)
@@ -124,7 +114,7 @@ def locked_log(job_id: str, logs_dir: str | None) -> Iterator[tuple[int, str]]:
 def append_lines(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], now_ns: int, status: str | None) -> None:
     """Append lines to a locked log in one write, then bring status.json up to date."""
     size = os.fstat(fd).st_size
-    last, end = last_line(fd, size)
+    last, end = files.last_line(fd, size)
     number, previous = (_number(last), line_hash(last)) if last else (0, NO_HASH)
     head = read_object(os.path.join(folder, STATUS))
     if head is None:
@@ -139,24 +129,24 @@ def append_lines(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], n
         encoded = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
         previous = line_hash(encoded)
         content += encoded
-    overwrite_from(fd, end, content)
+    files.overwrite_from(fd, end, content)
     if size == 0:
-        fsync_dir(folder)
-        fsync_parents(folder)
+        files.fsync_dir(folder)
+        files.fsync_parents(folder)
     if status is None and current:
         status = head.get("status")  # saves reading the whole log
     elif status is None:
         status = status_after(split_lines(os.pread(fd, end + len(content), 0)))
     new_status = status_content(status, format_time(now_ns), number, previous)
     try:
-        replace_file(os.path.join(folder, STATUS), new_status, sync_folder=False)
+        files.replace_file(os.path.join(folder, STATUS), new_status, sync_folder=False)
     except OSError:
         pass  # the lines are written; status.json is behind them, as after a crash, and the next append updates it
 
 
 def _write_first_status(folder: str, now_ns: int) -> None:
     content = status_content(None, format_time(now_ns), 0, NO_HASH)
-    replace_file(os.path.join(folder, STATUS), content, sync_folder=True)
+    files.replace_file(os.path.join(folder, STATUS), content, sync_folder=True)
 
 
 def _repairs(head: Mapping[str, Any], number: int, previous: str, torn: int) -> list[dict[str, Any]]:
@@ -259,7 +249,7 @@ def split_lines(content: bytes) -> list[bytes]:
 
 def read_if_exists(path: str) -> bytes:
     try:
-        return read_file(path)
+        return files.read_file(path)
     except FileNotFoundError:
         return b""
 

@@ -14,14 +14,7 @@ from baton.core import lifecycle
 from baton.core.clock import SECOND_NS, Clock, parse_time
 from baton.core.event import StoredEvent
 from baton.core.job import TERMINAL, Job, Status
-from baton.history.log import (
-    Received,
-    append_event,
-    append_received,
-    init_job_log,
-    read_logged_status,
-    update_logged_status,
-)
+from baton.history import log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,17 +30,19 @@ class JobHistory:
         self._logs_dir = logs_dir
         self._clock = clock
         self._warn = warn
-        self._received: dict[str, Received] = {}
+        self._received: dict[str, log.Received] = {}
 
     def exists(self, job_id: str) -> bool:
         return os.path.exists(os.path.join(self._logs_dir, job_id))
 
     def status(self, job_id: str) -> str | None:
         """Return the last status in the history of a job."""
-        return read_logged_status(job_id, self._logs_dir)
+        return log.read_logged_status(job_id, self._logs_dir)
 
     def begin(self, job: Job) -> None:
-        self._try(job.job_id, lambda: init_job_log(job.record(), now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir))
+        self._try(
+            job.job_id, lambda: log.init_job_log(job.record(), now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir)
+        )
 
     def fill_gap(self, job: Job) -> None:
         """Append a change of status that the history missed, marked as written later."""
@@ -66,11 +61,11 @@ class JobHistory:
 
     def add_received(self, job_id: str, payloads: Sequence[Mapping[str, Any]]) -> None:
         """Record that a listener accepted these events; each is recorded once, however many listeners there are."""
-        known = self._received.setdefault(job_id, Received())
+        known = self._received.setdefault(job_id, log.Received())
         events = [(each["seq"], each["event"]) for each in payloads]
         self._try(
             job_id,
-            lambda: append_received(job_id, events, known, now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir),
+            lambda: log.append_received(job_id, events, known, now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir),
         )
 
     def add_rejected(self, job_id: str, reason: str) -> None:
@@ -85,7 +80,7 @@ class JobHistory:
         self._try(job_id, lambda: self._append(job_id, line))
 
     def _append(self, job_id: str, line: Mapping[str, Any], status: str | None = None) -> None:
-        append_event(job_id, line, status=status, now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir)
+        log.append_event(job_id, line, status=status, now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir)
 
     def _append_changes(
         self, before: Job, after: Job, changes: Sequence[tuple[Status, Status]], reason: str | None
@@ -113,12 +108,14 @@ class JobHistory:
         logged = self.status(job.job_id)
         if logged is None:
             late = now_ns - parse_time(job.created_at) > _AT_ONCE_NS
-            init_job_log(job.record(), now_ns=now_ns, logs_dir=self._logs_dir, late=late)
+            log.init_job_log(job.record(), now_ns=now_ns, logs_dir=self._logs_dir, late=late)
         elif logged in TERMINAL and job.status not in TERMINAL:
             return True
         elif logged != job.status:
             detail = "written later: the log missed this change"
-            update_logged_status(job.job_id, logged, job.status, now_ns=now_ns, logs_dir=self._logs_dir, detail=detail)
+            log.update_logged_status(
+                job.job_id, logged, job.status, now_ns=now_ns, logs_dir=self._logs_dir, detail=detail
+            )
         return False
 
     def _try(self, job_id: str, write: Callable[[], object]) -> None:

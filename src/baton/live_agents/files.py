@@ -26,16 +26,7 @@ from baton.core.errors import RegistryUnavailable
 from baton.live_agents.contract import Directory
 from baton.live_agents.names import check_agent_id, derived_id, is_agent_id
 from baton.live_agents.record import MAX_RECORD_BYTES, AgentRecord, Entry, State, parse_entry
-from baton.storage.files import (
-    BootStamp,
-    FileLock,
-    fsync_dir,
-    make_private_dir,
-    open_private,
-    refuse_network_fs,
-    remove_file,
-    replace_file,
-)
+from baton.storage import files
 
 RECORD = "record.json"
 # The files of baton in an agent's folder. It deletes no other.
@@ -49,14 +40,14 @@ class FileDirectory(Directory):
 
     def __init__(self, folder: str, *, clock: Clock | None = None, allow_network_fs: bool = False) -> None:
         if not allow_network_fs:
-            refuse_network_fs(folder)
+            files.refuse_network_fs(folder)
         self.where = folder
         self._clock: Clock = clock or SystemClock()
         self._agents = os.path.join(folder, "live_agents")
         self._names = os.path.join(folder, "names")
         self._whole_path = os.path.join(self._names, ".whole")
         self._lock_path = os.path.join(folder, ".lock")
-        self._stamp = BootStamp(self._agents, self._clock)
+        self._stamp = files.BootStamp(self._agents, self._clock)
 
     def now_ns(self) -> int:
         return self._clock.wall_ns()
@@ -104,13 +95,13 @@ class FileDirectory(Directory):
         folder = self.folder_of(agent_id)
         with self._translated_errors():
             lock = os.path.join(self.where, "locks", agent_id)
-            make_private_dir(os.path.dirname(lock))
-            with FileLock(lock):  # guard: agent-name-lock
+            files.make_private_dir(os.path.dirname(lock))
+            with files.FileLock(lock):  # guard: agent-name-lock
                 try:
                     yield self.get(agent_id)
                 finally:
                     if not os.path.lexists(folder):
-                        remove_file(lock)  # the last step: a process that waits for it makes it again
+                        files.remove_file(lock)  # the last step: a process that waits for it makes it again
 
     def put(self, entry: Entry, record: AgentRecord) -> None:
         folder = self.folder_of(record.agent_id)
@@ -121,7 +112,7 @@ class FileDirectory(Directory):
                 with self._changing_folders():
                     os.mkdir(folder, 0o700)
                 os.chmod(folder, 0o700)
-            replace_file(os.path.join(folder, RECORD), record.content())
+            files.replace_file(os.path.join(folder, RECORD), record.content())
         except BaseException:
             if is_new:
                 _remove_empty(folder)  # interrupted: a folder without its record would look corrupt
@@ -137,7 +128,7 @@ class FileDirectory(Directory):
             self.quarantine(entry)
             return
         for name in sorted(names, key=lambda name: name != RECORD):  # the record first: without it the entry is gone
-            remove_file(os.path.join(folder, name))
+            files.remove_file(os.path.join(folder, name))
         with self._changing_folders():
             os.rmdir(folder)
         self._drop_names(entry)
@@ -145,7 +136,7 @@ class FileDirectory(Directory):
     def quarantine(self, entry: Entry) -> str:
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self.now_ns() // 10**9))
         place = os.path.join(self.where, "quarantine", f"{entry.agent_id}-{stamp}-{os.urandom(4).hex()}")
-        make_private_dir(os.path.dirname(place))
+        files.make_private_dir(os.path.dirname(place))
         with self._changing_folders():
             os.rename(self.folder_of(entry.agent_id), place)
         self._drop_names(entry)
@@ -155,13 +146,13 @@ class FileDirectory(Directory):
     def _changing_folders(self) -> Iterator[None]:
         """Hold the lock while an agent's folder is made or removed, so that the boot stamp tells this change from those
         of other programs."""
-        make_private_dir(self._agents)
-        with FileLock(self._lock_path):
+        files.make_private_dir(self._agents)
+        with files.FileLock(self._lock_path):
             whole = self._is_whole() or not _listed(self._agents)
             yield
             if whole:
                 self._note_whole()
-        fsync_dir(self._agents)
+        files.fsync_dir(self._agents)
 
     def _is_whole(self) -> bool:
         """Return whether every record has its file under `names`."""
@@ -169,8 +160,8 @@ class FileDirectory(Directory):
 
     def _note_whole(self) -> None:
         if not os.path.exists(self._whole_path):
-            make_private_dir(self._names)
-            os.close(open_private(self._whole_path, os.O_WRONLY | os.O_CREAT))
+            files.make_private_dir(self._names)
+            os.close(files.open_private(self._whole_path, os.O_WRONLY | os.O_CREAT))
         self._stamp.set()
 
     def _add_name(self, canonical_name: str, agent_id: str) -> None:
@@ -178,9 +169,9 @@ class FileDirectory(Directory):
         if os.path.exists(path):
             return
         for _ in range(_TRIES):
-            make_private_dir(os.path.dirname(path))
+            files.make_private_dir(os.path.dirname(path))
             try:
-                os.close(open_private(path, os.O_WRONLY | os.O_CREAT))
+                os.close(files.open_private(path, os.O_WRONLY | os.O_CREAT))
                 return
             except FileNotFoundError:
                 continue  # another process has just removed the folder with the last agent of that name
@@ -189,12 +180,12 @@ class FileDirectory(Directory):
     def _drop_names(self, entry: Entry) -> None:
         for name in self.names() if entry.record is None else [entry.record.agent_name]:
             folder = os.path.join(self._names, name)
-            remove_file(os.path.join(folder, entry.agent_id))
+            files.remove_file(os.path.join(folder, entry.agent_id))
             _remove_empty(folder)
 
     def _add_all_names(self) -> None:
         """Make the file under `names` of every record."""
-        with self._translated_errors(), FileLock(self._lock_path):
+        with self._translated_errors(), files.FileLock(self._lock_path):
             if self._is_whole():
                 return
             before_ns = os.stat(self._agents).st_mtime_ns
@@ -233,7 +224,7 @@ def _listed(folder: str) -> list[str]:
 
 def _read_record(path: str) -> tuple[bytes, int]:
     """Return the content, cut after the size of a record, and the time of the last write. Follow no link."""
-    fd = open_private(path, os.O_RDONLY | os.O_NONBLOCK)
+    fd = files.open_private(path, os.O_RDONLY | os.O_NONBLOCK)
     with open(fd, "rb") as file:
         found = os.fstat(fd)
         if not stat.S_ISREG(found.st_mode):

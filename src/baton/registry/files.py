@@ -36,19 +36,7 @@ from baton.registry.contract import Change, Entry, JobFilter, Page, format_curso
 from baton.registry.event_log import EventLog
 from baton.registry.file_index import Index
 from baton.registry.verbs import Registry
-from baton.storage.files import (
-    BootStamp,
-    FileLock,
-    exists,
-    fsync_dir,
-    make_private_dir,
-    make_store_dir,
-    os_error_text,
-    read_file,
-    remove_file,
-    replace_file,
-    set_aside_files,
-)
+from baton.storage import files
 
 _RECORD = re.compile(r"([0-9a-f]{8,32})\.json", re.ASCII)
 _TEMPORARY = re.compile(r"\.[0-9a-z_.]+\.[0-9a-f]{8}\.tmp", re.ASCII)
@@ -85,7 +73,7 @@ class _FileTransaction:
         if self._missing:
             raise JobNotFound(job_id, self._registry.where)
         try:
-            content = read_file(self._path(job_id))
+            content = files.read_file(self._path(job_id))
         except FileNotFoundError:
             raise JobNotFound(job_id, self._registry.where) from None
         except OSError as error:
@@ -126,29 +114,29 @@ class _FileTransaction:
             # Several files cannot change at once. What is in the batch file is registered: after a crash, the next
             # writer completes it.
             records = [job.record() for job in self._added.values()]
-            replace_file(self._batch_path, json.dumps(records).encode())
+            files.replace_file(self._batch_path, json.dumps(records).encode())
         try:
             for job in self._added.values():
                 self._write(job)
         except BaseException:
             for job_id in self._added:
-                remove_file(self._path(job_id))
+                files.remove_file(self._path(job_id))
             raise
         finally:
-            remove_file(self._batch_path)
+            files.remove_file(self._batch_path)
 
     def complete_batch(self) -> None:
         """Register the rest of a batch whose process died, before any of its jobs changes."""
         if not os.path.exists(self._batch_path):
             return
         try:
-            jobs = [Job.parse(record) for record in json.loads(read_file(self._batch_path))]
+            jobs = [Job.parse(record) for record in json.loads(files.read_file(self._batch_path))]
         except (ValueError, TypeError, InvalidRecord):
             raise RegistryUnavailable(f"{self._batch_path} is damaged; move it away") from None
         for job in jobs:
             if not os.path.exists(self._path(job.job_id)):
                 self._write(job)
-        remove_file(self._batch_path)
+        files.remove_file(self._batch_path)
 
     def save(self, before: Job, after: Job, event: StoredEvent | None = None) -> Change:
         if event is not None:
@@ -168,12 +156,12 @@ class _FileTransaction:
             try:
                 job = self.get(job_id)
             except JobNotFound:
-                remove_file(marker)
+                files.remove_file(marker)
                 continue
             except InvalidRecord:
                 continue  # `list` and `doctor` name it
             if job.status is not Status.PENDING or job.submitter is not None:
-                remove_file(marker)
+                files.remove_file(marker)
             elif job.agent_session == agent_session:
                 yield job
 
@@ -220,9 +208,9 @@ class _FileTransaction:
 
     def remove(self, job_id: str) -> None:
         # The record first: without it, the log is ignored.
-        remove_file(self._path(job_id))
-        fsync_dir(self._folder)
-        remove_file(self._registry.log_path(job_id))
+        files.remove_file(self._path(job_id))
+        files.fsync_dir(self._folder)
+        files.remove_file(self._registry.log_path(job_id))
         self._index.drop_unsent(job_id)
 
     def events(self, job_id: str, after: int, limit: int, attempt: int | None = None) -> list[StoredEvent]:
@@ -253,7 +241,7 @@ class _FileTransaction:
         for entry in entries:
             if entry.events:
                 self._log(entry.job).write(entry.events)
-            replace_file(self._path(entry.job.job_id), _record_bytes(entry.job), durable=False)
+            files.replace_file(self._path(entry.job.job_id), _record_bytes(entry.job), durable=False)
 
     def refresh_index(self) -> None:
         """Build the index again if it is not current, and remove what a crash left."""
@@ -264,7 +252,7 @@ class _FileTransaction:
             return
         for name in os.listdir(self._folder):
             if _TEMPORARY.fullmatch(name):
-                remove_file(os.path.join(self._folder, name))
+                files.remove_file(os.path.join(self._folder, name))
         for job in self._jobs():
             self._index.add(job)
             if not self._log(job).all_sent():
@@ -273,7 +261,7 @@ class _FileTransaction:
 
     def _write(self, job: Job) -> None:
         self._index.add(job)
-        replace_file(self._path(job.job_id), _record_bytes(job))
+        files.replace_file(self._path(job.job_id), _record_bytes(job))
 
     def _path(self, job_id: str) -> str:
         return os.path.join(self._folder, f"{job_id}.json")
@@ -294,10 +282,10 @@ class FileRegistry(Registry):
         self.where = f"file:{os.path.abspath(folder)}"
         self.folder = os.path.realpath(folder)
         self.url = f"file:{self.folder}"
-        self._lock = FileLock(os.path.join(self.folder, ".lock"))
+        self._lock = files.FileLock(os.path.join(self.folder, ".lock"))
         self.lock_path = self._lock.path
         self.index = Index(os.path.join(self.folder, ".index"))
-        self.stamp = BootStamp(self.folder, self._clock)
+        self.stamp = files.BootStamp(self.folder, self._clock)
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
@@ -311,8 +299,8 @@ class FileRegistry(Registry):
     def _writing(self, *, create: bool = False) -> Iterator[_FileTransaction]:
         with self._translated_errors():
             if create:
-                make_store_dir(self.folder)
-            elif not exists(self.folder):
+                files.make_store_dir(self.folder)
+            elif not files.exists(self.folder):
                 yield _FileTransaction(self, missing=True)
                 return
             with self._lock:
@@ -345,32 +333,32 @@ class FileRegistry(Registry):
         try:
             yield
         except OSError as error:
-            raise RegistryUnavailable(os_error_text(error, self.folder)) from error
+            raise RegistryUnavailable(files.os_error_text(error, self.folder)) from error
 
     @contextmanager
     def importing(self, *, locked: bool = False) -> Iterator[_FileTransaction]:
         import shutil
 
         with self._translated_errors():
-            make_store_dir(self.folder)
+            files.make_store_dir(self.folder)
             with nullcontext() if locked else self._lock:
                 staging = FileRegistry(os.path.join(self.folder, ".migrating"))
                 shutil.rmtree(staging.folder, ignore_errors=True)  # of an import that was interrupted
-                make_private_dir(staging.folder)
+                files.make_private_dir(staging.folder)
                 try:
                     yield _FileTransaction(staging)
                     os.sync()
                     # Records after their logs: interrupted, this leaves a part of the jobs, but each of them whole.
                     for name in sorted(os.listdir(staging.folder), key=lambda name: name.endswith(".json")):
                         os.replace(os.path.join(staging.folder, name), os.path.join(self.folder, name))
-                    fsync_dir(self.folder)
+                    files.fsync_dir(self.folder)
                 finally:
                     shutil.rmtree(staging.folder, ignore_errors=True)
 
     @contextmanager
     def freeze(self) -> Iterator[None]:
         with self._translated_errors():
-            make_store_dir(self.folder)
+            files.make_store_dir(self.folder)
             with self._lock:
                 yield
 
@@ -378,7 +366,7 @@ class FileRegistry(Registry):
         records = [f"{job_id}.json" for job_id in _record_ids(self.folder)]
         logs = [name for name in os.listdir(self.folder) if name.endswith(".events.log")]
         index = [".index"] if os.path.isdir(self.index.folder) else []
-        return set_aside_files(self.folder, index + records + logs)
+        return files.set_aside_files(self.folder, index + records + logs)
 
 
 def _is_new(folder: str) -> bool:

@@ -8,20 +8,7 @@ from collections.abc import Iterator
 from enum import StrEnum
 
 from baton.config import Settings
-from baton.core.errors import (
-    AgentDefDirUnusable,
-    BatonError,
-    IdentityMismatch,
-    InvalidValue,
-    ManifestGone,
-    ManifestInvalid,
-    ManifestPathRelative,
-    NotInTmux,
-    RemoteAgent,
-    SessionGone,
-    SessionMismatch,
-    TmuxUnavailable,
-)
+from baton.core import errors
 from baton.core.value import Value
 from baton.live_agents.contract import Directory
 from baton.live_agents.record import AgentRecord, Entry, State, in_seconds
@@ -49,18 +36,20 @@ def control_target(
     """Return the session of the record, or raise a ControlRefused. `agent_def_dir` overrides the record's."""
     name = record.agent_name
     if record.host is not None and record.host != host:  # guard: session-host
-        raise RemoteAgent(name, record.host)
+        raise errors.RemoteAgent(name, record.host)
     if not os.path.isabs(record.manifest_path):
-        raise ManifestPathRelative(f"{name}: manifest path {record.manifest_path!r} is not absolute")
+        raise errors.ManifestPathRelative(f"{name}: manifest path {record.manifest_path!r} is not absolute")
     manifest = read_manifest(record.manifest_path)
     if manifest.backend != "tmux":
-        raise NotInTmux(f"{name} runs by {manifest.backend!r}, not in tmux; baton cannot control it")
+        raise errors.NotInTmux(f"{name} runs by {manifest.backend!r}, not in tmux; baton cannot control it")
     for what in ("agent_name", "agent_id", "generation_id"):
         theirs, ours = getattr(manifest, what), getattr(record, what)
         if theirs != ours:  # guard: manifest-identity
-            raise IdentityMismatch(f"{name}: {what} is {ours} in its record and {theirs} in {record.manifest_path}")
+            raise errors.IdentityMismatch(
+                f"{name}: {what} is {ours} in its record and {theirs} in {record.manifest_path}"
+            )
     if (manifest.session_name, manifest.socket) != (record.session_name, record.socket):
-        raise SessionMismatch(
+        raise errors.SessionMismatch(
             f"{name}: its record points at tmux session {record.session_name!r}, its manifest at "
             f"{manifest.session_name!r}{'' if manifest.socket == record.socket else ' on another socket'}"
         )
@@ -74,14 +63,14 @@ def _check_session(name: str, manifest: Manifest, tmux: Tmux) -> None:
     try:
         panes = [pane for pane in tmux.panes() if pane.session_name == manifest.session_name]
     except NoServer as error:
-        raise SessionGone(f"{name}: {error}") from None
+        raise errors.SessionGone(f"{name}: {error}") from None
     if not panes:
-        raise SessionGone(f"{name}: tmux at socket {tmux.socket} has no session {manifest.session_name!r}")
+        raise errors.SessionGone(f"{name}: tmux at socket {tmux.socket} has no session {manifest.session_name!r}")
     meant = [pane for pane in panes if manifest.pane_pid in (None, pane.pid)]
     if meant and all(pane.dead for pane in meant):
-        raise SessionGone(f"{name}: tmux still shows session {manifest.session_name!r}, but its pane is dead")
+        raise errors.SessionGone(f"{name}: tmux still shows session {manifest.session_name!r}, but its pane is dead")
     if not meant or manifest.process_lives() is False:
-        raise SessionMismatch(
+        raise errors.SessionMismatch(
             f"{name}: tmux session {manifest.session_name!r} is another one now: process {manifest.pane_pid} is gone"
         )
 
@@ -91,12 +80,14 @@ def _agent_def_dir(record: AgentRecord, override: str | None, *, needed: bool) -
         return record.agent_def_dir
     path = record.agent_def_dir if override is None else override
     if path is None:
-        raise AgentDefDirUnusable(f"{record.agent_name}: its record names no agent_def_dir; give --agent-def-dir")
+        raise errors.AgentDefDirUnusable(
+            f"{record.agent_name}: its record names no agent_def_dir; give --agent-def-dir"
+        )
     hint = f"{record.agent_name}: agent_def_dir" if override is None else "--agent-def-dir"
     if not os.path.isabs(path):
-        raise AgentDefDirUnusable(f"{hint} {path!r} is not absolute")
+        raise errors.AgentDefDirUnusable(f"{hint} {path!r} is not absolute")
     if not os.path.isdir(path):
-        raise AgentDefDirUnusable(f"{hint} {path!r} is not a folder; give --agent-def-dir")
+        raise errors.AgentDefDirUnusable(f"{hint} {path!r} is not a folder; give --agent-def-dir")
     return path
 
 
@@ -135,7 +126,7 @@ class Observer:
             return True, f"its tmux session {record.session_name!r} is running"
         try:
             lives = _process_lives(record)
-        except ManifestInvalid:
+        except errors.ManifestInvalid:
             return None, f"{record.manifest_path} is not a manifest"
         if lives:
             return True, f"its process is running, but tmux shows no session {record.session_name!r}"
@@ -145,10 +136,10 @@ class Observer:
         gone = (False, f"its tmux session {record.session_name!r} is gone")
         return gone if ended or isinstance(sessions, frozenset) else (None, str(sessions))
 
-    def _sessions(self, socket: str) -> frozenset[str] | TmuxUnavailable:
+    def _sessions(self, socket: str) -> frozenset[str] | errors.TmuxUnavailable:
         try:
             return frozenset(pane.session_name for pane in self._tmux.panes(socket).values())
-        except TmuxUnavailable as error:
+        except errors.TmuxUnavailable as error:
             return error
 
 
@@ -158,7 +149,7 @@ def _process_lives(record: AgentRecord) -> bool | None:
         return None
     try:
         manifest = read_manifest(record.manifest_path)
-    except ManifestGone:
+    except errors.ManifestGone:
         return None
     is_its_own = (manifest.agent_id, manifest.generation_id) == (record.agent_id, record.generation_id)
     return manifest.process_lives() if is_its_own else None
@@ -178,7 +169,7 @@ def cleanup(
         if decision.action is Action.REMOVE and decision.entry.record is not None and not dry_run:
             try:
                 forget_adopted(settings, directory, decision.entry.record)
-            except (BatonError, OSError):
+            except (errors.BatonError, OSError):
                 pass  # sweep_manifests reports the manifest
         yield decision
     yield from sweep_manifests(settings, directory, grace_sec=grace_sec, dry_run=dry_run)
@@ -189,7 +180,7 @@ def cleanup_entries(
 ) -> Iterator[Decision]:
     """Yield a decision for each entry; carry it out unless `dry_run`. Without an observer the lease alone decides."""
     if not 0 <= grace_sec < float("inf"):
-        raise InvalidValue("grace_sec", "must be a number of seconds, 0 or more")
+        raise errors.InvalidValue("grace_sec", "must be a number of seconds, 0 or more")
     grace_ns = int(grace_sec * 10**9)
     for entry in directory.all():
         intent = "decide about"
@@ -198,7 +189,7 @@ def cleanup_entries(
             if decision.action is not Action.KEEP and not dry_run:
                 intent = decision.action
                 decision = _carry_out(directory, entry.agent_id, grace_ns, observer)
-        except (BatonError, OSError) as error:
+        except (errors.BatonError, OSError) as error:
             why = f"could not {intent} it: {error}"
             decision = Decision(entry=entry, action=Action.KEEP, why=why, failed=True)
         yield decision

@@ -15,16 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 
 from baton.core.errors import NewerSchema, RegistryBusy, RegistryUnavailable
-from baton.storage.files import (
-    FileLock,
-    exists,
-    fsync_dir,
-    make_store_dir,
-    open_private,
-    os_error_text,
-    remove_file,
-    set_aside_files,
-)
+from baton.storage import files
 
 LEAST_SQLITE = (3, 35)  # UPDATE ... RETURNING
 _BUSY_TIMEOUT_SEC = 30
@@ -51,7 +42,7 @@ class SqliteFile:
     def __init__(self, path: str, *, tables: str, version: int, check_location: Callable[[], None]) -> None:
         self.path = path
         self.folder = os.path.dirname(path)
-        self.lock = FileLock(os.path.join(self.folder, ".lock"))
+        self.lock = files.FileLock(os.path.join(self.folder, ".lock"))
         self._new_name = f".{os.path.basename(path)}.new"
         self._tables = tables
         self._version = version
@@ -99,8 +90,8 @@ class SqliteFile:
         """Commit when the block ends without an error. Without `create`, a missing file is an empty database."""
         with self.translated_errors(), self.in_use:
             if create:
-                make_store_dir(self.folder)
-            elif not exists(self.path):
+                files.make_store_dir(self.folder)
+            elif not files.exists(self.path):
                 self._check_location()
                 yield self._empty()
                 return
@@ -114,7 +105,7 @@ class SqliteFile:
         """Write a whole registry. A new file is moved to its place when it is complete: from then on it may be the
         registry in use. `locked`: the caller holds the lock."""
         with self.translated_errors(), self.in_use:
-            make_store_dir(self.folder)
+            files.make_store_dir(self.folder)
             with (
                 nullcontext() if locked else self.lock,
                 self._changing() if os.path.exists(self.path) else self._creating() as raw,
@@ -125,7 +116,7 @@ class SqliteFile:
     def freeze(self) -> Iterator[None]:
         """Keep other writers out."""
         with self.translated_errors():
-            make_store_dir(self.folder)
+            files.make_store_dir(self.folder)
             with self.lock:
                 yield
 
@@ -134,7 +125,7 @@ class SqliteFile:
         if os.path.exists(self.path):
             self._connection(write=True).execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._close_connections()
-        return set_aside_files(self.folder, self._existing_files())
+        return files.set_aside_files(self.folder, self._existing_files())
 
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
@@ -154,7 +145,7 @@ class SqliteFile:
         temporary = os.path.join(self.folder, self._new_name)
         self._remove_unfinished()
         try:
-            os.close(open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
+            os.close(files.open_private(temporary, os.O_RDWR | os.O_CREAT | os.O_EXCL))
             raw = sqlite3.connect(temporary, isolation_level=None)
             try:
                 raw.execute("PRAGMA synchronous = FULL")
@@ -164,18 +155,18 @@ class SqliteFile:
                 raw.execute("COMMIT")
             finally:
                 raw.close()  # checkpoints: all of it is in the one file now
-            set_aside_files(
+            files.set_aside_files(
                 self.folder, self._existing_files()
             )  # a log without its database would be read into this one
             os.replace(temporary, self.path)
-            fsync_dir(self.folder)
+            files.fsync_dir(self.folder)
         finally:
             self._remove_unfinished()
 
     def _remove_unfinished(self) -> None:
         for name in os.listdir(self.folder):
             if name.startswith(self._new_name):
-                remove_file(os.path.join(self.folder, name))
+                files.remove_file(os.path.join(self.folder, name))
 
     def _existing_files(self) -> list[str]:
         """Return the database, its log and its shared memory. The database comes first: once it is moved away, no
@@ -252,7 +243,7 @@ class SqliteFile:
         except sqlite3.Error as error:
             raise RegistryUnavailable(f"{self.path}: {self._explain(str(error))}") from error
         except OSError as error:
-            raise RegistryUnavailable(os_error_text(error, self.path)) from error
+            raise RegistryUnavailable(files.os_error_text(error, self.path)) from error
 
     def _explain(self, message: str) -> str:
         """Return what SQLite's message means, and, where it does not say why, what the system says."""
