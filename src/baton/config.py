@@ -9,14 +9,11 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Mapping
 
 from baton.core.errors import InvalidValue
 from baton.core.job import DEFAULT_AGENT, DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, HIDDEN, agent_name
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from baton.core.value import Any
 
 DEFAULT_HOME = ".hermes"
 DEFAULT_AGENT_NAME_PREFIX = "HOUMAO-"

@@ -6,15 +6,10 @@ import json
 import os
 import shlex
 import time
+from collections.abc import Mapping
 
-from baton.adapters.contract import Agent, Launch, Mode, checked_argument, json_object, signal, summary
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
-
-    from baton.adapters.contract import Signal, Task
+from baton.adapters.contract import Agent, Launch, Mode, Signal, Task, checked_argument, json_object, signal, summary
+from baton.core.value import Any
 
 _SETTINGS = "claude-settings.json"
 _HOOKS = ("SessionStart", "PermissionRequest", "PostToolUse", "Stop", "StopFailure")

@@ -67,6 +67,7 @@ class Codex(Agent):
 
     def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
         import tomllib
+        from pathlib import Path
 
         path = os.path.join(_home(environment), "config.toml")
         try:
@@ -74,10 +75,10 @@ class Codex(Agent):
                 projects = tomllib.load(file).get("projects") or {}
         except (OSError, ValueError):
             projects = {}
-        real = os.path.realpath(workdir)
-        above = (folder for folder in (real, *_parents(real)) if os.path.exists(os.path.join(folder, ".git")))
-        for folder in (real, *above):  # trust in a repository covers all of its folders
-            if (projects.get(folder) or {}).get("trust_level"):
+        real = Path(workdir).resolve()
+        repositories = (folder for folder in (real, *real.parents) if (folder / ".git").exists())
+        for folder in (real, *repositories):  # trust in a repository covers all of its folders
+            if (projects.get(str(folder)) or {}).get("trust_level"):
                 return []
         asks = f"Codex will ask whether you trust {workdir}: attach and answer, or run `codex` there once"
         return [f"{asks} (Codex keeps the answer in {path})"]
@@ -108,8 +109,3 @@ def _first_line(path: str) -> str:
 def _home(environment: Mapping[str, str]) -> str:
     user = environment.get("HOME") or os.path.expanduser("~")
     return environment.get("CODEX_HOME") or os.path.join(user, ".codex")
-
-
-def _parents(folder: str) -> list[str]:
-    parts = folder.split("/")
-    return ["/".join(parts[:length]) or "/" for length in range(len(parts) - 1, 0, -1)]

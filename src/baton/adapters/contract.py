@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from enum import StrEnum
 
 from baton.core.errors import AgentUnusable
-from baton.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-    from typing import Any
+from baton.core.fields import json_object as json_object  # noqa: PLC0414  for adapters
+from baton.core.value import Any, Value
 
 # The kernel accepts no longer argument, whatever the sum of all.
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
@@ -159,12 +155,3 @@ def summary(value: object, longest: int = 300) -> str:
     """Return the value as one line of at most `longest` characters."""
     text = " ".join(str(value).split())
     return text if len(text) <= longest else text[: longest - 1] + "…"
-
-
-def json_object(line: str) -> dict[str, Any]:
-    """Return the JSON object in a line of output; an empty one for anything else."""
-    try:
-        found = json.loads(line)
-    except (ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}

@@ -27,7 +27,7 @@ VERBS = {
     "release": ("jobs", "return a claimed job to its queue"),
     "cancel": ("jobs", "cancel a job and stop its agent"),
     "retry": ("submit", "run a job again, as a new job"),
-    "wait": ("wait", "wait until jobs end; the exit code says how they ended"),
+    "wait": ("subscribe", "wait until jobs end; the exit code says how they ended"),
     "attach": ("session", "attach the terminal to the session that runs a job"),
     "publish": ("publish", "record an event of a job and send it to the broker"),
     "subscribe": ("subscribe", "print the events of jobs until the jobs end"),

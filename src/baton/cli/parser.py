@@ -8,10 +8,7 @@ import sys
 from collections.abc import Callable, Sequence
 
 from baton.core.errors import InvalidValue
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
+from baton.core.value import Any, NoReturn
 
 USAGE = 64
 # argparse looks for translations of its messages, which imports locale and costs 1 ms. There are none.

@@ -1,4 +1,4 @@
-"""subscribe (alias watch): print the events of jobs until the jobs end."""
+"""subscribe (alias watch), wait: print the events of jobs until the jobs end, or only how each ended."""
 
 import argparse
 import json
@@ -12,8 +12,9 @@ from baton.cli import options as opt
 from baton.cli.output import json_text, on_terminal, say
 from baton.cli.parser import Verb
 from baton.config import Settings
-from baton.core.errors import UsageError
+from baton.core.errors import JobNotFound, UsageError
 from baton.core.fields import one_line
+from baton.core.job import Status
 from baton.jobs.verbs import open_jobs
 from baton.transport.subscription import Subscription
 
@@ -76,9 +77,47 @@ def _readable(payload: dict[str, Any]) -> str:
     return f"\033[{colour}m{text}\033[0m" if colour and not os.environ.get("NO_COLOR") else text
 
 
+def wait(options: argparse.Namespace, settings: Settings) -> int:
+    """Wait until the jobs end, or until a limit of the wait is exceeded."""
+    job_ids = [*options.ids, *options.job]
+    if not job_ids:
+        raise UsageError("no job is named; give their IDs")
+    from baton.delegation.reconcile import BackgroundMonitor
+
+    with open_jobs(settings) as jobs:
+        subscription = Subscription(
+            jobs, settings, job_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
+        )
+        with BackgroundMonitor(settings):
+            for _event in subscription:
+                pass
+        ended = {job_id: _outcome(subscription, job_id, status) for job_id, status in subscription.outcomes().items()}
+    if options.json:
+        print(json_text({job_id: status for job_id, (status, _why) in ended.items()}))
+    else:
+        for job_id, (status, why) in ended.items():
+            print("\t".join(filter(None, (job_id, status, why))))
+    if subscription.timed_out is not None:
+        say(f"baton: {subscription.timed_out}")
+    return subscription.exit_code
+
+
+def _outcome(subscription: Subscription, job_id: str, status: str | None) -> tuple[str, str]:
+    """Return the status of a job, or `gone`, and why it failed."""
+    try:
+        job = subscription.job(job_id)
+    except JobNotFound:
+        return status or "gone", ""
+    return status or job.status, one_line(job.detail or "", 200) if job.status is Status.ERROR else ""
+
+
 _OPTIONS = (
     *opt.LISTENING,
     opt.FOLLOW_ALL,
     opt.JSON.but(help="print a JSON object per line (default: text on a terminal)"),
 )
-VERBS = (Verb("subscribe", _OPTIONS, subscribe), Verb("watch", _OPTIONS, subscribe))
+VERBS = (
+    Verb("subscribe", _OPTIONS, subscribe),
+    Verb("watch", _OPTIONS, subscribe),
+    Verb("wait", (*opt.LISTENING, opt.JSON), wait),
+)

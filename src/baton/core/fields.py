@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Iterable, Mapping
 
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import InvalidValue
+from baton.core.value import Any
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
-    from typing import Any
-
-    Check = Callable[[object], Any]
-
+Check = Callable[[object], Any]
 _ID = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
 
 
@@ -148,6 +144,15 @@ def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(found) != len(pairs):  # guard: duplicate-keys
         raise ValueError("a key stands twice")
     return found
+
+
+def json_object(raw: str | bytes) -> dict[str, Any]:
+    """Return the JSON object in a line; an empty one for anything else."""
+    try:
+        found = json.loads(raw)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def printable(untrusted: str) -> str:

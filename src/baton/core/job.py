@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
 
 from baton.core import fields
 from baton.core.clock import format_time
 from baton.core.errors import InvalidRecord, InvalidValue
-from baton.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
-
-    from baton.core.fields import Check
+from baton.core.fields import Check
+from baton.core.value import Any, Value
 
 SCHEMA_VERSION = 1
 DEFAULT_AGENT = "claude-code"

@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable, Mapping
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
-    from typing import Any
+from baton.core.value import Any
 
 PATH = "<path>"
 SECRET = "<secret>"  # noqa: S105  the replacement, not a secret

@@ -1,15 +1,18 @@
-"""Define immutable records whose fields the type checker knows.
+"""Define immutable records whose fields the type checker knows, and the names of `typing` that annotations use.
 
-Written by hand instead of with dataclasses: importing `dataclasses` takes longer than starting Python.
+Written by hand instead of with dataclasses: importing `dataclasses` takes longer than starting Python. Importing
+`typing` takes milliseconds, too; at run time its names mean nothing, because annotations are not evaluated.
 """
 
 from __future__ import annotations
 
+__all__ = ["Any", "NoReturn", "Self", "Value"]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, ClassVar, Self, dataclass_transform
+    from typing import Any, ClassVar, NoReturn, Self, dataclass_transform
 else:
+    Any = NoReturn = Self = object
 
     def dataclass_transform(**_options: object) -> Callable[[type], type]:
         """Do nothing at run time: only the type checker needs it, and importing `typing` takes time."""

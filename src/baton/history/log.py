@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from baton.core.clock import format_time
-from baton.core.fields import check_job_id
+from baton.core.fields import check_job_id, json_object
 from baton.core.hashing import sha256
 from baton.core.job import HIDDEN
+from baton.core.value import Any
 from baton.storage import files
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from typing import Any
 
 
 def init_job_log(record: Mapping[str, Any], *, now_ns: int, logs_dir: str | None = None, late: bool = False) -> None:
@@ -77,8 +74,8 @@ class Received:
         whole = content[: content.rfind(b"\n") + 1]
         self._end += len(whole)
         for raw in whole.split(b"\n"):
-            line = parse_line(raw) if b'"received"' in raw else None
-            if line is not None and line.get("event") == "received" and isinstance(line.get("seq"), int):
+            line = json_object(raw) if b'"received"' in raw else {}
+            if line.get("event") == "received" and isinstance(line.get("seq"), int):
                 self._numbers.add(line["seq"])
         return self._numbers
 
@@ -164,7 +161,7 @@ def _repairs(head: Mapping[str, Any], number: int, previous: str, torn: int) -> 
 
 
 def _number(raw: bytes) -> int:
-    number = (parse_line(raw) or {}).get("n")
+    number = json_object(raw).get("n")
     return number if isinstance(number, int) else 0
 
 
@@ -202,10 +199,7 @@ def read_logged_status(job_id: str, logs_dir: str | None = None) -> str | None:
 
 def iter_logged_events(job_id: str, logs_dir: str | None = None) -> Iterator[dict[str, Any]]:
     """Yield the lines in order, without those that cannot be parsed (`verify_log` reports them)."""
-    for raw in _raw_lines(job_log_path(job_id, logs_dir)):
-        line = parse_line(raw)
-        if line is not None:
-            yield line
+    yield from filter(None, map(json_object, _raw_lines(job_log_path(job_id, logs_dir))))
 
 
 def list_logged_jobs(logs_dir: str | None = None) -> list[str]:
@@ -233,14 +227,6 @@ def line_hash(raw: bytes) -> str:
     return text
 
 
-def parse_line(raw: bytes) -> dict[str, Any] | None:
-    try:
-        line = json.loads(raw)
-    except (ValueError, RecursionError):
-        return None
-    return line if isinstance(line, dict) else None
-
-
 def split_lines(content: bytes) -> list[bytes]:
     """Split at line feeds, which stay; the last line has none when it is half written."""
     lines = content.split(b"\n")
@@ -257,7 +243,7 @@ def read_if_exists(path: str) -> bytes:
 def read_object(path: str) -> dict[str, Any] | None:
     """Return the JSON object in a file; None when it is missing or unreadable."""
     try:
-        return parse_line(read_if_exists(path))
+        return json_object(read_if_exists(path)) or None
     except OSError:
         return None
 
@@ -265,7 +251,7 @@ def read_object(path: str) -> dict[str, Any] | None:
 def status_after(raw_lines: Sequence[bytes]) -> str | None:
     """Return the job's status after these lines, as the lines give it."""
     for raw in reversed(raw_lines):
-        line = parse_line(raw) or {}
+        line = json_object(raw)
         status = line.get("to") or (line.get("status") if line.get("event") == "registered" else None)
         if isinstance(status, str) and not line.get("late"):
             return status

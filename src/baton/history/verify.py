@@ -4,6 +4,7 @@ import fcntl
 import os
 from collections.abc import Mapping
 
+from baton.core.fields import json_object
 from baton.history import log as read
 
 
@@ -24,7 +25,7 @@ def verify_log(job_id: str, logs_dir: str | None = None) -> LogCheck:
     folder = read.job_log_path(job_id, logs_dir)
     raw_lines, raw_status = _read_both(folder)
     if raw_lines is None:
-        if (read.parse_line(raw_status) or {}).get("n") or read.read_if_exists(os.path.join(folder, read.META)):
+        if json_object(raw_status).get("n") or read.read_if_exists(os.path.join(folder, read.META)):
             found.damage.append(f"{read.EVENTS} is missing")
             return found
         raw_lines = []
@@ -34,7 +35,7 @@ def verify_log(job_id: str, logs_dir: str | None = None) -> LogCheck:
     found.lines = len(raw_lines)
     hashes, last = _verify_chain(found, raw_lines)
     _verify_status(found, raw_lines, raw_status, hashes, last)
-    first = next((line for raw in raw_lines if "meta_sha256" in (line := read.parse_line(raw) or {})), None)
+    first = next((line for raw in raw_lines if "meta_sha256" in (line := json_object(raw))), None)
     if (
         first is not None
         and read.line_hash(read.read_if_exists(os.path.join(folder, read.META))) != first["meta_sha256"]
@@ -50,7 +51,7 @@ def _verify_chain(found: LogCheck, raw_lines: list[bytes]) -> tuple[dict[int, st
     number, previous = 0, read.NO_HASH
     hashes = {0: read.NO_HASH}
     for position, raw in enumerate(raw_lines, start=1):
-        line = read.parse_line(raw) or {}
+        line = json_object(raw)
         n = line.get("n")
         if not isinstance(n, int):
             found.damage.append(f"line {position} is not a line of this log")
@@ -77,7 +78,7 @@ def _verify_status(
     found: LogCheck, raw_lines: list[bytes], raw_status: bytes, hashes: Mapping[int, str], last: int
 ) -> None:
     """Compare status.json with the line it names."""
-    head = read.parse_line(raw_status) or {}
+    head = json_object(raw_status)
     number = head.get("n")
     if not raw_lines and not number:
         found.notes.append("the log has no line yet: its writer died, or has not written the first")
@@ -97,8 +98,8 @@ def _verify_status(
 
 def _expected_status(raw_lines: list[bytes], number: int, last_hash: str) -> bytes:
     """Return what status.json must contain after these lines."""
-    last = read.parse_line(raw_lines[-1]) if raw_lines else None
-    return read.status_content(read.status_after(raw_lines), str((last or {}).get("ts")), number, last_hash)
+    last = json_object(raw_lines[-1]) if raw_lines else {}
+    return read.status_content(read.status_after(raw_lines), str(last.get("ts")), number, last_hash)
 
 
 def _read_both(folder: str) -> tuple[list[bytes] | None, bytes]:

@@ -14,11 +14,8 @@ from baton.core import lifecycle
 from baton.core.clock import SECOND_NS, Clock, parse_time
 from baton.core.event import StoredEvent
 from baton.core.job import TERMINAL, Job, Status
+from baton.core.value import Any
 from baton.history import log
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 _AT_ONCE_NS = 5 * SECOND_NS
 

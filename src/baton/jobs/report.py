@@ -9,13 +9,9 @@ from baton.core.errors import InvalidValue, NotVerified
 from baton.core.event import EventName, StoredEvent, check_event_name
 from baton.core.job import Job
 from baton.core.redact import Redactor, shorten
+from baton.core.value import Any
+from baton.jobs.verbs import Jobs
 from baton.wire.payload import MAX_DETAIL_BYTES
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from baton.jobs.verbs import Jobs
 
 
 def report(

@@ -13,7 +13,6 @@ from baton.storage.files import make_home
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import TracebackType
     from typing import Any, Self
 
     from baton.config import Settings
@@ -56,9 +55,7 @@ class Jobs:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.registry.close()
 
     @property

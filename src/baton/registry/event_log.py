@@ -8,16 +8,12 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Iterable, Sequence
 
 from baton.core.event import EventName, StoredEvent
+from baton.core.job import Job
+from baton.core.value import Any
 from baton.storage.files import fsync_dir, last_line, open_private, overwrite_from, read_file, replace_file
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from typing import Any
-
-    from baton.core.job import Job
 
 
 class EventLog:

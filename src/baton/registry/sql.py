@@ -8,26 +8,19 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 
 from baton.core import lifecycle
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import InvalidRecord, JobNotFound, RegistryBusy
 from baton.core.event import EventName, StoredEvent
-from baton.core.job import JOB_FIELDS, OWN_DEFAULTS, TERMINAL, TIME_FIELDS, Job
-from baton.registry.contract import Change, Page, format_cursor
+from baton.core.job import JOB_FIELDS, OWN_DEFAULTS, TERMINAL, TIME_FIELDS, Broker, Job, Status
+from baton.core.value import Any
+from baton.registry.contract import Change, Entry, JobFilter, Page, format_cursor
 from baton.registry.verbs import Registry
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from typing import Any
-
-    from baton.core.job import Broker, Status
-    from baton.registry.contract import Entry, JobFilter
-
-    Row = tuple[Any, ...]
-
+Row = tuple[Any, ...]
 # From `submitter` on, fields have no column: they are kept in `extra`, where 0.1.0 keeps the fields it does not know.
 _NO_COLUMN = JOB_FIELDS[JOB_FIELDS.index("submitter") :]
 _FIELDS = JOB_FIELDS[: -len(_NO_COLUMN)]

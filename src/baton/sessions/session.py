@@ -6,12 +6,8 @@ from enum import StrEnum
 
 from baton.adapters.contract import Mode
 from baton.core.job import Job
-from baton.core.value import Value
+from baton.core.value import Any, Value
 from baton.sessions.processes import ProcessId
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
 
 
 class State(StrEnum):

@@ -10,15 +10,11 @@ import os
 import stat
 import time
 import zlib
+from collections.abc import Iterable
 
+from baton.core.clock import Clock
 from baton.core.errors import NetworkFileSystem, RegistryBusy
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-    from typing import Self
-
-    from baton.core.clock import Clock
+from baton.core.value import Self
 
 LOCK_TIMEOUT_SEC = 30.0
 _NETWORK = frozenset(

@@ -5,23 +5,18 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Callable, Mapping, Sequence
 
 from baton.broker.address import broker_address
+from baton.config import Settings
 from baton.core.clock import SECOND_NS, parse_time
 from baton.core.errors import BrokerUnavailable, InvalidRecord, JobNotFound
-from baton.core.value import Value
+from baton.core.event import StoredEvent
+from baton.core.job import Job
+from baton.core.value import Any, Value
 from baton.jobs.report import report
+from baton.jobs.verbs import Jobs
 from baton.transport.publisher_connection import FAILURES, PublisherConnection, describe_failure
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from typing import Any
-
-    from baton.config import Settings
-    from baton.core.event import StoredEvent
-    from baton.core.job import Job
-    from baton.jobs.verbs import Jobs
 
 TRIES = 3
 _LEFT_BEHIND_NS = 15 * SECOND_NS

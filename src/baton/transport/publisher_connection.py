@@ -10,14 +10,9 @@ import _socket
 import os
 import time
 
+from baton.broker.address import Address
 from baton.core.errors import BatonError, BrokerUnavailable
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from types import TracebackType
-    from typing import Any, Self
-
-    from baton.broker.address import Address
+from baton.core.value import Any, Self
 
 CONNACK_TIMEOUT_SEC = 10.0
 PUBACK_TIMEOUT_SEC = 5.0
@@ -67,9 +62,7 @@ class PublisherConnection:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, *_: object) -> None:
         try:
             if kind is None:
                 self._send(DISCONNECT, time.monotonic() + 1)

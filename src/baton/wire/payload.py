@@ -21,11 +21,7 @@ from baton.core.event import EventName, StoredEvent
 from baton.core.fields import check_job_id, no_duplicates
 from baton.core.hashing import constant_time_equal, hmac_sha256
 from baton.core.job import SCHEMA_VERSION, Job
-from baton.core.value import Value
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any, NoReturn
+from baton.core.value import Any, NoReturn, Value
 
 MAX_INTEGER = 2**53 - 1
 MAX_PAYLOAD_BYTES = 64 * 1024
