@@ -181,7 +181,7 @@ def test_ten_thousand_are_forgotten_in_seconds(desk):
         desk.home = os.path.join(folder, ".hermes")
         shelf = Shelf(desk)
         shelf.add("first")
-        with closing(sqlite3.connect(shelf.inventory.path)) as connection, connection:
+        with closing(sqlite3.connect(os.path.join(desk.home, "agent-sessions.db"))) as connection, connection:
             for number in range(10_000):
                 session = shelf.session(f"job-{number:05}-1")
                 row = (session.name, session.session_id, session.state, json.dumps(session.record()))

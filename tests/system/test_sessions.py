@@ -164,14 +164,18 @@ def test_the_archive_keeps_the_one_before_and_what_somebody_broke(desk):
         desk.until_state(name, "terminated")
     assert set(desk.archived()) == {"one", "two"}
     with open(path + ".bak", encoding="utf-8") as file:
+        head = file.readline()  # shows that the file is baton's
         assert "name: one" in (before := file.read())
         assert "name: two" not in before
     broken = [
-        "sessions: {not: [a list",
-        "- 1\n",
-        "sessions: text\n",
-        "\x00\xff",
-        "sessions:\n- name: mine\n  note: kept\n",
+        head + content
+        for content in (
+            "sessions: {not: [a list",
+            "- 1\n",
+            "sessions: text\n",
+            "\x00\xff",
+            "sessions:\n- name: mine\n  note: kept\n",
+        )
     ]
     for number, content in enumerate(broken):
         with open(path, "w", encoding="latin-1") as file:

@@ -226,9 +226,12 @@ def _sessions(settings: Settings) -> Iterator[Finding]:
         running = inventory.all(State.RUNNING)
         here = [session for session in running if session.host == settings.host and session.pane_pid is not None]
         lost = [session.name for session in here if not session.has_live_runner()]
-    except BatonError as error:
+        note = inventory.note()
+    except (BatonError, OSError) as error:
         yield _broken("sessions", str(error))
         return
+    if note is not None:
+        yield _warning("sessions", note)
     if lost:
         names = ", ".join(lost[:_SHOWN])
         yield _warning("sessions", f"gone from tmux: {names}; `baton monitor --once` records how they ended")

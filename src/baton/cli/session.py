@@ -135,6 +135,8 @@ def prune(options: argparse.Namespace, settings: Settings) -> int:
 def list_sessions(options: argparse.Namespace, settings: Settings) -> None:
     inventory = Inventory(settings)
     sessions = inventory.all() if options.all else inventory.all(State.RUNNING)
+    if (note := inventory.note()) is not None:
+        say(f"baton: note: {note}")
     tmux = TmuxSnapshot()
     if options.json:
         print(json_text([_shown(session, tmux) for session in sessions], indent=2))

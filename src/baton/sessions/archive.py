@@ -15,9 +15,17 @@ _LAYOUT = re.compile(r"(?:#.*\n)*sessions:(?: \[\])?\n(?P<entries>(?:- .*\n(?:(?
 _HIDDEN = frozenset({"ending", "stopper", "pane_id", "pane_pid", "pane_started", "job_id"})
 
 
+def is_foreign(path: str) -> bool:
+    """Return whether a file has this name that another tool wrote."""
+    try:
+        return read_file(path, len(_HEADER)) != _HEADER.encode()
+    except FileNotFoundError:
+        return False
+
+
 class Archive:
     def __init__(self, path: str) -> None:
-        self._path = path
+        self.path = path
 
     def put(self, session: Session) -> None:
         """Write the session as the last entry, and remove an earlier entry of it."""
@@ -34,7 +42,7 @@ class Archive:
         import yaml
 
         try:
-            content = read_file(self._path)
+            content = read_file(self.path)
         except FileNotFoundError:
             return []
         found = yaml.safe_load(content)
@@ -44,23 +52,23 @@ class Archive:
         return entries
 
     def _change(self, session_id: str, added: str) -> None:
-        with FileLock(self._path + ".lock"):
+        with FileLock(self.path + ".lock"):
             before = self._entry_texts()
             mine = re.compile(rf"^(?:- |  )session_id: '?{re.escape(session_id)}'?$", re.MULTILINE)
             after = [text for text in before if not mine.search(text)] + ([added] if added else [])
             if after == before:
                 return
-            if os.path.exists(self._path):
-                replace_file(self._path + ".bak", read_file(self._path))
+            if os.path.exists(self.path):
+                replace_file(self.path + ".bak", read_file(self.path))
             body = "sessions:\n" + "".join(after) if after else "sessions: []\n"
-            replace_file(self._path, (_HEADER + body).encode())
+            replace_file(self.path, (_HEADER + body).encode())
 
     def _entry_texts(self) -> list[str]:
         """Return the text of each entry. A file that is not an archive is set aside, for the user to fix."""
         import yaml
 
         try:
-            content = read_file(self._path)
+            content = read_file(self.path)
         except FileNotFoundError:
             return []
         try:
@@ -70,7 +78,7 @@ class Archive:
             return [_yaml([entry]) for entry in self.entries()]
         except (ValueError, yaml.YAMLError):
             now = f"{time.strftime('%Y%m%dT%H%M%S')}.{time.time_ns() % 10**9:09d}"
-            os.replace(self._path, f"{self._path}.damaged-{now}")
+            os.replace(self.path, f"{self.path}.damaged-{now}")
             return []
 
 

@@ -6,12 +6,13 @@ import json
 import os
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 
 from baton.config import Settings
-from baton.core.errors import NameInUse, RegistryUnavailable, SessionNotFound
+from baton.core.errors import NameInUse, SessionNotFound
 from baton.sessions.session import Session, State
-from baton.storage.files import FileLock, make_home, open_private, refuse_network_fs
+from baton.storage.files import make_home, refuse_network_fs
+from baton.storage.sqlite import ForeignDatabase, SqliteFile
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -26,17 +27,47 @@ CREATE INDEX IF NOT EXISTS sessions_state ON sessions (state);
 """
 
 
+_MARK = int.from_bytes(b"BATN")
+_NAMES = ("agent-sessions", "baton-sessions")  # the second where another tool has a file under the first
+
+
 class Inventory:
     def __init__(self, settings: Settings) -> None:
         self.home = os.path.abspath(settings.home)
         if not settings.allow_network_fs:
             refuse_network_fs(self.home)
-        self.path = os.path.join(self.home, "agent-sessions.db")
+        self._opened: SqliteFile | None = None
+
+    def _file(self) -> SqliteFile:
+        if self._opened is None:
+            try:
+                self._opened = self._open(f"{_NAMES[0]}.db")
+            except ForeignDatabase:
+                self._opened = self._open(f"{_NAMES[1]}.db")
+        return self._opened
+
+    def _open(self, name: str) -> SqliteFile:
+        path = os.path.join(self.home, name)
+        # The runner of a session waits for days between two changes.
+        file = SqliteFile(
+            path, tables=_TABLES, version=0, lock_name=f"{name}.lock", application_id=_MARK, keep_open=False
+        )
+        with file.reading():
+            return file
 
     def _archive(self) -> Archive:
-        from baton.sessions.archive import Archive  # a session that runs has nothing to do with it
+        from baton.sessions.archive import Archive, is_foreign  # a session that runs has nothing to do with it
 
-        return Archive(os.path.join(self.home, "agent-sessions.yaml"))
+        usual, other = (os.path.join(self.home, f"{name}.yaml") for name in _NAMES)
+        return Archive(other if is_foreign(usual) else usual)
+
+    def note(self) -> str | None:
+        """Return one line about files of other tools that have the names of baton's; None if there are none."""
+        names = [os.path.basename(path) for path in (self._file().path, self._archive().path)]
+        own = [name for name in names if name.startswith(_NAMES[1])]
+        theirs = " and ".join(name.replace(_NAMES[1], _NAMES[0]) for name in own)
+        verb = "is" if len(own) == 1 else "are"
+        return f"{theirs} {verb} of another tool and left alone; baton uses {' and '.join(own)}" if own else None
 
     def folder_of(self, session: Session) -> str:
         """Return the private folder of a session."""
@@ -111,38 +142,15 @@ class Inventory:
         return still
 
     def _select(self, condition: str, *values: str) -> list[Session]:
-        if not os.path.exists(self.path):
-            return []
-        with self._translated_errors(), closing(self._connect()) as connection:
-            if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'sessions'").fetchone():
-                return []  # the process that created the file died, or the disk was full
-            rows = connection.execute(f"SELECT record FROM sessions {condition}", values).fetchall()
+        with self._file().reading() as tx:
+            rows = tx.execute(f"SELECT record FROM sessions {condition}", values).fetchall()
         return [Session.parse(json.loads(row[0])) for row in rows]
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         make_home(self.home)
-        # As in the registry: waiting for the file lock is fair, and WAL allows one writer at a time.
-        with self._translated_errors(), FileLock(self.path + ".lock"):
-            os.close(open_private(self.path, os.O_RDWR | os.O_CREAT))
-            with closing(self._connect()) as connection:
-                connection.executescript(_TABLES)
-                connection.execute("BEGIN IMMEDIATE")
-                yield connection
-                connection.execute("COMMIT")
-
-    def _connect(self) -> sqlite3.Connection:
-        connection = sqlite3.connect(self.path, timeout=10, isolation_level=None)
-        connection.execute("PRAGMA journal_mode = WAL")
-        connection.execute("PRAGMA synchronous = FULL")
-        return connection
-
-    @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.Error as error:
-            raise RegistryUnavailable(f"{self.path}: {error}") from error
+        with self._file().writing(create=True) as tx:
+            yield tx
 
 
 def _row(tx: sqlite3.Connection, name: str) -> Session | None:

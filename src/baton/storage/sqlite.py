@@ -25,7 +25,7 @@ _ADVICE = (
     ("readonly", "the file or its folder is read-only; nothing was changed"),
     ("unable to open", "cannot be opened; too many open files, or no permission for its folder"),
     ("database is locked", "locked by another program; try again"),
-    ("not a database", "is not a SQLite database; move it away, or name another with --registry"),
+    ("not a database", "is not a SQLite database; move it away"),
     ("malformed", "is damaged; move it away and restore a copy, the audit logs still hold the history"),
 )
 
@@ -35,17 +35,35 @@ class _Connection(sqlite3.Connection):
     lasting = True  # it may serve the next transaction, too
 
 
+class ForeignDatabase(RegistryUnavailable):
+    """The database belongs to another tool."""
+
+
 class SqliteFile:
     """One database file, created with `tables` and the schema `version` on its first write. `check_location` runs with
-    the lock held before each write: it raises when the file may not be written any more."""
+    the lock held before each write: it raises when the file may not be written any more. `application_id` marks the
+    files of baton where other tools use the same name: theirs raise ForeignDatabase, and are not changed. Without
+    `keep_open` no connection outlives its transaction."""
 
-    def __init__(self, path: str, *, tables: str, version: int, check_location: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        path: str,
+        *,
+        tables: str,
+        version: int,
+        check_location: Callable[[], None] = lambda: None,
+        lock_name: str = ".lock",
+        application_id: int = 0,
+        keep_open: bool = True,
+    ) -> None:
         self.path = path
         self.folder = os.path.dirname(path)
-        self.lock = files.FileLock(os.path.join(self.folder, ".lock"))
+        self.lock = files.FileLock(os.path.join(self.folder, lock_name))
         self._new_name = f".{os.path.basename(path)}.new"
         self._tables = tables
         self._version = version
+        self._application_id = application_id
+        self._keep_open = keep_open
         self._check_location = check_location
         self._reader: _Connection | None = None
         self._writer: _Connection | None = None
@@ -81,7 +99,7 @@ class SqliteFile:
             finally:
                 if connection.in_transaction:  # after an error SQLite may have ended it already
                     connection.execute("ROLLBACK")
-                if not connection.lasting:
+                if not (connection.lasting and self._keep_open):
                     connection.close()
                     self._reader = None
 
@@ -90,15 +108,20 @@ class SqliteFile:
         """Commit when the block ends without an error. Without `create`, a missing file is an empty database."""
         with self.translated_errors(), self.in_use:
             if create:
-                files.make_store_dir(self.folder)
+                if not os.path.exists(self.lock.path):
+                    files.make_store_dir(self.folder)
             elif not files.exists(self.path):
                 self._check_location()
                 yield self._empty()
                 return
             with self.lock:
                 self._check_location()
-                with self._changing() as raw:
-                    yield raw
+                try:
+                    with self._changing() as raw:
+                        yield raw
+                finally:
+                    if not self._keep_open:
+                        self._close_connections()
 
     @contextmanager
     def importing(self, *, locked: bool) -> Iterator[sqlite3.Connection]:
@@ -150,7 +173,7 @@ class SqliteFile:
             try:
                 raw.execute("PRAGMA synchronous = FULL")
                 raw.execute("PRAGMA journal_mode = WAL")
-                raw.executescript(f"BEGIN IMMEDIATE; {self._tables} PRAGMA user_version = {self._version};")
+                raw.executescript(f"BEGIN IMMEDIATE; {self._tables} {self._mark()}")
                 yield raw
                 raw.execute("COMMIT")
             finally:
@@ -210,6 +233,9 @@ class SqliteFile:
             raw = self._connect("mode=ro&immutable=1")
             raw.lasting = False
             version = raw.execute("PRAGMA user_version").fetchone()[0]
+        if self._application_id and not self._claim(raw, write=write):
+            raw.close()
+            return self._empty()
         if version != self._version:
             raw.close()
             if version > self._version:
@@ -219,6 +245,23 @@ class SqliteFile:
             raw.execute("PRAGMA synchronous = FULL")  # guard: sqlite-synchronous
         raw.identity = identity
         return raw
+
+    def _mark(self) -> str:
+        return f"PRAGMA user_version = {self._version}; PRAGMA application_id = {self._application_id};"
+
+    def _claim(self, raw: sqlite3.Connection, *, write: bool) -> bool:
+        """Raise ForeignDatabase for a database of another tool. Return whether the tables are there: 0.1.0 wrote no
+        mark, and its creation may have died before the tables."""
+        mark = raw.execute("PRAGMA application_id").fetchone()[0]
+        found, own = _schema(raw), _schema(self._empty())
+        if mark not in (0, self._application_id) or found - own:
+            raw.close()
+            if mark == self._application_id:
+                raise RegistryUnavailable(f"{self.path} has tables that baton does not write; move it away")
+            raise ForeignDatabase(f"{self.path} is a database of another tool")
+        if write and (mark == 0 or found != own):
+            raw.executescript(f"BEGIN IMMEDIATE; {self._tables} {self._mark()} COMMIT;")
+        return write or found == own
 
     def _identity(self) -> tuple[int, int] | None:
         try:
@@ -267,6 +310,10 @@ def _connect(uri: str) -> _Connection:
         check_same_thread=False,  # a fork in another thread closes it; `in_use` keeps the threads apart
         factory=_Connection,
     )
+
+
+def _schema(raw: sqlite3.Connection) -> set[tuple[str, ...]]:
+    return set(raw.execute("SELECT type, name, sql FROM sqlite_master"))
 
 
 def _nearly_full(folder: str) -> bool:
