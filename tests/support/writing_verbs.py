@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from baton.core.event import EventName
 from baton.core.job import Status, new_job
 from baton.history.log import append_event, init_job_log, update_logged_status
-from baton.registry import files, open_url
+from baton.registry import open_url
 from baton.storage import files as fsio
 from baton.storage.sqlite import SqliteFile
 
@@ -130,13 +130,13 @@ def _sync_no_folders() -> None:
 
 
 def _write_in_place() -> None:
-    def replace_file(path: str, content: bytes, *, durable: bool = True) -> None:
+    def replace_file(path: str, content: bytes, **_: object) -> None:
         with open(path, "wb", buffering=0) as file:
             file.write(content)
             _real_fsync(file.fileno())
         fsio.fsync_dir(os.path.dirname(path))
 
-    files.replace_file = replace_file
+    fsio.replace_file = replace_file
 
 
 def _sqlite_without_sync() -> None:
