@@ -128,6 +128,11 @@ GUARDS = (
     Guard(
         "second-look", condition("True"), "tests/unit/test_monitor.py tests/integration/test_monitor_and_sessions.py"
     ),
+    Guard(
+        "clean-terminal",
+        replace(r"printable_lines\((\w+)\)", r"\1"),
+        "tests/system/test_terminal_output.py -k traceback",
+    ),
     Guard("history-cut", condition("False"), "tests/system/test_audit_log.py"),
 )
 

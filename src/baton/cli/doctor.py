@@ -55,7 +55,7 @@ def doctor(options: argparse.Namespace, settings: Settings) -> int:
         print(json_text([finding._asdict() for finding in findings]))
     else:
         for state, what, detail in findings:
-            print(f"{state:<7}  {what}: {one_line(detail, 500)}")
+            print(f"{state:<7}  {one_line(what)}: {one_line(detail, 500)}")
     return 1 if any(finding.state == "broken" for finding in findings) else 0
 
 

@@ -152,7 +152,7 @@ def _complain(message: str) -> None:
 
 
 def _prepare_streams() -> None:
-    """Make every character printable in the encoding of the terminal, and refuse a closed standard output."""
+    """Refuse a closed standard output. Make every character printable in the encoding, and clean it for a terminal."""
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  for the life of the process
     if sys.stdout is None:
@@ -160,6 +160,10 @@ def _prepare_streams() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and stream.encoding.lower() not in ("utf-8", "utf8"):
             stream.reconfigure(errors="backslashreplace")
+    if sys.stdout.isatty() or sys.stderr.isatty():
+        from baton.cli.terminal import clean_terminals
+
+        clean_terminals()
 
 
 def run() -> None:

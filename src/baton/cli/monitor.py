@@ -10,6 +10,7 @@ from baton.cli.output import json_text, say
 from baton.cli.parser import Verb
 from baton.config import Settings
 from baton.core.errors import InvalidValue
+from baton.core.fields import one_line
 from baton.delegation.monitor import Monitor
 from baton.delegation.reconcile import monitor_lock
 from baton.jobs.verbs import open_jobs
@@ -45,7 +46,8 @@ def _sweep(sweeper: Monitor, options: argparse.Namespace) -> None:
             print(json_text(finding.as_dict()), flush=True)
         else:
             done = f": {finding.done}" if finding.done else ""
-            print(f"{time.strftime('%H:%M:%S')}  {finding.what}: {finding.why}{done}", flush=True)
+            what = one_line(f"{finding.what}: {finding.why}{done}")
+            print(f"{time.strftime('%H:%M:%S')}  {what}", flush=True)
 
 
 def _lock(inventory: Inventory, interval_sec: float) -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -14,8 +13,6 @@ from baton.core.fields import one_line, printable
 STATUS_COLOURS = {
     "pending": "yellow", "running": "cyan", "completed": "green", "error": "red", "cancelled": "bright_black",
 }  # fmt: skip
-# Characters that JSON leaves as they are and that a terminal acts on or hides.
-_UNSAFE = re.compile("[\x7f-\x9f\u061c\u200b\u200e\u200f\u202a-\u202e\u2066-\u2069\ud800-\udfff\ufeff]")
 
 
 def on_terminal() -> bool:
@@ -37,13 +34,13 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours:
         for row in rows:
             print("\t".join(row))
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
-    plain = bool(os.environ.get("NO_COLOR"))
-    console = Console(no_color=plain or None)
-    table = Table(box=None, pad_edge=False, header_style="" if plain else "bold")
+    from baton.cli.terminal import new_console
+
+    console = new_console()
+    table = Table(box=None, pad_edge=False, header_style="" if console.no_color else "bold")
     lines = [[Text(cell) for cell in row] for row in rows]
     widths = [
         max([len(heading), *(line[column].cell_len for line in lines)]) for column, heading in enumerate(headings[:-1])
@@ -60,8 +57,15 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours:
 
 
 def json_text(value: object, indent: int | None = None) -> str:
-    """Return JSON that is safe on a terminal: characters that a terminal acts on are escaped."""
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False, indent=indent))
+    """Return JSON in which characters are escaped that a terminal acts on or hides: it prints it as it is."""
+    text = json.dumps(value, ensure_ascii=False, indent=indent)
+    if text.isascii() and "\x7f" not in text:
+        return text
+    return re.sub("[^ -~\n]", lambda each: each[0] if printable(each[0]) == each[0] else _escape(each[0]), text)
+
+
+def _escape(character: str) -> str:
+    return "\\u007f" if character == "\x7f" else json.dumps(character)[1:-1]
 
 
 def counted(number: int, noun: str) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Mapping, Sequence
 
@@ -50,12 +49,14 @@ class LiveTable:
         self._live: Live | None = None
 
     def __enter__(self) -> Self:
-        from rich.console import Console
         from rich.live import Live
 
-        console = Console(no_color=bool(os.environ.get("NO_COLOR")) or None)
+        from baton.cli.terminal import clean_terminals, new_console
+
+        console = new_console()
         self._live = Live(console=console, get_renderable=lambda: self.table(console.width), refresh_per_second=4)
         self._live.start()
+        clean_terminals()  # rich has replaced the streams, and reads escape sequences in what is printed
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -12,6 +12,7 @@ from baton.cli import options as opt
 from baton.cli.options import parse_duration
 from baton.cli.output import STATUS_COLOURS, ago, counted, json_text, on_terminal, print_table, say
 from baton.cli.parser import Verb
+from baton.cli.terminal import write_control
 from baton.config import Settings
 from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue
@@ -110,7 +111,7 @@ def stats(options: argparse.Namespace, settings: Settings) -> None:
     else:
         print(where)
         for name, count in counts.items():
-            print(f"{name + ' events' if name == 'unsent' else name:<14} {count}")
+            print(f"{name + ' events' if name == 'unsent' else one_line(name):<14} {count}")
 
 
 def migrate(options: argparse.Namespace, settings: Settings) -> None:
@@ -132,11 +133,11 @@ def migrate(options: argparse.Namespace, settings: Settings) -> None:
 
     def progress(count: int) -> None:
         if sys.stderr.isatty() and count % 100 == 0:
-            print(f"\r{count} jobs copied", end="", file=sys.stderr, flush=True)
+            write_control(f"\r{count} jobs copied", sys.stderr)
 
     count, aside = move_jobs(source, target, progress)
     if sys.stderr.isatty() and count >= 100:
-        print("\r", end="", file=sys.stderr)
+        write_control("\r", sys.stderr)
     source.close()
     target.close()
     moved = {"jobs": count, "from": source.where, "to": target.where, "set_aside": aside}

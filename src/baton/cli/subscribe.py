@@ -11,12 +11,15 @@ from typing import Any
 from baton.cli import options as opt
 from baton.cli.output import json_text, on_terminal, say
 from baton.cli.parser import Verb
+from baton.cli.terminal import print_coloured
 from baton.config import Settings
 from baton.core.errors import JobNotFound, UsageError
 from baton.core.fields import one_line
 from baton.core.job import Status
 from baton.jobs.verbs import open_jobs
 from baton.transport.subscription import Subscription
+
+_COLOURS = {"completed": 32, "error": 31, "permission_required": 33}  # green, red, yellow
 
 
 def subscribe(options: argparse.Namespace, settings: Settings) -> int:
@@ -38,7 +41,10 @@ def subscribe(options: argparse.Namespace, settings: Settings) -> int:
         )
         _stop_without_readers(subscription)
         for payload in subscription:
-            print(_readable(payload) if readable else json_text(payload), flush=True)
+            if readable:
+                print_coloured(_readable(payload), _COLOURS.get(payload["event"]))
+            else:
+                print(json_text(payload), flush=True)
     if subscription.stopped:
         raise BrokenPipeError
     if suspicious := subscription.suspicious():
@@ -65,16 +71,14 @@ def _stop_without_readers(subscription: Subscription) -> None:
 
 
 def _readable(payload: dict[str, Any]) -> str:
-    event = payload["event"]
-    colour = {"completed": 32, "error": 31, "permission_required": 33}.get(event)  # green, red, yellow
     pairs = (
         f"{name}={value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)}"
         for name, value in payload["data"].items()
         if name != "attempt"
     )
     words = [one_line(payload["detail"], 200), one_line(" ".join(pairs), 200)]
-    text = f"{payload['timestamp'][11:19]}  {payload['job_id']}  {event:<19}  {'  '.join(filter(None, words))}".rstrip()
-    return f"\033[{colour}m{text}\033[0m" if colour and not os.environ.get("NO_COLOR") else text
+    what = f"{payload['timestamp'][11:19]}  {payload['job_id']}  {payload['event']:<19}"
+    return f"{what}  {'  '.join(filter(None, words))}".rstrip()
 
 
 def wait(options: argparse.Namespace, settings: Settings) -> int:

@@ -15,6 +15,8 @@ from baton.core.errors import InvalidValue
 from baton.core.value import Any
 
 Check = Callable[[object], Any]
+
+_HARMLESS = "\u200d\ufe0f\xa0\u202f\u3000"
 _ID = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
 
 
@@ -158,9 +160,17 @@ def json_object(raw: str | bytes) -> dict[str, Any]:
 def printable(untrusted: str) -> str:
     """Return text that is safe on a terminal: each character that is not printable becomes U+FFFD.
 
-    The joiner and the selector of emoji are harmless, though not printable by themselves.
+    The joiner and the selector of emoji and the spaces of some languages are harmless, though not printable by
+    themselves.
     """
-    return "".join(each if each.isprintable() or each in "\u200d\ufe0f" else "\ufffd" for each in untrusted)
+    if untrusted.isprintable():
+        return untrusted
+    return "".join(each if each.isprintable() or each in _HARMLESS else "\ufffd" for each in untrusted)
+
+
+def printable_lines(untrusted: str) -> str:
+    """Return text that is safe on a terminal, with its line breaks and tabs."""
+    return untrusted if untrusted.isprintable() else re.sub(r"[^\n\t]+", lambda part: printable(part[0]), untrusted)
 
 
 def one_line(untrusted: str, longest: int | None = None) -> str:
