@@ -14,6 +14,7 @@ import pytest
 
 from baton.cli.main import VERBS, load_verb
 from baton.config import KNOWN
+from baton.sessions.inventory import Inventory
 from support.many_commands import ManyCommands
 from support.office import Office
 from support.waiting import wait_until
@@ -95,7 +96,6 @@ class HostileOffice(Office):
             self("register", "--prompt", HOSTILE.replace("\udcff", ""), "--expect", HOSTILE, "--validate", HOSTILE,
                  "--label", HOSTILE, "--workdir", workdir, code=None)  # fmt: skip
             self("register", "--prompt", HOSTILE.replace("\udcff", ""), "--agent", "shell")
-        self("session", "list")
         self.home = os.path.join(folder, ".hermes")
         self._spoil_registry()
         self._spoil_history()
@@ -143,19 +143,12 @@ class HostileOffice(Office):
         )  # fmt: skip
         times = {"created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z"}
         record |= times | {"mode": "interactive", "yolo": False}
-        with sqlite3.connect(os.path.join(self.home, "agent-sessions.db")) as raw:
-            raw.executescript(
-                "CREATE TABLE IF NOT EXISTS sessions (name TEXT PRIMARY KEY, session_id TEXT NOT NULL, state TEXT NOT NULL,"
-                " record TEXT NOT NULL) WITHOUT ROWID;"
-                "CREATE INDEX IF NOT EXISTS sessions_id ON sessions (session_id);"
-                "CREATE INDEX IF NOT EXISTS sessions_state ON sessions (state);"
-            )
+        with Inventory(self.settings)._writing() as tx:
             for name, state in ((SESSION, "running"), (HOSTILE.replace("\udcff", ""), "running"), ("old", "stopped")):
                 own = record | {"name": name, "session_id": "0" * 16 if name == SESSION else name, "state": state}
                 own |= {"host": "here", "job_id": JOB if name == SESSION else HOSTILE}
-                raw.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)",
-                            [name, own["session_id"], state, json.dumps(own)])  # fmt: skip
-        raw.close()
+                values = [name, own["session_id"], state, json.dumps(own)]
+                tx.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", values)
 
     def _spoil_state(self, state: str) -> None:
         names = ("agent_name", "agent_id", "generation_id", "published_at", "lease_expires_at", "host")
