@@ -102,6 +102,13 @@ GUARDS = (
     Guard("empty-artifact", condition("False"), "tests/integration/test_publisher.py"),
     Guard("unchanged-artifact", condition("False"), "tests/system/test_submit.py"),
     Guard("validation-exit-code", condition("True"), "tests/integration/test_publisher.py"),
+    Guard("inside-session", condition("False"), "tests/system/test_verification.py -k cannot_skip"),
+    Guard(
+        "validation-environment",
+        replace(r"environment_of\(job\) or ", ""),
+        "tests/system/test_verification.py -k another_program",
+    ),
+    Guard("adopt-orphans", condition("False"), "tests/system/test_escaped_processes.py -k cancel"),
     Guard("event-after-end", condition("False"), "tests/unit/test_watch.py"),
     Guard(
         "plaintext-broker",

@@ -110,6 +110,6 @@ def test_a_delegation_outlives_the_pruning_of_its_job(settings, jobs, monkeypatc
     before(monkeypatch, delegation.subscription, "connect", lambda: jobs.get_job(job).attempt or end(jobs, job))
     before(monkeypatch, delegation, "_append_output", lambda: prune(jobs))
     assert [payload["event"] for payload in delegation] == ["completed"]
-    assert (delegation.exit_code, delegation.problems()) == (0, {})
+    assert (delegation.exit_code, delegation.problems) == (0, {})
     delegation._end_late_jobs("timed out")
     delegation.cancel()

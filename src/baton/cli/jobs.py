@@ -61,7 +61,7 @@ def status(options: argparse.Namespace, settings: Settings) -> None:
         if options.set is None:
             job = jobs.get_job(job_id)
         else:
-            job = jobs.update_status(job_id, options.set, attempt=options.attempt)
+            job = jobs.update_status(job_id, options.set, attempt=options.attempt, verify=not options.no_verify)
     _print_field(job, job.status, options)
 
 
@@ -130,7 +130,7 @@ VERBS = (
         opt.EXPECT, opt.VALIDATE, opt.PRIORITY, opt.MAX_ATTEMPTS.but(default=1), opt.LABEL, opt.JSON,
     ), register),
     Verb("get", (*opt.JOB, opt.SHOW_SECRETS, opt.JSON_ALWAYS), get),
-    Verb("status", (*opt.JOB, opt.SET_STATUS, opt.ATTEMPT, opt.JSON), status),
+    Verb("status", (*opt.JOB, opt.SET_STATUS, opt.ATTEMPT, opt.NO_VERIFY, opt.JSON), status),
     Verb("cancel", (*opt.JOB, opt.JSON), cancel),
     Verb("release", (*opt.JOB, opt.ATTEMPT, opt.REASON, opt.JSON), release),
     Verb("renew", (

@@ -45,6 +45,7 @@ VERBS = {
     "version": ("config", "print the version"),
     "hook": ("hook", ""),  # called by agents, not by people
 }
+_FOR_PEOPLE = ("no_verify", "yolo")  # options that an agent may not use
 _TAKE_A_VALUE = {name for option in COMMON if "metavar" in option.settings for name in option.names}
 
 
@@ -67,6 +68,11 @@ def run_verb(name: str, arguments: Sequence[str]) -> int:
     if verb.options is None:
         return verb.function(arguments) or 0
     options = build_parser(verb, VERBS[name][1], COMMON).parse_args(arguments)
+    for option in _FOR_PEOPLE:
+        if getattr(options, option, None):
+            from baton.jobs.caller import refuse_inside_session
+
+            refuse_inside_session(f"--{option.replace('_', '-')}")
     if verb.actions:
         verb = next(action for action in verb.actions if action.name == options.action)
     if not verb.reads_settings:

@@ -152,7 +152,7 @@ DETAIL = _value("--detail", "TEXT", "add this sentence; paths and secrets are re
 DATA = _value("--data", "K=V", "add this value; repeatable", action="append", default=[])
 BROKER_TRIES = _value("--attempts", "N", "try N times to reach the broker", type=int)
 REQUIRE_BROKER = _flag("--require-broker", "fail if the event cannot be sent now (default: send it later)")
-NO_VERIFY = _flag("--no-verify", "accept completed without the expected results")
+NO_VERIFY = _flag("--no-verify", "accept completed without the expected results; refused inside a session")
 ALLOW_PLAINTEXT = _flag("--allow-plaintext", "connect to a broker on another host without TLS", default=None)
 _LISTEN_TIMEOUT = TIMEOUT.but(
     type=time_limit("--timeout"), dest="timeout",

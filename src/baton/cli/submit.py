@@ -217,8 +217,8 @@ def _follow(settings: Settings, submissions: list[Submission], options: argparse
             ids = " ".join(job.job_id for job in delegation.jobs)
             say(f"started jobs continue; when the registry is back: baton wait {ids}")
             raise
-        for job_id, problems in delegation.problems().items():
-            say(f"baton: job {job_id} is completed, but: {'; '.join(problems)}")
+        for job_id, problem in delegation.problems.items():
+            say(f"baton: job {job_id} is completed, but {problem}")
         if delegation.subscription.timed_out is not None:
             say(f"baton: {delegation.subscription.timed_out}")
         for job in delegation.jobs:

@@ -16,7 +16,8 @@ from baton.config import Settings
 from baton.core.errors import JobNotFound, UsageError
 from baton.core.fields import one_line
 from baton.core.job import Status
-from baton.jobs.verbs import open_jobs
+from baton.jobs.verbs import Jobs, open_jobs
+from baton.jobs.verification import doubt
 from baton.transport.subscription import Subscription
 
 _COLOURS = {"completed": 32, "error": 31, "permission_required": 33}  # green, red, yellow
@@ -95,6 +96,7 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
         with BackgroundMonitor(settings):
             for _event in subscription:
                 pass
+        unproven = [job_id for job_id in subscription.outcomes() if not _is_proven(subscription, jobs, job_id)]
         ended = {job_id: _outcome(subscription, job_id, status) for job_id, status in subscription.outcomes().items()}
     if options.json:
         print(json_text({job_id: status for job_id, (status, _why) in ended.items()}))
@@ -103,7 +105,18 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
             print("\t".join(filter(None, (job_id, status, why))))
     if subscription.timed_out is not None:
         say(f"baton: {subscription.timed_out}")
-    return subscription.exit_code
+    return 1 if unproven else subscription.exit_code
+
+
+def _is_proven(subscription: Subscription, jobs: Jobs, job_id: str) -> bool:
+    """Return whether a job, if it is completed, was verified, or a person skipped that. Print a warning otherwise."""
+    job = subscription.find_job(job_id)
+    if job is None or job.status is not Status.COMPLETED:
+        return True
+    counts, warning = doubt(jobs, job)
+    if warning is not None:
+        say(f"baton: job {job_id} is completed, but {warning}")
+    return counts
 
 
 def _outcome(subscription: Subscription, job_id: str, status: str | None) -> tuple[str, str]:

@@ -145,6 +145,8 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("validate", fields.optional(fields.text), None),
     ("labels", fields.texts, ()),
     ("submitter", fields.optional(fields.label), None),
+    ("verified_by", fields.texts, ()),
+    ("unverified", fields.optional(fields.text), None),
 )
 OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
 _CHECKS = {name: (check, default) for name, check, default in _SEED_FIELDS + _OWN_FIELDS}
@@ -162,6 +164,7 @@ class Job(Value):
     Times are RFC 3339 text in UTC. `extra` keeps the fields of a stored record that this version does not know.
     `lease_mark` is the end of the lease on the monotonic clock of the machine that gave it; `lease_expires_at` is the
     same moment as a date. `submitter` names the `baton submit` process that alone may start this job while it lives.
+    Of a completed job, `verified_by` names the checks of its results that ran, or `unverified` who skipped them.
     """
 
     schema_version: int
@@ -193,6 +196,8 @@ class Job(Value):
     validate: str | None
     labels: tuple[str, ...]
     submitter: str | None
+    verified_by: tuple[str, ...]
+    unverified: str | None
     extra: dict[str, Any]
 
     @classmethod
@@ -244,6 +249,7 @@ class Job(Value):
         full["broker"] = self.broker.record()
         full["expected_artifacts"] = list(self.expected_artifacts)
         full["labels"] = list(self.labels)
+        full["verified_by"] = list(self.verified_by)
         return full
 
     @property

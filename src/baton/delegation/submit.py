@@ -17,6 +17,7 @@ from baton.core.job import TERMINAL, Job, Status, new_job
 from baton.core.value import Value
 from baton.delegation.attempts import Attempts, this_submitter
 from baton.delegation.reconcile import BackgroundMonitor
+from baton.jobs.caller import refuse_inside_session
 from baton.jobs.verbs import Jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import check_launch
@@ -69,6 +70,8 @@ def build_submission(settings: Settings, prompt: str, **given: Any) -> Submissio
     if not given.get("allow_existing"):
         job = job.replace(extra={"fresh_artifacts": True})
     mode, yolo = Mode.HEADLESS if given.get("headless") else Mode.INTERACTIVE, bool(given.get("yolo"))
+    if yolo:
+        refuse_inside_session("--yolo")  # it may stand in a line of a batch
     agent = None
     if queue is None:
         agent = check_launch(settings, job.agent, workdir=workdir or ".", mode=mode, yolo=yolo, job=job)
@@ -140,7 +143,8 @@ class Delegation:
             idle_timeout_sec=float(self.jobs[0].idle_timeout_sec) if alone else _NO_LIMIT_SEC,
             log=log,
         )
-        self._unverified: dict[str, list[str]] = {}
+        self.problems: dict[str, str] = {}  # what completed jobs lack
+        self._unproven: set[str] = set()
         self._hosts: dict[str, str] = {}  # where each job runs
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
@@ -168,12 +172,8 @@ class Delegation:
 
     @property
     def exit_code(self) -> int:
-        """Return 1 if a completed job lacks its results, else the exit code of the subscription."""
-        return 1 if self._unverified else self.subscription.exit_code
-
-    def problems(self) -> dict[str, list[str]]:
-        """Return what completed jobs lack, by job id."""
-        return self._unverified
+        """Return 1 if a completed job lacks its results or their verification, else the subscription's exit code."""
+        return 1 if self._unproven else self.subscription.exit_code
 
     def statuses(self) -> dict[str, Status]:
         """Return the status of each job that is still in the registry."""
@@ -185,19 +185,22 @@ class Delegation:
         return [job for job in found if job is not None]
 
     def _verify(self, payload: dict[str, Any]) -> None:
-        """Check the files of a completed job again. On another host the same path is another folder."""
+        """Look how a completed job was verified, and check its files again. On another host the same path is another
+        folder."""
         job = self.subscription.find_job(payload["job_id"])
-        if job is None:
-            return  # pruned: the files were checked when `completed` was recorded
-        here = self._hosts.get(job.job_id) == self._settings.host
-        if payload["event"] != EventName.COMPLETED or not job.expected_artifacts or not here:
-            return
-        from baton.jobs.verification import missing_results
+        if job is None or payload["event"] != EventName.COMPLETED or not (job.expected_artifacts or job.validate):
+            return  # pruned, so it was verified when `completed` was recorded; or without conditions
+        from baton.jobs.verification import doubt, missing_results
 
-        if job.workdir is not None and os.path.isdir(job.workdir):
-            problems = missing_results(job.replace(validate=None), redact=str)
-            if problems:
-                self._unverified[job.job_id] = problems
+        counts, problem = doubt(self._jobs, job)
+        here = self._hosts.get(job.job_id) == self._settings.host
+        if job.verified_by and here and job.workdir is not None and os.path.isdir(job.workdir):
+            missing = missing_results(job.replace(validate=None), redact=str)
+            counts, problem = not missing, "; ".join(missing) or problem
+        if problem is not None:
+            self.problems[job.job_id] = problem
+        if not counts:
+            self._unproven.add(job.job_id)
 
     def _append_output(self, payload: dict[str, Any]) -> None:
         """Append the event to the output file of its job, if there is a folder and room for it."""

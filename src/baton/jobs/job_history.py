@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from baton.core import lifecycle
 from baton.core.clock import SECOND_NS, Clock, parse_time
@@ -17,6 +17,7 @@ from baton.core.job import TERMINAL, Job, Status
 from baton.core.value import Any
 from baton.history import log
 
+SKIPPED = "skipped by --no-verify"
 _AT_ONCE_NS = 5 * SECOND_NS
 
 
@@ -35,6 +36,9 @@ class JobHistory:
     def status(self, job_id: str) -> str | None:
         """Return the last status in the history of a job."""
         return log.read_logged_status(job_id, self._logs_dir)
+
+    def lines(self, job_id: str) -> Iterator[dict[str, Any]]:
+        return log.iter_logged_events(job_id, self._logs_dir)
 
     def begin(self, job: Job) -> None:
         self._try(
@@ -69,11 +73,11 @@ class JobHistory:
         """Record why a message on the job's topic was rejected, never its content."""
         self._try(job_id, lambda: self._append(job_id, {"event": "rejected", "reason": reason}))
 
-    def add_validation(self, job_id: str, problems: Sequence[str], *, skipped: bool = False) -> None:
-        """Record whether the results of a job were there before it was completed."""
-        line = {"event": "validated", "ok": not problems and not skipped, "problems": list(problems)}
-        if skipped:
-            line["detail"] = "skipped by --no-verify"
+    def add_validation(self, job_id: str, problems: Sequence[str], *, skipped_by: str | None = None) -> None:
+        """Record whether the results of a job were there before it was completed, or who skipped that check."""
+        line = {"event": "validated", "ok": not problems and not skipped_by, "problems": list(problems)}
+        if skipped_by:
+            line |= {"detail": SKIPPED, "by": skipped_by}
         self._try(job_id, lambda: self._append(job_id, line))
 
     def _append(self, job_id: str, line: Mapping[str, Any], status: str | None = None) -> None:

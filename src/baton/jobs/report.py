@@ -27,8 +27,7 @@ def report(
     """Record an event of a job, with the status it brings and its history lines. Return the job after it and the event.
 
     The event is signed and unsent. Paths and secrets are removed from `detail` and `data`; a long `detail` is cut.
-    With `verify`, `completed` raises NotVerified, and nothing is recorded, while an expected result is missing. False
-    skips that check and notes the skip in the history; None skips it without a note.
+    `verify` is for `completed`, as in `verified`; None skips the check without a note.
     """
     name = check_event_name(event)
     if not isinstance(detail, str):
@@ -37,28 +36,39 @@ def report(
         raise InvalidValue("data", f"must be values by name, not {type(data).__name__}")
     job = jobs.get_job(job_id)
     redactor = jobs.redactor(job)
-    if verify is not None and name is EventName.COMPLETED and (job.expected_artifacts or job.validate):
+    outcome: Mapping[str, Any] = {}
+    if verify is not None and name is EventName.COMPLETED:
         # First, so that no validation runs for a job that has ended or for a holder that lost it.
         lifecycle.check_event(job, name, attempt=attempt, has_events=False)
-        _verify(jobs, job, redactor, skip=not verify)
+        outcome = verified(jobs, job, redactor, skip=not verify)
     detail = shorten(redactor.text(detail, 2 * MAX_DETAIL_BYTES), MAX_DETAIL_BYTES)  # guard: redact-detail
     try:
         data = redactor.value(data or {})
     except RecursionError:
         raise InvalidValue("data", "cannot be sent: nested too deeply") from None
     recorded = jobs.registry.record_event(
-        job_id, name, detail=detail, data=data, attempt=attempt, holder=jobs.holder_here()
+        job_id, name, detail=detail, data=data, attempt=attempt, holder=jobs.holder_here(), outcome=outcome
     )
     jobs.history.add_change(recorded.before, recorded.after)
     jobs.history.add_event(recorded.event)
     return recorded.after, recorded.event
 
 
-def _verify(jobs: Jobs, job: Job, redactor: Redactor, *, skip: bool) -> None:
-    from baton.jobs.verification import missing_results
+def verified(jobs: Jobs, job: Job, redactor: Redactor, *, skip: bool) -> dict[str, Any]:
+    """Check the results of a job that is to be completed. Return the fields of the record that say how it was verified.
 
+    Raise NotVerified while a result is missing. `skip`: do not check, and note who skipped it. Agents may not."""
+    from baton.jobs.caller import refuse_inside_session
+    from baton.jobs.verification import checks_of, missing_results
+
+    if skip:
+        refuse_inside_session("--no-verify")
+    if not (checks := checks_of(job)):
+        return {}
     problems = [] if skip else missing_results(job, redact=redactor.text)
-    jobs.history.add_validation(job.job_id, problems, skipped=skip)
+    skipped_by = jobs.user_here() if skip else None
+    jobs.history.add_validation(job.job_id, problems, skipped_by=skipped_by)
     if problems:
         why = f"not completed: {'; '.join(problems)}"
         raise NotVerified(f"job {job.job_id} is {why}; fix this and publish again", why)
+    return {"unverified": skipped_by} if skip else {"verified_by": tuple(checks)}

@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 
+from baton.core import lifecycle
 from baton.core.clock import Clock, SystemClock
 from baton.core.fields import check_label
-from baton.core.job import DEFAULT_AGENT, TERMINAL, Broker, Job, check_status, new_job, with_new_id
+from baton.core.job import DEFAULT_AGENT, TERMINAL, Broker, Job, Status, check_status, new_job, with_new_id
 from baton.storage.files import make_home
 
 TYPE_CHECKING = False
@@ -117,10 +118,20 @@ class Jobs:
         holder = self.holder_here() if holder is None else holder
         return self._logged(self.registry.pick_job(job_id, holder=holder, lease_sec=lease_sec))
 
-    def update_status(self, job_id: str, status: str, *, attempt: int | None = None) -> Job:
-        """Set a status that may follow the present one; raise IllegalTransition otherwise."""
-        wanted = check_status(status)
-        return self._logged(self.registry.update_status(job_id, wanted, attempt=attempt, holder=self.holder_here()))
+    def update_status(self, job_id: str, status: str, *, attempt: int | None = None, verify: bool = True) -> Job:
+        """Set a status that may follow the present one; raise IllegalTransition otherwise. `verify` is for `completed`,
+        as in `baton.jobs.report`."""
+        wanted, holder = check_status(status), self.holder_here()
+        outcome: Mapping[str, Any] = {}
+        if wanted is Status.COMPLETED and (job := self.get_job(job_id)).status is not wanted:
+            lifecycle.set_status(job, wanted, attempt=attempt, holder=holder, now_ns=0, token="")
+            if job.expected_artifacts or job.validate or not verify:
+                from baton.jobs.report import verified
+
+                outcome = verified(self, job, self.redactor(job), skip=not verify)
+        return self._logged(
+            self.registry.update_status(job_id, wanted, attempt=attempt, holder=holder, outcome=outcome)
+        )
 
     def release(self, job_id: str, *, attempt: int | None = None, reason: str = "released") -> Job:
         """Requeue a running job: with `attempt` on behalf of its holder, without one on behalf of an operator."""
@@ -193,6 +204,16 @@ class Jobs:
     def holder_here(self) -> str:
         """Return the holder of claims made by this process: the monitor of this host recognises it."""
         return f"{self._host}:{os.getpid()}"
+
+    def user_here(self) -> str:
+        """Return the user of this process: `NAME@HOST`."""
+        import pwd
+
+        try:
+            name = pwd.getpwuid(os.getuid()).pw_name
+        except KeyError:
+            name = str(os.getuid())
+        return f"{name}@{self._host}"
 
     def redactor(self, job: Job) -> Redactor:
         """Return what removes paths and secrets from texts about this job."""

@@ -6,6 +6,7 @@ import os
 import time
 
 from baton.core.clock import SECOND_NS, parse_time
+from baton.jobs.job_history import SKIPPED
 from baton.storage.files import outside
 
 TYPE_CHECKING = False
@@ -14,8 +15,10 @@ if TYPE_CHECKING:
     from subprocess import Popen
 
     from baton.core.job import Job
+    from baton.jobs.verbs import Jobs
 
 VALIDATE_TIMEOUT_SEC = 600
+_CHECK_CHARS = 1000
 _TAIL_BYTES = 4096
 _PIPE_BYTES = 65536
 
@@ -30,8 +33,32 @@ def missing_results(job: Job, *, redact: Callable[[str], str], timeout_sec: floa
     since_ns = _claimed_ns(job) if job.extra.get("fresh_artifacts") else None
     problems = [problem for name in job.expected_artifacts if (problem := _problem_with(name, folder, since_ns))]
     if not problems and job.validate:
-        problems += _failed_validation(job.validate, folder, timeout_sec, redact)
+        problems += _failed_validation(job, folder, timeout_sec, redact)
     return problems
+
+
+def checks_of(job: Job) -> list[str]:
+    """Return what `missing_results` checks, for the record of the job."""
+    checks = [f"expect: {name}" for name in job.expected_artifacts]
+    if job.validate:
+        checks.append(f"validate: {job.validate}")
+    return [check[:_CHECK_CHARS] for check in checks]
+
+
+def doubt(jobs: Jobs, job: Job) -> tuple[bool, str | None]:
+    """Return whether a completed job counts as completed, and what to warn of."""
+    if job.verified_by or not checks_of(job):
+        return True, None
+    skipped_by = job.unverified
+    if skipped_by is None:  # 0.1.0 noted only in the history how a job was verified
+        lines = [line for line in jobs.history.lines(job.job_id) if line.get("event") == "validated"]
+        last = lines[-1] if lines else {}
+        if last.get("ok"):
+            return True, None
+        if last.get("detail") != SKIPPED:
+            return False, "no check of its results is recorded"
+        skipped_by = "a user"
+    return True, f"its results were not verified: skipped by {skipped_by}"
 
 
 def _claimed_ns(job: Job) -> int | None:
@@ -56,9 +83,15 @@ def _problem_with(name: str, folder: str, since_ns: int | None) -> str | None:
     return None
 
 
-def _failed_validation(command: str, folder: str, timeout_sec: float, redact: Callable[[str], str]) -> list[str]:
+def _failed_validation(job: Job, folder: str, timeout_sec: float, redact: Callable[[str], str]) -> list[str]:
+    from baton.jobs.caller import environment_of
+
+    assert job.validate is not None
+    about = {"BATON_JOB_ID": job.job_id, "BATON_WORKDIR": folder, "BATON_EXPECTED": "\n".join(job.expected_artifacts)}
+    # Not with the environment of an agent: its PATH could name other programs than the user's.
+    environment = environment_of(job) or dict(os.environ)  # guard: validation-environment
     try:
-        code, tail = _run(command, folder, timeout_sec)
+        code, tail = _run(job.validate, folder, timeout_sec, environment | about)
     except TimeoutError:
         return [f"the validation did not end within {timeout_sec:g} s"]
     except OSError as error:
@@ -69,7 +102,7 @@ def _failed_validation(command: str, folder: str, timeout_sec: float, redact: Ca
     return [f"the validation failed with exit code {code}" + (f": {redact(last[0])[:200]}" if last else "")]
 
 
-def _run(command: str, folder: str, timeout_sec: float) -> tuple[int, bytes]:
+def _run(command: str, folder: str, timeout_sec: float, environment: dict[str, str]) -> tuple[int, bytes]:
     """Run a shell command; return its exit code and the end of its output. It does not wait for background processes.
     After the time limit (TimeoutError) or an interruption it kills the whole process group."""
     import signal
@@ -78,8 +111,9 @@ def _run(command: str, folder: str, timeout_sec: float) -> tuple[int, bytes]:
     deadline = time.monotonic() + timeout_sec
     # The command comes from the user, at registration.
     process = Popen(
-        ["/bin/sh", "-c", command], cwd=folder, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT, start_new_session=True
-    )
+        ["/bin/sh", "-c", command], cwd=folder, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT,
+        start_new_session=True,
+    )  # fmt: skip
     assert process.stdout is not None
     try:
         with process.stdout as output:

@@ -132,17 +132,23 @@ class Registry:
         return self._change(job_id, lambda job, now_ns: lifecycle.clear_submitter(job, now_ns=now_ns))
 
     def update_status(
-        self, job_id: str, status: Status, *, attempt: int | None = None, holder: str = "operator"
+        self,
+        job_id: str,
+        status: Status,
+        *,
+        attempt: int | None = None,
+        holder: str = "operator",
+        outcome: Mapping[str, Any] | None = None,
     ) -> Change:
         """Set a status that may follow the present one, else IllegalTransition. The present status is accepted and
-        changes nothing. pending → running claims the job for `holder`."""
+        changes nothing. pending → running claims the job for `holder`. `outcome`: fields to set with it."""
         token = self._new_token()
-        return self._change(
-            job_id,
-            lambda job, now_ns: lifecycle.set_status(
-                job, status, attempt=attempt, holder=holder, now_ns=now_ns, token=token
-            ),
-        )
+
+        def decide(job: Job, now_ns: int) -> Job:
+            after = lifecycle.set_status(job, status, attempt=attempt, holder=holder, now_ns=now_ns, token=token)
+            return after.replace(**outcome) if outcome and after is not job else after
+
+        return self._change(job_id, decide)
 
     def requeue(self, job_id: str, *, attempt: int | None = None) -> Change:
         """running → pending. Of a pending job, nothing to do."""
@@ -191,15 +197,17 @@ class Registry:
         data: Mapping[str, Any] | None = None,
         attempt: int | None = None,
         holder: str = "operator",
+        outcome: Mapping[str, Any] | None = None,
     ) -> Recorded:
         """Record an event in one step: check that it may come now, take the next `seq`, sign the event and store it as
-        unsent, and set the status that it brings. A job that was never claimed is claimed first."""
+        unsent, and set the status that it brings, with the fields of `outcome`. A job that was never claimed is claimed
+        first."""
         check_job_id(job_id)
         with self._writing() as tx:
             job = tx.get(job_id)
             has_events = event is EventName.STARTED and bool(tx.events(job_id, 0, 1, job.attempt))
             lifecycle.check_event(job, event, attempt=attempt, has_events=has_events)
-            return self._record(tx, job, event, detail, data or {}, holder)
+            return self._record(tx, job, event, detail, data or {}, holder, outcome or {})
 
     def next_seq(self, job_id: str, *, attempt: int | None = None) -> int:
         """Take a number without an event: 1, 2, 3, ... never the same one twice."""
@@ -277,11 +285,18 @@ class Registry:
         error = lifecycle.expired_lease_error(job)
         if error is None:
             return tx.save(job, lifecycle.requeue(job, attempt=None, now_ns=self._clock.wall_ns()))
-        recorded = self._record(tx, job, EventName.ERROR, error, {}, "operator")
+        recorded = self._record(tx, job, EventName.ERROR, error, {}, "operator", {})
         return Change(before=recorded.before, after=recorded.after)
 
     def _record(
-        self, tx: Transaction, before: Job, event: EventName, detail: str, data: Mapping[str, Any], holder: str
+        self,
+        tx: Transaction,
+        before: Job,
+        event: EventName,
+        detail: str,
+        data: Mapping[str, Any],
+        holder: str,
+        outcome: Mapping[str, Any],
     ) -> Recorded:
         """Sign the event and save it with the job. An event for a pending job claims it."""
         from baton.wire.payload import signed_event
@@ -293,7 +308,7 @@ class Registry:
         elif job.auth_token is None or job.attempt == 0:
             job = lifecycle.add_missing_key(job, token=self._new_token())
         stored = signed_event(job, event, detail, data, now_ns)
-        after = lifecycle.apply_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns)
+        after = lifecycle.apply_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns).replace(**outcome)
         tx.save(before, after, stored)
         return Recorded(before=before, after=after, event=stored)
 

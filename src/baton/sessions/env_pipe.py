@@ -13,7 +13,8 @@ import time
 
 from baton.config import Settings
 from baton.core.errors import RunnerDied
-from baton.sessions.processes import MARKER, started_at
+from baton.jobs.caller import MARKER
+from baton.sessions.processes import started_at
 from baton.storage.files import remove_file
 
 WAIT_SEC = 20.0

@@ -11,11 +11,11 @@ from baton.adapters.contract import Agent, Signal
 from baton.config import Settings
 from baton.core.errors import BatonError, NotVerified
 from baton.core.job import TERMINAL, Job
+from baton.jobs.caller import MARKER
 from baton.jobs.verbs import open_jobs
 from baton.sessions.ending import try_to_send
 from baton.sessions.instructions import mark
 from baton.sessions.inventory import Inventory
-from baton.sessions.processes import MARKER
 from baton.sessions.reporter import Reporter
 from baton.sessions.session import Session
 from baton.storage.files import append_line

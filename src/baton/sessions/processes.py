@@ -8,12 +8,14 @@ import time
 from collections.abc import Callable
 
 from baton.core.value import Value
+from baton.jobs.caller import MARKER
 
 _KERNEL_THREAD = 0x00200000
 _EXEC_SEC = 2.0
 _MAX_ENVIRONMENT_BYTES = 8 * 1024 * 1024  # Linux allows 6 MiB of arguments and variables
-# In the environment of an agent and of everything it starts; the value is the id of the session.
-MARKER = "BATON_SESSION_ID"
+# What baton starts for all sessions, without the marker: a command in one session may be the first that needs it.
+_SERVICES = frozenset({"nats-server", "tmux: server"})
+_SET_CHILD_SUBREAPER = 36  # from <linux/prctl.h>
 # An interactive shell ignores SIGTERM and ends on SIGHUP.
 _STEPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 _HANG_UP_SEC = 0.5
@@ -67,21 +69,26 @@ def started_at(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def marked_processes(session_id: str) -> list[Process]:
-    """Return every process whose environment names the session, and the descendants of those, except this one."""
+def marked_processes(session_id: str, runner: int | None = None) -> list[Process]:
+    """Return every process whose environment names the session, the descendants of those and of the runner, except this
+    one and the runner. A process whose parent has ended is a child of the runner, whatever its environment."""
     wanted = f"{MARKER}={session_id}".encode()
     found: dict[int, int] = {}
     children: dict[int, list[int]] = {}
+    services: set[int] = set()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         parent, variables = _parent_and_variables(name)
         children.setdefault(parent, []).append(int(name))
         if wanted in variables:
             found[int(name)] = started_at(int(name)) or 0
+        elif _name(name) in _SERVICES:
+            services.add(int(name))
+    not_found = {os.getpid(), runner} | services
     found.pop(os.getpid(), None)
-    waiting = list(found)
+    waiting = [*found, *([runner] if runner is not None else [])]
     while waiting:
         for child in children.get(waiting.pop(), ()):
-            if child not in found and child != os.getpid():
+            if child not in found and child not in not_found:
                 found[child] = started_at(child) or 0
                 waiting.append(child)
     return [
@@ -89,6 +96,24 @@ def marked_processes(session_id: str) -> list[Process]:
         for pid, started in found.items()
         if started
     ]
+
+
+def adopt_orphans() -> None:
+    """Become the parent of every descendant whose own parent ends, so that none can leave the tree of this process."""
+    import ctypes
+
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(_SET_CHILD_SUBREAPER, 1, 0, 0, 0):  # guard: adopt-orphans
+        raise OSError(ctypes.get_errno(), "the runner cannot adopt the processes of its agent")
+
+
+def ended_children() -> set[int]:
+    """Return the children of this process that have ended and that it has not waited for."""
+    try:
+        children = _read(f"self/task/{os.getpid()}", "children").split()
+    except FileNotFoundError:
+        return set()  # this kernel does not list them: they stay until this process ends
+    return {int(pid) for pid in children if started_at(int(pid)) is None}
 
 
 def _parent_and_variables(pid: str) -> tuple[int, list[bytes]]:
@@ -180,6 +205,13 @@ def _signal(process: ProcessId, number: signal.Signals) -> None:
             os.kill(process.pid, signal.SIGCONT)  # a stopped process handles the signal only after this
     except (ProcessLookupError, PermissionError):
         pass  # it has just ended, or belongs to another user
+
+
+def _name(pid: str) -> str:
+    try:
+        return _read(pid, "comm").decode(errors="replace").rstrip("\n")
+    except OSError:
+        return ""
 
 
 def _command(pid: int) -> str:

@@ -19,6 +19,7 @@ from baton.core.clock import SECOND_NS, Clock, SystemClock, format_time
 from baton.core.errors import BatonError, IllegalTransition, NotVerified, OwnershipLost, StaleAttempt
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.value import Value
+from baton.jobs.caller import keep_environment
 from baton.jobs.verbs import open_jobs
 from baton.live_agents import open_directory, ownership
 from baton.sessions.agent_process import AgentProcess
@@ -28,7 +29,7 @@ from baton.sessions.env_pipe import receive
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import BEGUN, LAST_SCREEN, LAUNCH, RUNNER_LOG, Plan, task_for
-from baton.sessions.processes import ProcessId, end_processes, marked_processes
+from baton.sessions.processes import ProcessId, adopt_orphans, end_processes, ended_children, marked_processes
 from baton.sessions.reporter import BackgroundSender, Reporter
 from baton.sessions.sent_jobs import SentJobs
 from baton.sessions.session import Session, State
@@ -38,6 +39,7 @@ from baton.sessions.verdict import AgentRun, explain, is_success
 from baton.storage.files import read_file, replace_file
 
 _CHECK_SEC = 1.0
+_REAP_SEC = 5.0
 _SCREEN_SEC = 20.0
 _REFRESH_SEC = 600.0
 _LIMIT_SLACK_SEC = 5.0  # `submit` enforces the same limits, and acts first
@@ -83,6 +85,7 @@ class Runner:
         self._process: AgentProcess | None = None
         self._stop: Stop | None = None
         self._owns_name = True
+        self._ended: set[int] = set()
         self._last_screen = ""
         self._reason = "it did not begin"
         self._exit_text: str | None = None
@@ -91,6 +94,7 @@ class Runner:
             [
                 (settings.lease_sec / 4, self._renew_lease),
                 (_CHECK_SEC, self._check),
+                (_REAP_SEC, self._reap_orphans),
                 (_SCREEN_SEC, self._report_activity),
                 (_REFRESH_SEC, self._refresh_name),
             ],
@@ -101,6 +105,7 @@ class Runner:
         """Run the agent to its end."""
         signal.set_wakeup_fd(self._wake)
         disable_flow_control()
+        attempt(adopt_orphans)
         signal.signal(signal.SIGCHLD, lambda *_: None)
         # Ctrl-C in the pane is for the agent. The signal is not ignored, because the agent would inherit that.
         signal.signal(signal.SIGINT, lambda *_: None)
@@ -271,6 +276,16 @@ class Runner:
         elif status is Status.CANCELLED or (status is not None and self._session.mode is Mode.INTERACTIVE):
             self._stop = Stop(reason=f"its job is {status}", on_request=True)
 
+    def _reap_orphans(self) -> None:
+        """Wait for adopted processes that have ended, if they were seen before: the parts of the runner that start a
+        program wait for it themselves, at once. While results are verified, wait for none."""
+        if self._process is None:
+            return
+        ended = ended_children() - {self._process.pid}
+        for pid in ended & self._ended:
+            os.waitpid(pid, os.WNOHANG)
+        self._ended = ended
+
     def _report_activity(self) -> None:
         """Report progress when the screen changes: a command has no hooks, and a long turn may call none."""
         if not self._reporter.is_silent(_SCREEN_SEC / 2):
@@ -303,7 +318,7 @@ class Runner:
 
     def _end_processes(self, grace_sec: float) -> None:
         """End the agent and everything that it started."""
-        end_processes(lambda: marked_processes(self._session.session_id), grace_sec=grace_sec)
+        end_processes(lambda: marked_processes(self._session.session_id, os.getpid()), grace_sec=grace_sec)
 
     def _screen(self) -> str:
         if self._session.pane_id is None:
@@ -365,6 +380,7 @@ def main(folder: str) -> int:
     terminal = {name: os.environ[name] for name in ("TERM", "TMUX", "TMUX_PANE", "COLORTERM") if name in os.environ}
     os.environ.clear()
     os.environ.update(environment | terminal)
+    keep_environment(environment)
     runner = None
     try:
         runner = _open_runner(folder)

@@ -65,7 +65,7 @@ def stop_session(
     else:
         stopper = str(ProcessId.current())
         inventory.change(session, lambda current: current.replace(stop_requested=reason, stopper=stopper))
-        ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=grace_sec)
+        ended = end_processes(lambda: agent_processes(session), grace_sec=grace_sec)
         deadline = time.monotonic() + _RUNNER_SEC
         while session.has_live_runner() and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -106,9 +106,14 @@ def held_job(jobs: Jobs, session: Session) -> Job | None:
     return job if held else None
 
 
+def agent_processes(session: Session) -> list[Process]:
+    """Return the processes of the session's agent."""
+    return marked_processes(session.session_id, session.pane_pid if session.has_live_runner() else None)
+
+
 def all_processes(session: Session) -> list[Process]:
     """Return the runner and the agent's processes. The runner comes first: it would report an agent that is killed."""
-    found = marked_processes(session.session_id)
+    found = agent_processes(session)
     runner = session.runner()
     if runner is not None and runner.is_alive():
         found.insert(0, Process(id=runner, command="baton runner"))

@@ -1,0 +1,80 @@
+"""Find out whether a process was started by an agent, and with which environment the agent's session was started.
+
+A runner keeps the environment that it got from `baton submit` in a sealed file in its memory, which other processes of
+the user open through /proc. An agent can change its own environment, but not this copy.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+from baton.core.errors import BatonError
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from baton.core.job import Job
+
+# In the environment of an agent and of everything it starts; the value is the id of the session.
+MARKER = "BATON_SESSION_ID"
+_MEMORY = "baton-runner"
+
+
+def keep_environment(environment: Mapping[str, str]) -> None:
+    """Keep the environment for `environment_of`, in a runner, as long as this process lives."""
+    import fcntl
+
+    fd = os.memfd_create(_MEMORY, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    with open(fd, "w", closefd=False) as file:
+        json.dump(dict(environment), file)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+
+
+def environment_of(job: Job) -> dict[str, str] | None:
+    """Return the environment with which the session that holds the job was started, or the session that this process
+    runs in; None without one."""
+    holder = (job.claimed_by or "").rpartition(":")[2]
+    for pid in (holder, *_ancestors()):
+        path = _memory_of(pid)
+        if path is not None:
+            with open(path) as file:
+                found: dict[str, str] = json.load(file)
+            return found
+    return None
+
+
+def refuse_inside_session(what: str) -> None:
+    """Raise BatonError if an agent called this process: `what` is for people."""
+    if MARKER in os.environ or any(map(_memory_of, _ancestors())):  # guard: inside-session
+        raise BatonError(f"{what} is refused inside a session; ask the user to run this command")
+
+
+def _ancestors() -> Iterator[str]:
+    """Yield this process, the one that started it, and so on. A process of an agent cannot leave this line: its runner
+    adopts it when its parent ends."""
+    pid = str(os.getpid())
+    while pid != "0":
+        yield pid
+        try:
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                pid = file.read().rpartition(b")")[2].split()[1].decode()
+        except OSError:
+            return  # this system has no /proc, or hides the process
+
+
+def _memory_of(pid: str) -> str | None:
+    """Return the path of the environment that this process keeps; None if it is not a runner of this user."""
+    folder = f"/proc/{pid}/fd"
+    if not pid.isdecimal() or not os.access(folder, os.R_OK | os.X_OK):
+        return None
+    paths = (os.path.join(folder, fd) for fd in os.listdir(folder))
+    return next((path for path in paths if _target(path).startswith(f"/memfd:{_MEMORY}")), None)
+
+
+def _target(path: str) -> str:
+    try:
+        return os.readlink(path)
+    except OSError:
+        return ""  # it was closed meanwhile
