@@ -25,7 +25,7 @@ _PUBLIC = {
         "IdentityMismatch IllegalTransition InvalidRecord InvalidValue JobNotFound ManifestGone ManifestInvalid "
         "ManifestPathRelative MissingExtra NetworkFileSystem NewerSchema NotInTmux NotVerified OwnershipLost "
         "RegistryBusy RegistryUnavailable Rejected RemoteAgent SessionGone SessionMismatch StaleAttempt "
-        "TmuxUnavailable"
+        "TmuxUnavailable UntrustedHome"
     ),
     "baton.core.event": "EventName StoredEvent",
     "baton.core.job": "Job Status",
@@ -67,7 +67,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
         NotVerified as NotVerified, OwnershipLost as OwnershipLost, RegistryBusy as RegistryBusy,
         RegistryUnavailable as RegistryUnavailable, Rejected as Rejected, RemoteAgent as RemoteAgent,
         SessionGone as SessionGone, SessionMismatch as SessionMismatch, StaleAttempt as StaleAttempt,
-        TmuxUnavailable as TmuxUnavailable,
+        TmuxUnavailable as TmuxUnavailable, UntrustedHome as UntrustedHome,
     )
     from baton.core.event import EventName as EventName, StoredEvent as StoredEvent
     from baton.core.job import Job as Job, Status as Status

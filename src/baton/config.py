@@ -1,19 +1,23 @@
 """Read the settings: built-in default < config file < environment < option. Each value knows its source.
 
-The config file is `baton.toml`: first the user's in $XDG_CONFIG_HOME/baton/, then the one in the home folder, which
-wins. BATON_CONFIG names one file to read in their place. The file in the home folder may come with a clone, so it
-cannot set what only the user may allow.
+The config file is `baton.toml`: first the user's in $XDG_CONFIG_HOME/baton/, with a table [repository."PATH"] for each
+repository that needs other values, then the one in the home, which wins. BATON_CONFIG names one file to read in their
+place. The file in the home cannot set what only the user may allow; a home in place, which others may write, sets a
+few values alone.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
+import stat
 from collections.abc import Mapping
+from collections.abc import Set as AbstractSet
 
 from baton.core.errors import InvalidValue
 from baton.core.job import DEFAULT_AGENT, DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, HIDDEN, agent_name
-from baton.core.value import Any
+from baton.core.value import Any, Value
 
 DEFAULT_HOME = ".hermes"
 DEFAULT_AGENT_NAME_PREFIX = "HOUMAO-"
@@ -47,8 +51,26 @@ KNOWN: dict[str, tuple[str | None, type, str]] = {
     "allow_plaintext": ("BATON_ALLOW_PLAINTEXT", bool, "connect to a broker on another host without TLS"),
 }
 _NOT_IN_FILES = frozenset({"home"})
-_NOT_IN_HOME = frozenset({"allow_plaintext"})
+_NOT_IN_HOME = frozenset({"allow_plaintext", "state_dir"})
+_IN_PLACE = frozenset({"agent", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec", "lease_sec", "labels"})
+_TABLES = frozenset({"agents", "repository"})
+_LONGEST_FILE = 1 << 20
 _PATHS = frozenset({"home", "registry_dir", "logs_dir", "state_dir", "mqtt_ca_certs", "mqtt_certfile", "mqtt_keyfile"})
+
+
+class Home(Value):
+    """A home. `made`: it exists; else the first write makes it. `folder` is the folder it serves; of a home that the
+    user named by its path, that path. `link` is the name of its link in the folder, None without one. `registry` is the
+    url to which its jobs were moved. `warnings` are lines for the user."""
+
+    path: str
+    home_id: str
+    folder: str
+    in_place: bool = False
+    made: bool = True
+    link: str | None = None
+    registry: str | None = None
+    warnings: tuple[str, ...] = ()
 
 
 class Settings:
@@ -79,14 +101,29 @@ class Settings:
     mqtt_password: str | None = None
     allow_plaintext: bool = False
 
-    def __init__(self, flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        flags: Mapping[str, Any] | None = None,
+        env: Mapping[str, str] | None = None,
+        *,
+        with_home: bool = True,
+    ) -> None:
         env = os.environ if env is None else env
         given = {name: value for name, value in (flags or {}).items() if value is not None and name in KNOWN}
         self.sources = dict.fromkeys(KNOWN, "default")
         self.files: list[str] = []
         self.tables: dict[str, dict[str, Any]] = {}
         self.home_file: str | None = None
-        """The config file in the home folder, if it was read."""
+        """The config file in the home, if it was read."""
+        self.home_id = ""
+        """The id of the home; "" while it is not known."""
+        self.folder = ""
+        """The folder that the home serves."""
+        self.moved_to: str | None = None
+        """The url to which the jobs of the home were moved."""
+        self.ignored: list[str] = []
+        """What the config file of a home in place set in vain."""
+        self.warnings: tuple[str, ...] = ()
         if env.get("BATON_HOME"):
             self._set("home", env["BATON_HOME"], "BATON_HOME")
         if "home" in given:
@@ -98,13 +135,20 @@ class Settings:
         self.logs_dir = os.path.join(self.home, "delegate_job_logs")
         self.state_dir = os.path.join(state, "baton")
         self.host = os.uname().nodename
-        for path in self._config_files(env, user):
-            self._read_file(path)
+        folder = env.get("XDG_CONFIG_HOME") or os.path.join(user, ".config")
+        own = os.path.join(folder, "baton", "baton.toml")
+        self._only_file = bool(env.get("BATON_CONFIG"))
+        if self._only_file or os.path.lexists(own):
+            self._read_file(env.get("BATON_CONFIG") or own)
+        in_home = os.path.join(self.home, "baton.toml")
+        if with_home and not self._only_file and os.path.isfile(in_home) and in_home != own:
+            self.home_file = in_home
+            self._read_file(in_home, in_home=True)
         for name, (variable, kind, _) in KNOWN.items():
             if variable and env.get(variable) and name != "home":
                 self._set(name, _from_text(variable, env[variable], kind), variable)
         if "registry_dir" in given and "registry" not in given:
-            self._set("registry", None, "default")  # --registry-dir replaces a registry of the environment or a file
+            self._set("registry", None, "--registry-dir")  # it replaces a registry of the environment or a file
         for name, value in given.items():
             self._set(name, value, "--" + name.removesuffix("_sec").replace("_", "-"))
         self._check()
@@ -142,42 +186,64 @@ class Settings:
         setattr(self, name, value)
         self.sources[name] = source
 
-    def _config_files(self, env: Mapping[str, str], user: str) -> list[str]:
-        if env.get("BATON_CONFIG"):
-            return [env["BATON_CONFIG"]]
-        folder = env.get("XDG_CONFIG_HOME") or os.path.join(user, ".config")
-        own, home = os.path.join(folder, "baton", "baton.toml"), os.path.join(self.home, "baton.toml")
-        if os.path.isfile(home) and home != own:
-            self.home_file = home
-        return [path for path in (own, self.home_file) if path and os.path.isfile(path)]
+    def use_home(self, home: Home, repository: str = "") -> None:
+        """Complete the settings with the home: its folders and its config file, which stand below the environment and
+        the options. `repository`: the folder whose [repository."PATH"] tables apply."""
+        self.home, self.home_id, self.folder = home.path, home.home_id, home.folder
+        self.moved_to, self.warnings = home.registry, home.warnings
+        for name, folder in (("registry_dir", "jobs"), ("logs_dir", "delegate_job_logs")):
+            if self.sources[name] == "default":
+                setattr(self, name, os.path.join(self.home, folder))
+        tables = self.tables.pop("repository", {})
+        for path in sorted(tables, key=len):
+            top = os.path.realpath(os.path.expanduser(path))
+            if repository == top or repository.startswith(top.rstrip("/") + "/"):
+                self._apply(tables[path], self.files[0], _NOT_IN_FILES | {"state_dir"}, f'[repository."{path}"] in ')
+        file = os.path.join(self.home, "baton.toml")
+        if not self._only_file and os.path.lexists(file) and file not in self.files:
+            self.home_file = file
+            self._read_file(file, in_home=True, in_place=home.in_place)
+        self._check()
 
-    def _read_file(self, path: str) -> None:
+    def _read_file(self, path: str, *, in_home: bool = False, in_place: bool = False) -> None:
         import tomllib
 
         try:
-            with open(path, "rb") as file:
-                table = tomllib.load(file)
+            table = tomllib.loads(_read_settings(path, follow=not in_home).decode())
         except OSError as error:
             raise InvalidValue("config file", f"{path} cannot be read: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
             raise InvalidValue("config file", f"{path} is not TOML: {error}") from None
         self.files.append(path)
+        if in_place:
+            self.ignored = sorted(table.keys() - _IN_PLACE)
+            table = {name: value for name, value in table.items() if name in _IN_PLACE & KNOWN.keys()}
+        for name in [name for name, value in table.items() if isinstance(value, dict)]:
+            if name not in _TABLES or (in_home and name == "repository"):
+                where = "" if in_home else ' and [repository."PATH"]'
+                raise InvalidValue(
+                    "config file", f"{path} has a table [{name}]; the only ones are [agents.NAME]{where}"
+                )
+            self.tables.setdefault(name, {}).update(table.pop(name))  # [agents.NAME]: the adapters read them
+        self._apply(table, path, _NOT_IN_FILES | (_NOT_IN_HOME if in_home else set()))
+
+    def _apply(self, table: Mapping[str, Any], path: str, forbidden: AbstractSet[str], part: str = "") -> None:
+        """Set the values of a table that no variable and no option has set."""
+        if not isinstance(table, dict):
+            raise InvalidValue("config file", f"{part}{path} must be a table")
         for name, value in table.items():
-            if isinstance(value, dict):
-                if name != "agents":
-                    raise InvalidValue("config file", f"{path} has a table [{name}]; the only ones are [agents.NAME]")
-                self.tables.setdefault(name, {}).update(value)  # [agents.NAME]: the adapters read them
-                continue
             if name not in KNOWN or name in _NOT_IN_FILES:
                 allowed = ", ".join(key for key in KNOWN if key not in _NOT_IN_FILES)
-                raise InvalidValue("config file", f"{path} sets {name!r}, which is not one of {allowed}")
-            if name in _NOT_IN_HOME and path == self.home_file:
-                allow = f"set {KNOWN[name][0]}=1, or set it in your own baton.toml"
-                raise InvalidValue("config file", f"{path} sets {name}, which only the user may allow; {allow}")
+                raise InvalidValue("config file", f"{part}{path} sets {name!r}, which is not one of {allowed}")
+            if name in forbidden:
+                allow = f"; set {KNOWN[name][0]}, or set it in your own baton.toml"
+                why = "is the same for all repositories" if part else f"only the user may allow{allow}"
+                raise InvalidValue("config file", f"{part}{path} sets {name}, which {why}")
             kind = KNOWN[name][1]
             if type(value) is not kind:
-                raise InvalidValue("config file", f"{path}: {name} must be {_NAMES[kind]}")
-            self._set(name, value, path)
+                raise InvalidValue("config file", f"{part}{path}: {name} must be {_NAMES[kind]}")
+            if self.sources[name] == "default" or self.sources[name] in self.files:
+                self._set(name, value, path)
 
 
 # Colons are allowed in IPv6 addresses only: at least two, so that name:port does not match.
@@ -185,6 +251,18 @@ _HOST = r"[^\s/:@]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*(?:%\w+)?"
 _NAMES = {str: "text", int: "a whole number", bool: "true or false"}
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
+
+
+def _read_settings(path: str, *, follow: bool) -> bytes:
+    """Return the content of a config file: a regular file of at most 1 MiB. The one in a home is not a link."""
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
+    with open(fd, "rb") as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):  # guard: settings-file-kind
+            raise OSError(errno.EINVAL, "it is not a regular file")
+        content = file.read(_LONGEST_FILE + 1)
+    if len(content) > _LONGEST_FILE:  # guard: settings-file-size
+        raise OSError(errno.EFBIG, "it is larger than 1 MiB")
+    return content
 
 
 def _from_text(variable: str, text: str, kind: type) -> Any:

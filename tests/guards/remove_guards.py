@@ -141,6 +141,16 @@ GUARDS = (
         "tests/system/test_terminal_output.py -k traceback",
     ),
     Guard("history-cut", condition("False"), "tests/system/test_audit_log.py"),
+    Guard("state-of-another-user", condition("False"), "tests/unit/test_homes.py"),
+    Guard("entry-of-another-user", condition("False"), "tests/unit/test_homes.py"),
+    Guard("home-of-another-user", condition("False"), "tests/unit/test_homes.py"),
+    Guard("small-file-kind", condition("False"), "tests/unit/test_homes.py"),
+    Guard("replaced-home", replace(r"home if .*? else None", "home"), "tests/unit/test_homes.py"),
+    Guard("forged-git-file", condition("False"), "tests/unit/test_homes.py"),
+    Guard("link-of-another-folder", insert_before("return None"), "tests/unit/test_homes.py"),
+    Guard("one-home-per-folder", replace(r"os\.link", "os.replace"), "tests/unit/test_homes.py"),
+    Guard("settings-file-kind", condition("False"), "tests/unit/test_config.py"),
+    Guard("settings-file-size", condition("False"), "tests/unit/test_config.py"),
 )
 
 

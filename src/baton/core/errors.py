@@ -33,6 +33,20 @@ class InvalidRecord(InvalidValue):
         self.job_id = job_id
 
 
+class UntrustedHome(BatonError):
+    """The user has not trusted this home; `place` is its path, `folder` is what `baton trust` takes."""
+
+    def __init__(self, place: str, folder: str) -> None:
+        from shlex import quote
+
+        super().__init__(
+            f"{place} is not a home that you made here (it may come with a clone, a copy or an older baton) and is not "
+            f"used; look at it and take it over with: baton trust {quote(folder)}"
+        )
+        self.place = place
+        self.folder = folder
+
+
 class JobNotFound(BatonError):
     """The registry has no job with this id."""
 

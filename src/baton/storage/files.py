@@ -10,7 +10,7 @@ import os
 import stat
 import time
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from baton.core.clock import Clock
 from baton.core.errors import NetworkFileSystem, RegistryBusy
@@ -23,10 +23,25 @@ _NETWORK = frozenset(
 _LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.lxcfs"})
 
 
+_first_writes: dict[str, Callable[[], None]] = {}
+
+
+def on_first_write(folder: str, action: Callable[[], None]) -> None:
+    """Call the action once, before this process creates the first folder at or below this one."""
+    _first_writes[folder] = action
+
+
 def make_private_dir(path: str) -> None:
     """Create the folder and its missing parents, 0700 whatever the umask. Existing folders stay as they are."""
     if os.path.isdir(path):
         return
+    for folder in [each for each in _first_writes if f"{path}/".startswith(f"{each}/")]:
+        action = _first_writes.pop(folder)
+        try:
+            action()
+        except BaseException:
+            _first_writes[folder] = action
+            raise
     parent = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(parent):
         make_private_dir(parent)

@@ -1,0 +1,356 @@
+"""Find the home of a working folder. `new_homes` makes it on the first write.
+
+A home keeps jobs, sessions and audit logs. It lives in the user's state, out of reach of git:
+
+    <state>/folders/<sha256 of the real path>   the home that serves this folder; nothing else decides
+    <state>/homes/<id>/                         a home; `home.json` in it names its id and its folder
+    FOLDER/.hermes                              a link to the home, for people and scripts; baton never follows it
+
+A home may also stay in place, at a path that the user names. Then its own path is the key, and `home.json` in it must
+carry the recorded id. A real `.hermes` that is not recorded is untrusted: it may have come with a clone.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+
+from baton.config import DEFAULT_HOME, Home, Settings
+from baton.core.errors import BatonError, InvalidValue, UntrustedHome
+from baton.core.hashing import sha256
+from baton.core.value import Any
+from baton.storage import files
+
+HOME_FILE = "home.json"
+_ID = re.compile(r"[0-9a-f]{16}")
+_SMALL = 65536
+
+
+def load_settings(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> Settings:
+    """Return the settings of a command, with its home, which the first write below it makes. UntrustedHome if the
+    command would use a home that the user has not trusted."""
+    env = os.environ if env is None else env
+    settings = Settings(flags, env, with_home=False)
+    home = find(settings.state_dir, settings.home, env.get("HOME"))
+    if not home.made:
+        files.on_first_write(home.path, lambda: _make(settings, home))
+    elif not _link_is_right(home):
+        from baton.storage.new_homes import keep_link
+
+        home = keep_link(settings.state_dir, home)
+    settings.use_home(home, _repository() if "repository" in settings.tables else "")
+    return settings
+
+
+def _make(settings: Settings, home: Home) -> None:
+    from baton.storage.new_homes import make
+
+    settings.home_id = make(settings.state_dir, home).home_id
+
+
+def find(state_dir: str, named: str = DEFAULT_HOME, user_home: str | None = None) -> Home:
+    """Return the home that a command uses here; make nothing. `named`: its path, or the plain name of its link.
+    `user_home`: $HOME. Raise UntrustedHome."""
+    state = check_state(state_dir)
+    if "/" in named or named in (".", ".."):
+        return _find_at(state, os.path.abspath(named))
+    if named == ".git":
+        raise InvalidValue("home", "cannot be .git, which belongs to git")
+    return _find_above(state, _working_folder(), named, os.path.realpath(user_home) if user_home else "")
+
+
+def known(state_dir: str) -> list[Home]:
+    """Return every home of the user, by folder. Leave out entries that cannot be read."""
+    state = check_state(state_dir)
+    found = []
+    try:
+        names = os.listdir(os.path.join(state, "folders"))
+    except FileNotFoundError:
+        return []
+    for name in names:
+        try:
+            home = _read_entry(state, os.path.join(state, "folders", name)) if len(name) == 64 else None
+        except BatonError:
+            home = None  # a command in its folder reports it
+        if home is not None:
+            found.append(home)
+    return sorted(found, key=lambda home: home.folder)
+
+
+def look_up(state: str, folder: str) -> Home | None:
+    """Return the home that the map names for the real path of a folder, or for the path of a home in place. None for a
+    home in place that was replaced: its `home.json` does not carry the recorded id."""
+    home = _read_entry(state, entry_path(state, folder))
+    if home is None or home.folder != folder:
+        return None
+    if not home.in_place:
+        return home if os.path.lexists(os.path.join(home.path, HOME_FILE)) else home.replace(made=False)
+    if _is_unused(home.path):
+        return home.replace(made=False)
+    return home if read_home_id(home.path) == home.home_id else None  # guard: replaced-home
+
+
+def entry_path(state: str, folder: str) -> str:
+    """Return the path of a folder's entry in the map."""
+    return os.path.join(state, "folders", sha256(os.fsencode(folder)).hexdigest())
+
+
+def home_path(state: str, home_id: str) -> str:
+    return os.path.join(state, "homes", home_id)
+
+
+def check_state(state_dir: str) -> str:
+    """Return the real path of the user's state. Refuse one of another user."""
+    state = os.path.realpath(state_dir)
+    try:
+        owner = os.stat(state).st_uid
+    except FileNotFoundError:
+        return state
+    if owner != os.geteuid():  # guard: state-of-another-user
+        raise BatonError(f"{state} belongs to another user; set BATON_STATE_DIR to a folder of your own")
+    return state
+
+
+def read_home_id(path: str) -> str | None:
+    """Return the id in the `home.json` of a home; None without a valid one."""
+    return _served(path)[0]
+
+
+def read_small(path: str) -> bytes | None:
+    """Return the content of a small regular file; None for anything else. Never follow a link, never block."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):  # guard: small-file-kind
+            return None
+        content = os.read(fd, _SMALL + 1)
+        return content if len(content) <= _SMALL else None
+    finally:
+        os.close(fd)
+
+
+# -- finding ---------------------------------------------------------------------------------------------------------
+
+
+def _find_above(state: str, here: str, name: str, user_home: str) -> Home:
+    """Return the home of the nearest folder upwards that has one, not beyond the file system; else a new one for
+    `here`, or for the main work tree if `here` is in a linked one."""
+    homes = os.path.join(state, "homes", "")
+    if here.startswith(homes):  # reached by the link
+        return _known_by_id(state, here.removeprefix(homes).partition("/")[0])
+    warnings: list[str] = []
+    untrusted: UntrustedHome | None = None
+    for folder, new in _folders_above(here, user_home):  # noqa: B007  the last `new` counts
+        home = look_up(state, folder)
+        try:
+            home = home or _examine(state, folder, name, warnings)
+        except UntrustedHome as error:
+            if untrusted or main_work_tree(folder) in (None, user_home):
+                raise untrusted or error from None
+            untrusted = error  # the main work tree may have a home
+        if home is not None:
+            if untrusted:
+                warnings.append(f"{untrusted.place} is not used: the home of this work tree is that of {folder}")
+            return home.replace(link=None if home.in_place else name, warnings=tuple(warnings))
+    if untrusted:
+        raise untrusted
+    return new_home(state, new).replace(link=name, warnings=tuple(warnings))
+
+
+def _folders_above(here: str, user_home: str) -> Iterator[tuple[str, str]]:
+    """Yield each folder whose home counts, nearest first, with the folder where a new home would be made. From the top
+    of a linked work tree, go on in the main one."""
+    folder = new = here
+    device = os.stat(here).st_dev
+    while True:
+        if folder == here or folder != user_home:
+            yield folder, new
+        main = main_work_tree(folder) if new == here else None
+        if main is not None and main != user_home:
+            folder = new = main
+            device = os.stat(main).st_dev
+            continue
+        parent = os.path.dirname(folder)
+        if parent == folder or os.stat(parent).st_dev != device:
+            return
+        folder = parent
+
+
+def new_home(state: str, folder: str) -> Home:
+    """Return a home that the first write makes. Its id is derived from the folder, so that commands that begin at the
+    same moment agree; an id that an earlier home of this folder has is not used again."""
+    number = 0
+    while True:
+        home_id = sha256(os.fsencode(folder) + b"\0%d" % number).hexdigest()[:16]
+        if not os.path.lexists(path := home_path(state, home_id)):
+            return Home(path=path, home_id=home_id, folder=folder, made=False)
+        if (home := look_up(state, folder)) is not None:
+            return home  # made a moment ago by another command
+        number += 1
+
+
+def _examine(state: str, folder: str, name: str, warnings: list[str]) -> Home | None:
+    """Return a home in place of that name in the folder. UntrustedHome if it is not recorded. Pass over one of another
+    user, and links that lead out of the user's state."""
+    place = os.path.join(folder, name)
+    try:
+        found = os.lstat(place)
+    except OSError:
+        return None
+    is_link = stat.S_ISLNK(found.st_mode)
+    if not is_link and not stat.S_ISDIR(found.st_mode):
+        return None
+    if found.st_uid != os.geteuid():  # guard: home-of-another-user
+        warnings.append(f"{place} belongs to another user and is not used")
+        return None
+    if not is_link:
+        home = look_up(state, place)
+        if home is not None and home.in_place:
+            return home.replace(folder=folder)
+        raise UntrustedHome(place, folder)
+    # guard: link-of-another-folder
+    target = os.path.normpath(os.path.join(folder, os.readlink(place)))
+    parent, home_id = os.path.split(target)
+    if os.path.basename(parent) == "homes" and _ID.fullmatch(home_id):  # a link that baton made
+        if parent != os.path.join(state, "homes") or not os.path.isdir(target):
+            return None  # in another state, for example of a container; or the state was removed
+        if (home := look_up(state, folder)) is not None:
+            return home  # made a moment ago by another command
+    raise UntrustedHome(place, folder)
+
+
+def _find_at(state: str, path: str) -> Home:
+    """Return the home at a path that the user names. A missing or empty folder of the user becomes one."""
+    real = os.path.realpath(path)
+    parent, home_id = os.path.split(real)
+    if parent == os.path.join(state, "homes"):
+        folder = os.path.realpath(os.path.dirname(path))
+        if os.path.islink(path) and ((home := look_up(state, folder)) is None or home.path != real):
+            raise UntrustedHome(path, folder)
+        return _known_by_id(state, home_id)
+    for _ in range(2):  # again, because another command may make it right now: entry first, then its content
+        home = look_up(state, real)
+        if home is not None and home.in_place:
+            return home
+        try:
+            found = os.lstat(path)
+        except FileNotFoundError:
+            return Home(path=real, home_id="", folder=real, in_place=True, made=False)
+        if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid() and _is_unused(real):
+            return Home(path=real, home_id="", folder=real, in_place=True, made=False)
+    if not os.path.isdir(real):
+        raise InvalidValue("home", f"cannot be {path}, which is not a folder")
+    if os.stat(real).st_uid != os.geteuid():
+        raise BatonError(f"the home {path} belongs to another user; name another one with --home")
+    raise UntrustedHome(path, path)
+
+
+def _known_by_id(state: str, home_id: str) -> Home:
+    path = home_path(state, home_id)
+    found, folder = _served(path)
+    if not _ID.fullmatch(home_id) or found != home_id:
+        raise BatonError(f"{path} is not a home: its {HOME_FILE} is missing or names another one; see `baton trust`")
+    registry = home.registry if (home := look_up(state, folder)) and home.home_id == home_id else None
+    return Home(path=path, home_id=home_id, folder=folder, registry=registry)
+
+
+def _read_entry(state: str, path: str) -> Home | None:
+    """Return the home that an entry of the map names; None if there is no entry. BatonError if it is not valid."""
+    content = read_small(path)
+    if content is None:
+        if os.path.lexists(path):
+            raise BatonError(f"{path} cannot be read or is not a file; remove it")
+        return None
+    try:
+        entry = json.loads(content)
+        folder, home_id, in_place, uid = entry["path"], entry["home"], entry["in_place"], entry["uid"]
+        link, registry = entry.get("link"), entry.get("registry")
+        if not isinstance(folder, str) or not folder.startswith("/") or not _ID.fullmatch(home_id):
+            raise ValueError
+        if any(not isinstance(each, str | None) for each in (link, registry)):
+            raise ValueError
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        raise BatonError(f"{path} is damaged; remove it, then run `baton trust` in its folder") from None
+    if uid != os.geteuid() or os.lstat(path).st_uid != uid:  # guard: entry-of-another-user
+        raise BatonError(f"{path} was written by another user; set BATON_STATE_DIR to a folder of your own")
+    path = folder if in_place is True else home_path(state, home_id)
+    return Home(path=path, home_id=home_id, folder=folder, in_place=in_place is True, link=link, registry=registry)
+
+
+def _served(path: str) -> tuple[str | None, str]:
+    """Return the id and the folder in the `home.json` of a home."""
+    try:
+        content = json.loads(read_small(os.path.join(path, HOME_FILE)) or b"null")
+        home_id, folder = content["home_id"], content["folder"]
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return None, ""
+    return (home_id, folder) if isinstance(home_id, str) and isinstance(folder, str) else (None, "")
+
+
+def _is_unused(path: str) -> bool:
+    """Return whether nothing is at a path, or an empty folder, or one where another command is making a home."""
+    try:
+        return all(re.fullmatch(r"\.home\.[0-9a-f]{8}\.tmp", name) for name in os.listdir(path))
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+
+
+def _link_is_right(home: Home) -> bool:
+    """Return whether the folder has the link to its home, or needs none."""
+    if home.link is None:
+        return True
+    try:
+        return os.readlink(os.path.join(home.folder, home.link)) == home.path
+    except OSError:
+        return False
+
+
+# -- git -------------------------------------------------------------------------------------------------------------
+
+
+def main_work_tree(folder: str) -> str | None:
+    """Return the main work tree if the folder is the top of a linked one; None otherwise."""
+    git = linked_git_dir(folder)
+    return os.path.dirname(git) if git is not None and os.path.basename(git) == ".git" else None
+
+
+def linked_git_dir(folder: str) -> str | None:
+    """Return the folder of the main repository if the folder is the top of a linked work tree. The `.git` file there is
+    believed only if the repository names this work tree, too: it may have come with an archive."""
+    note = os.path.join(folder, ".git")
+    content = read_small(note)
+    if content is None or not content.startswith(b"gitdir: "):
+        return None
+    admin = os.path.realpath(os.path.join(folder, os.fsdecode(content[8:].strip())))
+    if os.path.basename(os.path.dirname(admin)) != "worktrees":
+        return None
+    back = read_small(os.path.join(admin, "gitdir"))
+    if (
+        back is None or os.path.realpath(os.path.join(admin, os.fsdecode(back.strip()))) != note
+    ):  # guard: forged-git-file
+        return None
+    return os.path.dirname(os.path.dirname(admin))
+
+
+def _repository() -> str:
+    """Return the working folder, or the same place in the main work tree if it is in a linked one."""
+    folder = here = _working_folder()
+    while folder != os.path.dirname(folder):
+        if (main := main_work_tree(folder)) is not None:
+            return os.path.join(main, os.path.relpath(here, folder))
+        folder = os.path.dirname(folder)
+    return here
+
+
+def _working_folder() -> str:
+    try:
+        return os.getcwd()
+    except FileNotFoundError:
+        raise BatonError("the current folder was removed; change to another one, or name a home with --home") from None

@@ -1,0 +1,151 @@
+"""Make homes: the entry in the map of folders, the folder of the home, its link, and the line in git's exclude file."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+
+from baton.config import Home
+from baton.core.errors import BatonError
+from baton.storage import files
+from baton.storage.homes import (
+    HOME_FILE,
+    check_state,
+    entry_path,
+    linked_git_dir,
+    look_up,
+    read_home_id,
+)
+
+SCHEMA_VERSION = 1
+
+
+def make(state_dir: str, home: Home) -> Home:
+    """Make the home and its link; return it. Of several commands that begin at once, all use the same home. The entry
+    in the map comes first: what is made without one belongs to no folder."""
+    files.make_private_dir(state_dir)
+    state = check_state(state_dir)
+    files.make_private_dir(os.path.join(state, "folders"))
+    if not home.home_id:
+        home = home.replace(home_id=os.urandom(8).hex())
+    if not record(state, home):
+        winner = look_up(state, home.folder)
+        if winner is None or winner.path != home.path:
+            raise BatonError(f"{home.folder} was given another home meanwhile; run this command again")
+        home = winner.replace(link=home.link, warnings=home.warnings)
+    write_home(home)
+    return keep_link(state, home.replace(made=True))
+
+
+def record(state: str, home: Home, *, replace: bool = False) -> bool:
+    """Write the entry of a home into the map, durably. Return False if its folder has one already; `replace` it."""
+    entry = {"path": home.folder, "home": home.home_id, "in_place": home.in_place, "uid": os.geteuid()}
+    content = json.dumps(entry | {"link": home.link, "registry": home.registry}).encode() + b"\n"
+    path = entry_path(state, home.folder)
+    if replace:
+        files.replace_file(path, content)
+        return True
+    temporary = f"{path}.{os.urandom(4).hex()}.tmp"
+    fd = files.open_private(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    try:
+        try:
+            files.write_all(fd, content)
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+        try:
+            os.link(temporary, path)  # guard: one-home-per-folder
+        except FileExistsError:
+            return False
+    finally:
+        files.remove_file(temporary)
+    files.fsync_dir(os.path.dirname(path))
+    return True
+
+
+def forget(state: str, home: Home) -> None:
+    """Remove the entry of a home from the map. The home itself stays."""
+    path = entry_path(state, home.folder)
+    files.remove_file(path)
+    files.fsync_dir(os.path.dirname(path))
+
+
+def write_home(home: Home) -> None:
+    """Create the folder of a home and its `home.json`, where they are missing."""
+    files.make_home(home.path)
+    if read_home_id(home.path) != home.home_id:
+        content = {"schema_version": SCHEMA_VERSION, "home_id": home.home_id, "folder": home.folder}
+        files.replace_file(os.path.join(home.path, HOME_FILE), json.dumps(content).encode() + b"\n")
+
+
+# -- the link --------------------------------------------------------------------------------------------------------
+
+
+def keep_link(state_dir: str, home: Home) -> Home:
+    """Put the link to the home into its folder, if the name is free there. Return the home with a warning if it is not.
+    A folder that cannot be written has no link, and works without."""
+    if home.link is None:
+        return home
+    place = os.path.join(home.folder, home.link)
+    try:
+        kind = os.lstat(place).st_mode
+    except OSError:
+        kind = 0
+    if stat.S_ISLNK(kind):
+        target = os.readlink(place)
+        if target == home.path:
+            return home
+        if os.path.basename(target) != home.home_id and not _is_dead(state_dir, target):
+            return _warn(home, f"{place} is a link that leads elsewhere and is not followed; remove it")
+    elif kind:
+        return _warn(home, f"{place} is not used: the home of {home.folder} is {home.path}; remove or rename it")
+    try:
+        if kind:
+            os.unlink(place)  # it leads to where the state was before, or to a home that is gone
+        os.symlink(home.path, place)
+    except OSError:
+        return home  # a read-only folder, or another command was faster
+    _exclude_from_git(home.folder, home.link)
+    return home
+
+
+def _warn(home: Home, text: str) -> Home:
+    return home.replace(warnings=(*home.warnings, text))
+
+
+def _is_dead(state_dir: str, target: str) -> bool:
+    """Return whether a link leads to a home of this state that does not exist any more."""
+    homes = os.path.join(os.path.realpath(state_dir), "homes")
+    return os.path.dirname(target) == homes and not os.path.lexists(target)
+
+
+def _exclude_from_git(folder: str, name: str) -> None:
+    """Add the link to `.git/info/exclude` of the repository that the folder is in. Leave everything alone that is not
+    what git makes there: a link may lead anywhere."""
+    top = folder
+    while not os.path.lexists(git := os.path.join(top, ".git")):
+        if top == os.path.dirname(top):
+            return
+        top = os.path.dirname(top)
+    if not os.path.isdir(git) and (git := linked_git_dir(top) or "") == "":
+        return
+    place = os.path.join(os.path.relpath(folder, top), name)
+    pattern = "/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", os.path.normpath(place))
+    info = os.path.join(git, "info")
+    if "\n" in pattern or any(os.path.islink(each) for each in (git, info)):
+        return
+    try:
+        os.makedirs(info, exist_ok=True)
+        path = os.path.join(info, "exclude")
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    except OSError:
+        return  # git shows the link as untracked
+    with open(fd, "rb+", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            return
+        lines = file.read(1 << 20).split(b"\n")
+        wanted = os.fsencode(pattern)
+        if wanted not in lines:
+            files.write_all(fd, (b"\n" if lines[-1] else b"") + wanted + b"\n")
