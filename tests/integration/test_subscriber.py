@@ -361,7 +361,6 @@ def test_following_begins_with_more_than_a_page(jobs, settings, monkeypatch):
 
 
 def test_a_job_that_was_told_is_not_told_again_when_it_was_forgotten(jobs, settings, monkeypatch):
-    monkeypatch.setattr(followed_jobs, "_MOST_CURSORS", 1)
     monkeypatch.setattr(followed_jobs, "_LATE_NS", 0)
     listener = Listener(settings, [], follow_all=True, timeout_sec=30)
     over = jobs.register_job("x", agent="a")
@@ -378,6 +377,23 @@ def test_a_job_that_was_told_is_not_told_again_when_it_was_forgotten(jobs, setti
     wait_until(lambda: listener.subscription.rejected["over"] == 1)
     listener.subscription.stop()
     assert len(listener.finish()) == 4
+
+
+def test_jobs_that_are_over_are_forgotten_but_not_how_they_ended(jobs, settings, monkeypatch):
+    monkeypatch.setattr(followed_jobs, "_LATE_NS", 0)
+    listener = Listener(settings, [], follow_all=True, timeout_sec=30)
+    failed, removed, running = (jobs.register_job("x", agent="a").job_id for _ in range(3))
+    publish_event(jobs, settings, failed, "error")
+    publish_event(jobs, settings, running, "started")
+    publish_event(jobs, settings, removed, "completed")
+    listener.wait_for(3)
+    jobs.prune(time.time_ns() + 10**9)
+    events = listener.subscription.events
+    wait_until(lambda: list(events.cursors) == [running])
+    assert list(events._refreshed) in ([], [running])
+    listener.subscription.stop()
+    listener.finish()
+    assert listener.subscription.exit_code == 1
 
 
 def test_an_unsigned_word_about_a_job_makes_nobody_follow_it(jobs, settings):

@@ -57,43 +57,6 @@ def update_logged_status(
     append_event(job_id, line, status=after, now_ns=now_ns, logs_dir=logs_dir)
 
 
-class Received:
-    """The event numbers that the log of one job has as received, as far as it was"""
-
-    __slots__ = ("_end", "_numbers")
-
-    def __init__(self) -> None:
-        self._end = 0
-        self._numbers: set[int] = set()
-
-    def read_on(self, fd: int) -> set[int]:
-        """Read what was appended since the last call: a log may be long, and this runs for every event."""
-        if os.fstat(fd).st_size < self._end:
-            self._end = 0
-        content = os.pread(fd, os.fstat(fd).st_size - self._end, self._end)
-        whole = content[: content.rfind(b"\n") + 1]
-        self._end += len(whole)
-        for raw in whole.split(b"\n"):
-            line = json_object(raw) if b'"received"' in raw else {}
-            if line.get("event") == "received" and isinstance(line.get("seq"), int):
-                self._numbers.add(line["seq"])
-        return self._numbers
-
-
-def append_received(
-    job_id: str, events: Iterable[tuple[int, str]], known: Received, *, now_ns: int, logs_dir: str | None = None
-) -> None:
-    """Append a `received` line for each event number that has none, from this or any other listener.
-
-    A job never uses a number twice, in whatever attempt.
-    """
-    with locked_log(job_id, logs_dir) as (fd, folder):
-        there = known.read_on(fd)
-        lines = [{"event": "received", "seq": seq, "name": name} for seq, name in events if seq not in there]
-        if lines:
-            append_lines(fd, folder, lines, now_ns, None)
-
-
 @contextmanager
 def locked_log(job_id: str, logs_dir: str | None) -> Iterator[tuple[int, str]]:
     """Open the log of a job for one writer at a time; yield its file descriptor and its folder."""

@@ -17,6 +17,10 @@ from baton.core.job import TERMINAL, Job, Status
 from baton.core.value import Any
 from baton.history import log
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.history.received import Received
+
 SKIPPED = "skipped by --no-verify"
 _AT_ONCE_NS = 5 * SECOND_NS
 
@@ -28,7 +32,6 @@ class JobHistory:
         self._logs_dir = logs_dir
         self._clock = clock
         self._warn = warn
-        self._received: dict[str, log.Received] = {}
 
     def exists(self, job_id: str) -> bool:
         return os.path.exists(os.path.join(self._logs_dir, job_id))
@@ -60,13 +63,15 @@ class JobHistory:
 
         self._try(event.job_id, write)
 
-    def add_received(self, job_id: str, payloads: Sequence[Mapping[str, Any]]) -> None:
-        """Record that a listener accepted these events; each is recorded once, however many listeners there are."""
-        known = self._received.setdefault(job_id, log.Received())
+    def add_received(self, job_id: str, payloads: Sequence[Mapping[str, Any]], known: Received) -> None:
+        """Record that a listener accepted these events; each is recorded once, however many listeners there are.
+        `known` is what the listener knows of the job's history."""
+        from baton.history.received import append_received
+
         events = [(each["seq"], each["event"]) for each in payloads]
         self._try(
             job_id,
-            lambda: log.append_received(job_id, events, known, now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir),
+            lambda: append_received(job_id, events, known, now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir),
         )
 
     def add_rejected(self, job_id: str, reason: str) -> None:

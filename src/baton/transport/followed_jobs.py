@@ -13,6 +13,7 @@ from baton.core.clock import SECOND_NS, parse_time
 from baton.core.errors import InvalidValue, JobNotFound, Rejected
 from baton.core.event import EventName, StoredEvent
 from baton.core.job import TERMINAL, Job, Status, topic_prefix
+from baton.history.received import Received
 from baton.jobs.verbs import Jobs
 from baton.wire.payload import Event, check_signature, parse_event
 
@@ -22,7 +23,7 @@ class JobCursor:
 
     `outcome` is its final status, once there is one. `gone`: the job was removed, and its end is unknown."""
 
-    __slots__ = ("gone", "job", "last_event", "last_seq", "outcome")
+    __slots__ = ("gone", "job", "last_event", "last_seq", "outcome", "received")
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -30,6 +31,7 @@ class JobCursor:
         self.last_event: EventName | None = None
         self.outcome: Status | None = None
         self.gone = False
+        self.received = Received()
 
     @property
     def is_over(self) -> bool:
@@ -77,7 +79,6 @@ class Read(Protocol):
 
 _PAGE = 1_000
 _REFRESH_SEC = 0.1
-_MOST_CURSORS = 10_000
 _LATE_NS = 60 * SECOND_NS  # how late a change may appear: slow commits, clocks of other hosts
 
 
@@ -104,6 +105,7 @@ class FollowedJobs:
         self._refreshed: dict[str, float] = {}
         self._began_ns = self._looked_ns = self._since_ns = time.time_ns()
         self.cursors = {job_id: JobCursor(jobs.get_job(job_id)) for job_id in dict.fromkeys(job_ids)}
+        self.past_outcomes: set[Status | None] = set()  # of jobs that were forgotten; None: removed, its end is unknown
         self.rejected: Counter[str] = Counter()
         # Messages that are no news: repeated ones, and, following all jobs, those about other registries' jobs.
         self.expected_rejections = frozenset({"seq", "over", "job"} if follow_all else {"seq"})
@@ -210,8 +212,7 @@ class FollowedJobs:
         self._began_ns = min(self._began_ns, now_ns)  # the clock may have been set back
         self._since_ns = max(self._began_ns, min(self._looked_ns, now_ns) - _LATE_NS)
         self._looked_ns = now_ns
-        if len(self.cursors) >= _MOST_CURSORS:
-            self.cursors = {job_id: each for job_id, each in self.cursors.items() if not self._was_over(each.job)}
+        self._forget_ended()
         filters = (JobFilter(statuses=[Status.RUNNING]), JobFilter(updated_from_ns=self._since_ns))
         listed: dict[str, Job] = {}
         for job in self._read(lambda: [each for where in filters for each in self._jobs.each_job(where)]):
@@ -219,6 +220,14 @@ class FollowedJobs:
             if job.job_id not in self.cursors and job.last_seq and not self._was_over(job):
                 self.cursors[job.job_id] = JobCursor(job)
         return [cursor for job_id, cursor in self.cursors.items() if cursor.may_have_news(listed.get(job_id))]
+
+    def _forget_ended(self) -> None:
+        """Forget the jobs whose end was passed on and is not news any more, or that were removed from the registry."""
+        for job_id, cursor in list(self.cursors.items()):
+            if cursor.is_over and (cursor.job.status not in TERMINAL or self._was_over(cursor.job)):
+                self.past_outcomes.add(cursor.outcome)
+                self._refreshed.pop(job_id, None)
+                del self.cursors[job_id]
 
     def _was_over(self, job: Job) -> bool:
         """Return whether the job ended before the listening began, or so long ago that its end was passed on."""
@@ -265,7 +274,7 @@ class FollowedJobs:
             passed.append(payload)
             yield payload
         if passed:
-            self._jobs.history.add_received(job_id, passed)
+            self._jobs.history.add_received(job_id, passed, cursor.received)
 
     def _end_removed(self, cursor: JobCursor) -> None:
         """Take the end of a job that was pruned from its history, which stays."""

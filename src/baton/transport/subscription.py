@@ -31,7 +31,7 @@ _AWAY_SEC = 60.0
 _RETRY_SEC = 0.5
 _WAKE_UP = ("", b"")  # in the queue: ends the wait for a message
 
-_EXIT_CODES = {Status.COMPLETED: 0, Status.ERROR: 1, Status.CANCELLED: 4}
+_EXIT_CODES = {Status.COMPLETED: 0, Status.ERROR: 1, Status.CANCELLED: 4, None: 1}  # None: its end is unknown
 
 
 class Subscription:
@@ -77,9 +77,9 @@ class Subscription:
     @property
     def exit_code(self) -> int:
         """0 all completed, 1 some error, 2 timed out, 4 some cancelled: the worst of all jobs."""
-        cursors = self.events.cursors.values()
-        codes = {_EXIT_CODES[cursor.outcome] for cursor in cursors if cursor.outcome is not None}
-        if 1 in codes or any(cursor.gone for cursor in cursors):
+        over = {cursor.outcome for cursor in self.events.cursors.values() if cursor.is_over}
+        codes = {_EXIT_CODES[outcome] for outcome in over | self.events.past_outcomes}
+        if 1 in codes:
             return 1
         if self.timed_out is not None:
             return 2
@@ -96,6 +96,7 @@ class Subscription:
         return {reason: count for reason, count in sorted(self.rejected.items()) if reason not in expected}
 
     def outcomes(self) -> dict[str, Status | None]:
+        """Return how each job ended; None for one that has not. With `follow_all`, of the last minute only."""
         return {job_id: cursor.outcome for job_id, cursor in self.events.cursors.items()}
 
     def job(self, job_id: str) -> Job:
