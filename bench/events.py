@@ -176,7 +176,7 @@ def _publishers_on(folder: Folder, broker: Broker) -> Iterator[Row | str]:
     old_job = started_job(settings)
     with open_jobs(settings) as jobs:
         said = [{"seq": seq, "event": "progress"} for seq in range(1, BEHIND_IT + 1)]
-        jobs.history.add_received(old_job.job_id, said, Received())  # lines of its history, as a listener leaves them
+        jobs.history.add_received(old_job, said, Received())  # lines of its history, as a listener leaves them
     payload = signed_event(job, EventName.PROGRESS, DETAIL, {}, time.time_ns()).payload.decode()
     mosquitto_pub = shutil.which("mosquitto_pub")
     assert mosquitto_pub is not None, "mosquitto_pub is not installed"

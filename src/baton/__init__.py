@@ -30,9 +30,9 @@ _PUBLIC = {
     "baton.core.event": "EventName StoredEvent",
     "baton.core.job": "Job Status",
     "baton.history.log": (
-        "LOGS_DIR append_event init_job_log iter_logged_events job_log_path list_logged_jobs read_logged_meta"
-        " read_logged_status update_logged_status"
+        "LOGS_DIR iter_logged_events job_log_path list_logged_jobs read_logged_meta read_logged_status"
     ),
+    "baton.history.scripts": "append_event init_job_log update_logged_status",
     "baton.history.verify": "verify_log",
     "baton.jobs.verbs": "Jobs",
     "baton.live_agent_api": (
@@ -72,12 +72,12 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from baton.core.event import EventName as EventName, StoredEvent as StoredEvent
     from baton.core.job import Job as Job, Status as Status
     from baton.history.log import (
-        append_event as append_event, init_job_log as init_job_log, update_logged_status as update_logged_status,
-    )
-    from baton.history.log import (
         LOGS_DIR as LOGS_DIR, iter_logged_events as iter_logged_events, job_log_path as job_log_path,
         list_logged_jobs as list_logged_jobs, read_logged_meta as read_logged_meta,
         read_logged_status as read_logged_status,
+    )
+    from baton.history.scripts import (
+        append_event as append_event, init_job_log as init_job_log, update_logged_status as update_logged_status,
     )
     from baton.history.verify import verify_log as verify_log
     from baton.jobs.verbs import Jobs as Jobs

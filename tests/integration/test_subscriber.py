@@ -316,6 +316,38 @@ def test_what_is_hostile_on_the_topic_is_counted_and_ignored(jobs, settings):
     assert "forged" not in "".join(listener.lines)
 
 
+def elsewhere(jobs, job, seq, event="progress"):
+    """What a publisher sends that has the job's record, and another registry."""
+    return signed_event(job.replace(last_seq=seq - 1, attempt=1), EventName(event), "", {}, time.time_ns()).payload
+
+
+@pytest.mark.parametrize("follow_all", [False, True])
+def test_a_signed_event_that_is_not_in_this_registry_is_counted_and_named(jobs, settings, follow_all):
+    job = jobs.register_job("x", agent="a")
+    listener = Listener(settings, [] if follow_all else [job.job_id], follow_all=follow_all, timeout_sec=5)
+    with PublisherConnection(broker_address(settings, job)) as publisher:
+        for seq in (1, 1):
+            publisher.publish(job.events_topic, elsewhere(jobs, job, seq, "started"))
+        line = "1 signed event is not in this registry: does its publisher use another one?"
+        wait_until(lambda: listener.lines == [line], f"that line, not {listener.lines}")
+        for seq in (1, 2, 3, 2):
+            publisher.publish(job.events_topic, elsewhere(jobs, job, seq))
+    listener.finish()
+    assert listener.seen == []
+    assert listener.lines[1:] == ["2 signed events are not in this registry: does its publisher use another one?"]
+    assert listener.subscription.suspicious() == {"unrecorded": 3}
+
+
+def test_an_event_that_is_recorded_a_moment_later_is_not_counted(jobs, settings):
+    job = jobs.register_job("x", agent="a")
+    subscription = Subscription(jobs, settings, [job.job_id], log=pytest.fail)
+    assert list(subscription.events.from_messages([(job.events_topic, elsewhere(jobs, job, 1, "started"))])) == []
+    jobs.record_event(job.job_id, "started")
+    assert [payload["seq"] for payload in subscription.events.from_registry()] == [1]
+    assert subscription.suspicious() == {}
+    subscription.close()
+
+
 def test_following_every_job(jobs, settings):
     early = jobs.register_job("x", agent="a")
     jobs.record_event(early.job_id, "started")

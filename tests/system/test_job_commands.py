@@ -85,6 +85,19 @@ def test_the_lines_of_the_seeds(baton):
     assert "unbroken" in baton("logs", job, "--verify").out
 
 
+def test_printed_times_have_at_most_microseconds(baton):
+    """Programs that read no more digits must be able to read them. The registry keeps nanoseconds, for the order."""
+    for _ in range(5):
+        job = baton("register", "x").text
+    baton("pick", "--lease", "60")
+    baton("publish", job, "--event", "progress", "--attempts", "1", MQTT_BROKER="127.0.0.1", MQTT_PORT="9")
+    baton("cancel", job)
+    for words in (["get", job], ["list", "--json"], ["logs", job, "--json"], ["subscribe", job]):
+        out = baton(*words, code=None, MQTT_BROKER="127.0.0.1", MQTT_PORT="9").out
+        assert re.search(r"T\d\d:\d\d:\d\d\.\d{3,6}Z", out), words
+        assert not re.search(r"\.\d{7,9}Z", out), words
+
+
 def test_a_job_may_be_named_as_argument_or_option(baton):
     job = baton("register", "x").text
     assert baton("status", job).out == baton("status", "--job", job).out == baton("status", BATON_JOB_ID=job).out

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
+from baton.core.clock import SystemClock, format_micros, format_time, lease_expired, lease_mark, parse_time
 from support.clock import FakeClock
 
 SECOND = 10**9
@@ -96,3 +96,9 @@ def test_the_system_clock_runs():
     assert clock.wall_ns() > parse_time("2026-01-01T00:00:00Z")
     assert clock.monotonic_ns() <= clock.monotonic_ns()
     assert clock.boot_id() == SystemClock().boot_id()
+
+
+def test_printed_times_have_at_most_microseconds():
+    assert format_micros(parse_time("2026-06-19T09:30:00.123456789Z")) == "2026-06-19T09:30:00.123456Z"
+    assert format_micros(parse_time("2026-06-19T09:30:00.123000999Z")) == "2026-06-19T09:30:00.123Z"
+    assert format_micros(parse_time("2026-06-19T09:30:00Z")) == "2026-06-19T09:30:00Z"

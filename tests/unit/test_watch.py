@@ -65,7 +65,7 @@ class SmallRegistry:
     def events_after(self, job_id: str, seq: int = 0, *, limit: int = 1000) -> list[StoredEvent]:
         return self._story.events[seq : self.visible]
 
-    def add_received(self, job_id: str, payloads: list[dict], known: object) -> None:
+    def add_received(self, job, payloads: list[dict], known: object) -> None:
         self.received += [payload["seq"] for payload in payloads]
 
     def add_rejected(self, job_id: str, reason: str) -> None:

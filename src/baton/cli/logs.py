@@ -11,7 +11,7 @@ from baton.config import Settings
 from baton.core.errors import AuditDamaged, BatonError, InvalidValue, UsageError
 from baton.core.fields import check_job_id, one_line
 from baton.history import log as read
-from baton.history.verify import verify_log
+from baton.history.verify import foreign_text, verify_log
 from baton.jobs.verbs import open_jobs
 
 
@@ -65,11 +65,13 @@ def _list(settings: Settings, options: argparse.Namespace) -> None:
 def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:
     verdict = verify_log(job_id, settings.logs_dir)
     if as_json:
-        report = {"job_id": job_id, "lines": verdict.lines, "damage": verdict.damage, "notes": verdict.notes}
-        print(json_text(report))
-        return 1 if verdict.damage else 0
+        print(json_text({"job_id": job_id} | {name: getattr(verdict, name) for name in verdict.__slots__}))
+        return 1 if verdict.damage or 0 < verdict.lines == verdict.foreign else 0
     if verdict.damage:
         raise AuditDamaged(f"the audit log of {job_id} was tampered with: {'; '.join(verdict.damage)}")
+    if 0 < verdict.lines == verdict.foreign:
+        text = foreign_text(verdict.foreign)
+        raise BatonError(f"the audit log of {job_id} cannot be verified: {text}, without hashes")
     for note in verdict.notes:
         say(f"baton: note: {note}")
     print(f"{job_id}: {counted(verdict.lines, 'line')}, unbroken")
@@ -78,7 +80,7 @@ def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:
 
 def readable(line: dict[str, object]) -> str:
     """Return a line of an audit log as text for people."""
-    moment = str(line.get("ts", "?"))[:23].removesuffix("Z") + "Z"
+    moment = str(line.get("ts") or line.get("timestamp", "?"))[:23].removesuffix("Z") + "Z"
     words = []
     if "from" in line and "to" in line:
         words.append(f"{line['from']} → {line['to']}")
@@ -91,6 +93,8 @@ def readable(line: dict[str, object]) -> str:
             words.append(str(payload["detail"]))
     if line.get("event") == "received":
         words.append(f"#{line.get('seq')} {line.get('name')}")
+    if line.get("event") == "rejected":
+        words.append(str(line.get("reason")))
     if line.get("event") == "validated":
         problems = line.get("problems")
         words.append("ok" if line.get("ok") else "; ".join(map(str, problems if isinstance(problems, list) else ())))

@@ -44,6 +44,11 @@ def format_time(ns: int) -> str:
     return text + "Z"
 
 
+def format_micros(ns: int) -> str:
+    """Return the time like `format_time`, with at most microseconds: many programs can read no more digits."""
+    return format_time(ns // 1000 * 1000)
+
+
 class Clock(ABC):
     """The clocks that code reads. Tests pass their own."""
 

@@ -150,6 +150,7 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
 )
 OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
 _CHECKS = {name: (check, default) for name, check, default in _SEED_FIELDS + _OWN_FIELDS}
+_MICROSECONDS = len("2026-06-19T09:30:00.123456Z")
 TIME_FIELDS = frozenset(name for name in _CHECKS if name.endswith("_at"))
 _ROW_CHECKS = {
     name: ((lambda value: value), default) if name in TIME_FIELDS else (check, default)
@@ -234,8 +235,11 @@ class Job(Value):
         return full | self.extra
 
     def public(self, *, show_secrets: bool = False) -> dict[str, Any]:
-        """Return the record as it is shown: every field, secrets hidden."""
+        """Return the record as it is shown: every field, times with at most microseconds, secrets hidden."""
         full = self._full() | self.extra
+        for name in TIME_FIELDS:
+            if full[name] is not None and len(full[name]) > _MICROSECONDS:
+                full[name] = full[name][: _MICROSECONDS - 1] + "Z"
         if not show_secrets:
             if full["auth_token"] is not None:
                 full["auth_token"] = HIDDEN

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from baton.core.clock import format_time
+from baton.core.clock import format_micros, parse_time
 from baton.core.fields import check_job_id, json_object
 from baton.core.hashing import sha256
 from baton.core.job import HIDDEN
@@ -77,15 +77,21 @@ def append_lines(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], n
     last, end = files.last_line(fd, size)
     number, previous = (_number(last), line_hash(last)) if last else (0, NO_HASH)
     head = read_object(os.path.join(folder, STATUS))
+    first: list[dict[str, Any]] = []
+    if last and not number and is_foreign(folder, raw := split_lines(os.pread(fd, end, 0)), head):
+        number = len(raw)
+        first.append(_continuation(folder, raw, (head or {}).get("status")))
     if head is None:
         head = {"n": 0, "head": NO_HASH}
         if size == 0:
             _write_first_status(folder, now_ns)  # before the first line: a log without this file has lost it
     current = head.get("n") == number and head.get("head") == previous
     content = b""
-    for each in [*_repairs(head, number, previous, size - end), *new_lines]:
+    lines = [*first, *_repairs(head, number, previous, size - end), *new_lines]
+    status = status or next((found for each in reversed(lines) if (found := status_in(each))), None)
+    for each in lines:
         number += 1
-        entry = {"n": number, "prev": previous, "ts": format_time(now_ns), **each}
+        entry = {"n": number, "prev": previous, "ts": format_micros(now_ns), **each}
         encoded = json.dumps(entry, ensure_ascii=False).encode() + b"\n"
         previous = line_hash(encoded)
         content += encoded
@@ -97,7 +103,7 @@ def append_lines(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], n
         status = head.get("status")  # saves reading the whole log
     elif status is None:
         status = status_after(split_lines(os.pread(fd, end + len(content), 0)))
-    new_status = status_content(status, format_time(now_ns), number, previous)
+    new_status = status_content(status, format_micros(now_ns), number, previous)
     try:
         files.replace_file(os.path.join(folder, STATUS), new_status, sync_folder=False)
     except OSError:
@@ -105,7 +111,7 @@ def append_lines(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], n
 
 
 def _write_first_status(folder: str, now_ns: int) -> None:
-    content = status_content(None, format_time(now_ns), 0, NO_HASH)
+    content = status_content(None, format_micros(now_ns), 0, NO_HASH)
     files.replace_file(os.path.join(folder, STATUS), content, sync_folder=True)
 
 
@@ -123,6 +129,31 @@ def _repairs(head: Mapping[str, Any], number: int, previous: str, torn: int) -> 
     return repairs
 
 
+def is_foreign(folder: str, raw_lines: Sequence[bytes], head: Mapping[str, Any] | None) -> bool:
+    """Return whether another tool wrote the whole log: nothing in it or beside it is baton's."""
+    if "head" in (head or {}) or any({"n", "prev"} & json_object(raw).keys() for raw in raw_lines):
+        return False
+    return bool(raw_lines) and (read_object(os.path.join(folder, META)) or {}).get("auth_token") != HIDDEN
+
+
+def _continuation(folder: str, raw_lines: Sequence[bytes], status: object) -> dict[str, Any]:
+    """Return the first line after those of another tool. It makes later changes of them visible."""
+    line = {"event": CONTINUED, "lines": len(raw_lines), "lines_sha256": line_hash(b"".join(raw_lines))}
+    line["status"] = status if isinstance(status, str) else status_after(raw_lines)
+    if meta := read_if_exists(os.path.join(folder, META)):
+        line["meta_sha256"] = line_hash(meta)
+    return line
+
+
+def last_time_ns(fd: int) -> int:
+    """Return the time of the last line of an open log; 0 when there is none."""
+    line = json_object(files.last_line(fd, os.fstat(fd).st_size)[0])
+    try:
+        return parse_time(str(line.get("ts") or line.get("timestamp")))
+    except ValueError:
+        return 0
+
+
 def _number(raw: bytes) -> int:
     number = json_object(raw).get("n")
     return number if isinstance(number, int) else 0
@@ -132,6 +163,7 @@ EVENTS = "events.ndjson"
 META = "meta.json"
 STATUS = "status.json"
 NO_HASH = "0" * 64  # `prev` of the first line
+CONTINUED = "continued"  # the first line of baton in a log that another tool began
 REPAIRED = "mended"  # the line about a repair, by its name in stored logs
 
 
@@ -213,12 +245,13 @@ def read_object(path: str) -> dict[str, Any] | None:
 
 def status_after(raw_lines: Sequence[bytes]) -> str | None:
     """Return the job's status after these lines, as the lines give it."""
-    for raw in reversed(raw_lines):
-        line = json_object(raw)
-        status = line.get("to") or (line.get("status") if line.get("event") == "registered" else None)
-        if isinstance(status, str) and not line.get("late"):
-            return status
-    return None
+    return next((status for raw in reversed(raw_lines) if (status := status_in(json_object(raw)))), None)
+
+
+def status_in(line: Mapping[str, Any]) -> str | None:
+    """Return the status that a line gives the job; None when it gives none."""
+    status = line.get("to") or (line.get("status") if line.get("event") in ("registered", CONTINUED) else None)
+    return status if isinstance(status, str) and not line.get("late") else None
 
 
 def status_content(status: str | None, updated_at: str, number: int, last_hash: str) -> bytes:

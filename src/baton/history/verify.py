@@ -9,12 +9,14 @@ from baton.history import log as read
 
 
 class LogCheck:
-    """The findings of `verify_log`. `damage` is tampering or loss; `notes` is what a crash may leave."""
+    """The findings of `verify_log`. `damage` is tampering or loss; `notes` is what a crash may leave. `foreign` is the
+    number of lines that another tool wrote before baton: when these are all lines, nothing can be verified."""
 
-    __slots__ = ("damage", "lines", "notes")
+    __slots__ = ("damage", "foreign", "lines", "notes")
 
     def __init__(self) -> None:
         self.lines = 0
+        self.foreign = 0
         self.damage: list[str] = []
         self.notes: list[str] = []
 
@@ -33,6 +35,10 @@ def verify_log(job_id: str, logs_dir: str | None = None) -> LogCheck:
     if torn:
         raw_lines.pop()
     found.lines = len(raw_lines)
+    found.foreign = _foreign_lines(raw_lines)
+    if found.foreign == 0 and read.is_foreign(folder, raw_lines, json_object(raw_status)):
+        found.foreign = found.lines
+        return found
     hashes, last = _verify_chain(found, raw_lines)
     _verify_status(found, raw_lines, raw_status, hashes, last)
     first = next((line for raw in raw_lines if "meta_sha256" in (line := json_object(raw))), None)
@@ -46,11 +52,23 @@ def verify_log(job_id: str, logs_dir: str | None = None) -> LogCheck:
     return found
 
 
+def _foreign_lines(raw_lines: list[bytes]) -> int:
+    """Return how many lines of another tool a `continued` line follows that has their hash."""
+    count = next((index for index, raw in enumerate(raw_lines) if "n" in json_object(raw)), 0)
+    line = json_object(raw_lines[count]) if count else {}
+    continued = line.get("event") == read.CONTINUED and line.get("n") == count + 1
+    return count if continued and line.get("lines_sha256") == read.line_hash(b"".join(raw_lines[:count])) else 0
+
+
+def foreign_text(count: int) -> str:
+    return f"lines 1-{count} were written by another tool" if count > 1 else "line 1 was written by another tool"
+
+
 def _verify_chain(found: LogCheck, raw_lines: list[bytes]) -> tuple[dict[int, str], int]:
     """Check each line against the one before it. Return the hashes by line number, and the last number."""
-    number, previous = 0, read.NO_HASH
-    hashes = {0: read.NO_HASH}
-    for position, raw in enumerate(raw_lines, start=1):
+    number, previous = found.foreign, read.line_hash(raw_lines[found.foreign - 1]) if found.foreign else read.NO_HASH
+    hashes = {number: previous}
+    for position, raw in enumerate(raw_lines[number:], start=number + 1):
         line = json_object(raw)
         n = line.get("n")
         if not isinstance(n, int):
@@ -67,6 +85,8 @@ def _verify_chain(found: LogCheck, raw_lines: list[bytes]) -> tuple[dict[int, st
             found.damage.append(changed if number else "line 1 does not begin the log")
         if line.get("event") == "damaged":
             found.damage.append(f"line {n} reports earlier damage: {line.get('detail')}")
+        elif line.get("event") == read.CONTINUED:
+            found.notes.append(f"{foreign_text(found.foreign)}, chained from {n}")
         elif line.get("event") == read.REPAIRED or (position == 1 and line.get("detail")):
             found.notes.append(f"line {n}: {line.get('detail')}")
         number, previous = n, read.line_hash(raw)

@@ -56,6 +56,8 @@ class JobHistory:
         changes = lifecycle.transitions(before, after)
         if changes:
             self._try(after.job_id, lambda: self._append_changes(before, after, changes, reason))
+        elif not self.exists(after.job_id):
+            self.fill_gap(before)  # a job of another tool
 
     def add_event(self, event: StoredEvent) -> None:
         def write() -> None:
@@ -63,11 +65,14 @@ class JobHistory:
 
         self._try(event.job_id, write)
 
-    def add_received(self, job_id: str, payloads: Sequence[Mapping[str, Any]], known: Received) -> None:
+    def add_received(self, job: Job, payloads: Sequence[Mapping[str, Any]], known: Received) -> None:
         """Record that a listener accepted these events; each is recorded once, however many listeners there are.
         `known` is what the listener knows of the job's history."""
         from baton.history.received import append_received
 
+        job_id = job.job_id
+        if not self.exists(job_id):
+            self.fill_gap(job)  # a job of another tool
         events = [(each["seq"], each["event"]) for each in payloads]
         self._try(
             job_id,

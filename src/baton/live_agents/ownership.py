@@ -7,7 +7,7 @@ neither refresh nor remove the record.
 
 from collections.abc import Callable
 
-from baton.core.clock import format_time, parse_time
+from baton.core.clock import format_micros, parse_time
 from baton.core.errors import AgentTaken, InvalidValue, OwnershipLost
 from baton.live_agents.contract import Directory
 from baton.live_agents.record import UNNAMED_HOST, AgentRecord, Entry, State, check_record, in_seconds
@@ -71,7 +71,7 @@ def refresh(
         if entry.state in _CORRUPT:
             directory.quarantine(entry)
         now_ns = directory.now_ns()
-        published_at, expires_at = _not_after(stored.published_at, now_ns), format_time(now_ns + lease_ns)
+        published_at, expires_at = _not_after(stored.published_at, now_ns), format_micros(now_ns + lease_ns)
         renewed = check_record(stored.replace(published_at=published_at, lease_expires_at=expires_at))
         directory.put(entry, renewed)
     return renewed
@@ -94,7 +94,7 @@ def remove(directory: Directory, agent_id: str, generation_id: str) -> AgentReco
 
 def _not_after(moment: str, now_ns: int) -> str:
     """Return the time, or now if it is in the future: it was written before the clock was set back."""
-    return format_time(min(parse_time(moment), now_ns))
+    return format_micros(min(parse_time(moment), now_ns))
 
 
 def _is_one_session(owner: AgentRecord, record: AgentRecord) -> bool:

@@ -9,7 +9,7 @@ from enum import StrEnum
 from typing import Any
 
 from baton.core import fields
-from baton.core.clock import format_time, parse_time
+from baton.core.clock import format_micros, parse_time
 from baton.core.errors import InvalidValue
 from baton.core.value import Value
 from baton.live_agents.names import check_agent_id, check_agent_name
@@ -115,7 +115,7 @@ def new_record(
 ) -> AgentRecord:
     """Return a record that is ready to be published; raise InvalidValue with the argument that is not valid."""
     names = {"agent_name": agent_name, "agent_id": agent_id, "generation_id": generation_id}
-    times = {"published_at": format_time(now_ns), "lease_expires_at": format_time(now_ns + lease_ns)}
+    times = {"published_at": format_micros(now_ns), "lease_expires_at": format_micros(now_ns + lease_ns)}
     return check_record(AgentRecord(**names, **times, **others))
 
 
@@ -130,7 +130,7 @@ def check_record(record: AgentRecord) -> AgentRecord:
 
 def in_seconds(moment: str) -> str:
     """Return a stored time without fractions of a second, for messages."""
-    return format_time(parse_time(moment) // 10**9 * 10**9)
+    return format_micros(parse_time(moment) // 10**9 * 10**9)
 
 
 def new_generation_id() -> str:

@@ -3,7 +3,7 @@
 import time
 
 from baton.config import Settings
-from baton.core.clock import format_time
+from baton.core.clock import format_micros
 from baton.core.errors import BatonError, EventRefused, IllegalTransition, SessionNotFound, StaleAttempt
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Job, Status
@@ -30,7 +30,7 @@ def end_session(
 ) -> Session:
     """Release the session's name, and write its end into inventory and archive. An ended session stays as it is."""
     forget_name(settings, session)
-    now = format_time(time.time_ns())
+    now = format_micros(time.time_ns())
 
     def end(current: Session) -> Session:
         if current.state is not State.RUNNING:

@@ -11,7 +11,7 @@ from uuid import uuid4
 from baton.adapters import find_agent
 from baton.adapters.contract import Agent, Mode, Task
 from baton.config import Settings
-from baton.core.clock import format_time
+from baton.core.clock import format_micros
 from baton.core.errors import AgentUnusable, InvalidValue, RunnerDied, TmuxUnavailable
 from baton.core.job import Job
 from baton.core.value import Value
@@ -105,7 +105,7 @@ def create_session(
     if isinstance(agent, str):
         agent = check_launch(settings, agent, workdir=workdir, mode=mode, yolo=yolo, prompt=prompt, job=job)
     agent_name = Names(settings.agent_name_prefix).canonical(name)
-    now = format_time(time.time_ns())
+    now = format_micros(time.time_ns())
     job_id = job.job_id if job else None
     session = Session(
         name=name,
@@ -150,7 +150,7 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
         )
     if not os.path.isdir(before.workdir):
         raise InvalidValue("workdir", f"{before.workdir} of session {name!r} is gone; conversations are bound to it")
-    now = format_time(time.time_ns())
+    now = format_micros(time.time_ns())
     resumed = before.replace(
         state=State.RUNNING, mode=Mode.INTERACTIVE, made_for=None, job_id=None, pane_id=None, pane_pid=None,
         pane_started=None, updated_at=now, ended_at=None, stop_requested=None, stopper=None, reason=None,
@@ -174,7 +174,7 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
 def _manage_again(settings: Settings, inventory: Inventory, archived: Session) -> Session:
     """Return an archived session that still runs to the inventory's running sessions."""
     _publish(settings, archived, inventory.folder_of(archived))
-    now = format_time(time.time_ns())
+    now = format_micros(time.time_ns())
     return inventory.change(
         archived, lambda current: current.replace(state=State.RUNNING, updated_at=now, ended_at=None, reason=None)
     )

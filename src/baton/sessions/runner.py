@@ -15,7 +15,7 @@ from functools import partial
 from baton.adapters import find_agent
 from baton.adapters.contract import Launch, Mode, Signal
 from baton.config import Settings
-from baton.core.clock import SECOND_NS, Clock, SystemClock, format_time
+from baton.core.clock import SECOND_NS, Clock, SystemClock, format_micros
 from baton.core.errors import BatonError, IllegalTransition, NotVerified, OwnershipLost, StaleAttempt
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.value import Value
@@ -132,7 +132,7 @@ class Runner:
         screen = self._reporter.redact("\n".join(line.rstrip() for line in self._screen().splitlines())).strip("\n")
         if screen:  # the pane closes with the runner
             _write(os.path.join(self._folder, LAST_SCREEN), screen + "\n")
-        end = {"reason": self._reason, "exit": self._exit_text, "at": format_time(self._clock.wall_ns())}
+        end = {"reason": self._reason, "exit": self._exit_text, "at": format_micros(self._clock.wall_ns())}
         _write(os.path.join(self._folder, "exit.json"), json.dumps(end))
         state = State.STOPPED if self._stop is not None and self._stop.on_request else State.TERMINATED
         end_session(

@@ -21,9 +21,10 @@ from baton.wire.payload import Event, check_signature, parse_event
 class JobCursor:
     """A job as the registry last had it, and how far its events were passed on.
 
-    `outcome` is its final status, once there is one. `gone`: the job was removed, and its end is unknown."""
+    `outcome` is its final status, once there is one. `gone`: the job was removed, and its end is unknown. `announced`
+    are the numbers of verified messages that the registry did not have when they arrived."""
 
-    __slots__ = ("gone", "job", "last_event", "last_seq", "outcome", "received")
+    __slots__ = ("announced", "counted", "gone", "job", "last_event", "last_seq", "outcome", "received")
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -32,6 +33,8 @@ class JobCursor:
         self.outcome: Status | None = None
         self.gone = False
         self.received = Received()
+        self.announced: set[int] = set()
+        self.counted = 0
 
     @property
     def is_over(self) -> bool:
@@ -58,6 +61,12 @@ class JobCursor:
         self.last_seq = event.seq
         self.last_event = event.event
         return skipped
+
+    def take_unrecorded(self) -> int:
+        """Return how many announced events the registry still does not have, without those of earlier calls."""
+        self.announced = {seq for seq in self.announced if seq > self.job.last_seq}
+        before, self.counted = self.counted, max(self.counted, len(self.announced))
+        return self.counted - before
 
     def may_have_news(self, listed: Job | None) -> bool:
         """Return whether to read the job's events, given the job in a listing; None: it was not listed."""
@@ -124,12 +133,24 @@ class FollowedJobs:
                 parsed[raw] = event
             except Rejected as why:
                 self._reject(topic, raw, why)
-        return self._new_events(announced.values(), parsed)
+        yield from self._new_events(announced.values(), parsed)
+        for event in parsed.values():
+            if event.seq > announced[event.job_id].job.last_seq:
+                announced[event.job_id].announced.add(event.seq)
 
     def from_registry(self) -> Iterator[dict[str, Any]]:
         """Yield the new events of all jobs that have not ended."""
         cursors = self._find_news() if self._follow_all else self.cursors.values()
-        return self._new_events([cursor for cursor in cursors if not cursor.is_over], {})
+        yield from self._new_events([cursor for cursor in cursors if not cursor.is_over], {})
+        self.report_unrecorded()
+
+    def report_unrecorded(self) -> None:
+        """Count the signed events that the registry does not have, though an event is recorded before it is sent."""
+        count = sum(cursor.take_unrecorded() for cursor in self.cursors.values())
+        if count:
+            self.rejected["unrecorded"] += count
+            what = "signed event is" if count == 1 else "signed events are"
+            self._log(f"{count} {what} not in this registry: does its publisher use another one?")
 
     def _verify(self, topic: str, raw: bytes, event: Event) -> JobCursor:
         known = self.cursors.get(event.job_id)
@@ -274,7 +295,7 @@ class FollowedJobs:
             passed.append(payload)
             yield payload
         if passed:
-            self._jobs.history.add_received(job_id, passed, cursor.received)
+            self._jobs.history.add_received(cursor.job, passed, cursor.received)
 
     def _end_removed(self, cursor: JobCursor) -> None:
         """Take the end of a job that was pruned from its history, which stays."""

@@ -162,6 +162,7 @@ class Subscription:
             self.stopped = self._stopping
         finally:
             self._deadline = math.inf  # `job` is no longer limited
+            self.events.report_unrecorded()
             self.close()
 
     def _noted(self, payloads: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:

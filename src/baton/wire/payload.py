@@ -15,7 +15,7 @@ import math
 from codecs import utf_16_be_encode
 from collections.abc import Mapping
 
-from baton.core.clock import format_time, parse_time
+from baton.core.clock import format_micros, parse_time
 from baton.core.errors import InvalidValue, Rejected
 from baton.core.event import EventName, StoredEvent
 from baton.core.fields import check_job_id, no_duplicates
@@ -85,7 +85,7 @@ def signed_event(job: Job, event: EventName, detail: str, data: Mapping[str, Any
         seq=job.last_seq + 1,
         job_id=job.job_id,
         event=event,
-        timestamp=format_time(now_ns),
+        timestamp=format_micros(now_ns),
         detail=_check_detail(detail),
         data=dict(data),
         attempt=job.attempt,
