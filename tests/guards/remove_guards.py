@@ -102,6 +102,7 @@ GUARDS = (
     Guard("empty-artifact", condition("False"), "tests/integration/test_publisher.py"),
     Guard("unchanged-artifact", condition("False"), "tests/system/test_submit.py"),
     Guard("validation-exit-code", condition("True"), "tests/integration/test_publisher.py"),
+    Guard("retry-ended-only", condition("False"), "tests/system/test_submit.py -k only_with_force"),
     Guard("inside-session", condition("False"), "tests/system/test_verification.py -k cannot_skip"),
     Guard(
         "validation-environment",

@@ -135,6 +135,25 @@ def test_once_more_with_retry(office, tmp_path):
     assert office.job(first["job_id"])["status"] == "error"
 
 
+def test_a_job_at_work_is_retried_only_with_force(office, tmp_path):
+    job = office.detached("echo x >> began; until test -e go; do sleep 0.05; done", "--expect", "began")
+    wait_until((tmp_path / "began").exists)
+    refusal = office.refused("retry", job)
+    assert f"job {job} is running: with a retry, two agents would do the same work" in refusal
+    assert len(office.jobs()) == 1
+    forced = office("retry", job, "--force", "--detach")
+    assert f"job {job} is still running: two agents will do the same work" in forced.err
+    wait_until(lambda: (tmp_path / "began").read_text() == "x\nx\n")
+    (tmp_path / "go").touch()
+    for each in (job, forced.text):
+        office.wait_for_status(each, "completed")
+
+
+def test_a_job_that_waits_is_retried_only_with_force(office):
+    job = office("register", "true").text
+    assert f"job {job} is pending" in office.refused("retry", job)
+
+
 # -- somebody who is there already ---------------------------------------------------------------------------
 
 

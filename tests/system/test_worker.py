@@ -146,3 +146,19 @@ def test_it_survives_a_registry_that_is_away_for_a_moment(office, tmp_path, post
     jobs = {job["job_id"]: job["status"] for job in office("list", "--json", **shared).json}
     assert jobs[second] == "completed"
     assert jobs[first] in ("completed", "error", "pending")
+
+
+def test_until_empty_does_not_end_while_a_lost_job_is_back_in_the_queue(office, tmp_path):
+    """The worker has found the queue empty before its last job returned there."""
+    work = "test -e again || { touch again; sleep 1.5; kill -9 $PPID; sleep 60; }"
+    job = office("register", work, "--max-attempts", "2").text
+    office("worker", "--concurrency", "2", "--until-empty")
+    assert statuses(office, [job]) == ["completed"]
+    assert office.job(job)["attempt"] == 2
+
+
+def test_until_empty_does_not_end_while_its_last_job_has_added_another(office, tmp_path):
+    first = office("register", "sleep 1.5; baton register --agent shell 'touch second'").text
+    office("worker", "--concurrency", "2", "--until-empty")
+    assert set(statuses(office, [first, *(job["job_id"] for job in office.jobs())])) == {"completed"}
+    assert (tmp_path / "second").exists()

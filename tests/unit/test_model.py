@@ -5,7 +5,7 @@ import json
 import pytest
 
 from baton.core.errors import InvalidRecord, InvalidValue
-from baton.core.job import HIDDEN, Job, new_job, new_token
+from baton.core.job import HIDDEN, Job, new_job, new_token, repeat_job
 
 SEED_RECORD = {
     "schema_version": 1,
@@ -142,3 +142,32 @@ def test_a_new_job_names_the_argument_that_does_not_fit(arguments, field):
     with pytest.raises(InvalidValue) as error:
         new_job(**({"prompt": "x", "now_ns": 1, "agent": "a"} | arguments))
     assert error.value.field == field
+
+
+# -- the same work again -------------------------------------------------------------------------------------------
+
+FATE = {
+    "job_id", "status", "created_at", "updated_at", "topic_prefix", "last_seq", "auth_token", "attempt", "claimed_by",
+    "lease_expires_at", "lease_mark", "deadline_at", "last_event_at", "finished_at", "detail", "submitter", "verified_by",
+    "unverified",
+}  # fmt: skip
+
+
+def test_a_repeated_job_has_every_field_except_what_became_of_the_first():
+    ended = {
+        "schema_version": 1, "job_id": "abcd1234", "status": "completed", "created_at": "2026-01-01T00:00:00Z",
+        "updated_at": "2026-01-01T00:01:00Z", "prompt": "work", "agent": "shell", "agent_session": "q",
+        "broker": {"host": "h", "port": 1, "tls": True, "username": "u", "password": "p", "own": 1},
+        "topic_prefix": "python/mqtt/jobs/abcd1234", "timeout_sec": 5, "idle_timeout_sec": 6,
+        "expected_artifacts": ["out"], "last_seq": 7, "auth_token": "secret", "workdir": "/w", "attempt": 2,
+        "max_attempts": 3, "priority": 4, "claimed_by": "host:1", "lease_expires_at": "2026-01-01T00:00:00Z",
+        "lease_mark": "boot/1", "deadline_at": "2026-01-01T00:00:00Z", "last_event_at": "2026-01-01T00:00:00Z",
+        "finished_at": "2026-01-01T00:00:00Z", "detail": "done", "validate": "true", "labels": ["l"],
+        "submitter": "host:1:2", "verified_by": ["expect: out"], "unverified": "me@host", "of_a_later_version": [1],
+    }  # fmt: skip
+    first = Job.parse(ended)
+    again = repeat_job(first, now_ns=0)
+    same = {name for name in ended if again.public(show_secrets=True)[name] == first.public(show_secrets=True)[name]}
+    assert set(ended) - same == FATE
+    assert (again.status, again.attempt, again.last_seq, again.verified_by) == ("pending", 0, 0, ())
+    assert repeat_job(first, now_ns=0, submitter="host:3:4").submitter == "host:3:4"

@@ -17,8 +17,16 @@ from baton.cli.parser import Verb, read_text
 from baton.cli.progress_view import Lines, LiveTable
 from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
-from baton.delegation.attempts import Attempts, is_private_queue
-from baton.delegation.submit import Delegation, Submission, build_submission, register, start_submission
+from baton.core.job import TERMINAL
+from baton.delegation.attempts import Attempts
+from baton.delegation.submit import (
+    Delegation,
+    Submission,
+    build_submission,
+    register,
+    repeat_submission,
+    start_submission,
+)
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 
@@ -28,6 +36,7 @@ _EPILOG = (
     "terminal it detaches, as after SIGTERM (143) and SIGHUP (129). Jobs of a batch that have not started are "
     "cancelled in each case, except jobs in the queue of a worker."
 )
+_FORCE = "retry a job that has not ended: then two agents work (default: refuse)"
 # Options that are fields of a job or wishes for its session.
 _JOB_OPTIONS = (
     "agent", "workdir", "timeout_sec", "idle_timeout_sec", "expect", "allow_existing", "validate", "max_attempts",
@@ -47,19 +56,12 @@ def retry(options: argparse.Namespace, settings: Settings) -> int:
     """Run a job again, as a new job."""
     with open_jobs(settings) as jobs:
         job = jobs.get_job(job_of(options))
-    same = ("agent", "workdir", "validate", "timeout_sec", "idle_timeout_sec", "max_attempts", "priority")
-    had_own_session = job.submitter is not None or is_private_queue(job.agent_session)
-    again = build_submission(
-        settings,
-        job.prompt,
-        **{name: getattr(job, name) for name in same},
-        expect=list(job.expected_artifacts),
-        labels=list(job.labels),
-        allow_existing=not job.extra.get("fresh_artifacts"),
-        label=None if had_own_session else job.agent_session,
-        headless=options.headless,
-        yolo=options.yolo,
-    )
+    if job.status not in TERMINAL:
+        if not options.force:  # guard: retry-ended-only
+            what = f"job {job.job_id} is {job.status}: with a retry, two agents would do the same work"
+            raise BatonError(f"{what}; cancel it first, or retry it with --force")
+        say(f"baton: note: job {job.job_id} is still {job.status}: two agents will do the same work")
+    again = repeat_submission(settings, job, headless=bool(options.headless), yolo=bool(options.yolo))
     return _run(options, settings, [again])
 
 
@@ -312,5 +314,5 @@ VERBS = (
         opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable"),
         opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.BATCH, opt.PARALLEL, *_HOW,
     ), submit, epilog=_EPILOG),
-    Verb("retry", (*opt.JOB, *_HOW), retry, epilog=_EPILOG),
+    Verb("retry", (*opt.JOB, opt.FORCE.but(help=_FORCE), *_HOW), retry, epilog=_EPILOG),
 )  # fmt: skip

@@ -13,9 +13,9 @@ from baton.config import Settings
 from baton.core.clock import SystemClock
 from baton.core.errors import IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
 from baton.core.event import EventName
-from baton.core.job import TERMINAL, Job, Status, new_job
+from baton.core.job import TERMINAL, Job, Status, new_job, repeat_job
 from baton.core.value import Value
-from baton.delegation.attempts import Attempts, this_submitter
+from baton.delegation.attempts import Attempts, is_private_queue, this_submitter
 from baton.delegation.reconcile import BackgroundMonitor
 from baton.jobs.caller import refuse_inside_session
 from baton.jobs.verbs import Jobs
@@ -49,7 +49,7 @@ def build_submission(settings: Settings, prompt: str, **given: Any) -> Submissio
     `label` is the queue of a worker or session. Without it, this process starts a session for the job."""
     _check_given(given)
     given = {name: value for name, value in given.items() if value is not None}
-    queue, workdir, expect = given.get("label"), given.get("workdir"), given.get("expect", [])
+    queue, workdir = given.get("label"), given.get("workdir")
     if queue is None or workdir is not None:
         workdir = os.path.abspath(workdir or ".")
     job = new_job(
@@ -60,7 +60,7 @@ def build_submission(settings: Settings, prompt: str, **given: Any) -> Submissio
         broker=broker_record(settings),
         timeout_sec=given.get("timeout_sec", settings.timeout_sec),
         idle_timeout_sec=given.get("idle_timeout_sec", settings.idle_timeout_sec),
-        expected_artifacts=expect,
+        expected_artifacts=given.get("expect", []),
         workdir=workdir,
         submitter=this_submitter(settings.host) if queue is None else None,
         **{name: given[name] for name in ("max_attempts", "priority", "validate", "labels") if name in given},
@@ -69,15 +69,31 @@ def build_submission(settings: Settings, prompt: str, **given: Any) -> Submissio
         job = job.replace(idle_timeout_sec=allowed_silence(settings, job.agent, job.timeout_sec))
     if not given.get("allow_existing"):
         job = job.replace(extra={"fresh_artifacts": True})
-    mode, yolo = Mode.HEADLESS if given.get("headless") else Mode.INTERACTIVE, bool(given.get("yolo"))
+    return _checked(settings, job, headless=bool(given.get("headless")), yolo=bool(given.get("yolo")))
+
+
+def repeat_submission(settings: Settings, job: Job, *, headless: bool, yolo: bool) -> Submission:
+    """Build a new job for the work of another. A job that had a session of its own gets one again."""
+    changes: dict[str, Any] = {}
+    if job.submitter is not None or is_private_queue(job.agent_session):
+        changes = {"submitter": this_submitter(settings.host), "agent_session": f"tmux:{job.agent}"}
+        changes["workdir"] = os.path.abspath(job.workdir or ".")
+    again = repeat_job(job, now_ns=SystemClock().wall_ns(), **changes)
+    return _checked(settings, again, headless=headless, yolo=yolo)
+
+
+def _checked(settings: Settings, job: Job, *, headless: bool, yolo: bool) -> Submission:
+    """Return the job as a submission, if it can work. This process starts the session of a job that it is the submitter
+    of."""
+    mode, workdir = Mode.HEADLESS if headless else Mode.INTERACTIVE, job.workdir or "."
     if yolo:
         refuse_inside_session("--yolo")  # it may stand in a line of a batch
     agent = None
-    if queue is None:
-        agent = check_launch(settings, job.agent, workdir=workdir or ".", mode=mode, yolo=yolo, job=job)
-    for name in expect:
-        if outside(name, workdir or "."):
-            raise InvalidValue("expect", f"{name!r} lies outside the work folder {workdir or ''}".rstrip())
+    if job.submitter is not None:
+        agent = check_launch(settings, job.agent, workdir=workdir, mode=mode, yolo=yolo, job=job)
+    for name in job.expected_artifacts:
+        if outside(name, workdir):
+            raise InvalidValue("expect", f"{name!r} lies outside the work folder {job.workdir or ''}".rstrip())
     return Submission(job=job, agent=agent, mode=mode, yolo=yolo)
 
 

@@ -77,11 +77,13 @@ class Worker:
                 except RegistryUnavailable as error:
                     self._log(f"{error}; trying again")
                     self._next_poll_ns = self._clock.monotonic_ns() + _POLL_NS
-                idle = not self._running and not self._to_requeue
-                if idle and (self._left == 0 or (self._empty and self._until_empty)):
+                if self._is_idle() and (self._left == 0 or (self._empty and self._until_empty)):
                     return
                 self._sleep(_CHECK_SEC)
             self._drain()
+
+    def _is_idle(self) -> bool:
+        return not self._running and not self._to_requeue
 
     def _check_and_take(self) -> bool:
         """Check the running jobs, and take one more if there is room. Return whether one was taken."""
@@ -89,8 +91,11 @@ class Worker:
         now_ns = self._clock.monotonic_ns()
         if len(self._running) >= self._concurrency or self._left == 0 or now_ns < self._next_poll_ns:
             return False
+        is_idle = self._is_idle()
+        if is_idle and self._until_empty:
+            self._next_orphans_ns = 0  # this look may be the last
         taken = self._take()
-        self._empty = not taken
+        self._empty = is_idle and not taken  # a running job may still return to the queue, or add others
         if not taken:
             self._next_poll_ns = self._clock.monotonic_ns() + _POLL_NS
         return taken
