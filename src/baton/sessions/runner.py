@@ -10,13 +10,21 @@ import os
 import select
 import signal
 import sys
+import time
 from functools import partial
 
 from baton.adapters import find_agent
 from baton.adapters.contract import Launch, Mode, Signal
 from baton.config import Settings
 from baton.core.clock import SECOND_NS, Clock, SystemClock, format_micros
-from baton.core.errors import BatonError, IllegalTransition, NotVerified, OwnershipLost, StaleAttempt
+from baton.core.errors import (
+    BatonError,
+    IllegalTransition,
+    NotVerified,
+    OwnershipLost,
+    RegistryUnavailable,
+    StaleAttempt,
+)
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.value import Value
 from baton.jobs.caller import keep_environment
@@ -42,6 +50,7 @@ _CHECK_SEC = 1.0
 _REAP_SEC = 5.0
 _SCREEN_SEC = 20.0
 _REFRESH_SEC = 600.0
+_RETRY_SEC = 2.0
 _LIMIT_SLACK_SEC = 5.0  # `submit` enforces the same limits, and acts first
 _GRACE_SEC = 10.0
 _LEFTOVER_GRACE_SEC = 2.0
@@ -164,7 +173,7 @@ class Runner:
                 self._reporter.failed(run.with_trouble(f"the session was stopped: {self._stop.reason}"))
                 return self._stop.reason
             try:
-                self._report_end(run)
+                self._report_end_at_last(run)
                 return f"the agent ended ({run.exit_text})"
             except NotVerified as error:
                 print_line(f"baton: {error}")
@@ -220,6 +229,20 @@ class Runner:
         elif said.permission is not None:
             self._reporter.permission_required(said.permission)
 
+    def _report_end_at_last(self, run: AgentRun) -> None:
+        """Report the end, and retry while the registry cannot be written, for example because the disk is full: work
+        that is done does not become an error by that."""
+        while True:
+            try:
+                self._report_end(run)
+                return
+            except RegistryUnavailable as error:
+                if self._stop is not None:
+                    raise
+                print_line(f"baton: {error}; trying again")
+                time.sleep(_RETRY_SEC)
+                self._chores.run_due()
+
     def _report_end(self, run: AgentRun) -> None:
         """Report how the job ended with the agent's program. Raise NotVerified when a result is missing."""
         if self._reporter.is_over():
@@ -237,7 +260,9 @@ class Runner:
 
         def verify_and_report() -> None:
             with open_jobs(self._settings) as jobs:
-                Reporter(jobs, self._folder, self._sender.send, job=self._reporter.job).completed(detail)
+                reporter = Reporter(jobs, self._folder, self._sender.send, job=self._reporter.job)
+                reporter.renew_lease(self._settings.lease_sec)  # a full disk must fail this, not the validation
+                reporter.completed(detail)
 
         with ThreadPoolExecutor(1) as pool:
             result = pool.submit(verify_and_report)
