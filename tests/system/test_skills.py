@@ -23,7 +23,7 @@ PREFIX = "tmux-agent-orchestrate-"
 NAMES = sorted(PREFIX + each for each in ("create", "stop", "resume", "status", "monitor", "delegate-job"))
 DELEGATE = PREFIX + "delegate-job"
 PAGES = [*(f"{name}/SKILL.md" for name in NAMES), f"{DELEGATE}/registry.md"]
-SCRIPTS = ["job_subscriber.py", "publish_event.py", "registry.py"]
+SCRIPTS = ["job_subscriber.py", "mqtt_common.py", "publish_event.py", "registry.py"]
 
 # What the reader of a page has before it: a session, a job, a task that the shell can do.
 BEFORE = {
@@ -235,6 +235,49 @@ def test_without_the_package_a_script_says_what_to_install(baton, name):
     assert "pip install tmux-baton" in done.stderr
 
 
+def test_the_scripts_are_modules_with_the_functions_of_the_seeds(baton):
+    """Importing one runs nothing and prints nothing."""
+    code = """
+import job_subscriber, mqtt_common, publish_event, registry
+job = registry.register_job("sort", agent_session="tmux:a", timeout_sec=60)
+assert registry.get_job(job)["status"] == "pending"
+assert [record["job_id"] for record in registry.list_jobs()] == [job]
+assert registry.pick_pending("tmux:b") is None
+assert registry.pick_pending("tmux:a") == job
+assert registry.pick_pending("tmux:a") is None
+assert publish_event.publish_event(job, "started", detail="begun").event.seq == 1
+assert registry.next_seq(job) == 2
+mqtt_common.append_event(job, {"event": "note", "detail": "by a script"})
+assert mqtt_common.update_job_status(job, "completed").status == "completed"
+assert registry.get_job(job)["status"] == mqtt_common.read_logged_status(job) == "completed"
+heard = job_subscriber.subscribe(job)
+assert [event["event"] for event in heard] == ["started"] and heard.exit_code == 0
+assert mqtt_common.list_logged_jobs() == [job]
+assert mqtt_common.job_log_path(job).startswith(mqtt_common.LOGS_DIR)
+assert mqtt_common.read_logged_meta(job)["prompt"] == "sort"
+assert "note" in [line["event"] for line in mqtt_common.iter_logged_events(job)]
+assert "completed" in mqtt_common.TERMINAL_EVENTS
+"""
+    path = os.path.join(ROOT, DELEGATE, "scripts")
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=baton.folder, env=baton.env | {"PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_without_the_package_a_module_cannot_be_imported(baton, name):
+    """The program that imports it decides what that means."""
+    code = f"try:\n    import {name.removesuffix('.py')}\nexcept ImportError as error:\n    print(error.name)"
+    path = os.path.join(ROOT, DELEGATE, "scripts")
+    done = subprocess.run(
+        [sys._base_executable, "-B", "-c", code], cwd=baton.folder, env=baton.env | {"PYTHONPATH": path},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout, done.stderr) == (0, "baton\n", "")
+
+
 # -- baton skills ----------------------------------------------------------------------------------------------
 
 
@@ -319,6 +362,44 @@ def test_a_file_of_that_name_that_never_was_ours_is_not_overwritten(plain, tmp_p
     (tmp_path / "d" / ".baton-skills.json").write_text("[what is this")
     plain.refused("skills", "install", "--dir", "d")
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.mark.parametrize(
+    "link", [".claude", ".claude/skills", f".claude/skills/{DELEGATE}", f".agents/skills/{DELEGATE}/scripts"]
+)
+@pytest.mark.parametrize("force", [[], ["--force"]])
+def test_a_link_that_leaves_the_folder_is_refused_by_name(tmp_path, link, force):
+    """A cloned repository may bring it."""
+    work, outside = tmp_path / "work", tmp_path / "outside"
+    (work / link).parent.mkdir(parents=True)
+    outside.mkdir()
+    (work / link).symlink_to(outside)
+    complaint = Baton(work, HOME=str(tmp_path)).refused("skills", "install", *force)
+    assert f"{link} is a link that leaves" in complaint
+    assert os.listdir(outside) == []
+    assert [path for path in work.rglob("*") if path.is_file()] == []
+
+
+def test_a_manifest_that_is_a_link_is_not_written_through(tmp_path):
+    (tmp_path / "work/.claude/skills").mkdir(parents=True)
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "work/.claude/skills/.baton-skills.json").symlink_to(tmp_path / "mine")
+    Baton(tmp_path / "work", HOME=str(tmp_path))("skills", "install", "--claude")
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+def test_a_folder_that_the_user_names_may_lie_behind_a_link(tmp_path):
+    (tmp_path / "work").mkdir()
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "work/skills").symlink_to(tmp_path / "elsewhere")
+    plain = Baton(tmp_path / "work", HOME=str(tmp_path))
+    plain("skills", "install", "--dir", "skills")
+    assert (tmp_path / "elsewhere" / STOP).exists()
+    (tmp_path / "outside").mkdir()
+    (tmp_path / "elsewhere" / "other").mkdir()
+    (tmp_path / "elsewhere" / "other" / DELEGATE).symlink_to(tmp_path / "outside")
+    plain.refused("skills", "install", "--dir", "skills/other")
+    assert os.listdir(tmp_path / "outside") == []
 
 
 def test_two_places_that_are_one_by_a_link_are_written_once(plain, tmp_path):

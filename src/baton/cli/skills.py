@@ -40,7 +40,10 @@ def shipped() -> dict[str, bytes]:
 
 def install(options: argparse.Namespace) -> None:
     files = shipped()
-    plans = {folder: _plan(folder, files, force=options.force) for folder in _targets(options)}
+    targets = _targets(options)
+    for folder in targets:
+        _refuse_links(options.dir or ".", folder, files)
+    plans = {folder: _plan(folder, files, force=options.force) for folder in targets}
     steps = [step for plan in plans.values() for step in plan]
     changed = [step.path for step in steps if step.done == "changed"]
     if options.dry_run:
@@ -64,6 +67,17 @@ def _targets(options: argparse.Namespace) -> list[str]:
     folders = [_PLACES[name] for name in _PLACES if getattr(options, name)] or list(_PLACES.values())
     # If a link makes two of them one folder, use the first.
     return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]
+
+
+def _refuse_links(base: str, folder: str, files: dict[str, bytes]) -> None:
+    """Refuse a folder to write to that is a link out of `base`: it may have come with a clone."""
+    for name in files:
+        place = os.path.dirname(os.path.join(folder, name))
+        while place not in ("", "/", base):
+            if os.path.islink(place) and outside(os.path.relpath(place, base), base):  # guard: link-out-of-the-skills
+                away = f"{place} is a link that leaves {os.path.abspath(base)}"
+                raise BatonError(f"nothing was installed: {away}; --dir names a folder elsewhere")
+            place = os.path.dirname(place)
 
 
 def _plan(folder: str, files: dict[str, bytes], *, force: bool) -> list[_Step]:
