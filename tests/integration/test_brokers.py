@@ -12,6 +12,7 @@ import ssl
 import subprocess
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -51,6 +52,20 @@ class TestLocalBroker:
     def state(self, tmp_path):
         yield str(tmp_path / "state")
         stop_broker(str(tmp_path / "state"))
+
+    def test_strangers_cannot_fill_the_disk_with_its_log(self, state):
+        broker = running_broker(state)
+        stranger = broker.address(reading=False).replace(username="x" * 60_000, password="wrong")
+
+        def knock(_):
+            with pytest.raises(BrokerUnavailable, match="refuses the login"):
+                PublisherConnection(stranger)
+
+        with ThreadPoolExecutor(8) as threads:
+            list(threads.map(knock, range(60)))
+        logs = [entry for entry in os.scandir(broker.folder) if entry.name.startswith("log")]
+        assert sum(entry.stat().st_size for entry in logs) < 2_500_000
+        assert {entry.stat().st_mode & 0o777 for entry in logs} == {0o600}
 
     def test_it_starts_by_itself_and_is_found_again(self, state):
         first = running_broker(state)
@@ -310,7 +325,7 @@ def test_who_gets_in_and_who_does_not(production, kind, tmp_path):
         ({"MQTT_CA_CERTS": str(tmp_path / "foreign" / "ca.crt")}, "not trusted"),
         ({"MQTT_CA_CERTS": "/nonexistent"}, "MQTT_CA_CERTS cannot be used: /nonexistent: No such file"),
         ({"MQTT_BROKER": "127.0.0.2"}, "for other names"),
-        ({"MQTT_TLS": "0"}, "closed the connection"),
+        ({"MQTT_TLS": "0", "BATON_ALLOW_PLAINTEXT": "1"}, "closed the connection"),
     ):
         assert_told(environment(folder, "orchestrator") | changes, words, tmp_path)
     context = ssl.create_default_context(cafile=worker.ca_certs)
@@ -434,7 +449,7 @@ class TestWhichBroker:
         job = self.job(host="127.0.0.1", port=7, username="worker", password="secret")
         found = broker_address(settings, job)
         assert (found.host, found.port, found.username, found.password) == ("127.0.0.1", 7, "worker", "secret")
-        same_broker = Settings(env={"HOME": "/x", "MQTT_BROKER": "127.0.0.1", "MQTT_USERNAME": "me"})
+        same_broker = Settings(env={"HOME": "/x", "MQTT_BROKER": "127.0.0.1", "MQTT_PORT": "7", "MQTT_USERNAME": "me"})
         reading = broker_address(same_broker, job, reading=True)
         assert (reading.host, reading.port, reading.username) == ("127.0.0.1", 7, "me")
         found = broker_address(settings, self.job())
@@ -493,6 +508,31 @@ class TestWhichBroker:
                 broker_address(Settings(env=env), job, reading=reading)
         assert broker_address(Settings(env=env | {"MQTT_BROKER": "evil.example"}), job).username == "me"
         assert broker_address(Settings(env=env), self.job(host="e.example", tls=True, username="its")).username == "its"
+
+    def test_the_login_of_the_user_goes_to_no_other_port_and_not_without_tls(self, tmp_path):
+        own = tmp_path / ".config" / "baton" / "baton.toml"
+        own.parent.mkdir(parents=True)
+        own.write_text('mqtt_host = "127.0.0.1"\nmqtt_tls = true\nmqtt_username = "me"\nmqtt_password = "pw"\n')
+        settings = Settings(env={"HOME": str(tmp_path)})
+        for reading in (False, True):
+            for there in ({"port": 9999}, {"port": 1883}, {"tls": False}, {"tls": False, "port": 8883}):
+                with pytest.raises(
+                    BrokerUnavailable, match=r"the record of the job .* set MQTT_BROKER=127.0.0.1 MQTT_PO"
+                ):
+                    broker_address(settings, self.job(host="127.0.0.1", **there), reading=reading)
+            for there in ({}, {"port": 8883}, {"tls": True}):
+                assert broker_address(settings, self.job(host="127.0.0.1", **there), reading=reading).password == "pw"
+
+    @pytest.mark.parametrize("setting", ["mqtt_port = 9999", "mqtt_tls = false", 'mqtt_ca_certs = "/tmp/evil.crt"'])
+    def test_the_file_of_a_folder_changes_neither_port_nor_ca_of_a_login_of_the_user(self, setting, tmp_path):
+        home, own = tmp_path / "home" / "baton.toml", tmp_path / ".config" / "baton" / "baton.toml"
+        for path in (home, own):
+            path.parent.mkdir(parents=True)
+        own.write_text('mqtt_host = "127.0.0.1"\nmqtt_tls = true\nmqtt_username = "me"\nmqtt_password = "pw"\n')
+        home.write_text(setting)
+        settings = Settings(env={"HOME": str(tmp_path), "BATON_HOME": str(home.parent)})
+        with pytest.raises(BrokerUnavailable, match=r"/home/baton.toml|the record of the job"):
+            broker_address(settings, None)
 
     def test_config_show_names_the_source_and_hides_the_password(self, tmp_path):
         shown = Baton(tmp_path, MQTT_BROKER="b.example", MQTT_PASSWORD="hunter2")("config", "show").out

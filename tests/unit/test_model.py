@@ -63,6 +63,8 @@ def test_unknown_fields_are_kept():
         ({"broker": {"port": "1883"}}, "broker"),
         ({"broker": {"port": 70000}}, "broker"),
         ({"topic_prefix": "a/+/b"}, "topic_prefix"),
+        ({"topic_prefix": "python/mqtt/jobs/abc12346"}, "topic_prefix"),
+        ({"topic_prefix": "home/door"}, "topic_prefix"),
         ({"timeout_sec": -1}, "timeout_sec"),
         ({"timeout_sec": 0}, "timeout_sec"),
         ({"timeout_sec": 1.5}, "timeout_sec"),

@@ -17,7 +17,8 @@ from baton.core.value import Value
 
 
 class Address(Value):
-    """Where a broker is, and how to connect. `sources` names the settings of the files, for messages."""
+    """Where a broker is, and how to connect. `sources` names the settings of the files, for messages. With
+    `own_process`, the login goes only to a process of this user or of root."""
 
     host: str
     port: int
@@ -29,6 +30,7 @@ class Address(Value):
     username: str | None = None
     password: str | None = None
     sources: Mapping[str, str] = {}
+    own_process: bool = False
 
     def __repr__(self) -> str:
         return f"<Address {self.host}:{self.port} tls={self.tls} user={self.username}>"
@@ -68,18 +70,19 @@ def broker_address(settings: Settings, job: Job | None, *, reading: bool = False
     recorded = (record.username, record.password) if record is not None else (None, None)
     first, second = (own, recorded) if reading else (recorded, own)
     username, password = login = first if first[0] is not None else second
-    if login is own and username is not None:
-        _refuse_foreign_login(settings, host)
     port = (record.port if record is not None and record.host else None) or settings.mqtt_port
+    port = port or (8883 if tls else 1883)
+    if login is own and username is not None:
+        _refuse_foreign_login(settings, host, port, tls=bool(tls))
     if not tls and not is_loopback(host) and not settings.allow_plaintext:  # guard: plaintext-broker
         raise BrokerUnavailable(
-            f"the broker at {host}:{port or 1883} is not on this machine and would be talked to without TLS; "
-            "set MQTT_TLS=1, or insist with BATON_ALLOW_PLAINTEXT=1",
+            f"the broker at {host}:{port} is not on this machine and would be talked to without TLS; "
+            "set MQTT_TLS=1, or insist with --allow-plaintext or BATON_ALLOW_PLAINTEXT=1",
             transient=False,
         )
     return Address(
         host=host,
-        port=port or (8883 if tls else 1883),
+        port=port,
         tls=bool(tls),
         tls_1_2=bool(settings.mqtt_tls_1_2),
         ca_certs=settings.mqtt_ca_certs,
@@ -88,21 +91,29 @@ def broker_address(settings: Settings, job: Job | None, *, reading: bool = False
         username=username,
         password=password,
         sources={name: settings.named(f"mqtt_{name}") for name in ("ca_certs", "certfile")},
+        # A verified certificate proves more than the owner of a process.
+        own_process=is_loopback(host) and not tls and password is not None and not settings.allow_plaintext,
     )
 
 
-def _refuse_foreign_login(settings: Settings, host: str) -> None:
-    """Refuse to send the user's login to a broker that only a job's record, or the config file of a cloned folder,
-    names."""
+def _refuse_foreign_login(settings: Settings, host: str, port: int, *, tls: bool) -> None:
+    """Refuse to send the user's login anywhere but to the host, port and CA of the user's own settings. A job's record
+    or the config file of a folder may name others."""
     file = settings.home_file
     sources = [settings.sources[name] for name in ("mqtt_username", "mqtt_password")]
-    named = host == settings.mqtt_host
+    own_port = settings.mqtt_port or (8883 if tls else 1883)
+    named = host == settings.mqtt_host and port == own_port and tls >= bool(settings.mqtt_tls)
+    places = ("mqtt_host", "mqtt_port", "mqtt_ca_certs", *(() if tls else ("mqtt_tls",)))
+    of_folder = file is not None and file in [settings.sources[name] for name in places]
     # guard: login-for-folder-broker, login-for-record-broker
-    if (named and settings.sources["mqtt_host"] != file) or sources == [file, file]:
+    if (named and not of_folder) or sources == [file, file]:
         return
     source = sources[0] if sources[0] != file else sources[1]
+    needed = f"MQTT_BROKER={host} MQTT_PORT={port}"
+    if of_folder and settings.mqtt_ca_certs is not None:
+        needed += f" MQTT_CA_CERTS={settings.mqtt_ca_certs}"
     raise BrokerUnavailable(
-        f"{file if named else 'the record of the job'} names the broker {host}, but the login is from {source}; "
-        f"if it is meant for that broker, set MQTT_BROKER={host}",
+        f"{file if named else 'the record of the job'} names the broker {host}:{port}, but the login is from {source}; "
+        f"if it is meant for that broker, set {needed}",
         transient=False,
     )

@@ -6,7 +6,7 @@
   run/            a file of the server, named after its process, while it accepts connections
   data/           every acknowledged message, on disk before the acknowledgement
   data/.lock      held by the server as long as it lives, however it was started and however it ends
-  log
+  log             of the server, with its errors at the start; the server renames it at 1 MB and keeps one older file
   .lock           held while a command starts or stops the server
 """
 
@@ -42,7 +42,10 @@ listen: "{host}:-1"  # unused: any free port
 max_payload: 1MB
 # Each event has its own connection: the server would remember ten thousand closed ones, a kilobyte each.
 max_closed_clients: 16
-logfile_size_limit: 10MB
+# A stranger's login may be 64 KB of name, and each is logged.
+log_file: {log}
+logfile_size_limit: 1MB
+logfile_max_num: 2
 ports_file_dir: {run}
 jetstream {{ store_dir: {data}, sync_interval: always }}
 mqtt {{ listen: "{host}:{port}", ack_wait: "2s", max_ack_pending: 1024 }}
@@ -68,7 +71,7 @@ class LocalBroker(Value):
         from baton.broker.address import Address
 
         username, password = ("reader", self.reader_password) if reading else ("writer", self.writer_password)
-        return Address(host=HOST, port=self.port, username=username, password=password)
+        return Address(host=HOST, port=self.port, username=username, password=password, own_process=True)
 
     def alive(self) -> bool:
         """Return whether the broker accepts connections."""
@@ -158,6 +161,7 @@ def _start(folder: str, before: LocalBroker | None) -> LocalBroker:
             port=broker.port,
             data=_quote(data),
             run=_quote(run),
+            log=_quote(os.path.join(folder, "log")),
             writer=_quote(broker.writer_password),
             reader=_quote(broker.reader_password),
         )

@@ -21,7 +21,8 @@ from baton.config import Settings
 from baton.core.errors import BatonError, BrokerUnavailable
 from baton.core.job import Job, topic_prefix
 from baton.storage.files import make_private_dir, open_private, try_lock, write_all
-from baton.transport.publisher_connection import FAILURES, PublisherConnection, describe_failure
+from baton.transport.peer import ForeignProcess, refuse_stranger
+from baton.transport.publisher_connection import FAILURES, OWN_PROCESS_HINT, PublisherConnection, describe_failure
 from baton.wire.payload import MAX_PAYLOAD_BYTES
 
 _MOST_LISTENERS = 1000
@@ -74,9 +75,21 @@ class _Client(paho.Client):
     """A client with limits against a hostile broker. paho has none, so they override its internals; a test with such a
     broker fails when a new version of paho works differently."""
 
-    def __init__(self, client_id: str, report: Callable[[str], None]) -> None:
+    def __init__(self, client_id: str, report: Callable[[str], None], *, own_process: bool) -> None:
         super().__init__(CallbackAPIVersion.VERSION2, client_id=client_id, clean_session=False, protocol=paho.MQTTv311)
         self._report = report
+        self._own_process = own_process
+
+    def _create_socket_connection(self) -> Any:
+        """Refuse a broker of another user before the login is sent to it."""
+        connection = super()._create_socket_connection()
+        if self._own_process:
+            try:
+                refuse_stranger(connection)
+            except OSError:
+                connection.close()
+                raise
+        return connection
 
     def _sock_recv(self, bufsize: int) -> bytes:
         """Refuse a large packet before it is read: paho asks for the whole rest of a packet at once."""
@@ -166,7 +179,7 @@ class ListenerConnection:
             os.close(self._lock_fd)  # only now: the client with this id has ended
 
     def _new_client(self) -> paho.Client:
-        client = _Client(self._client_id, self._report)
+        client = _Client(self._client_id, self._report, own_process=self._address.own_process)
         if self._address.username is not None:
             client.username_pw_set(self._address.username, self._address.password)
         if self._address.tls:
@@ -214,6 +227,8 @@ class ListenerConnection:
         error = sys.exception()  # paho calls this while it handles the error, which it does not pass on
         if isinstance(error, TimeoutError):
             self._report(_SILENT)
+        elif isinstance(error, ForeignProcess):
+            self._report(f"is not used: {error}; {OWN_PROCESS_HINT}")
         elif self._address.tls and isinstance(error, ssl.SSLError | ConnectionResetError):
             from baton.transport.tls import tls_failure
 

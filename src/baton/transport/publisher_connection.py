@@ -46,6 +46,8 @@ class PublisherConnection:
         deadline = time.monotonic() + CONNACK_TIMEOUT_SEC
         self._socket: Any = self._connect(deadline)
         try:
+            if address.own_process:
+                self._refuse_stranger()
             if address.tls:
                 self._socket = self._wrap_tls(self._socket, deadline)
             # Random: a broker closes the older of two connections with one client id.
@@ -106,6 +108,14 @@ class PublisherConnection:
         why = failure.strerror if failure and failure.strerror else "cannot be reached"
         raise self._failure(f"cannot be reached ({why}); is it running? check MQTT_BROKER and MQTT_PORT")
 
+    def _refuse_stranger(self) -> None:
+        from baton.transport.peer import refuse_stranger
+
+        try:
+            refuse_stranger(self._socket)
+        except OSError as error:
+            raise self._failure(f"is not used: {error}; {OWN_PROCESS_HINT}", transient=False) from None
+
     def _wrap_tls(self, raw: Any, deadline: float) -> Any:
         import socket
 
@@ -159,6 +169,7 @@ class PublisherConnection:
         return BrokerUnavailable(f"the broker at {where} {words}", transient=transient)
 
 
+OWN_PROCESS_HINT = "if you know that process, use TLS or --allow-plaintext"
 _CLOSED_HINT = "check MQTT_TLS, MQTT_PORT and the login"
 
 
