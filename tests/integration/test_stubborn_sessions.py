@@ -18,7 +18,7 @@ from baton.sessions import env_pipe
 from baton.sessions.ending import fail_job
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import RUNNER_LOG, read_begun
-from baton.sessions.processes import MARKER, ProcessId, end_processes, marked_processes
+from baton.sessions.processes import HOME_MARKER, MARKER, ProcessId, end_processes, marked_processes
 from baton.sessions.session import Session, State
 from baton.sessions.tmux import Tmux
 from baton.storage.files import read_file
@@ -36,10 +36,14 @@ def test_a_process_that_threw_its_environment_away_is_ended_with_its_parent():
     session = "f00d" * 4
     parent = subprocess.Popen(
         ["/bin/sh", "-c", "env -i /bin/sleep 1238 & env -i setsid /bin/sleep 1239 & wait"],
-        env=os.environ | {MARKER: session},
+        env=os.environ | {MARKER: session, HOME_MARKER: session},
     )
-    wait_until(lambda: len(marked_processes(session)) == 3)
-    ended = end_processes(lambda: marked_processes(session), grace_sec=5)
+
+    def of_session():
+        return marked_processes(session, home="", home_id=session)
+
+    wait_until(lambda: len(of_session()) == 3)
+    ended = end_processes(of_session, grace_sec=5)
     parent.wait(10)
     assert sorted(each.command for each in ended) == ["sh", "sleep", "sleep"]
     assert not any(each.id.is_alive() for each in ended)

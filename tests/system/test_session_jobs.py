@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
@@ -290,7 +291,9 @@ def test_an_agent_that_takes_its_time_is_asked_once(desk, tmp_path):
 def marked(desk, session_id):
     from baton.sessions.processes import marked_processes
 
-    return marked_processes(session_id)
+    with open(os.path.join(desk.home, "sessions", session_id, "manifest.json")) as file:
+        home_id = json.load(file)["home_id"]
+    return marked_processes(session_id, home=desk.home, home_id=home_id or "")
 
 
 def test_a_session_made_inside_a_session_outlives_it(desk):

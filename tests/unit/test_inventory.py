@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import sqlite3
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,9 @@ from baton.adapters.contract import Mode
 from baton.config import Settings
 from baton.core.errors import RegistryUnavailable
 from baton.sessions.inventory import Inventory
+from baton.sessions.processes import ProcessId, command_line, started_at
 from baton.sessions.session import Session, State
+from support.waiting import wait_until
 
 OLD_HOME = Path(__file__).parents[1] / "data" / "homes-of-0.1.0" / "sqlite" / "home"
 EMPTY = dict.fromkeys(Session.fields())
@@ -130,3 +134,15 @@ def test_the_archive_of_another_tool_is_left_alone(home, inventory):
     assert "agent-sessions.yaml is of another tool" in inventory.note()
     inventory.change(ended, lambda each: each.replace(state=State.RUNNING))
     assert "name: one" not in (home / "baton-sessions.yaml").read_text()
+
+
+def test_the_runner_of_the_original_is_not_that_of_a_copy(inventory, tmp_path):
+    original = tmp_path / "original" / "sessions" / ("1" * 16)
+    code = [sys.executable, "-c", "import time; time.sleep(600)"]
+    for folder, is_mine in ((original, False), (inventory.folder_of(session()), True)):
+        with subprocess.Popen([*code, str(folder)]) as process:
+            runner = ProcessId(pid=process.pid, started=started_at(process.pid))
+            mine = session(pane_pid=runner.pid, pane_started=runner.started)
+            wait_until(lambda folder=folder, runner=runner: str(folder) in command_line(runner))
+            assert inventory.runner_of(mine) == (runner if is_mine else None)
+            process.kill()

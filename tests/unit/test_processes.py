@@ -11,8 +11,19 @@ import time
 import pytest
 
 from baton.sessions import processes
-from baton.sessions.processes import MARKER, Process, ProcessId, end_processes, marked_processes, started_at
+from baton.sessions.processes import (
+    HOME_MARKER,
+    MARKER,
+    Process,
+    ProcessId,
+    command_line,
+    end_processes,
+    marked_processes,
+    started_at,
+)
 from support.waiting import wait_until
+
+HOME = "0123456789abcdef"
 
 
 @pytest.fixture
@@ -21,7 +32,9 @@ def children():
     started = []
 
     def start(*argv, **env):
-        process = subprocess.Popen(argv, env=os.environ | env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+        process = subprocess.Popen(
+            argv, env=os.environ | {HOME_MARKER: HOME} | env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL
+        )
         started.append(process)
         return process
 
@@ -30,6 +43,10 @@ def children():
         process.kill()
         process.wait(20)
         process.stdout.close()
+
+
+def of_session(session):
+    return marked_processes(session, home="/nowhere", home_id=HOME)
 
 
 def seen(process):
@@ -62,17 +79,52 @@ def commands(found):
 
 def test_those_of_a_session_are_found_wherever_they_hide(children):
     session = os.urandom(8).hex()
-    assert marked_processes(session) == []
+    assert of_session(session) == []
     children("setsid", "sleep", "600", **{MARKER: session})
     children("sh", "-c", "nohup sleep 600 & wait", **{MARKER: session})
     children("sleep", "600", **{MARKER: session + "0"})
     children("sleep", "600", **{f"NOT_{MARKER}": session})
     children("sleep", "600", OTHER=f"{MARKER}={session}")
     wanted = ["sh", "sleep", "sleep"]  # before exec, a child still has the name of its parent
-    found = wait_until(lambda: found if commands(found := marked_processes(session)) == wanted else None)
-    ended = end_processes(lambda: marked_processes(session), grace_sec=5)
+    found = wait_until(lambda: found if commands(found := of_session(session)) == wanted else None)
+    ended = end_processes(lambda: of_session(session), grace_sec=5)
     assert {each.pid for each in ended} == {each.pid for each in found}
-    assert marked_processes(session) == []
+    assert of_session(session) == []
+
+
+def test_those_of_a_copy_of_the_home_are_not_found(children):
+    session = os.urandom(8).hex()
+    children("sleep", "600", **{MARKER: session, HOME_MARKER: HOME[::-1], "BATON_HOME": "/nowhere"})
+    mine = children("sleep", "601", **{MARKER: session})
+    wait_until(lambda: [each.pid for each in of_session(session)] == [mine.pid])
+
+
+def test_those_that_0_1_0_started_are_found_by_the_path_of_the_home():
+    session = os.urandom(8).hex()
+    started = {
+        path: subprocess.Popen(["sleep", "600"], env={MARKER: session, "BATON_HOME": path})
+        for path in ("/a/.hermes", "/copy/.hermes")
+    }
+    try:
+        for path, process in started.items():
+            wait_until(
+                lambda p=path, found=process.pid: (
+                    [each.pid for each in marked_processes(session, home=p, home_id=HOME)] == [found]
+                )
+            )
+    finally:
+        for process in started.values():
+            process.kill()
+            process.wait()
+
+
+def test_a_runner_is_known_by_the_folder_in_its_command_line(children, tmp_path):
+    process = children(sys.executable, "-c", "import time; time.sleep(600)", str(tmp_path))
+    runner = seen(process).id
+    wait_until(lambda: str(tmp_path) in command_line(runner))
+    assert command_line(runner.replace(started=1)) == [], "another process with its pid"
+    process.kill()
+    wait_until(lambda: command_line(runner) == [])
 
 
 @pytest.mark.parametrize("variables", [0, 60])
@@ -85,8 +137,8 @@ def test_one_that_is_just_becoming_another_program_is_found(children, tmp_path, 
     before = {f"FILL_{number}": "x" * 1000 for number in range(variables)}
     restless = children(str(script), **before, **{MARKER: session})
     looks = 400
-    assert sum(len(marked_processes(session)) for _ in range(looks)) == looks
-    assert [each.pid for each in end_processes(lambda: marked_processes(session), grace_sec=0)] == [restless.pid]
+    assert sum(len(of_session(session)) for _ in range(looks)) == looks
+    assert [each.pid for each in end_processes(lambda: of_session(session), grace_sec=0)] == [restless.pid]
 
 
 def test_an_environment_is_read_again_until_the_kernel_says_that_there_is_none(children, monkeypatch):
@@ -99,7 +151,7 @@ def test_an_environment_is_read_again_until_the_kernel_says_that_there_is_none(c
         return hidden.pop() if hidden and (pid, name) == (str(process.pid), "environ") else real(pid, name)
 
     monkeypatch.setattr(processes, "_read", read)
-    assert [each.pid for each in marked_processes(session)] == [process.pid]
+    assert [each.pid for each in of_session(session)] == [process.pid]
     assert hidden == []
 
 
@@ -116,9 +168,16 @@ def test_a_program_without_variables_is_not_waited_for(monkeypatch):
 
 def test_we_are_never_among_them(monkeypatch, tmp_path):
     session = os.urandom(8).hex()
-    code = f"from baton.sessions.processes import marked_processes; print(len(marked_processes({session!r})))"
+    code = (
+        "from baton.sessions.processes import marked_processes; "
+        f"print(len(marked_processes({session!r}, home='', home_id={HOME!r})))"
+    )
     done = subprocess.run(
-        [sys.executable, "-c", code], env=os.environ | {MARKER: session}, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code],
+        env=os.environ | {MARKER: session, HOME_MARKER: HOME},
+        capture_output=True,
+        text=True,
+        check=True,
     )
     assert done.stdout == "0\n"
 
@@ -169,6 +228,6 @@ def test_what_comes_meanwhile_is_ended_too(children):
     script = "trap 'setsid sleep 600 & exit' TERM; echo ready; while :; do sleep 0.05; done"
     process = children("sh", "-c", script, **{MARKER: session})
     process.stdout.readline()
-    ended = end_processes(lambda: marked_processes(session), grace_sec=5)
+    ended = end_processes(lambda: of_session(session), grace_sec=5)
     assert len(ended) >= 2
-    assert marked_processes(session) == []
+    assert of_session(session) == []

@@ -122,8 +122,9 @@ def _clean_up(settings: Settings, folder: str, *, keep: bool) -> None:
         Tmux(settings.tmux_socket).run("kill-server")
     except TmuxUnavailable:
         pass  # the server ended with its last session
-    for session in Inventory(settings).all():
-        end_processes(partial(all_processes, session), grace_sec=0)
+    inventory = Inventory(settings)
+    for session in inventory.all():
+        end_processes(partial(all_processes, inventory, session), grace_sec=0)
     try:
         stop_broker(settings.state_dir)
     except BatonError as error:

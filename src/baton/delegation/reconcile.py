@@ -20,7 +20,7 @@ from baton.delegation.attempts import Attempts, submitter_is_dead
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.registry.contract import JobFilter
 from baton.sessions.inventory import Inventory
-from baton.sessions.processes import end_processes, marked_processes
+from baton.sessions.processes import end_processes
 from baton.sessions.session import Session, State, session_name
 from baton.sessions.tmux import TmuxSnapshot
 from baton.storage.files import try_lock
@@ -225,7 +225,7 @@ class Reconciler:
         if self._dry_run:
             yield self._act(what, why, f"terminated, and its job {'requeued' if requeue else 'failed'}")
             return
-        ended = end_processes(lambda: marked_processes(session.session_id), grace_sec=2.0)
+        ended = end_processes(lambda: self._inventory.agent_processes(session), grace_sec=2.0)
         if job and requeue and self._attempts.requeue_or_fail(job, "the agent's session died") is Status.PENDING:
             self._requeued.append(job.job_id)
         elif job and not requeue:

@@ -14,7 +14,7 @@ import time
 from baton.config import Settings
 from baton.core.errors import RunnerDied
 from baton.jobs.caller import MARKER
-from baton.sessions.processes import started_at
+from baton.sessions.processes import HOME_MARKER, started_at
 from baton.storage.files import remove_file
 
 WAIT_SEC = 20.0
@@ -23,7 +23,7 @@ _POLL_SEC = 0.1
 # These describe the terminal and the session of the creating process.
 _NOT_PASSED_ON = frozenset(
     {"TMUX", "TMUX_PANE", "TERM", "COLUMNS", "LINES", "PWD", "OLDPWD", "SHLVL", "_", MARKER, "BATON_SESSION_DIR"}
-    | {"BATON_JOB_ID", "BATON_ATTEMPT"}
+    | {"BATON_JOB_ID", "BATON_ATTEMPT", HOME_MARKER}
 )
 _PATHS = ("BATON_CONFIG", "MQTT_CA_CERTS", "MQTT_CERTFILE", "MQTT_KEYFILE")
 
@@ -37,6 +37,7 @@ def agent_environment(settings: Settings, session_id: str, folder: str) -> dict[
     environment = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}
     environment |= {
         MARKER: session_id,
+        HOME_MARKER: settings.home_id,
         "BATON_SESSION_DIR": folder,
         "BATON_HOME": os.path.abspath(settings.home),
         "BATON_STATE_DIR": os.path.abspath(settings.state_dir),

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from baton.config import Settings
 from baton.core.errors import NameInUse, SessionNotFound
+from baton.sessions.processes import Process, ProcessId, command_line, marked_processes
 from baton.sessions.session import Session, State
 from baton.storage.files import make_home, refuse_network_fs
 from baton.storage.sqlite import ForeignDatabase, SqliteFile
@@ -34,6 +35,7 @@ _NAMES = ("agent-sessions", "baton-sessions")  # the second where another tool h
 class Inventory:
     def __init__(self, settings: Settings) -> None:
         self.home = os.path.abspath(settings.home)
+        self._settings = settings
         if not settings.allow_network_fs:
             refuse_network_fs(self.home)
         self._opened: SqliteFile | None = None
@@ -72,6 +74,23 @@ class Inventory:
     def folder_of(self, session: Session) -> str:
         """Return the private folder of a session."""
         return os.path.join(self.home, "sessions", session.session_id)
+
+    @property
+    def home_id(self) -> str:
+        return self._settings.home_id  # the first write below a new home sets it
+
+    def runner_of(self, session: Session) -> ProcessId | None:
+        """Return the live runner of the session; None if it has ended, or is that of a copy's original."""
+        runner = session.runner()
+        if runner is None or self.folder_of(session) not in command_line(runner):  # guard: runner-of-this-home
+            return None
+        return runner
+
+    def agent_processes(self, session: Session) -> list[Process]:
+        """Return the processes of the session's agent."""
+        runner = self.runner_of(session)
+        pid = None if runner is None else runner.pid
+        return marked_processes(session.session_id, pid, home=self.home, home_id=self.home_id)
 
     def get(self, name: str) -> Session:
         """Return the session of this name; raise SessionNotFound."""

@@ -287,6 +287,7 @@ def _publish(settings: Settings, session: Session, folder: str) -> None:
         workdir=session.workdir,
         pane_pid=session.pane_pid,
         pane_started=session.pane_started,
+        home_id=settings.home_id or None,
     )
     manifest.write(path)
     with open_directory(settings) as directory:

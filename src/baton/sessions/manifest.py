@@ -28,6 +28,7 @@ class Manifest(Value):
     workdir: str | None
     pane_pid: int | None
     pane_started: int | None
+    home_id: str | None = None
 
     def process_lives(self) -> bool | None:
         """Return whether the process in the pane still runs on this host; None when the manifest names none."""

@@ -16,6 +16,8 @@ _MAX_ENVIRONMENT_BYTES = 8 * 1024 * 1024  # Linux allows 6 MiB of arguments and 
 # What baton starts for all sessions, without the marker: a command in one session may be the first that needs it.
 _SERVICES = frozenset({"nats-server", "tmux: server"})
 _SET_CHILD_SUBREAPER = 36  # from <linux/prctl.h>
+# In the environment of an agent and of everything it starts, beside MARKER: the id of the home.
+HOME_MARKER = "BATON_HOME_ID"
 # An interactive shell ignores SIGTERM and ends on SIGHUP.
 _STEPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 _HANG_UP_SEC = 0.5
@@ -69,9 +71,10 @@ def started_at(pid: int) -> int | None:
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
 
-def marked_processes(session_id: str, runner: int | None = None) -> list[Process]:
-    """Return every process whose environment names the session, the descendants of those and of the runner, except this
-    one and the runner. A process whose parent has ended is a child of the runner, whatever its environment."""
+def marked_processes(session_id: str, runner: int | None = None, *, home: str, home_id: str) -> list[Process]:
+    """Return every process whose environment names the session of this home, the descendants of those and of the
+    runner, except this one and the runner. A process whose parent has ended is a child of the runner, whatever its
+    environment. A copy of the home has the same sessions, and another id: the processes belong to the original."""
     wanted = f"{MARKER}={session_id}".encode()
     found: dict[int, int] = {}
     children: dict[int, list[int]] = {}
@@ -79,7 +82,7 @@ def marked_processes(session_id: str, runner: int | None = None) -> list[Process
     for name in filter(str.isdecimal, os.listdir("/proc")):
         parent, variables = _parent_and_variables(name)
         children.setdefault(parent, []).append(int(name))
-        if wanted in variables:
+        if wanted in variables and _is_of_home(variables, home, home_id):  # guard: process-of-this-home
             found[int(name)] = started_at(int(name)) or 0
         elif _name(name) in _SERVICES:
             services.add(int(name))
@@ -114,6 +117,22 @@ def ended_children() -> set[int]:
     except FileNotFoundError:
         return set()  # this kernel does not list them: they stay until this process ends
     return {int(pid) for pid in children if started_at(int(pid)) is None}
+
+
+def _is_of_home(variables: list[bytes], home: str, home_id: str) -> bool:
+    """Return whether these variables name the home: by its id, or by its path where 0.1.0 started the agent."""
+    mark = f"{HOME_MARKER}=".encode()
+    ids = [each.removeprefix(mark) for each in variables if each.startswith(mark)]
+    return home_id.encode() in ids if ids else os.fsencode(f"BATON_HOME={home}") in variables
+
+
+def command_line(process: ProcessId) -> list[str]:
+    """Return the words of the command line of a process; none if it has ended."""
+    try:
+        words = [os.fsdecode(word) for word in _read(str(process.pid), "cmdline").split(b"\0")]
+    except OSError:
+        return []
+    return words if process.is_alive() else []
 
 
 def _parent_and_variables(pid: str) -> tuple[int, list[bytes]]:

@@ -65,7 +65,7 @@ def _orphans(inventory: Inventory, host: str, before_ns: int, *, dry_run: bool) 
     folders = dict(_old_folders(os.path.join(inventory.home, "sessions"), before_ns))
     # The rows are read after the folders: a session that is created meanwhile has a new folder.
     for session_id in folders.keys() - {session.session_id for session in inventory.all()}:
-        verdict = Verdict.ALIVE if _may_live(folders[session_id], host) else Verdict.ORPHAN
+        verdict = Verdict.ALIVE if _may_live(folders[session_id], inventory, host) else Verdict.ORPHAN
         error = None if dry_run or verdict is Verdict.ALIVE else _remove(folders[session_id])
         yield Judged(session_id=session_id, name=None, verdict=verdict, error=error)
 
@@ -88,13 +88,15 @@ def _is_old_folder(entry: os.DirEntry[str], before_ns: int) -> bool:
         return False  # another process has just removed it
 
 
-def _may_live(folder: str, host: str) -> bool:
+def _may_live(folder: str, inventory: Inventory, host: str) -> bool:
     try:
         manifest = read_manifest(os.path.join(folder, "manifest.json"))
     except ManifestGone:
         return False
     except ManifestInvalid:
         return True
+    if manifest.home_id not in (None, inventory.home_id):
+        return False  # a copy of the folder: the process belongs to the original
     return manifest.host != host or manifest.process_lives() is not False
 
 

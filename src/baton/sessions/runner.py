@@ -343,7 +343,8 @@ class Runner:
 
     def _end_processes(self, grace_sec: float) -> None:
         """End the agent and everything that it started."""
-        end_processes(lambda: marked_processes(self._session.session_id, os.getpid()), grace_sec=grace_sec)
+        find = partial(marked_processes, home=self._inventory.home, home_id=self._inventory.home_id)
+        end_processes(lambda: find(self._session.session_id, os.getpid()), grace_sec=grace_sec)
 
     def _screen(self) -> str:
         if self._session.pane_id is None:

@@ -12,7 +12,7 @@ from baton.jobs.verbs import Jobs
 from baton.sessions import env_pipe
 from baton.sessions.ending import end_session, fail_job
 from baton.sessions.inventory import Inventory
-from baton.sessions.processes import Process, ProcessId, end_processes, marked_processes
+from baton.sessions.processes import Process, ProcessId, end_processes
 from baton.sessions.session import Session, State, session_name
 from baton.sessions.tmux import NoServer, Tmux
 
@@ -60,19 +60,19 @@ def stop_session(
     # If the creating process died before it started the agent, the runner still waits, and its pid is not stored.
     env_pipe.withdraw(inventory.folder_of(session))
     if mode is StopMode.HARD:
-        ended = end_processes(lambda: all_processes(session), grace_sec=0)
+        ended = end_processes(lambda: all_processes(inventory, session), grace_sec=0)
         state = State.TERMINATED
     else:
         stopper = str(ProcessId.current())
         inventory.change(session, lambda current: current.replace(stop_requested=reason, stopper=stopper))
-        ended = end_processes(lambda: agent_processes(session), grace_sec=grace_sec)
+        ended = end_processes(lambda: inventory.agent_processes(session), grace_sec=grace_sec)
         deadline = time.monotonic() + _RUNNER_SEC
         while session.has_live_runner() and time.monotonic() < deadline:
             time.sleep(0.01)
         current = inventory.find(session.session_id)
         if current is None or current.pane_pid != session.pane_pid:
             return Stopped(session=session, ended=ended)  # it has ended and was resumed meanwhile
-        ended += end_processes(lambda: all_processes(session), grace_sec=0)
+        ended += end_processes(lambda: all_processes(inventory, session), grace_sec=0)
         state = State.STOPPED
     try:
         _kill_pane(session)
@@ -106,16 +106,11 @@ def held_job(jobs: Jobs, session: Session) -> Job | None:
     return job if held else None
 
 
-def agent_processes(session: Session) -> list[Process]:
-    """Return the processes of the session's agent."""
-    return marked_processes(session.session_id, session.pane_pid if session.has_live_runner() else None)
-
-
-def all_processes(session: Session) -> list[Process]:
+def all_processes(inventory: Inventory, session: Session) -> list[Process]:
     """Return the runner and the agent's processes. The runner comes first: it would report an agent that is killed."""
-    found = agent_processes(session)
-    runner = session.runner()
-    if runner is not None and runner.is_alive():
+    found = inventory.agent_processes(session)
+    runner = inventory.runner_of(session)
+    if runner is not None:
         found.insert(0, Process(id=runner, command="baton runner"))
     return found
 
