@@ -52,7 +52,7 @@ KNOWN: dict[str, tuple[str | None, type, str]] = {
 }
 _NOT_IN_FILES = frozenset({"home"})
 _NOT_IN_HOME = frozenset({"allow_plaintext", "state_dir"})
-_IN_PLACE = frozenset({"agent", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec", "lease_sec", "labels"})
+SET_IN_PLACE = frozenset({"agent", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec", "lease_sec", "labels"})
 _TABLES = frozenset({"agents", "repository"})
 _LONGEST_FILE = 1 << 20
 _PATHS = frozenset({"home", "registry_dir", "logs_dir", "state_dir", "mqtt_ca_certs", "mqtt_certfile", "mqtt_keyfile"})
@@ -216,8 +216,8 @@ class Settings:
             raise InvalidValue("config file", f"{path} is not TOML: {error}") from None
         self.files.append(path)
         if in_place:
-            self.ignored = sorted(table.keys() - _IN_PLACE)
-            table = {name: value for name, value in table.items() if name in _IN_PLACE & KNOWN.keys()}
+            self.ignored = sorted(table.keys() - SET_IN_PLACE)
+            table = {name: value for name, value in table.items() if name in SET_IN_PLACE & KNOWN.keys()}
         for name in [name for name, value in table.items() if isinstance(value, dict)]:
             if name not in _TABLES or (in_home and name == "repository"):
                 where = "" if in_home else ' and [repository."PATH"]'

@@ -38,6 +38,7 @@ VERBS = {
     "registry": ("registry", "manage the job registry: stats, migrate, prune"),
     "broker": ("broker", "manage MQTT brokers: up, down, status, logs, init, check"),
     "config": ("config", "print every setting and where it comes from: show"),
+    "trust": ("trust", "show what a folder holds, and make it a home of your own"),
     "doctor": ("doctor", "check the installation, the folders, the jobs and the agents"),
     "skills": ("skills", "give agents the skills to use baton: install"),
     "completion": ("completion", "print the completion script for bash, zsh or fish"),

@@ -209,6 +209,15 @@ GRACE_SECONDS = _value("--grace-seconds", "S", _KEEP_YOUNG, default="300")
 EXPLAIN = _flag("--explain", "print each entry that was examined and why it was used or not")
 CONTROL = _flag("--control", "check that the session can be controlled from this host")
 
+# Homes
+TRUST_DIR = _value("dir", "DIR", "trust this folder (default: the current folder)", nargs="?")
+YES = _flag("--yes", "answer every question with yes (default: ask on the terminal)")
+IN_PLACE = _flag("--in-place", "leave the content where it is, for other tools (default: move it to your state)")
+OWNER = _flag("--owner", "take over a folder of another user, as root (default: refuse)")
+FROM = _value("--from", "OLD", "use the home of a folder that was moved from OLD to DIR", dest="moved_from")
+LIST_HOMES = LIST_LOGS.but(help="list every folder that has a home, and do nothing else")
+REMOVE_HOME = _flag("--remove", "forget the home of DIR; its content stays in your state")
+
 # Registry, broker, skills, demo, completion
 MIGRATE_TO = TO.but(required=True, metavar="URL", help=f"move the jobs to this registry: {_REGISTRY_URL}")
 BROKER_SET = OneOf(

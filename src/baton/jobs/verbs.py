@@ -118,9 +118,11 @@ class Jobs:
         holder = self.holder_here() if holder is None else holder
         return self._logged(self.registry.pick_job(job_id, holder=holder, lease_sec=lease_sec))
 
-    def update_status(self, job_id: str, status: str, *, attempt: int | None = None, verify: bool = True) -> Job:
+    def update_status(
+        self, job_id: str, status: str, *, attempt: int | None = None, verify: bool = True, reason: str | None = None
+    ) -> Job:
         """Set a status that may follow the present one; raise IllegalTransition otherwise. `verify` is for `completed`,
-        as in `baton.jobs.report`."""
+        as in `baton.jobs.report`. `reason` is for the history."""
         wanted, holder = check_status(status), self.holder_here()
         outcome: Mapping[str, Any] = {}
         if wanted is Status.COMPLETED and (job := self.get_job(job_id)).status is not wanted:
@@ -129,9 +131,8 @@ class Jobs:
                 from baton.jobs.report import verified
 
                 outcome = verified(self, job, self.redactor(job), skip=not verify)
-        return self._logged(
-            self.registry.update_status(job_id, wanted, attempt=attempt, holder=holder, outcome=outcome)
-        )
+        change = self.registry.update_status(job_id, wanted, attempt=attempt, holder=holder, outcome=outcome)
+        return self._logged(change, reason)
 
     def release(self, job_id: str, *, attempt: int | None = None, reason: str = "released") -> Job:
         """Requeue a running job: with `attempt` on behalf of its holder, without one on behalf of an operator."""

@@ -119,6 +119,11 @@ def read_home_id(path: str) -> str | None:
     return _served(path)[0]
 
 
+def read_served_folder(path: str) -> str:
+    """Return the folder in the `home.json` of a home; "" without a valid one."""
+    return _served(path)[1]
+
+
 def read_small(path: str) -> bytes | None:
     """Return the content of a small regular file; None for anything else. Never follow a link, never block."""
     try:

@@ -72,10 +72,10 @@ def forget(state: str, home: Home) -> None:
     files.fsync_dir(os.path.dirname(path))
 
 
-def write_home(home: Home) -> None:
-    """Create the folder of a home and its `home.json`, where they are missing."""
+def write_home(home: Home, *, again: bool = False) -> None:
+    """Create the folder of a home and its `home.json`, where they are missing. `again`: its folder has changed."""
     files.make_home(home.path)
-    if read_home_id(home.path) != home.home_id:
+    if again or read_home_id(home.path) != home.home_id:
         content = {"schema_version": SCHEMA_VERSION, "home_id": home.home_id, "folder": home.folder}
         files.replace_file(os.path.join(home.path, HOME_FILE), json.dumps(content).encode() + b"\n")
 

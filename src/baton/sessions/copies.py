@@ -1,0 +1,78 @@
+"""Separate a copy of a home from its original: sessions and running jobs belong to the original."""
+
+import os
+import time
+
+from baton.config import Settings
+from baton.core.clock import format_time
+from baton.core.errors import BatonError
+from baton.core.job import Status
+from baton.jobs.verbs import open_jobs
+from baton.registry import LOCAL_SCHEMES, registry_url
+from baton.registry.contract import JobFilter
+from baton.sessions.inventory import Inventory
+from baton.sessions.processes import ProcessId, command_line
+from baton.sessions.session import Session, State
+from baton.storage.files import outside
+from baton.storage.inspection import FoundSession
+
+_REASON = "this home is a copy: the original has the session"
+
+
+def runs_elsewhere(home: str, sessions: list[FoundSession]) -> bool:
+    """Return whether one of these sessions runs from another home that exists, of which this one is a copy. BatonError
+    if one runs from a folder that is gone: it was moved while the agent worked in it."""
+    found = False
+    for session in sessions:
+        folder = _folder_of_runner(session)
+        if folder is None or folder == os.path.join(home, "sessions", session.session_id):
+            continue
+        if not os.path.isdir(folder):
+            raise BatonError(
+                f"session {session.name} still runs (process {session.pane_pid}), but {folder} is gone; end it first, "
+                "nothing was changed"
+            )
+        found = True
+    return found
+
+
+def _folder_of_runner(session: FoundSession) -> str | None:
+    """Return the folder in the command line of the session's runner; None if it has ended."""
+    if session.pane_pid is None or session.pane_started is None:
+        return None
+    words = command_line(ProcessId(pid=session.pane_pid, started=session.pane_started))
+    return next((word for word in words if word.endswith(f"/sessions/{session.session_id}")), None)
+
+
+def end_copied_work(home: str, host: str) -> None:
+    """Cancel the running jobs of a copied home, drop its unsent events and archive its sessions. Nothing is sent, and
+    no process is touched: the original reports and stops its own."""
+    settings = Settings({}, env={})
+    settings.home, settings.host = home, host
+    settings.registry_dir = os.path.join(home, "jobs")
+    settings.logs_dir = os.path.join(home, "delegate_job_logs")
+    _end_jobs(settings)
+    inventory = Inventory(settings)
+    now = format_time(time.time_ns())
+
+    def archive(session: Session) -> Session:
+        running = session.state is State.RUNNING
+        ended = {"state": State.ARCHIVED, "reason": _REASON, "ended_at": now, "updated_at": now} if running else {}
+        return session.replace(
+            pane_id=None, pane_pid=None, pane_started=None, job_id=None, stop_requested=None, stopper=None, **ended
+        )
+
+    for session in inventory.all():
+        inventory.change(session, archive)
+
+
+def _end_jobs(settings: Settings) -> None:
+    scheme, _, path = registry_url(settings).partition(":")
+    if scheme not in LOCAL_SCHEMES or outside(path, settings.home) or not os.path.isdir(settings.registry_dir):
+        return  # the jobs are not in the copy: both homes use the same registry
+    with open_jobs(settings) as jobs:
+        for job in list(jobs.each_job(JobFilter(statuses=[Status.RUNNING]))):
+            jobs.update_status(job.job_id, Status.CANCELLED, reason="this home is a copy: the original runs the job")
+        while unsent := jobs.unsent_events():
+            for event in unsent:
+                jobs.mark_sent(event.job_id, [event.seq])

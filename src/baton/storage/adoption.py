@@ -1,0 +1,368 @@
+"""Take a folder over as a home of the user: find out what is there, move or copy its content, and record it.
+
+The content is built up beside its place in the user's state and becomes the home with the entry in the map of folders;
+only then the old folder is removed, file by file. A failure before that entry changes nothing and records nothing.
+"""
+
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from shutil import copyfileobj, rmtree
+
+from baton.config import Home
+from baton.core.errors import BatonError, InvalidValue, RegistryBusy
+from baton.core.value import Value
+from baton.storage.files import FileLock, fsync_dir, lock_within, make_private_dir, open_private, remove_file
+from baton.storage.homes import check_state, home_path, known, look_up, read_home_id, read_served_folder
+from baton.storage.inspection import Contents, Found, each_entry, holds_job_records, inspect, why_refused
+from baton.storage.new_homes import forget, keep_link, record, write_home
+
+_LOCKS = ("jobs/.lock", "agent-sessions.db.lock", "baton-sessions.db.lock", "monitor.lock")
+_COPY_WAIT_SEC = 10.0
+_NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
+_IN_A_HOME = ("home.json", "agent-sessions.db", "delegate_job_logs", "jobs/registry.db", "jobs/.lock")
+
+
+class Kind(StrEnum):
+    NOTHING = "nothing"  # the folder has no home, and nothing that could become one
+    KNOWN = "known"  # the user has trusted it
+    FOLDER = "folder"  # a real folder, to become a home
+    COPY = "copy"  # a link to the home of another folder that still exists
+    MOVED = "moved"  # a home whose folder was moved here
+    AGAIN = "again"  # a home that the user had removed from the map
+
+
+class Candidate(Value):
+    """What `trust` found. `content` is the folder that holds it; `folder` is what it serves or would serve, which is
+    `content` itself for a home that is named by its path. `home` is the entry that is there; None for a new home."""
+
+    kind: Kind
+    folder: str
+    content: str
+    link: str | None
+    home: Home | None = None
+
+
+def find_candidate(state_dir: str, directory: str, name: str, *, moved_from: str | None = None) -> Candidate:
+    """Return what there is to trust in a folder. `name` is that of the link or folder in it; "" for a folder that is a
+    home itself, named by its path."""
+    state = check_state(state_dir)
+    path = os.path.abspath(directory)
+    if os.path.basename(path) == name:
+        path = os.path.dirname(path)
+    folder = os.path.realpath(path)
+    if not os.path.isdir(folder):
+        raise InvalidValue("DIR", f"{directory} is not a folder")
+    place = os.path.join(folder, name).rstrip("/")
+    if moved_from is not None:
+        return _find_moved(state, folder, place, name, moved_from)
+    if (home := look_up(state, folder) or look_up(state, place)) is not None:
+        is_real = not home.in_place and os.path.isdir(place) and not os.path.islink(place)
+        if is_real:
+            raise BatonError(
+                f"{folder} has a home already, {home.path}, so {place} is not used; remove or rename one of them, or "
+                f"forget the home first with: baton trust --remove {folder}"
+            )
+        return Candidate(kind=Kind.KNOWN, folder=folder, content=home.path, link=home.link, home=home)
+    return _find_linked(state, folder, place, name) if os.path.islink(place) else _find_real(state, folder, place, name)
+
+
+def _find_real(state: str, folder: str, place: str, name: str) -> Candidate:
+    if os.path.isdir(place):
+        return Candidate(kind=Kind.FOLDER, folder=folder, content=place, link=name or None)
+    if (home := _forgotten(state, folder, name)) is not None:
+        return Candidate(kind=Kind.AGAIN, folder=folder, content=home.path, link=name, home=home)
+    if any(os.path.lexists(os.path.join(folder, each)) for each in _IN_A_HOME) or holds_job_records(folder):
+        return Candidate(kind=Kind.FOLDER, folder=folder, content=folder, link=None)
+    return Candidate(kind=Kind.NOTHING, folder=folder, content=place, link=name)
+
+
+def _find_moved(state: str, folder: str, place: str, name: str, moved_from: str) -> Candidate:
+    """Return the home of a folder that was moved here. BatonError if that folder still exists or had no home."""
+    old = os.path.realpath(moved_from)
+    if look_up(state, folder) is not None or look_up(state, place) is not None:
+        raise BatonError(f"{folder} has a home already; forget it first with: baton trust --remove {folder}")
+    entries = {home.folder: home for home in known(state)}
+    home = entries.get(old) or entries.get(os.path.join(old, name))
+    if home is None:
+        raise BatonError(f"no home is known for {old}; `baton trust --list` shows all")
+    if os.path.lexists(old):  # guard: copy-of-a-folder
+        raise BatonError(f"{old} still exists, so {folder} is a copy; trust it without --from, with a home of its own")
+    if not home.in_place:
+        return Candidate(kind=Kind.MOVED, folder=folder, content=home.path, link=name, home=home)
+    content = folder if home.folder == old else place
+    if read_home_id(content) != home.home_id:
+        raise BatonError(f"{content} is not the home that was in {old}; trust it without --from")
+    return Candidate(kind=Kind.MOVED, folder=content, content=content, link=None, home=home)
+
+
+def _find_linked(state: str, folder: str, place: str, name: str) -> Candidate:
+    """Return what a link leads to: the home of a folder that was copied or moved. Follow no other link."""
+    target = os.path.normpath(os.path.join(folder, os.readlink(place)))
+    home_id = os.path.basename(target)
+    if target != home_path(state, home_id) or read_home_id(target) != home_id:
+        raise BatonError(f"{place} is a link to {target}, which is not one of your homes; remove the link")
+    entry = next((home for home in known(state) if home.home_id == home_id and not home.in_place), None)
+    served = entry.folder if entry is not None else read_served_folder(target)
+    if served != folder and os.path.isdir(served):
+        return Candidate(kind=Kind.COPY, folder=folder, content=target, link=name, home=entry)
+    kind = Kind.AGAIN if entry is None else Kind.MOVED
+    home = entry or Home(path=target, home_id=home_id, folder=folder, link=name)
+    return Candidate(kind=kind, folder=folder, content=target, link=name, home=home)
+
+
+def _forgotten(state: str, folder: str, name: str) -> Home | None:
+    """Return the newest home in the user's state that served this folder and is not in the map."""
+    recorded = {home.home_id for home in known(state)}
+    homes = os.path.join(state, "homes")
+    found = []
+    for home_id in os.listdir(homes) if os.path.isdir(homes) else ():
+        path = os.path.join(homes, home_id)
+        if home_id not in recorded and read_home_id(path) == home_id and read_served_folder(path) == folder:
+            home = Home(path=path, home_id=home_id, folder=folder, link=name)
+            found.append((os.stat(os.path.join(path, "home.json")).st_mtime_ns, home))
+    return max(found, key=lambda each: each[0])[1] if found else None
+
+
+def is_copy(state_dir: str, candidate: Candidate, contents: Contents) -> bool:
+    """Return whether the content has the id of a home that exists at another path."""
+    if candidate.kind is not Kind.FOLDER:
+        return candidate.kind is Kind.COPY
+    others = [home for home in known(state_dir) if home.home_id == contents.home_id]
+    return any(home.path != candidate.content and os.path.isdir(home.path) for home in others)
+
+
+# -- taking over -----------------------------------------------------------------------------------------------------
+
+
+def take_over(
+    state_dir: str,
+    candidate: Candidate,
+    contents: Contents,
+    *,
+    in_place: bool = False,
+    owner: int,
+    registry: str | None = None,
+    end_copied_work: Callable[[str], None] | None = None,
+) -> tuple[Home, str | None]:
+    """Make the candidate a home of the user, and return it, with the folder of files that appeared meanwhile, if any.
+
+    `contents` is what the user has seen: BatonError if it is different now. `owner` is the user whose files are taken.
+    `registry` is the url of jobs that a migration moved. `end_copied_work` prepares the content of a copy."""
+    make_private_dir(state_dir)
+    state = check_state(state_dir)
+    for part in ("folders", "homes"):
+        make_private_dir(os.path.join(state, part))
+    with FileLock(os.path.join(state, "trust.lock")):
+        _remove_unfinished(state)
+        if candidate.home is not None and candidate.kind in (Kind.MOVED, Kind.AGAIN):
+            return _take_entry(state, candidate, candidate.home), None
+        if in_place or candidate.link is None:
+            return _take_in_place(state, candidate, registry, end_copied_work), None
+        return _move(state, candidate, contents, owner, registry, end_copied_work)
+
+
+def _take_entry(state: str, candidate: Candidate, old: Home) -> Home:
+    """Record the folder with a home that exists, and forget the folder that it served before."""
+    home = old.replace(folder=candidate.folder, link=candidate.link)
+    if home.in_place:
+        home = home.replace(path=candidate.content)
+    _record(state, home)
+    write_home(home, again=True)
+    if old.folder != home.folder:
+        forget(state, old)
+    return keep_link(state, home)
+
+
+def _take_in_place(
+    state: str, candidate: Candidate, registry: str | None, end_copied_work: Callable[[str], None] | None
+) -> Home:
+    path = candidate.content
+    home = Home(path=path, home_id=os.urandom(8).hex(), folder=path, in_place=True, registry=registry)
+    if end_copied_work is not None:
+        end_copied_work(path)
+    write_home(home)
+    _record(state, home)
+    return home
+
+
+def _record(state: str, home: Home) -> None:
+    if not record(state, home):
+        raise BatonError(f"{home.folder} got a home meanwhile; nothing was changed")
+
+
+def _move(
+    state: str,
+    candidate: Candidate,
+    contents: Contents,
+    owner: int,
+    registry: str | None,
+    end_copied_work: Callable[[str], None] | None,
+) -> tuple[Home, str | None]:
+    source, stays = candidate.content, candidate.kind is Kind.COPY
+    home_id = os.urandom(8).hex()
+    home = Home(
+        path=home_path(state, home_id), home_id=home_id, folder=candidate.folder, link=candidate.link, registry=registry
+    )
+    staged = os.path.join(state, "homes", f".{home_id}.new")
+    with _locked(source, wait=stays):
+        if not stays:
+            _refuse_processes(source, candidate.folder)
+        try:
+            copy = stays or end_copied_work is not None or owner != os.geteuid()
+            entries = _stage(source, staged, owner=owner, copy=copy)
+            if inspect(staged, scratch=state, owner=os.geteuid()) != contents:  # guard: adopt-what-was-shown
+                raise BatonError(f"{source} was changed after it was shown; nothing was changed, look at it again")
+            if end_copied_work is not None:
+                end_copied_work(staged)
+            write_home(home.replace(path=staged))
+            fsync_dir(staged)
+            os.rename(staged, home.path)
+            fsync_dir(os.path.dirname(home.path))
+            _record(state, home)
+        except BaseException:
+            recorded = look_up(state, home.folder)
+            if recorded is None or recorded.home_id != home_id:
+                rmtree(staged, ignore_errors=True)
+                rmtree(home.path, ignore_errors=True)
+            raise
+        left = None if stays else _remove(source, entries, home_id)
+    if stays:
+        remove_file(os.path.join(candidate.folder, candidate.link or ""))  # the link to the other folder's home
+    return keep_link(state, home), left
+
+
+def _remove_unfinished(state: str) -> None:
+    """Remove what an interrupted `trust` has built up."""
+    homes = os.path.join(state, "homes")
+    for name in os.listdir(homes):
+        if name.startswith(".") and name.endswith(".new"):
+            rmtree(os.path.join(homes, name))
+
+
+@contextmanager
+def _locked(source: str, *, wait: bool) -> Iterator[None]:
+    """Keep other processes of baton out. RegistryBusy when one holds a lock; `wait`: when it holds it for long."""
+    with ExitStack() as stack:
+        for name in _LOCKS[:3] if wait else _LOCKS:
+            path = os.path.join(source, name)
+            if not os.path.lexists(path):
+                continue  # no process has used it
+            fd = open_private(path, os.O_RDWR | os.O_NONBLOCK)
+            stack.callback(os.close, fd)
+            if wait:
+                lock_within(fd, path, _COPY_WAIT_SEC)
+                continue
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)  # guard: home-in-use
+            except BlockingIOError:
+                raise RegistryBusy(
+                    f"another process holds {path}; stop it first (fuser {path}), nothing was changed"
+                ) from None
+        yield
+
+
+def _refuse_processes(source: str, folder: str) -> None:
+    """Refuse to move files under a process that uses them."""
+    inside = os.path.realpath(source) + "/"
+    for pid in filter(str.isdecimal, os.listdir("/proc")):
+        if int(pid) != os.getpid() and (use := _use_of(pid, inside, folder)) is not None:  # guard: home-of-a-process
+            raise RegistryBusy(f"process {pid} {use}; stop it first, nothing was changed")
+
+
+def _use_of(pid: str, inside: str, folder: str) -> str | None:
+    """Return how a process uses the content: by an open file, as a session, or as a command of baton in the folder. A
+    command that waits for a registry of files has none of them open."""
+    try:
+        with open(f"/proc/{pid}/cmdline", "rb") as file:
+            words = [os.fsdecode(word) for word in file.read().split(b"\0")]
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            variables = [os.fsdecode(each) for each in file.read().split(b"\0")]
+        works_in = os.readlink(f"/proc/{pid}/cwd") + "/"
+        paths = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
+    except OSError:
+        return None  # it has ended, or belongs to another user
+    paths += [*words, *(each.partition("=")[2] for each in variables if each.startswith("BATON_SESSION_DIR="))]
+    used = next((path for path in paths if path.startswith(inside)), None)
+    if used is not None:
+        return f"uses {used}"
+    is_baton = "baton" in (os.path.basename(word) for word in words[:3])
+    return f"is a baton command in {folder}" if is_baton and works_in.startswith(folder + "/") else None
+
+
+def _stage(source: str, staged: str, *, owner: int, copy: bool) -> list[Found]:
+    """Build the content up at another place, durably, and return its entries. Link files where that is possible."""
+    os.mkdir(staged, 0o700)
+    entries = []
+    for entry in each_entry(source):
+        why = why_refused(source, entry, owner=owner, in_place=False)
+        if why is not None:
+            raise BatonError(f"{os.path.join(source, entry.path)} {why}; nothing was changed")
+        entries.append(entry)
+        if entry.is_start_pipe or entry.path.endswith(".db-shm"):
+            continue
+        old, new = os.path.join(source, entry.path), os.path.join(staged, entry.path)
+        if entry.is_folder:
+            os.mkdir(new, 0o700)
+        elif entry.is_link:
+            os.symlink(os.readlink(old), new)
+        else:
+            _stage_file(old, new, entry, copy=copy)
+    for entry in reversed(entries):
+        path = os.path.join(staged, entry.path)
+        if entry.is_folder:
+            fsync_dir(path)
+            if entry.path != "jobs":  # its time says whether its index is current, which this copy does not know
+                os.utime(path, ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns))
+    return entries
+
+
+def _stage_file(old: str, new: str, entry: Found, *, copy: bool) -> None:
+    if not copy and entry.status.st_nlink == 1:
+        try:
+            os.link(old, new, follow_symlinks=False)
+            if not stat.S_ISREG(os.lstat(new).st_mode):
+                raise BatonError(f"{old} was changed meanwhile; nothing was changed")
+            os.chmod(new, 0o600)
+            return
+        except OSError as error:
+            if error.errno not in _NO_LINK:
+                raise
+    with open(open_private(old, os.O_RDONLY | os.O_NONBLOCK), "rb") as source:
+        if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
+            raise BatonError(f"{old} was changed meanwhile; nothing was changed")
+        with open(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as target:
+            copyfileobj(source, target, 1 << 20)
+            target.flush()
+            os.utime(target.fileno(), ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns))
+            os.fsync(target.fileno())
+
+
+def _remove(source: str, entries: list[Found], home_id: str) -> str | None:
+    """Remove what was taken over. What has appeared or changed since is set aside; return where it is."""
+    for entry in reversed(entries):
+        path = os.path.join(source, entry.path)
+        if not os.path.lexists(path):
+            continue
+        if entry.is_folder and not os.listdir(path):
+            os.rmdir(path)
+        elif not entry.is_folder and _is_same(entry.status, os.lstat(path)):
+            os.unlink(path)
+    try:
+        os.rmdir(source)
+    except OSError:
+        left = f"{source}.left-{home_id}"
+        os.rename(source, left)
+        return left
+    finally:
+        fsync_dir(os.path.dirname(source))
+    return None
+
+
+def _is_same(before: os.stat_result, now: os.stat_result) -> bool:
+    same_file = (before.st_dev, before.st_ino) == (now.st_dev, now.st_ino)
+    return same_file and (now.st_nlink > 1 or (before.st_size, before.st_mtime_ns) == (now.st_size, now.st_mtime_ns))

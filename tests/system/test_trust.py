@@ -1,0 +1,292 @@
+"""`baton trust`, as a user types it: what it shows, what it asks, and what becomes of the folder."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+import sqlite3
+import subprocess
+
+import pytest
+
+from support.command import BATON, Baton
+from support.office import Office
+from support.terminal import Terminal
+from support.waiting import poll, wait_until
+
+HOMES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "homes-of-0.1.0")
+JOB = "abcd1234"
+
+
+class User(Baton):
+    """A user with a home folder and a state, and a clone that carries a `.hermes`."""
+
+    def __init__(self, tmp_path, **env):
+        for name in ("user", "clone"):
+            (tmp_path / name).mkdir()
+        super().__init__(tmp_path / "clone", HOME=str(tmp_path / "user"), BATON_AGENT="shell", **env)
+        self.state = tmp_path / "user" / ".local" / "state" / "baton"
+        self.hermes = self.folder / ".hermes"
+
+    def carry(self, *names, **record):
+        """Put a home of the scripts into the clone, with one job."""
+        (self.hermes / "jobs").mkdir(parents=True)
+        job = {
+            "schema_version": 1, "job_id": JOB, "status": "pending", "created_at": "2026-06-19T09:30:00Z",
+            "updated_at": "2026-06-19T09:30:00Z", "prompt": "echo hello", "agent": "shell",
+            "agent_session": "tmux:shell", "topic_prefix": f"python/mqtt/jobs/{JOB}", "timeout_sec": 60,
+            "broker": {"host": "127.0.0.1", "port": 1, "tls": False, "username": None, "password": None},
+            "idle_timeout_sec": 60, "expected_artifacts": [], "last_seq": 0, "auth_token": None,
+        }  # fmt: skip
+        (self.hermes / "jobs" / f"{JOB}.json").write_text(json.dumps(job | record))
+
+    def homes(self):
+        return self("trust", "--list", "--json").json
+
+    def untouched(self):
+        """The clone is as it came, and nothing is recorded."""
+        assert os.path.isdir(self.hermes)
+        assert not os.path.islink(self.hermes)
+        assert not (self.hermes / "home.json").is_file()
+        assert not (self.state / "folders").exists() or not os.listdir(self.state / "folders")
+        return True
+
+    def on_terminal(self, *arguments, **env):
+        return Terminal([BATON, *arguments], cwd=str(self.folder), env=self.env | env)
+
+
+@pytest.fixture
+def user(tmp_path):
+    return User(tmp_path)
+
+
+# -- looking and asking ------------------------------------------------------------------------------------------------
+
+
+def test_yes_moves_the_content_into_a_home_of_the_user(user):
+    user.carry()
+    assert (
+        user("trust", "--yes")
+        .out.splitlines()[-1]
+        .startswith(f"trusted {user.folder}; its home is {user.state}/homes/")
+    )
+    assert [job["job_id"] for job in user("list", "--json").json] == [JOB]
+    assert os.readlink(user.hermes).startswith(f"{user.state}/homes/")
+    assert user("pick").text == JOB
+    assert "is trusted already" in user("trust", "--yes").err
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y", 0), ("yes", 0), ("n", 1), ("", 1), ("\x04", 1)])
+def test_on_a_terminal_it_asks(user, answer, code):
+    user.carry()
+    with user.on_terminal("trust") as terminal:
+        terminal.see("jobs: 1 pending")
+        terminal.see("[y/N] ")
+        terminal.type(f"{answer}\r" if answer != "\x04" else answer)
+        assert terminal.process.wait(20) == code
+    assert user.untouched() if code else os.path.islink(user.hermes)
+
+
+def test_interrupted_at_the_question_nothing_changes(user):
+    user.carry()
+    with user.on_terminal("trust") as terminal:
+        terminal.see("[y/N] ")
+        terminal.type("\x03")
+        assert terminal.process.wait(20) == 130
+    assert user.untouched()
+
+
+def test_hostile_names_are_printable(user):
+    evil = "\x1b]0;owned\x07\x1b[2J\u202egnp\r\n"
+    user.carry(prompt=evil, agent="a" + evil, validate=evil)
+    (user.hermes / f"x{evil}.db").write_text("x")
+    (user.hermes / "baton.toml").write_text(
+        f'agent = "{evil[:4].encode("unicode_escape").decode()[4:]}"\n"k\\u001b" = 1\n'
+    )
+    os.mkfifo(user.hermes / f"pipe{evil}")
+    shown = user("trust", code=1)
+    assert re.findall(r"[^\n\x20-\x7e\xa0-\u02ff\ufffd\u2026]", shown.out + shown.err) == []
+    assert "is a named pipe" in shown.err
+
+
+def test_nothing_hangs(user):
+    user.carry()
+    for name in ("jobs/registry.db", "agent-sessions.db", "baton.toml", "home.json", "jobs/.moved", "jobs/.lock"):
+        os.mkfifo(user.hermes / name)
+    assert "is a named pipe; " in user("trust", "--yes", code=1).err
+    assert user.untouched()
+
+
+def test_a_trigger_is_named_and_does_not_run(user):
+    user.carry()
+    connection = sqlite3.connect(user.hermes / "jobs" / "registry.db")
+    connection.executescript(
+        "CREATE TABLE jobs (job_id, status, agent, prompt, validate, created_at); CREATE TABLE events (id);"
+        "CREATE TRIGGER evil AFTER INSERT ON jobs BEGIN UPDATE jobs SET validate = 'touch ran'; END;"
+    )
+    connection.close()
+    assert "database jobs/registry.db: holds trigger evil: baton refuses to open it" in user("trust", code=1).out
+
+
+def test_a_link_out_of_the_folder_is_refused_by_name(user):
+    user.carry()
+    (user.hermes / "delegate_job_logs").symlink_to(user.folder.parent)
+    assert "delegate_job_logs is a link that leaves the folder" in user("trust", "--yes", code=1).err
+    assert user.untouched()
+
+
+def test_an_agent_may_not_trust(user):
+    user.carry()
+    assert "trust is refused inside a session" in user.refused("trust", "--yes", BATON_SESSION_ID="ab" * 8)
+    assert user.untouched()
+
+
+def test_a_folder_with_nothing_in_it_needs_no_trust(user):
+    assert "nothing to trust" in user("trust", "--yes").err
+    assert "is not a folder" in user.refused("trust", "missing")
+
+
+# -- in place, by path, listed, removed ----------------------------------------------------------------------------------
+
+
+def test_a_home_of_another_name(user):
+    user.carry()
+    user.hermes.rename(user.folder / ".mam")
+    user.env["BATON_HOME"] = ".mam"
+    user("trust", "--yes")
+    assert [job["job_id"] for job in user("list", "--json").json] == [JOB]
+    assert os.path.islink(user.folder / ".mam")
+
+
+def test_list_and_remove(user):
+    assert "no folder has a home" in user("trust", "--list").err
+    user.carry()
+    user("trust", "--yes")
+    (home,) = user.homes()
+    assert (home["folder"], home["in_place"]) == (str(user.folder), False)
+    assert user("trust", "--list").out == f"{user.folder}\tok\t{home['home']}\n"
+    assert home["home"] in user("trust", "--remove").out
+    assert user.homes() == []
+    assert not os.path.lexists(user.hermes)
+    assert os.path.exists(os.path.join(home["home"], "jobs", f"{JOB}.json"))
+    assert "has no home that you trust" in user.refused("trust", "--remove")
+    user("trust", "--yes")
+    assert user.homes() == [home]
+    assert [job["job_id"] for job in user("list", "--json").json] == [JOB]
+
+
+# -- other users ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_folder_of_another_user(user):
+    user.carry()
+    for path, folders, names in os.walk(user.hermes):
+        for name in (".", *folders, *names):
+            os.chown(os.path.join(path, name), 4242, 4242)
+    assert "belongs to another user (4242); add --owner" in user.refused("trust", "--yes")
+    assert "leave --in-place out" in user.refused("trust", "--yes", "--owner", "--in-place", code=64)
+    assert user.untouched()
+    user("trust", "--yes", "--owner")
+    assert [job["job_id"] for job in user("list", "--json").json] == [JOB]
+    (home,) = user.homes()
+    owners = {os.lstat(os.path.join(path, name)).st_uid for path, _, names in os.walk(home["home"]) for name in names}
+    assert owners == {os.getuid()}
+
+
+def test_one_file_of_another_user(user):
+    user.carry()
+    (user.hermes / "planted").write_text("x")
+    os.chown(user.hermes / "planted", 4242, 4242)
+    assert "planted belongs to another user (4242)" in user("trust", "--yes", code=1).err
+    assert user.untouched()
+
+
+# -- homes of 0.1.0 ------------------------------------------------------------------------------------------------------
+
+
+def test_a_registry_that_was_moved_away_needs_a_word_of_the_user(user, tmp_path):
+    elsewhere = f"file:{tmp_path / 'elsewhere'}"
+    user.carry()
+    (user.hermes / "jobs").rename(tmp_path / "elsewhere")
+    (user.hermes / "jobs").mkdir()
+    (user.hermes / "jobs" / ".moved").write_text(elsewhere + "\n")
+    assert f"confirm it with --registry {elsewhere}" in user("trust", "--yes", code=1).err
+    assert user.untouched()
+    with user.on_terminal("trust") as terminal:
+        terminal.see(f"moved to {elsewhere}. Use that registry? [y/N] ")
+        terminal.type("n\r")
+        assert terminal.process.wait(20) == 1
+    assert user.untouched()
+    user("trust", "--yes", "--registry", elsewhere)
+    assert [job["job_id"] for job in user("list", "--json").json] == [JOB]
+
+
+def test_nothing_is_moved_under_a_process_of_0_1_0(user):
+    shutil.copytree(os.path.join(HOMES, "sqlite", "home"), user.hermes)
+    with open(user.hermes / "jobs" / ".lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        refused = user("trust", "--yes", code=1)
+        assert refused.err.count("\n") == 1
+        assert "another process holds" in refused.err
+    assert user.untouched()
+    holder = subprocess.Popen(
+        ["sqlite3", str(user.hermes / "jobs" / "registry.db")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) if shutil.which("sqlite3") else subprocess.Popen(["tail", "-f", str(user.hermes / "jobs" / "registry.db")], stdout=subprocess.DEVNULL)  # fmt: skip
+    try:
+        wait_until(
+            lambda: (
+                "registry.db"
+                in " ".join(os.readlink(f"/proc/{holder.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{holder.pid}/fd"))
+            )
+        )
+        assert f"process {holder.pid} uses" in user("trust", "--yes", code=1).err
+    finally:
+        holder.kill()
+        holder.wait()
+    assert user.untouched()
+
+
+# -- death in the middle -------------------------------------------------------------------------------------------------
+
+_CHANGES = "mkdir,link,linkat,rename,unlink,rmdir,symlink,fsync,fdatasync"
+
+
+# -- copies of a folder in which an agent works ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def office(tmp_path):
+    (tmp_path / "project").mkdir()
+    with Office(tmp_path / "project", BATON_STATE_DIR=str(tmp_path / "state")) as office:
+        yield office
+
+
+@pytest.mark.parametrize(("how", "in_place"), [("-a", False), ("-aL", False), ("-a", True)])
+def test_the_monitor_of_a_copy_leaves_the_agents_of_the_original_alone(office, tmp_path, how, in_place):
+    if in_place:
+        office.env["BATON_HOME"] = str(tmp_path / "project" / ".hermes")
+    job = office.detached("touch started; sleep 600")
+    wait_until((tmp_path / "project" / "started").exists)
+    agents = office.agents()
+    subprocess.run(["cp", how, tmp_path / "project", tmp_path / "copy"], check=True)
+    copy = Baton(tmp_path / "copy", **office.env)
+    copy.env.pop("BATON_HOME", None)
+    shown = copy("trust", "--yes", *(["--in-place"] if in_place else []))
+    assert "it is a copy of another home: its running jobs end, its sessions are archived" in shown.out
+    assert copy("status", job).text == "cancelled"
+    assert copy("session", "list").out == ""
+    (session,) = copy("session", "list", "--all", "--json").json
+    assert (session["state"], session["pane_pid"]) == ("archived", None)
+    assert copy("registry", "stats", "--json").json["unsent"] == 0
+    copy("monitor", "--once")
+    copy("cancel", job, code=None)
+    copy("session", "stop", session["name"], "--mode", "hard", code=None)
+    copy("monitor", "--once")
+    assert not poll(lambda: office.agents().keys() < agents.keys(), 1.0)
+    assert office.job(job)["status"] == "running"
+    assert [each["name"] for each in office.sessions()] == [session["name"]]
+    office("cancel", job)
+    wait_until(lambda: not office.agents())
