@@ -59,6 +59,7 @@ GUARDS = (
     Guard("write-attempt", condition("False"), "tests/contract/test_registry.py"),
     Guard("terminal-job-event", condition("False"), "tests/contract/test_registry.py"),
     Guard("status-transition", condition("False"), "tests/contract/test_registry.py"),
+    Guard("upgrade-with-running-jobs", condition("False"), "tests/system/test_homes_of_0_1_0.py -k upgrade"),
     Guard("claim-pending-only", condition("False"), "tests/contract/test_registry.py"),
     Guard(
         "new-key-per-attempt",

@@ -45,27 +45,6 @@ def clocked_registry(url: str, clock: FakeClock) -> Registry:
     return ClockedPostgres(url, clock=clock)
 
 
-def put_extra_first(url: str, job_id: str, field: str) -> None:
-    """Move an unknown field before all others of its kind, as another version might write it."""
-    scheme, _, path = url.partition(":")
-    if scheme == "file":
-        record = Path(path, f"{job_id}.json")
-        content = json.loads(record.read_text())
-        record.write_text(json.dumps({field: content.pop(field), **content}))
-        return
-    if scheme == "sqlite":
-        raw, table, mark = sqlite3.connect(path), "jobs", "?"
-    else:
-        server, _, schema = url.partition("&schema=")
-        raw, table, mark = psycopg.connect(server), f"{schema}.jobs", "%s"
-    (extra,) = raw.execute(f"SELECT extra FROM {table} WHERE job_id = {mark}", [job_id]).fetchone()
-    content = json.loads(extra)
-    changed = json.dumps({field: content.pop(field), **content})
-    raw.execute(f"UPDATE {table} SET extra = {mark} WHERE job_id = {mark}", [changed, job_id])
-    raw.commit()
-    raw.close()
-
-
 def spoil(url: str, job_id: str) -> None:
     """Makes the record of that job one that does not fit, behind the registry's back."""
     scheme, _, path = url.partition(":")

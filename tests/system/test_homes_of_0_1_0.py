@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import copy
+import io
 import json
 import os
 import shutil
+import sqlite3
+import subprocess
+import sys
+import tarfile
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
@@ -21,7 +26,7 @@ from support.sessions import SessionDesk
 from support.waiting import wait_until
 
 HOMES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "homes-of-0.1.0")
-LATER_FIELDS = {"submitter", "verified_by", "unverified"}  # of the job record, since 0.1.0
+LATER_FIELDS = {"submitter", "verified_by", "unverified", "disputed"}  # of the job record, since 0.1.0
 LATER_SESSION_FIELDS: set[str] = set()
 ENDED = ("completed", "error", "cancelled")
 
@@ -66,6 +71,10 @@ class StoredHome(SessionDesk):
         }
         return {job_id: payloads for job_id, payloads in found.items() if payloads}
 
+    def upgrade(self):
+        """Bring the registry to schema 2. Its jobs run, and their 0.1.0 processes died with the power."""
+        assert self("registry", "upgrade", "--force", "--json").json["schema"] == 2
+
     def publish(self, case, event, *more, **settings):
         """Record an event; no broker is there to send it to."""
         return self("publish", self.id(case), "--event", event, "--attempts", "1", *more, **settings)
@@ -101,6 +110,12 @@ def home(backend, tmp_path, request):
     home = StoredHome(tmp_path, backend, server)
     yield home
     home.close()
+
+
+@pytest.fixture
+def upgraded(home):
+    home.upgrade()
+    return home
 
 
 @pytest.fixture(scope="module", params=BACKENDS)
@@ -267,6 +282,7 @@ def test_every_session_and_live_agent_is_shown(unchanged):
 
 def test_publish_sends_what_was_left_unsent(home, listener):
     """In order within each job, and byte for byte."""
+    home.upgrade()
     unsent = home.unsent()
     job = home.id("running")
     answer = home("publish", job, "--event", "progress", "--attempt", "1", "--require-broker").json
@@ -280,6 +296,7 @@ def test_publish_sends_what_was_left_unsent(home, listener):
 
 
 def test_pending_jobs_are_picked_in_order_and_finish(home):
+    home.upgrade()
     first = home.id("pending first")
     assert home("pick").text == first, "its priority is higher"
     assert "result.md" in home.publish("pending first", "completed", "--attempt", "1", code=1).err
@@ -300,6 +317,7 @@ def test_pending_jobs_are_picked_in_order_and_finish(home):
 
 
 def test_a_running_job_is_finished_by_its_holder_alone(home):
+    home.upgrade()
     case = "running, attempt 2"
     before = home.old(case)
     with open(os.path.join(home.folder, "result.md"), "w") as file:
@@ -317,6 +335,7 @@ def test_a_running_job_is_finished_by_its_holder_alone(home):
 
 
 def test_a_requeued_job_is_picked_as_its_next_attempt(home):
+    home.upgrade()
     for case, attempt in (("requeued", 2), ("requeued twice", 3)):
         before = home.old(case)
         picked = home("pick", "--agent-session", before["agent_session"], "--json", "--lease", "60").json
@@ -332,11 +351,20 @@ def test_a_requeued_job_is_picked_as_its_next_attempt(home):
 
 def test_jobs_of_every_origin_finish(home):
     """Records of another tool, and jobs in the private queue of a `submit` that is gone."""
+    home.upgrade()
+    private = home.old("submitted, pending")["agent_session"]
+    submitter = private.removeprefix("submit:").rpartition(":")[0]
+    assert baton.get_job(home.id("submitted, pending"), **home.where).submitter == submitter
+    assert baton.pick_pending(private, **home.where) is None
     for case, attempt in (("5eed0001", 1), ("submitted, pending", 1), ("unknown fields", 1), ("pending", 1)):
         queue = home.old(case)["agent_session"]
         if case == "pending":
             assert baton.pick_pending(queue, **home.where).job_id == home.id("pending first")
-        picked = baton.pick_pending(queue, **home.where)
+        if queue == private:
+            with baton.open_jobs(**home.where) as jobs:
+                picked = jobs.pick_job(home.id(case))
+        else:
+            picked = baton.pick_pending(queue, **home.where)
         assert (picked.job_id, picked.attempt) == (home.id(case), attempt)
         assert picked.auth_token
         event = baton.record_event(picked.job_id, "completed", attempt=attempt, **home.where)
@@ -361,6 +389,7 @@ def test_the_monitor_deals_with_what_the_power_cut_left(home, listener):
     assert home.findings() == {"warning": {"events", "sessions", "audit"} | _expired_agents(home), "broken": set()}
     unsent = home.unsent()
     session = f"job-{home.id('submitted, running')}-1"
+    home.upgrade()
     home("monitor", "--once")
     wait_until(lambda: all(set(payloads) <= set(listener.of(job_id)) for job_id, payloads in unsent.items()))
     for job_id, payloads in unsent.items():
@@ -386,6 +415,125 @@ def _expired_agents(home):
     return {"live agents"} if "expired" in verdicts else set()
 
 
+def schema(home):
+    with baton.open_jobs(**home.where) as jobs:
+        return jobs.registry.schema()
+
+
+def test_what_only_reads_leaves_the_schema_as_it_is(home):
+    for command in (("list",), ("get", home.id("running")), ("registry", "stats"), ("logs", "--list"), ("doctor",)):
+        home(*command, code=None)
+    assert len(baton.unsent_events(**home.where)) == sum(map(len, home.unsent().values()))
+    assert schema(home) == 1
+
+
+def test_an_upgrade_is_refused_while_jobs_run_and_names_them(home):
+    running = [job["job_id"] for job in home.expected["jobs"] if job["status"] == "running" and job["claimed_by"]]
+    commands = (
+        ("register", "new work"),
+        ("pick",),
+        ("publish", home.id("running"), "--event", "progress"),
+        ("registry", "upgrade"),
+    )
+    for command in commands:
+        refusal = home.refused(*command)
+        assert all(job_id in refusal for job_id in running)
+        assert "registry upgrade --force" in refusal
+    assert schema(home) == 1
+    assert_same_jobs(home)
+
+
+def test_the_first_write_upgrades_when_no_job_runs(home, backend):
+    for job in home.expected["jobs"]:
+        if job["status"] == "running":
+            set_status(home, backend, job["job_id"], "cancelled")
+    job_id = home("register", "new work").text
+    assert schema(home) == 2
+    assert home("get", job_id).json["prompt"] == "new work"
+    shown = {job["job_id"]: job for job in home("list", "--json", "--show-secrets").json}
+    for old in home.expected["jobs"]:
+        changed = {"status": shown[old["job_id"]]["status"]} if old["status"] == "running" else {}
+        assert_same(shown[old["job_id"]], old | changed, LATER_FIELDS)
+    assert home("registry", "upgrade", "--json").json["upgraded"] is False
+
+
+def set_status(home, backend, job_id, status):
+    """Change a record as no version of baton does."""
+    if backend == "file":
+        path = os.path.join(home.home, "jobs", f"{job_id}.json")
+        with open(path, encoding="utf-8") as file:
+            record = json.load(file)
+        with open(path, "w", encoding="utf-8") as file:
+            json.dump(record | {"status": status}, file)
+        return
+    if backend == "sqlite":
+        raw, table, mark = sqlite3.connect(os.path.join(home.home, "jobs", "registry.db")), "jobs", "?"
+    else:
+        server, _, name = home.where["registry"].partition("&schema=")
+        raw, table, mark = psycopg.connect(server), f"{name}.jobs", "%s"
+    raw.execute(f"UPDATE {table} SET status = {mark} WHERE job_id = {mark}", [status, job_id])
+    raw.commit()
+    raw.close()
+
+
+# The sources of 0.1.0, where the history of this repository is at hand.
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(__file__)))
+_SOURCES_OF_0_1_0 = subprocess.run(
+    ["git", "-C", _ROOT, "archive", "0717771120bc", "src"], capture_output=True, check=False
+).stdout
+_OLD_PROCESS = """
+import sys
+import baton
+registry, job, pending = sys.argv[1:]
+jobs = baton.open_jobs(registry=registry)
+assert jobs.get_job(job).status == "running"
+jobs.registry.renew_lease(job, attempt=1, lease_sec=3600)  # opens what a writer keeps open
+print("open", flush=True)
+sys.stdin.readline()
+for what in (
+    lambda: jobs.register_job("from 0.1.0"),
+    lambda: jobs.record_event(job, "progress", attempt=1),
+    lambda: jobs.registry.pick_pending(pending, holder="old"),
+    lambda: jobs.registry.renew_lease(job, attempt=1, lease_sec=3600),
+    lambda: jobs.update_status(job, "completed"),
+):
+    try:
+        print("done", what(), flush=True)
+    except baton.BatonError as error:
+        print("refused", error, flush=True)
+"""
+
+if _SOURCES_OF_0_1_0:
+
+    def test_processes_of_0_1_0_obey_an_upgrade(home, tmp_path):
+        """Also those that have the registry open when it is upgraded."""
+        old = str(tmp_path / "old")
+        with tarfile.open(fileobj=io.BytesIO(_SOURCES_OF_0_1_0)) as sources:
+            sources.extractall(old, filter="data")
+        environment = home.env | {"PYTHONPATH": os.path.join(old, "src"), "BATON_HOME": home.home}
+        job = home.id("running")
+        with baton.open_jobs(**home.where) as jobs:
+            url = jobs.registry.url
+        process = subprocess.Popen(
+            [sys.executable, "-c", _OLD_PROCESS, url, job, home.old("pending")["agent_session"]],
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment, cwd=home.folder,
+        )  # fmt: skip
+        assert process.stdout.readline() == "open\n"
+        home.upgrade()
+        before = home("list", "--json", "--show-secrets").json
+        output, _ = process.communicate("go on\n", timeout=60)
+        answers = output.splitlines()
+        assert [answer.split()[0] for answer in answers] == ["refused"] * 5, answers
+        for command in (["register", "new"], ["pick"], ["publish", job, "--event", "progress"]):
+            done = subprocess.run(
+                [sys.executable, "-m", "baton", *command],
+                capture_output=True, text=True, env=environment, cwd=home.folder, check=False,
+            )  # fmt: skip
+            assert done.returncode == 1
+            assert "written by a newer baton (schema 2" in done.stderr
+        assert home("list", "--json", "--show-secrets").json == before
+
+
 def test_migration_loses_nothing(home, backend, tmp_path, request):
     new = BACKENDS[(BACKENDS.index(backend) + 1) % len(BACKENDS)]
     server = request.getfixturevalue("postgres") if new == "postgresql" else None
@@ -404,6 +552,7 @@ def test_a_migrated_registry_is_found_at_its_new_place(tmp_path):
     assert_same_jobs(home)
     assert_same_events(home)
     assert "moved to" in home.refused("register", "x", "--registry", f"sqlite:{home.home}/jobs/registry.db")
+    home.upgrade()
     assert home("pick").text == home.id("moved")
     home.publish("moved and running", "completed", "--attempt", "1")
     assert baton.get_job(home.id("moved and running"), **home.where).status == "completed"

@@ -206,6 +206,7 @@ def test_an_interrupted_migration_is_finished_and_said_in_json(tmp_path):
     source, target = open_url(f"file:{folder}"), open_url(f"sqlite:{folder}/registry.db")
     target.import_entries(list(source.export()))
     target.close()
+    (tmp_path / ".hermes" / "jobs" / ".moved").write_text("sqlite:registry.db\n")
     done = baton("registry", "migrate", "--to", f"sqlite:{folder}/registry.db", "--json").json
     assert (done["jobs"], done["from"], done["to"]) == (0, f"file:{folder}", f"sqlite:{folder}/registry.db")
     assert baton("status", job).text == "pending"

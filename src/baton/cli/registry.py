@@ -1,4 +1,4 @@
-"""list, registry stats | migrate | prune: show the jobs of the registry, and manage it."""
+"""list, registry stats | migrate | upgrade | prune: show the jobs of the registry, and manage it."""
 
 from __future__ import annotations
 
@@ -147,6 +147,17 @@ def migrate(options: argparse.Namespace, settings: Settings) -> None:
         say(f"baton: set {settings.sources['registry']} to the new registry: {target.where}")
 
 
+def upgrade(options: argparse.Namespace, settings: Settings) -> None:
+    registry = open_registry(settings)
+    before = registry.schema()
+    registry.upgrade(force=options.force)
+    after = registry.schema()
+    registry.close()
+    done = {"registry": registry.where, "schema": after, "upgraded": after > before}
+    text = f"{registry.where} {'now has' if after > before else 'already has'} schema {after}"
+    print(json_text(done) if options.json else text)
+
+
 def prune(options: argparse.Namespace, settings: Settings) -> None:
     before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
     with open_jobs(settings) as jobs:
@@ -158,6 +169,9 @@ def prune(options: argparse.Namespace, settings: Settings) -> None:
 _ACTIONS = (
     Verb("stats", (), stats, "print how many jobs there are, by status"),
     Verb("migrate", (opt.MIGRATE_TO,), migrate, "move every job to another registry"),
+    Verb("upgrade", (
+        opt.FORCE.but(help="upgrade although jobs run, whose 0.1.0 processes can then not report (default: refuse)"),
+    ), upgrade, "upgrade a registry of baton 0.1.0 now; the first write does so, too"),
     Verb("prune", (
         opt.OLDER_THAN.but(required=True, help="remove jobs that ended this long ago, such as 30d"),
     ), prune, "remove jobs that ended long ago; their audit logs are kept"),

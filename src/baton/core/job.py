@@ -140,6 +140,7 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("submitter", fields.optional(fields.label), None),
     ("verified_by", fields.texts, ()),
     ("unverified", fields.optional(fields.text), None),
+    ("disputed", fields.optional(fields.label), None),
 )
 OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
 _CHECKS = {name: (check, default) for name, check, default in _SEED_FIELDS + _OWN_FIELDS}
@@ -164,6 +165,8 @@ class Job(Value):
     `lease_mark` is the end of the lease on the monotonic clock of the machine that gave it; `lease_expires_at` is the
     same moment as a date. `submitter` names the `baton submit` process that alone may start this job while it lives.
     Of a completed job, `verified_by` names the checks of its results that ran, or `unverified` who skipped them.
+    `disputed` says how the audit log contradicts the registry: until the user has settled it, no process may claim the
+    job.
     """
 
     schema_version: int
@@ -197,6 +200,7 @@ class Job(Value):
     submitter: str | None
     verified_by: tuple[str, ...]
     unverified: str | None
+    disputed: str | None
     extra: dict[str, Any]
 
     @classmethod

@@ -14,6 +14,10 @@ from baton.storage.files import read_file, refuse_network_fs
 
 DATABASE = "registry.db"
 MOVED_NOTE = ".moved"
+# The note of a folder whose registry is its own files, of version 2. A 0.1.0 process opens the database that it names,
+# and stops: that database is empty, and of a newer version.
+NEWER_DATABASE = ".schema-2.db"
+FILES_NOTE = f"sqlite:{NEWER_DATABASE}"
 LOCAL_SCHEMES = ("sqlite", "file")
 
 
@@ -64,14 +68,20 @@ def open_url(url: str, *, clock: Clock | None = None, allow_network_fs: bool = F
 
 def moved_to(folder: str) -> str | None:
     """Return the url to which a migration moved the registry of this folder, or None."""
-    try:
-        url = read_file(os.path.join(folder, MOVED_NOTE)).decode().strip()
-    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
-        return None
+    url = read_note(folder)
+    if url == FILES_NOTE:
+        return f"file:{folder}"
     scheme, _, path = url.partition(":")
     if scheme in LOCAL_SCHEMES:
         return f"{scheme}:{os.path.normpath(os.path.join(folder, path))}"
     return url or None
+
+
+def read_note(folder: str) -> str:
+    try:
+        return read_file(os.path.join(folder, MOVED_NOTE)).decode().strip()
+    except (FileNotFoundError, NotADirectoryError, UnicodeDecodeError):
+        return ""
 
 
 def refuse_moved(folder: str, own_url: str) -> None:

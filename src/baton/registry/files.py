@@ -4,7 +4,8 @@
     <job_id>.events.log    one event a line, and lines that say which were sent
     .lock                  flock around every read-modify-write
     .batch                 the records of `register_many`, while they are written
-    .index/                which jobs are pending, leased, or have unsent events
+    .index/                which jobs are pending, leased, submitted, or have unsent events
+    .moved, .schema-2.db   the note that this is a registry of version 2, and the database that it names
     .migrating/            records of an unfinished import
 
 An event is appended to the log before the record that counts it is replaced: a line beyond the record's `last_seq` is
@@ -31,10 +32,11 @@ from baton.core.clock import Clock, parse_time
 from baton.core.errors import InvalidRecord, JobNotFound, RegistryUnavailable
 from baton.core.event import StoredEvent
 from baton.core.job import Broker, Job, Status
-from baton.registry import refuse_moved
+from baton.registry import FILES_NOTE, MOVED_NOTE, NEWER_DATABASE, read_note, refuse_moved
 from baton.registry.contract import Change, Entry, JobFilter, Page, format_cursor
 from baton.registry.event_log import EventLog
 from baton.registry.file_index import Index
+from baton.registry.schema import VERSION, refuse_upgrade, submitter_of_queue
 from baton.registry.verbs import Registry
 from baton.storage import files
 
@@ -99,6 +101,9 @@ class _FileTransaction:
         """Return these jobs, or all. Skip invalid records: `list` and `doctor` name them."""
         records = self._records(list(_record_ids(self._folder)) if job_ids is None else job_ids)
         return (record for record in records if isinstance(record, Job))
+
+    def unended(self) -> Iterator[Job]:
+        return (job for job in self._jobs() if job.status in (Status.PENDING, Status.RUNNING))
 
     def add(self, job: Job) -> bool:
         if job.job_id in self._added or os.path.exists(self._path(job.job_id)):
@@ -296,7 +301,8 @@ class FileRegistry(Registry):
             yield _FileTransaction(self)
 
     @contextmanager
-    def _writing(self, *, create: bool = False) -> Iterator[_FileTransaction]:
+    def _writing(self, *, create: bool = False, upgrade: bool = True) -> Iterator[_FileTransaction]:
+        """Without `upgrade`, what is written is derived from the records."""
         with self._translated_errors():
             if create:
                 files.make_store_dir(self.folder)
@@ -305,6 +311,8 @@ class FileRegistry(Registry):
                 return
             with self._lock:
                 refuse_moved(self.folder, self.url)
+                if upgrade:
+                    self._bring_up_to_date()
                 tx = _FileTransaction(self, locked=True)
                 tx.complete_batch()
                 yield tx
@@ -312,6 +320,38 @@ class FileRegistry(Registry):
                 # A verb that fails or dies before this leaves the folder without its stamp: the index is built again.
                 if tx.index_is_current:
                     self.stamp.set()
+
+    def schema(self) -> int:
+        return VERSION if read_note(self.folder) == FILES_NOTE or not holds_records(self.folder) else 1
+
+    def _bring_up_to_date(self) -> None:
+        """Upgrade version 1, with the lock held: its records stay as they are, but for jobs in private queues."""
+        if read_note(self.folder) == FILES_NOTE:
+            return
+        tx = _FileTransaction(self, locked=True)
+        tx.complete_batch()
+        jobs = list(tx.unended())
+        running = [job.job_id for job in jobs if job.status is Status.RUNNING and job.claimed_by is not None]
+        refuse_upgrade(self.where, [] if self._force_upgrade else sorted(running))
+        for job in jobs:
+            if job.status is Status.PENDING and (submitter := submitter_of_queue(job.agent_session)) is not None:
+                tx.save(job, job.replace(submitter=submitter))
+        self._note_version()
+        if not _is_new(self.folder):
+            self.stamp.clear()  # the index of version 1 lacks the submitted jobs
+
+    def _note_version(self) -> None:
+        """Leave the note that this is a registry of version 2."""
+        import sqlite3
+
+        newer = os.path.join(self.folder, NEWER_DATABASE)
+        os.close(files.open_private(newer, os.O_RDWR | os.O_CREAT))
+        raw = sqlite3.connect(newer)
+        try:
+            raw.execute(f"PRAGMA user_version = {VERSION}")
+        finally:
+            raw.close()
+        files.replace_file(os.path.join(self.folder, MOVED_NOTE), FILES_NOTE.encode() + b"\n")
 
     def _claim_first(self, agent_session: str, holder: str, lease_ns: int | None) -> Change | None:
         with self._writing() as tx:
@@ -322,7 +362,7 @@ class FileRegistry(Registry):
     def refresh_index(self) -> None:
         """Build the index again if it is not current."""
         if not self.stamp.is_current():
-            with self._writing() as tx:
+            with self._writing(upgrade=False) as tx:
                 tx.refresh_index()
 
     def log_path(self, job_id: str) -> str:
@@ -351,7 +391,7 @@ class FileRegistry(Registry):
                     # Records after their logs: interrupted, this leaves a part of the jobs, but each of them whole.
                     for name in sorted(os.listdir(staging.folder), key=lambda name: name.endswith(".json")):
                         os.replace(os.path.join(staging.folder, name), os.path.join(self.folder, name))
-                    files.fsync_dir(self.folder)
+                    self._note_version()
                 finally:
                     shutil.rmtree(staging.folder, ignore_errors=True)
 
@@ -370,9 +410,9 @@ class FileRegistry(Registry):
 
 
 def _is_new(folder: str) -> bool:
-    """Return whether the folder holds nothing but the lock: then the index is empty, and current."""
+    """Return whether the folder holds no record yet: then the index is empty, and current."""
     with os.scandir(folder) as entries:
-        return all(entry.name == ".lock" for entry in entries)
+        return all(entry.name in (".lock", MOVED_NOTE, NEWER_DATABASE) for entry in entries)
 
 
 def _record_bytes(job: Job) -> bytes:

@@ -61,6 +61,8 @@ def _note_move(folder: str, url: str) -> None:
     the old one open is refused. A place inside the folder is noted relative to it, so that the folder can be moved."""
     scheme, _, path = url.partition(":")
     inside = os.path.relpath(path, folder)
+    if scheme == "file" and inside == ".":
+        return  # the import has left the note of a folder that holds its registry itself
     if scheme in LOCAL_SCHEMES and not inside.startswith(".."):
         url = f"{scheme}:{inside}"
     replace_file(os.path.join(folder, MOVED_NOTE), url.encode() + b"\n")

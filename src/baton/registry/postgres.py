@@ -9,7 +9,8 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from baton.core.errors import MigrationFailed
-from baton.registry.sql import POSTGRES_TABLES, SCHEMA, SELECT, SqlRegistry, SqlTransaction, valid_jobs
+from baton.registry.schema import POSTGRES_2, POSTGRES_UPGRADE, VERSION
+from baton.registry.sql import SqlRegistry, SqlTransaction, valid_jobs
 from baton.storage.postgres import Database, server_now_ns
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from baton.registry.contract import Transaction
     from baton.storage.postgres import Connection
 
-_LOCK_TABLES = "LOCK TABLE jobs, events IN SHARE ROW EXCLUSIVE MODE"
+_LOCK_TABLES = "LOCK TABLE meta, jobs, events IN SHARE ROW EXCLUSIVE MODE"
 _translated: dict[str, bytes] = {}
 
 
@@ -45,7 +46,7 @@ class PostgresRegistry(SqlRegistry):
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         super().__init__(clock)
-        self._database = Database(url, tables=POSTGRES_TABLES, version=SCHEMA)
+        self._database = Database(url, tables=POSTGRES_2, version=VERSION, upgrade=self._upgrade)
         self.where = self._database.where
         self.url = url
         self._frozen: Connection | None = None
@@ -53,16 +54,23 @@ class PostgresRegistry(SqlRegistry):
     def close(self) -> None:
         self._database.close()
 
+    def schema(self) -> int:
+        with self._database.translated_errors(), self._database.reading() as connection:
+            return connection.version
+
+    def _upgrade(self, raw: Connection) -> None:
+        raw.execute("LOCK TABLE jobs, events IN ACCESS EXCLUSIVE MODE")
+        _PostgresTransaction(raw, self.where, raw.version).upgrade(POSTGRES_UPGRADE, force=self._force_upgrade)
+
     @contextmanager
     def _writing(self, *, create: bool = False) -> Iterator[_PostgresTransaction]:
-        with self._database.translated_errors():
-            connection = self._database.connection()
-            with connection.transaction():
-                yield _PostgresTransaction(connection, self.where)
+        with self._database.translated_errors(), self._database.writing() as connection:
+            yield _PostgresTransaction(connection, self.where)
 
     @contextmanager
     def _reading(self) -> Iterator[_PostgresTransaction]:
-        with self._writing() as tx:
+        with self._database.translated_errors(), self._database.reading() as connection:
+            tx = _PostgresTransaction(connection, self.where, connection.version)
             tx.lock_rows = tx.skip_locked = ""
             yield tx
 
@@ -72,7 +80,7 @@ class PostgresRegistry(SqlRegistry):
     def _expired(self, tx: Transaction, limit: int) -> list[Job]:
         assert isinstance(tx, _PostgresTransaction)
         rows = tx.rows(
-            f"{SELECT} WHERE status = 'running' AND lease_expires_at < :now"
+            f"{tx.select} WHERE status = 'running' AND lease_expires_at < :now"
             f" ORDER BY lease_expires_at, job_id{tx.skip_locked}",
             {"now": self._now_ns()},
         )
@@ -91,7 +99,7 @@ class PostgresRegistry(SqlRegistry):
     @contextmanager
     def freeze(self) -> Iterator[None]:
         with self._database.translated_errors():
-            self._database.connection()
+            self._database.connection()  # creates the schema
             with self._database.connect() as frozen, frozen.transaction():
                 frozen.execute(_LOCK_TABLES)
                 self._frozen = frozen

@@ -18,17 +18,16 @@ from baton.core.event import EventName, StoredEvent
 from baton.core.job import JOB_FIELDS, OWN_DEFAULTS, TERMINAL, TIME_FIELDS, Broker, Job, Status
 from baton.core.value import Any
 from baton.registry.contract import Change, Entry, JobFilter, Page, format_cursor
+from baton.registry.schema import NEW_COLUMNS, VERSION, refuse_upgrade, submitter_of_queue
 from baton.registry.verbs import Registry
 
 Row = tuple[Any, ...]
-# From `submitter` on, fields have no column: they are kept in `extra`, where 0.1.0 keeps the fields it does not know.
-_NO_COLUMN = JOB_FIELDS[JOB_FIELDS.index("submitter") :]
-_FIELDS = JOB_FIELDS[: -len(_NO_COLUMN)]
-COLUMNS = (*_FIELDS, "extra")
+_FIELDS_1 = JOB_FIELDS[: JOB_FIELDS.index("submitter")]
+_FIELDS = _FIELDS_1 + NEW_COLUMNS
+_NO_COLUMN = tuple(name for name in JOB_FIELDS if name not in _FIELDS)  # these are kept in `other_fields`
+COLUMNS = (*_FIELDS, "other_fields")
 ID = COLUMNS.index("job_id")
 CREATED = COLUMNS.index("created_at")
-# The `extra` of a job with a submitter begins with this: `row_of_job` writes the submitter first.
-SUBMITTER_PREFIX = '{"submitter": "'
 EVENT_COLUMNS = "job_id, seq, attempt, event, payload, sent"
 _JSON = frozenset({"broker", "expected_artifacts", "labels"})
 _TIME_RANGE_NS = 9 * 10**18
@@ -48,8 +47,8 @@ def row_of_job(job: Job) -> dict[str, Any]:
             value = value.value
         row[name] = value
     added = {name: value for name in _NO_COLUMN if (value := getattr(job, name)) != OWN_DEFAULTS[name]}
-    extra = added | job.extra
-    row["extra"] = json.dumps(extra) if extra else None
+    others = added | job.extra
+    row["other_fields"] = json.dumps(others) if others else None
     return row
 
 
@@ -60,7 +59,7 @@ def broker_text(broker: Broker) -> str:
 def job_from_row(row: Row) -> Job:
     record = dict(zip(COLUMNS, row, strict=True))
     job_id = str(record["job_id"])
-    extra = record.pop("extra")
+    others = record.pop("other_fields")
     for name in TIME_FIELDS:
         value = record[name]
         if type(value) is int and abs(value) < _TIME_RANGE_NS:
@@ -70,8 +69,8 @@ def job_from_row(row: Row) -> Job:
     try:
         for name in _JSON:
             record[name] = [] if record[name] == "[]" else json.loads(record[name])
-        if extra is not None:
-            record |= json.loads(extra)
+        if others is not None:
+            record |= json.loads(others)
     except (ValueError, TypeError):
         raise InvalidRecord(job_id, "record", "holds a column that is not JSON") from None
     return Job.parse(record, job_id, times_checked=True)
@@ -97,36 +96,9 @@ def row_of_event(event: StoredEvent) -> dict[str, Any]:
     return event.as_dict() | {"event": event.event.value, "sent": int(event.sent)}
 
 
-_TABLES = """
-CREATE TABLE jobs (
-    job_id {id} PRIMARY KEY NOT NULL, schema_version {number} NOT NULL, status text NOT NULL,
-    created_at {number} NOT NULL, updated_at {number} NOT NULL, prompt text NOT NULL, agent text NOT NULL,
-    agent_session text NOT NULL, broker text NOT NULL, topic_prefix text NOT NULL,
-    timeout_sec {number} NOT NULL, idle_timeout_sec {number} NOT NULL, expected_artifacts text NOT NULL,
-    last_seq {number} NOT NULL, auth_token text, workdir text, attempt {number} NOT NULL,
-    max_attempts {number} NOT NULL, priority {number} NOT NULL, claimed_by text, lease_expires_at {number},
-    lease_mark text, deadline_at {number}, last_event_at {number}, finished_at {number}, detail text,
-    validate text, labels text NOT NULL, extra text
-);
-CREATE INDEX jobs_pending ON jobs (agent_session, priority DESC, created_at, job_id) WHERE status = 'pending';
-CREATE INDEX jobs_leased ON jobs ({leased_by}) WHERE status = 'running' AND lease_expires_at IS NOT NULL;
-CREATE INDEX jobs_created ON jobs (created_at, job_id);
-CREATE INDEX jobs_status ON jobs (status, created_at, job_id);
-CREATE INDEX jobs_session ON jobs (agent_session, created_at, job_id);
-CREATE INDEX jobs_agent ON jobs (agent, created_at, job_id);
-CREATE INDEX jobs_updated ON jobs (updated_at);
-CREATE TABLE events (
-    id {serial} PRIMARY KEY, job_id {id} NOT NULL, seq {number} NOT NULL, attempt {number} NOT NULL,
-    event text NOT NULL, payload {bytes} NOT NULL, sent {number} NOT NULL, UNIQUE (job_id, seq)
-);
-CREATE INDEX events_unsent ON events (id) WHERE sent = 0;
-"""
-SQLITE_TABLES = _TABLES.format(id="text", number="integer", serial="integer", bytes="blob", leased_by="job_id")
-POSTGRES_TABLES = "CREATE TABLE meta (schema_version integer NOT NULL); INSERT INTO meta VALUES (1);" + _TABLES.format(
-    id='text COLLATE "C"', number="bigint", serial="bigserial", bytes="bytea", leased_by="lease_expires_at"
-)
-SCHEMA = 1
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
+# A registry of version 1, in the columns of version 2.
+_SELECT_1 = f"SELECT {', '.join(_FIELDS_1)}, {', '.join('NULL' for _ in NEW_COLUMNS)}, extra FROM jobs"
 _INSERT = (
     f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join(':' + name for name in COLUMNS)})"
     " ON CONFLICT (job_id) DO NOTHING"
@@ -135,13 +107,13 @@ _INSERT_EVENT = (
     "INSERT INTO events (job_id, seq, attempt, event, payload, sent)"
     " VALUES (:job_id, :seq, :attempt, :event, :payload, :sent)"
 )
-_CLAIM = f"""
+_CLAIM = """
 UPDATE jobs SET status = 'running', attempt = attempt + 1, claimed_by = :holder, updated_at = :now,
     deadline_at = :now + timeout_sec * 1000000000, lease_expires_at = :expires, lease_mark = :mark,
     auth_token = CASE WHEN attempt = 0 AND auth_token <> '' THEN auth_token ELSE :token END
 WHERE job_id = (
     SELECT job_id FROM jobs WHERE status = 'pending' AND agent_session = :agent_session
-        AND COALESCE(substr(extra, 1, {len(SUBMITTER_PREFIX)}), '') <> :submitter"""
+        AND submitter IS NULL AND disputed IS NULL"""
 _RETURNING = f"RETURNING {', '.join(COLUMNS)}"
 _EVENTS = f"SELECT {EVENT_COLUMNS} FROM events WHERE"
 
@@ -152,9 +124,11 @@ class SqlTransaction:
     lock_rows = ""  # what a SELECT adds to keep the rows it reads from changing
     skip_locked = ""  # what it adds to skip rows that another transaction has locked
 
-    def __init__(self, raw: Any, where: str) -> None:
+    def __init__(self, raw: Any, where: str, version: int = VERSION) -> None:
         self.raw = raw
         self._where = where
+        self._version = version
+        self.select = SELECT if version > 1 else _SELECT_1
 
     @staticmethod
     def _prepared(statement: str) -> str | bytes:
@@ -173,7 +147,7 @@ class SqlTransaction:
         self.raw.cursor().executemany(self._prepared(statement), values)
 
     def get(self, job_id: str) -> Job:
-        rows = self.rows(f"{SELECT} WHERE job_id = :job_id{self.lock_rows}", {"job_id": job_id})
+        rows = self.rows(f"{self.select} WHERE job_id = :job_id{self.lock_rows}", {"job_id": job_id})
         if not rows:
             raise JobNotFound(job_id, self._where)
         return job_from_row(rows[0])
@@ -206,33 +180,25 @@ class SqlTransaction:
         others = {f"not_{number}": job_id for number, job_id in enumerate(skipped)}
         except_others = f" AND job_id NOT IN ({', '.join(':' + name for name in others)})" if others else ""
         first = f"ORDER BY priority DESC, created_at, job_id LIMIT 1{self.skip_locked}"
-        rows = self.rows(
-            f"{_CLAIM}{except_others} {first}) {_RETURNING}", {**values, "submitter": SUBMITTER_PREFIX, **others}
-        )
-        if not rows:
-            return None
-        job = job_from_row(rows[0])
-        if job.submitter is not None:
-            raise InvalidRecord(job.job_id, "submitter", "does not come first in `extra`: another version wrote it")
-        return job
+        rows = self.rows(f"{_CLAIM}{except_others} {first}) {_RETURNING}", {**values, **others})
+        return job_from_row(rows[0]) if rows else None
 
     def leased(self) -> Iterable[Job]:
         # No more rows than there are holders.
         return valid_jobs(
-            self.rows(f"{SELECT} WHERE status = 'running' AND lease_expires_at IS NOT NULL ORDER BY job_id")
+            self.rows(f"{self.select} WHERE status = 'running' AND lease_expires_at IS NOT NULL ORDER BY job_id")
         )
 
     def page(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> Page:
-        conditions, values = _conditions(where)
+        conditions, values = _conditions(where, self._version)
         if start is not None:
             conditions.append("(created_at, job_id) < (:after_ns, :after_id)")
             values["after_ns"], values["after_id"] = start
         restriction = f" WHERE {' AND '.join(conditions)}" if conditions else ""
         # Few jobs were updated lately. Without the plus, SQLite walks all jobs in the wanted order instead.
         created = "created_at" if where.updated_from_ns is None else "+created_at"
-        rows = self.rows(
-            f"{SELECT}{restriction} ORDER BY {created} DESC, job_id DESC LIMIT :limit", {**values, "limit": limit + 1}
-        )
+        values["limit"] = limit + 1
+        rows = self.rows(f"{self.select}{restriction} ORDER BY {created} DESC, job_id DESC LIMIT :limit", values)
         following = None
         if len(rows) > limit:
             rows.pop()
@@ -244,7 +210,7 @@ class SqlTransaction:
             except InvalidRecord as error:
                 bad.append(error)
             else:
-                if job.submitter is not None or not where.submitted:  # the word may be a value of another field
+                if job.submitter is not None or not where.submitted:  # in version 1, the word may be another field's
                     jobs.append(job)
         return Page(jobs=jobs, bad=bad, next=following)
 
@@ -297,6 +263,21 @@ class SqlTransaction:
         events = [row_of_event(event) for entry in entries for event in entry.events]
         self.change_many(f"{_INSERT_EVENT} ON CONFLICT (job_id, seq) DO NOTHING", events)
 
+    def upgrade(self, statements: str, *, force: bool) -> None:
+        """Upgrade version 1 to version 2. `force`: also while jobs run."""
+        running = "SELECT job_id FROM jobs WHERE status = 'running' AND claimed_by IS NOT NULL ORDER BY created_at"
+        refuse_upgrade(self._where, [] if force else [row[0] for row in self.rows(running)])
+        for statement in filter(str.strip, statements.split(";")):
+            self.change(statement)
+        submitted = "other_fields LIKE :submitter OR (status = 'pending' AND agent_session LIKE :queue)"
+        rows = self.rows(f"{SELECT} WHERE {submitted}", {"submitter": '%"submitter"%', "queue": "submit:%"})
+        for job in valid_jobs(rows):
+            submitter = job.submitter or submitter_of_queue(job.agent_session)
+            self.change(
+                "UPDATE jobs SET submitter = :submitter, other_fields = :other_fields WHERE job_id = :job_id",
+                row_of_job(job.replace(submitter=submitter)),
+            )
+
 
 class SqlRegistry(Registry):
     @abstractmethod
@@ -333,7 +314,7 @@ def _quoted(statuses: Iterable[Status]) -> str:
     return ", ".join(f"'{status.value}'" for status in sorted(statuses))
 
 
-def _conditions(where: JobFilter) -> tuple[list[str], dict[str, Any]]:
+def _conditions(where: JobFilter, version: int) -> tuple[list[str], dict[str, Any]]:
     conditions: list[str] = []
     values: dict[str, Any] = {}
     if where.statuses:
@@ -344,9 +325,11 @@ def _conditions(where: JobFilter) -> tuple[list[str], dict[str, Any]]:
         ("created_from_ns", "created_at >=", where.created_from_ns),
         ("created_until_ns", "created_at <=", where.created_until_ns),
         ("updated_from_ns", "updated_at >=", where.updated_from_ns),
-        ("submitted", "extra LIKE", '%"submitter": "%' if where.submitted else None),
     ):
         if value is not None:
             conditions.append(f"{comparison} :{name}")
             values[name] = value
+    if where.submitted:
+        conditions.append("submitter IS NOT NULL" if version > 1 else "extra LIKE :submitted")
+        values["submitted"] = '%"submitter"%'
     return conditions, values

@@ -8,8 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 
 from baton.core.clock import Clock
 from baton.registry import refuse_moved
-from baton.registry.sql import SCHEMA, SQLITE_TABLES, SqlRegistry, SqlTransaction
-from baton.storage.sqlite import SqliteFile
+from baton.registry.schema import SQLITE_2, SQLITE_UPGRADE, VERSION
+from baton.registry.sql import SqlRegistry, SqlTransaction
+from baton.storage.sqlite import Connection, SqliteFile
 
 
 class SqliteRegistry(SqlRegistry):
@@ -22,7 +23,11 @@ class SqliteRegistry(SqlRegistry):
         self.url = f"sqlite:{self.path}"
         folder = os.path.dirname(self.path)
         self._file = SqliteFile(
-            self.path, tables=SQLITE_TABLES, version=SCHEMA, check_location=lambda: refuse_moved(folder, self.url)
+            self.path,
+            tables=SQLITE_2,
+            version=VERSION,
+            check_location=lambda: refuse_moved(folder, self.url),
+            upgrade=self._upgrade,
         )
         self._lock = self._file.lock
         self.lock_path = self._lock.path
@@ -30,10 +35,17 @@ class SqliteRegistry(SqlRegistry):
     def close(self) -> None:
         self._file.close()
 
+    def schema(self) -> int:
+        with self._file.reading() as raw:
+            return raw.version
+
+    def _upgrade(self, raw: Connection) -> None:
+        SqlTransaction(raw, self.where, raw.version).upgrade(SQLITE_UPGRADE, force=self._force_upgrade)
+
     @contextmanager
     def _reading(self) -> Iterator[SqlTransaction]:
         with self._file.reading() as raw:
-            yield SqlTransaction(raw, self.where)
+            yield SqlTransaction(raw, self.where, raw.version)
 
     @contextmanager
     def _writing(self, *, create: bool = False) -> Iterator[SqlTransaction]:

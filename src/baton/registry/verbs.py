@@ -23,6 +23,7 @@ from baton.core.event import EventName
 from baton.core.fields import check_job_id, check_label
 from baton.core.job import Status, new_token, with_new_id
 from baton.registry.contract import Change, Entry, JobFilter, Recorded, parse_cursor
+from baton.registry.schema import VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class Registry:
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock: Clock = clock or SystemClock()
+        self._force_upgrade = False
 
     @abstractmethod
     def close(self) -> None:
@@ -77,6 +79,20 @@ class Registry:
     @abstractmethod
     def set_aside(self) -> str:
         """Move the whole content of a frozen registry away, without deleting anything. Return the new place."""
+
+    def schema(self) -> int:
+        """Return the version of the stored schema. A registry that does not exist yet has the present version."""
+        return VERSION
+
+    def upgrade(self, *, force: bool = False) -> None:
+        """Bring the schema to the present version, as the first write does; with `force`, also while jobs run whose
+        holders are processes of 0.1.0."""
+        self._force_upgrade = force
+        try:
+            with self._writing():
+                pass
+        finally:
+            self._force_upgrade = False
 
     def register_job(self, job: Job) -> Job:
         """Store a new pending job. It gets another id if its own is taken: use the job returned."""

@@ -13,9 +13,12 @@ try:
 except ImportError:
     raise MissingExtra("postgres", "PostgreSQL") from None
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-Connection = psycopg.Connection[tuple[Any, ...]]
+
+class Connection(psycopg.Connection[tuple[Any, ...]]):
+    version = 0  # of the schema, when the last transaction began
+
 
 _CONNECT_TIMEOUT_SEC = 10
 _LOCK_TIMEOUT_SEC = 30
@@ -24,15 +27,25 @@ _LOCK_TIMEOUT_SEC = 30
 class Database:
     """One schema of one database, and a connection to it that is opened when it is needed. The url may name the schema:
     postgresql://host/database?schema=team_a (default: baton); `suffix` is added to it. `tables` creates the content of
-    a new schema, with a table `meta` that holds `version`."""
+    a new schema, with a table `meta` that holds `version`. `upgrade` brings version 1 to `version`, in a transaction
+    before the first write."""
 
-    def __init__(self, url: str, *, tables: str, version: int, suffix: str = "") -> None:
+    def __init__(
+        self,
+        url: str,
+        *,
+        tables: str,
+        version: int,
+        suffix: str = "",
+        upgrade: Callable[[Connection], None] | None = None,
+    ) -> None:
         self.where = hide_password(url) or ""
         self.url = url
         self._conninfo, schema = _split_schema(url)
         self.schema = schema + suffix
         self._tables = tables
         self._version = version
+        self._upgrade = upgrade
         self._open: Connection | None = None
 
     def close(self) -> None:
@@ -52,9 +65,41 @@ class Database:
             self._open = raw
         return self._open
 
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """Begin a transaction that reads; its connection says which version it finds."""
+        connection = self.connection()
+        with connection.transaction():
+            if connection.version < self._version:
+                # Another process may upgrade it: not while this transaction lasts.
+                connection.execute("LOCK TABLE meta IN ACCESS SHARE MODE")
+                self._read_version(connection)
+            yield connection
+
+    @contextmanager
+    def writing(self) -> Iterator[Connection]:
+        """Begin a transaction that writes, to the present version."""
+        connection = self.connection()
+        if connection.version < self._version and self._upgrade is not None:
+            try:
+                with connection.transaction():
+                    # Readers lock `meta` first, too: an upgrade and a reader never wait for each other.
+                    connection.execute("LOCK TABLE meta IN ACCESS EXCLUSIVE MODE")
+                    self._read_version(connection)
+                    if connection.version < self._version:
+                        self._upgrade(connection)
+            except pg.InsufficientPrivilege as error:
+                raise RegistryUnavailable(
+                    f'{self.where}: "{connection.info.user}" may not upgrade the tables of baton 0.1.0; let their '
+                    "owner run: baton registry upgrade"
+                ) from error
+            connection.version = self._version
+        with connection.transaction():
+            yield connection
+
     def connect(self) -> Connection:
         """Open another connection; the schema may not exist yet."""
-        raw = psycopg.connect(
+        raw = Connection.connect(
             self._conninfo, autocommit=True, connect_timeout=_CONNECT_TIMEOUT_SEC, application_name="baton"
         )
         raw.execute(
@@ -69,13 +114,16 @@ class Database:
     def _prepare(self, raw: Connection) -> None:
         """Create the schema on first use, once, also when several processes are first."""
         try:
-            row = raw.execute("SELECT schema_version FROM meta").fetchone()
+            self._read_version(raw)
         except pg.UndefinedTable:
             self._create(raw)
-            row = raw.execute("SELECT schema_version FROM meta").fetchone()
-        version = row[0] if row else 0
-        if version > self._version:
-            raise NewerSchema(self.where, version, self._version)
+            self._read_version(raw)
+
+    def _read_version(self, raw: Connection) -> None:
+        row = raw.execute("SELECT schema_version FROM meta").fetchone()
+        raw.version = row[0] if row else 0
+        if raw.version > self._version:
+            raise NewerSchema(self.where, raw.version, self._version)
 
     def _create(self, raw: Connection) -> None:
         try:

@@ -30,7 +30,8 @@ _ADVICE = (
 )
 
 
-class _Connection(sqlite3.Connection):
+class Connection(sqlite3.Connection):
+    version = 0  # of the schema, when the last transaction began
     identity: tuple[int, int] | None = None  # of the opened file
     lasting = True  # it may serve the next transaction, too
 
@@ -43,7 +44,8 @@ class SqliteFile:
     """One database file, created with `tables` and the schema `version` on its first write. `check_location` runs with
     the lock held before each write: it raises when the file may not be written any more. `application_id` marks the
     files of baton where other tools use the same name: theirs raise ForeignDatabase, and are not changed. Without
-    `keep_open` no connection outlives its transaction."""
+    `keep_open` no connection outlives its transaction. `upgrade` brings version 1 to `version`, in a transaction before
+    the first write."""
 
     def __init__(
         self,
@@ -55,6 +57,7 @@ class SqliteFile:
         lock_name: str = ".lock",
         application_id: int = 0,
         keep_open: bool = True,
+        upgrade: Callable[[Connection], None] | None = None,
     ) -> None:
         self.path = path
         self.folder = os.path.dirname(path)
@@ -65,8 +68,9 @@ class SqliteFile:
         self._application_id = application_id
         self._keep_open = keep_open
         self._check_location = check_location
-        self._reader: _Connection | None = None
-        self._writer: _Connection | None = None
+        self._upgrade = upgrade
+        self._reader: Connection | None = None
+        self._writer: Connection | None = None
         self.in_use = RLock()  # held by a transaction, so that a fork in another thread waits for its end
         _files.add(self)
 
@@ -89,12 +93,15 @@ class SqliteFile:
         self.close()
 
     @contextmanager
-    def reading(self) -> Iterator[sqlite3.Connection]:
+    def reading(self) -> Iterator[Connection]:
         """Read one state, with any number of statements."""
         with self.translated_errors(), self.in_use:
             connection = self._connection(write=False)
             connection.execute("BEGIN")
             try:
+                if connection.version < self._version:
+                    self._read_version(connection)  # another process may have upgraded it
+                    self._check_version(connection)
                 yield connection
             finally:
                 if connection.in_transaction:  # after an error SQLite may have ended it already
@@ -145,9 +152,11 @@ class SqliteFile:
 
     def set_aside(self) -> str:
         """Move the files of a frozen database to another folder; return that folder."""
-        if os.path.exists(self.path):
-            self._connection(write=True).execute("PRAGMA wal_checkpoint(TRUNCATE)")
         self._close_connections()
+        if os.path.exists(self.path):
+            connection = self._open(write=True)  # of any version: nothing is written to it
+            connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+            connection.close()
         return files.set_aside_files(self.folder, self._existing_files())
 
     @contextmanager
@@ -198,7 +207,7 @@ class SqliteFile:
         names = (name, f"{name}-wal", f"{name}-shm")
         return [each for each in names if os.path.exists(os.path.join(self.folder, each))]
 
-    def _connection(self, *, write: bool) -> _Connection:
+    def _connection(self, *, write: bool) -> Connection:
         """Return the open connection, or a new one when a migration has moved the opened file away."""
         open_one = self._writer if write else self._reader
         identity = self._identity()
@@ -211,12 +220,28 @@ class SqliteFile:
                 pass
         connection = self._open(write=write) if write or identity else self._empty()
         if write:
+            self._bring_up_to_date(connection)
             self._writer = connection
         else:
             self._reader = connection
         return connection
 
-    def _open(self, *, write: bool) -> _Connection:
+    def _bring_up_to_date(self, connection: Connection) -> None:
+        if connection.version == self._version or self._upgrade is None:
+            return
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+            self._read_version(connection)
+            self._check_version(connection)
+            if connection.version < self._version:
+                self._upgrade(connection)
+            connection.execute("COMMIT")
+        except BaseException:
+            connection.close()  # rolls back
+            raise
+        connection.version = self._version
+
+    def _open(self, *, write: bool) -> Connection:
         if sqlite3.sqlite_version_info < LEAST_SQLITE:
             raise RegistryUnavailable(
                 f"SQLite {sqlite3.sqlite_version} is too old; baton needs {'.'.join(map(str, LEAST_SQLITE))} or newer"
@@ -224,7 +249,7 @@ class SqliteFile:
         identity = self._identity()
         raw = self._connect("mode=rw" if write else "mode=ro")
         try:
-            version = raw.execute("PRAGMA user_version").fetchone()[0]
+            self._read_version(raw)
         except sqlite3.OperationalError:
             raw.close()
             if write or (os.path.exists(self.path + "-wal") and os.path.getsize(self.path + "-wal")):
@@ -232,15 +257,15 @@ class SqliteFile:
             # The folder is read-only and there is no log: for now, the file alone holds everything.
             raw = self._connect("mode=ro&immutable=1")
             raw.lasting = False
-            version = raw.execute("PRAGMA user_version").fetchone()[0]
+            self._read_version(raw)
         if self._application_id and not self._claim(raw, write=write):
             raw.close()
             return self._empty()
-        if version != self._version:
+        try:
+            self._check_version(raw)
+        except RegistryUnavailable:
             raw.close()
-            if version > self._version:
-                raise NewerSchema(self.path, version, self._version)
-            raise RegistryUnavailable(f"{self.path} is a database, but not a registry; name another with --registry")
+            raise
         if write:
             raw.execute("PRAGMA synchronous = FULL")  # guard: sqlite-synchronous
         raw.identity = identity
@@ -263,6 +288,18 @@ class SqliteFile:
             raw.executescript(f"BEGIN IMMEDIATE; {self._tables} {self._mark()} COMMIT;")
         return write or found == own
 
+    @staticmethod
+    def _read_version(raw: Connection) -> None:
+        raw.version = raw.execute("PRAGMA user_version").fetchone()[0]
+
+    def _check_version(self, raw: Connection) -> None:
+        version, oldest = raw.version, self._version if self._upgrade is None else 1
+        if oldest <= version <= self._version:
+            return
+        if version > self._version:
+            raise NewerSchema(self.path, version, self._version)
+        raise RegistryUnavailable(f"{self.path} is a database, but not a registry; name another with --registry")
+
     def _identity(self) -> tuple[int, int] | None:
         try:
             found = os.stat(self.path)
@@ -270,13 +307,14 @@ class SqliteFile:
             return None
         return found.st_dev, found.st_ino
 
-    def _connect(self, options: str) -> _Connection:
+    def _connect(self, options: str) -> Connection:
         path = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
         return _connect(f"file:{path}?{options}")
 
-    def _empty(self) -> _Connection:
+    def _empty(self) -> Connection:
         raw = _connect("file::memory:")
         raw.executescript(self._tables)
+        raw.version = self._version
         return raw
 
     @contextmanager
@@ -301,14 +339,14 @@ class SqliteFile:
         return next((advice for part, advice in _ADVICE if part in message), message)
 
 
-def _connect(uri: str) -> _Connection:
+def _connect(uri: str) -> Connection:
     return sqlite3.connect(
         uri,
         uri=True,
         isolation_level=None,
         timeout=_BUSY_TIMEOUT_SEC,
         check_same_thread=False,  # a fork in another thread closes it; `in_use` keeps the threads apart
-        factory=_Connection,
+        factory=Connection,
     )
 
 
