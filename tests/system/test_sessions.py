@@ -77,6 +77,13 @@ def test_each_way_of_stopping_has_its_state(desk):
     assert desk.tmux("list-sessions", "-F", "#{session_name}") == "soft", "only that one is left alone"
 
 
+def test_graceful_may_be_said_as_the_seeds_say_it(desk):
+    desk.create("gpu")
+    assert "not allowed with" in desk.refused("session", "stop", "gpu", "--graceful", "--mode", "hard", code=64)
+    told = desk("session", "stop", "gpu", "--graceful", "--reason", "for now", "--json").json
+    assert (told["state"], told["reason"]) == ("stopped", "for now")
+
+
 def test_a_session_is_seen_and_typed_into_from_a_terminal(desk):
     desk.create("gpu")
     with Terminal([BATON, "session", "attach", "gpu"], cwd=desk.folder, env=desk.env) as terminal:

@@ -179,6 +179,11 @@ def test_a_live_agent_of_another_home_gets_it_by_its_name(office, tmp_path):
     assert f"belongs to {folder}/.hermes: the job is registered there" in done.err
     assert (folder / "where").read_text() == f"{folder}\n"
     assert [job["status"] for job in there("list", "--json").json] == ["completed"]
+    given = office.submit("true", "--to", "gpu", "--agent-def-dir", str(tmp_path), "--json")
+    assert events_of(given) == ["started", "completed"]
+    for path, why in (("relative", "is not absolute"), (f"{tmp_path}/gone", "is not a folder")):
+        refusal = office.refused("submit", "x", "--to", "gpu", "--agent-def-dir", path)
+        assert f"--agent-def-dir '{path}' {why}" in refusal
     there("session", "stop", "gpu")
     assert "gpu" in office.refused("submit", "x", "--to", "gpu")
 
@@ -434,6 +439,7 @@ def test_what_cannot_work_is_refused_in_one_line_before_anything_is_made(office)
         (("x", "--timeout", "0"), "--timeout must be more than 0"),
         (("x", "--prompt-file", "/gone"), "give the task"),
         (("x", "--session", "a", "--to", "b"), "one of them"),
+        (("x", "--agent-def-dir", "/tmp"), "--agent-def-dir belongs to the agent of --to"),
         (("--prompt-file", "/gone"), "/gone"),
         (("--batch", "/gone"), "/gone"),
         ((), "give the task"),

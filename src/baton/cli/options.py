@@ -183,6 +183,10 @@ STOP_MODE = Option(
     "--mode", choices=("graceful", "hard", "soft"), default="graceful",
     help="end the agent (graceful), kill it (hard), or archive the session and let it run (soft) (default: graceful)",
 )  # fmt: skip
+GRACEFUL = Option(
+    "--graceful", action="store_const", const="graceful", dest="mode", default=SUPPRESS,
+    help="end the agent and keep its conversation, as --mode graceful",
+)  # fmt: skip
 CAPTURE_ID = _flag("--capture-id", "print the id of the conversation; fail if it is not known")
 GRACE = _value("--grace", "S", "give the agent S seconds to end (default: 10)", type=float, default=10.0)
 ALL = _flag("--all", "show ended sessions too (default: running ones)")

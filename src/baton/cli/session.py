@@ -12,7 +12,7 @@ from baton.adapters.contract import Mode
 from baton.cli import options as opt
 from baton.cli.options import job_of, parse_duration
 from baton.cli.output import ago, counted, json_text, on_terminal, print_table, say
-from baton.cli.parser import Verb, read_text
+from baton.cli.parser import OneOf, Verb, read_text
 from baton.config import Settings
 from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue, SessionGone, UsageError
@@ -242,7 +242,7 @@ _ACTIONS = (
         opt.YOLO.but(default=False), opt.REPLACE, opt.TMUX_SOCKET,
     ), create, "start an agent in a new tmux session"),
     Verb("stop", (
-        opt.NAME, opt.STOP_MODE,
+        opt.NAME, OneOf(opt.STOP_MODE, opt.GRACEFUL),
         opt.REASON.but(default="", help="record this reason in the archive (default: none)"),
         opt.CAPTURE_ID, opt.GRACE,
     ), stop, "stop a session and every process its agent started; its conversation is kept"),

@@ -90,6 +90,8 @@ def _check_options(options: argparse.Namespace) -> None:
         raise UsageError("give the task as one of: a PROMPT, --prompt-file FILE, --batch FILE")
     if sum(each is not None for each in (options.session, options.to, options.agent_session)) > 1:
         raise UsageError("--session, --to and --agent-session exclude each other; give one of them")
+    if options.agent_def_dir is not None and options.to is None:
+        raise UsageError("--agent-def-dir belongs to the agent of --to; give both")
     if options.parallel < 1:
         raise InvalidValue("--parallel", "must be at least 1")
     for name in ("agent", "workdir", "headless", "yolo"):
@@ -161,10 +163,12 @@ def _queue_of_live_agent(options: argparse.Namespace, settings: Settings) -> tup
     options.agent = record.tool
     remote = record.host is not None and record.host != settings.host
     shared = open_registry(settings).multi_host
+    if remote and options.agent_def_dir is not None:
+        raise InvalidValue("--agent-def-dir", f"cannot be checked here: {options.to} is on {record.host}")
     if remote and not shared:
         raise InvalidValue("--to", f"{options.to} is on {record.host}: sending it a job needs a registry on PostgreSQL")
     if not remote:
-        target = control_target(record, host=settings.host)
+        target = control_target(record, host=settings.host, agent_def_dir=options.agent_def_dir)
         options.workdir = options.workdir or target.manifest.workdir
         home = os.path.dirname(os.path.dirname(record.session_root))
         if not shared and os.path.realpath(home) != os.path.realpath(settings.home):
@@ -309,6 +313,7 @@ _HOW = (opt.DETACH, opt.HEADLESS, opt.YOLO, opt.TMUX_SOCKET, opt.JSON)
 VERBS = (
     Verb("submit", (
         opt.PROMPT, opt.PROMPT_FILE, opt.AGENT, opt.SESSION, opt.TO,
+        opt.AGENT_DEF_DIR.but(help="check this definition folder, not that of the record of --to (default: none)"),
         opt.QUEUE.but(help="add the job to this queue, for a worker to take (default: start a session now)"),
         opt.WORKDIR, opt.TIMEOUT, opt.IDLE_TIMEOUT,
         opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable"),
