@@ -73,6 +73,27 @@ class Home(Value):
     warnings: tuple[str, ...] = ()
 
 
+def machine_of(host: str) -> str | None:
+    """Return the id of this machine, for a record with this host name; None if that is not the machine's own name.
+
+    It is the machine's id with its process namespace: containers of one machine, or of one image, may share an id."""
+    if host != os.uname().nodename:
+        return None
+    try:
+        with open("/etc/machine-id") as file:
+            machine = file.read(64).strip()
+        return f"{machine}/{os.stat('/proc/self/ns/pid').st_ino}" if machine else None
+    except OSError:
+        return None  # then its host name identifies it
+
+
+def present_host(host: str, machine: str | None) -> str:
+    """Return the host name of a record; if it was written on this machine under another name, the present one."""
+    name = os.uname().nodename
+    is_renamed = machine is not None and not os.environ.get("BATON_HOST") and machine == machine_of(name)
+    return name if is_renamed else host  # guard: machine-id
+
+
 class Settings:
     """The settings of one command. `sources` names where each value was found."""
 

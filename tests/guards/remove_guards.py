@@ -105,6 +105,7 @@ GUARDS = (
     Guard("unchanged-artifact", condition("False"), "tests/system/test_submit.py"),
     Guard("validation-exit-code", condition("True"), "tests/integration/test_publisher.py"),
     Guard("retry-ended-only", condition("False"), "tests/system/test_submit.py -k only_with_force"),
+    Guard("machine-id", replace(r"return .*", "return host"), "tests/system/test_renamed_host.py"),
     Guard("inside-session", condition("False"), "tests/system/test_verification.py -k cannot_skip"),
     Guard(
         "validation-environment",

@@ -27,7 +27,7 @@ from support.waiting import wait_until
 
 HOMES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "homes-of-0.1.0")
 LATER_FIELDS = {"submitter", "verified_by", "unverified", "disputed"}  # of the job record, since 0.1.0
-LATER_SESSION_FIELDS: set[str] = set()
+LATER_SESSION_FIELDS = {"machine"}
 ENDED = ("completed", "error", "cancelled")
 
 

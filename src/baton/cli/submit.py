@@ -153,7 +153,7 @@ def _queue_of_live_agent(options: argparse.Namespace, settings: Settings) -> tup
     from baton.live_agents.names import Names
     from baton.live_agents.resolve import resolve
     from baton.registry import open_registry
-    from baton.sessions.live_agents import control_target
+    from baton.sessions.live_agents import control_target, host_of
     from baton.sessions.session import job_label
 
     with open_directory(settings) as directory:
@@ -161,12 +161,13 @@ def _queue_of_live_agent(options: argparse.Namespace, settings: Settings) -> tup
     if record.session_root is None:
         raise InvalidValue("--to", f"{options.to} was published by hand; no runner of baton takes jobs there")
     options.agent = record.tool
-    remote = record.host is not None and record.host != settings.host
+    there = host_of(record)
+    remote = there is not None and there != settings.host
     shared = open_registry(settings).multi_host
     if remote and options.agent_def_dir is not None:
         raise InvalidValue("--agent-def-dir", f"cannot be checked here: {options.to} is on {record.host}")
     if remote and not shared:
-        raise InvalidValue("--to", f"{options.to} is on {record.host}: sending it a job needs a registry on PostgreSQL")
+        raise InvalidValue("--to", f"{options.to} is on {there}: sending it a job needs a registry on PostgreSQL")
     if not remote:
         target = control_target(record, host=settings.host, agent_def_dir=options.agent_def_dir)
         options.workdir = options.workdir or target.manifest.workdir

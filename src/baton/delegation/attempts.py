@@ -1,13 +1,13 @@
 """Start and stop the attempts of jobs, and decide what follows when the holder or the submitter of a job has died.
 
-`submitter` of a job is `host:pid:start` of the process that submitted it. While that process lives, it alone starts the
-job. After its death a worker of the queue takes the job, or the monitor does.
+`submitter` of a job is `host@machine:pid:start` of the process that submitted it. While that process lives, it alone
+starts the job. After its death a worker of the queue takes the job, or the monitor does.
 """
 
 from collections.abc import Callable
 
 from baton.adapters.contract import Agent, Mode
-from baton.config import Settings
+from baton.config import Settings, machine_of, present_host
 from baton.core import errors
 from baton.core.job import Job, Status
 from baton.core.lifecycle import expired_lease_error
@@ -23,8 +23,8 @@ _PRIVATE_QUEUE = "submit:"
 
 def this_submitter(host: str) -> str:
     """Return this process as the `submitter` of a job."""
-    process = ProcessId.current()
-    return f"{host}:{process.pid}:{process.started}"
+    process, machine = ProcessId.current(), machine_of(host)
+    return f"{host}{f'@{machine}' if machine else ''}:{process.pid}:{process.started}"
 
 
 def is_private_queue(queue: str) -> bool:
@@ -38,11 +38,12 @@ def submitter_is_dead(job: Job, host: str) -> bool:
     if is_private_queue(job.agent_session):
         submitter = job.agent_session.removeprefix(_PRIVATE_QUEUE).rpartition(":")[0]
     try:
-        there, pid, started = submitter.rsplit(":", 2)
+        place, pid, started = submitter.rsplit(":", 2)
         process = ProcessId(pid=int(pid), started=int(started))
     except ValueError:
         return False  # no submitter, or not in this form
-    return there == host and not process.is_alive()
+    there, _, machine = place.partition("@")
+    return present_host(there, machine or None) == host and not process.is_alive()
 
 
 class Attempts:

@@ -9,7 +9,7 @@ clean-up removes it once its process is gone.
 import os
 from collections.abc import Iterator
 
-from baton.config import Settings
+from baton.config import Settings, machine_of
 from baton.core.errors import BatonError, ControlRefused, SessionGone
 from baton.core.value import Value
 from baton.live_agents import ownership
@@ -56,6 +56,7 @@ def adopt(
         session_name=session_name,
         socket=tmux.socket_path(),
         host=settings.host,
+        machine=machine_of(settings.host),
         workdir=None,
         pane_pid=pane.pid,
         pane_started=started_at(pane.pid),

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from baton.adapters import find_agent
 from baton.adapters.contract import Agent, Mode, Task
-from baton.config import Settings
+from baton.config import Settings, machine_of
 from baton.core.clock import format_micros
 from baton.core.errors import AgentUnusable, InvalidValue, RunnerDied, TmuxUnavailable
 from baton.core.job import Job
@@ -122,6 +122,7 @@ def create_session(
         agent_id=derived_id(agent_name),
         generation_id=new_generation_id(),
         host=settings.host,
+        machine=machine_of(settings.host),
         socket=socket or settings.tmux_socket,
         created_at=now,
         updated_at=now,
@@ -284,6 +285,7 @@ def _publish(settings: Settings, session: Session, folder: str) -> None:
         session_name=session.name,
         socket=session.socket,
         host=session.host,
+        machine=session.machine,
         workdir=session.workdir,
         pane_pid=session.pane_pid,
         pane_started=session.pane_started,

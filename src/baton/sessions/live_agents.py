@@ -35,8 +35,8 @@ def control_target(
 ) -> Target:
     """Return the session of the record, or raise a ControlRefused. `agent_def_dir` overrides the record's."""
     name = record.agent_name
-    if record.host is not None and record.host != host:  # guard: session-host
-        raise errors.RemoteAgent(name, record.host)
+    if (there := host_of(record)) is not None and there != host:  # guard: session-host
+        raise errors.RemoteAgent(name, there)
     if not os.path.isabs(record.manifest_path):
         raise errors.ManifestPathRelative(f"{name}: manifest path {record.manifest_path!r} is not absolute")
     manifest = read_manifest(record.manifest_path)
@@ -118,8 +118,8 @@ class Observer:
 
         A session is gone if the tmux server at the full path of its socket does not list it, or has ended, and the
         process in its manifest is not running. If the socket does not exist, the process must be known to be gone."""
-        if record.host is not None and record.host != self.host:
-            return None, f"it is on {record.host}"
+        if (there := host_of(record)) is not None and there != self.host:
+            return None, f"it is on {there}"
         socket = record.socket or TMUX_OWN_SOCKET
         sessions = self._sessions(socket)
         if isinstance(sessions, frozenset) and record.session_name in sessions:
@@ -141,6 +141,18 @@ class Observer:
             return frozenset(pane.session_name for pane in self._tmux.panes(socket).values())
         except errors.TmuxUnavailable as error:
             return error
+
+
+def host_of(record: AgentRecord) -> str | None:
+    """Return the host of the record's session: by its manifest, if this machine has changed its name since."""
+    if record.host is None or record.host == os.uname().nodename or not os.path.isabs(record.manifest_path):
+        return record.host
+    try:
+        manifest = read_manifest(record.manifest_path)
+    except errors.ControlRefused:
+        return record.host
+    is_its_own = manifest.machine is not None and manifest.generation_id == record.generation_id
+    return manifest.host if is_its_own else record.host
 
 
 def _process_lives(record: AgentRecord) -> bool | None:

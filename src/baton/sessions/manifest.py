@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+from baton.config import present_host
 from baton.core.errors import ManifestGone, ManifestInvalid
 from baton.core.value import Value
 from baton.live_agents.record import AgentRecord, new_record
@@ -25,6 +26,7 @@ class Manifest(Value):
     session_name: str
     socket: str | None
     host: str | None
+    machine: str | None = None
     workdir: str | None
     pane_pid: int | None
     pane_started: int | None
@@ -70,4 +72,6 @@ def read_manifest(path: str) -> Manifest:
         if type(value) is not wanted and not (value is None and name not in _TEXTS):
             raise ManifestInvalid(f"manifest {path}: {name} is not {'a number' if wanted is int else 'text'}")
         values[name] = value
+    if values["host"] is not None:
+        values["host"] = present_host(values["host"], values["machine"])
     return Manifest(**values)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from baton.adapters.contract import Mode
+from baton.config import present_host
 from baton.core.job import Job
 from baton.core.value import Any, Value
 from baton.sessions.processes import ProcessId
@@ -22,7 +23,8 @@ class Session(Value):
 
     `made_for` is the job that the session was created for and ends with; `job_id` is the job in it now.
     `stop_requested` is the reason of a stop that has begun and not ended; `stopper` is the process (pid/start) that
-    stops the session. `pane_pid` and `pane_started` are the identity of the runner.
+    stops the session. `pane_pid` and `pane_started` are the identity of the runner. `machine` identifies the machine,
+    whose name (`host`) may change.
     """
 
     name: str
@@ -50,12 +52,14 @@ class Session(Value):
     pane_id: str | None = None
     pane_pid: int | None = None
     pane_started: int | None = None
+    machine: str | None = None
 
     @classmethod
     def parse(cls, record: dict[str, Any]) -> Session:
         """Return the session of an inventory row. Ignore unknown fields of a later version; missing ones are None."""
         values: dict[str, Any] = {name: record.get(_STORED_AS.get(name, name)) for name in cls.fields()}
-        return cls(**values | {"state": State(record["state"]), "mode": Mode(record["mode"])})
+        checked = {"state": State(record["state"]), "mode": Mode(record["mode"])}
+        return cls(**values | checked | {"host": present_host(values["host"], values["machine"])})
 
     def record(self) -> dict[str, Any]:
         """Return the session as it is stored and shown."""

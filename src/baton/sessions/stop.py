@@ -101,7 +101,7 @@ def held_job(jobs: Jobs, session: Session) -> Job | None:
     except JobNotFound:
         return None
     # A runner claims in the name of its session. A worker claims itself, and the session's name tells the attempt.
-    claimed_here = (job.claimed_by or "").startswith(f"{session.host}:{session.name}:")
+    claimed_here = (job.claimed_by or "").endswith(f":{session.name}:{session.pane_pid}")
     held = job.status is Status.RUNNING and (claimed_here or session.name == session_name(job))
     return job if held else None
 
