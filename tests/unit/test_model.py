@@ -151,7 +151,7 @@ def test_a_new_job_names_the_argument_that_does_not_fit(arguments, field):
 FATE = {
     "job_id", "status", "created_at", "updated_at", "topic_prefix", "last_seq", "auth_token", "attempt", "claimed_by",
     "lease_expires_at", "lease_mark", "deadline_at", "last_event_at", "finished_at", "detail", "submitter", "verified_by",
-    "unverified",
+    "unverified", "disputed",
 }  # fmt: skip
 
 
@@ -165,7 +165,7 @@ def test_a_repeated_job_has_every_field_except_what_became_of_the_first():
         "max_attempts": 3, "priority": 4, "claimed_by": "host:1", "lease_expires_at": "2026-01-01T00:00:00Z",
         "lease_mark": "boot/1", "deadline_at": "2026-01-01T00:00:00Z", "last_event_at": "2026-01-01T00:00:00Z",
         "finished_at": "2026-01-01T00:00:00Z", "detail": "done", "validate": "true", "labels": ["l"],
-        "submitter": "host:1:2", "verified_by": ["expect: out"], "unverified": "me@host", "of_a_later_version": [1],
+        "submitter": "host:1:2", "verified_by": ["expect: out"], "unverified": "me@host", "disputed": "why", "of_a_later_version": [1],
     }  # fmt: skip
     first = Job.parse(ended)
     again = repeat_job(first, now_ns=0)

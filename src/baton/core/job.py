@@ -154,7 +154,7 @@ JOB_FIELDS = tuple(_CHECKS)
 # What became of a job. A field that is not here belongs to the work, and a retry has it too.
 _FATE = frozenset(
     {"attempt", "claimed_by", "lease_expires_at", "lease_mark", "deadline_at", "last_seq", "last_event_at", "detail"}
-    | {"finished_at", "submitter", "verified_by", "unverified"}
+    | {"finished_at", "submitter", "verified_by", "unverified", "disputed"}
 )
 
 
