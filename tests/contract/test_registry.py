@@ -17,6 +17,7 @@ from support.backends import spoil
 
 LABEL = "tmux:claude"
 LEASE = 30.0
+ANOTHER = {"job_id": "abc12345", "topic_prefix": "python/mqtt/jobs/abc12345"}
 
 
 @pytest.fixture
@@ -232,7 +233,7 @@ class TestSubmitter:
         assert before.submitter == "host:12:345"
 
     def test_fields_of_another_version_beside_it_are_kept(self, registry, add):
-        record = add().record() | {"job_id": "abc12345", "submitter": "host:12:345", "x_new": [1]}
+        record = add().record() | ANOTHER | {"submitter": "host:12:345", "x_new": [1]}
         registry.import_entries([Entry(job=Job.parse(record), events=())])
         assert pick(registry).job_id != "abc12345"
         assert pick(registry) is None
@@ -343,13 +344,13 @@ class TestAttempts:
         assert registry.get_job(job.job_id).status is Status.PENDING
 
     def test_a_job_without_a_key_gets_one_when_it_is_claimed(self, registry, clock, add):
-        record = add().record() | {"job_id": "abc12345", "auth_token": None}
+        record = add().record() | ANOTHER | {"auth_token": None}
         registry.import_entries([Entry(job=Job.parse(record), events=())])
         pick(registry)
         assert pick(registry).auth_token
 
     def test_a_running_job_without_a_key_gets_one_with_its_first_event(self, registry, add):
-        record = add().record() | {"job_id": "abc12345", "auth_token": None, "status": "running"}
+        record = add().record() | ANOTHER | {"auth_token": None, "status": "running"}
         registry.import_entries([Entry(job=Job.parse(record), events=())])
         event = registry.record_event("abc12345", EventName.PROGRESS).event
         job = registry.get_job("abc12345")
@@ -661,7 +662,7 @@ class TestListing:
     def test_only_jobs_with_a_submitter(self, registry, add):
         add()
         add(labels=["submitter"])
-        record = add().record() | {"job_id": "abc12345", "x_new": {"submitter": "not this one"}}
+        record = add().record() | ANOTHER | {"x_new": {"submitter": "not this one"}}
         registry.import_entries([Entry(job=Job.parse(record), events=())])
         job = add(submitter="host:12:345")
         listed = registry.list_jobs(JobFilter(submitted=True, statuses=[Status.PENDING])).jobs
@@ -721,7 +722,7 @@ class TestPruning:
 
 class TestUnknownFields:
     def test_they_are_kept_through_every_change(self, registry, add):
-        record = add().record() | {"job_id": "abc12345", "x_new": {"deep": [1, None]}, "other": "kept"}
+        record = add().record() | ANOTHER | {"x_new": {"deep": [1, None]}, "other": "kept"}
         registry.import_entries([Entry(job=Job.parse(record), events=())])
         registry.record_event("abc12345", EventName.STARTED)
         registry.update_status("abc12345", Status.ERROR)
