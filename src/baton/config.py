@@ -39,6 +39,7 @@ KNOWN: dict[str, tuple[str | None, type, str]] = {
     "timeout_sec": ("BATON_TIMEOUT_SEC", int, "seconds after which a job fails"),
     "idle_timeout_sec": ("BATON_IDLE_TIMEOUT_SEC", int, "seconds of silence after which a job fails"),
     "lease_sec": ("BATON_LEASE_SEC", int, "seconds after which a dead or hanging runner loses its job"),
+    "keep_days": ("BATON_KEEP_DAYS", int, "days after which the monitor removes what ended (default: never)"),
     "mqtt_host": ("MQTT_BROKER", str, "host of the MQTT broker (default: a local broker of the user)"),
     "mqtt_port": ("MQTT_PORT", int, "port of the broker (default: 1883, with TLS 8883)"),
     "mqtt_tls": ("MQTT_TLS", bool, "use TLS"),
@@ -111,6 +112,7 @@ class Settings:
     timeout_sec: int = DEFAULT_TIMEOUT_SEC
     idle_timeout_sec: int = DEFAULT_IDLE_TIMEOUT_SEC
     lease_sec: int = DEFAULT_LEASE_SEC
+    keep_days: int | None = None
     mqtt_host: str | None = None
     mqtt_port: int | None = None
     mqtt_tls: bool | None = None
@@ -180,8 +182,9 @@ class Settings:
         return f"{name} in {source}" if source in self.files else name if source == "default" else source
 
     def _check(self) -> None:
-        if self.lease_sec < 1:
-            raise InvalidValue(self.named("lease_sec"), f"must be at least 1, not {self.lease_sec}")
+        for name, value in (("lease_sec", self.lease_sec), ("keep_days", self.keep_days)):
+            if value is not None and value < 1:
+                raise InvalidValue(self.named(name), f"must be at least 1, not {value}")
         if self.mqtt_port is not None and not 1 <= self.mqtt_port <= 65535:
             raise InvalidValue(self.named("mqtt_port"), f"must be from 1 to 65535, not {self.mqtt_port}")
         if self.mqtt_host is not None and not re.fullmatch(_HOST, self.mqtt_host):

@@ -704,6 +704,7 @@ class TestPruning:
         late = add()
         registry.update_status(late.job_id, Status.CANCELLED)
         before_ns = clock.wall_ns() - 500 * 10**9
+        assert registry.prunable(before_ns) == [done.job_id]
         assert registry.prune(before_ns) == [done.job_id]
         assert registry.prune(before_ns) == []
         with pytest.raises(JobNotFound):

@@ -35,6 +35,7 @@ VERBS = {
     "logs": ("logs", "print or verify the audit log of a job"),
     "session": ("session", "manage agents in tmux: create, stop, resume, list, show, attach, send, capture, prune"),
     "agent": ("agent", "manage live agents: publish, refresh, resolve, list, show, remove, cleanup, watch"),
+    "prune": ("prune", "remove what jobs that ended long ago have left: records, audit logs, session files"),
     "registry": ("registry", "manage the job registry: stats, migrate, prune"),
     "broker": ("broker", "manage MQTT brokers: up, down, status, logs, init, check"),
     "config": ("config", "print every setting and where it comes from: show"),

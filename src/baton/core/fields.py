@@ -17,7 +17,7 @@ from baton.core.value import Any
 Check = Callable[[object], Any]
 
 _HARMLESS = "\u200d\ufe0f\xa0\u202f\u3000"
-_ID = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
+JOB_ID = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
 
 
 def kind(value: object) -> str:
@@ -104,7 +104,7 @@ def optional(check: Check) -> Check:
 
 
 def job_id(value: object) -> str:
-    if isinstance(value, str) and _ID.fullmatch(value):  # guard: job-id-in-path
+    if isinstance(value, str) and JOB_ID.fullmatch(value):  # guard: job-id-in-path
         return value
     shown = repr(value[:40]) if isinstance(value, str) else kind(value)
     raise ValueError(f"must be 8 to 32 characters of 0-9 and a-f, not {shown}")

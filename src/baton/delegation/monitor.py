@@ -10,19 +10,21 @@ from baton.core.errors import InvalidRecord, JobNotFound, OwnershipLost
 from baton.core.job import TERMINAL, Job, Status
 from baton.delegation.attempts import submitter_is_dead
 from baton.delegation.reconcile import Finding, Reconciler
+from baton.history.log import read_object
 from baton.live_agents import open_directory, ownership
 from baton.live_agents.contract import Directory
 from baton.registry.contract import JobFilter
 from baton.sessions.adopt import LeftOver
 from baton.sessions.live_agents import Action, Decision, cleanup
 from baton.sessions.session import Session, State
-from baton.storage.files import read_file, replace_file
+from baton.storage.files import replace_file
 from baton.transport.publish import clear_retained, send_unsent
 from baton.transport.publisher_connection import FAILURES, describe_failure
 
 _STARTING_NS = 30 * SECOND_NS
 _ORPHANS_EVERY_NS = 30 * SECOND_NS
 _KEEP_RETAINED_NS = 7 * 86400 * SECOND_NS
+_NOTES = "monitor.json"
 _CLEAN_EVERY_NS = 3600 * SECOND_NS
 _LEASE_NS = ownership.DEFAULT_LEASE_SEC * SECOND_NS
 
@@ -41,6 +43,7 @@ class Monitor(Reconciler):
             "live agents": self._check_live_agents,
             "unsent": self._send_unsent,
             "retained": self._clear_retained,
+            "prune": self._prune,
         }
 
     def _check_orphans(self) -> Iterator[Finding]:
@@ -129,10 +132,9 @@ class Monitor(Reconciler):
 
     def _clear_retained(self) -> Iterator[Finding]:
         """Clear the last message of each job from its broker, a week after the job was registered."""
-        path = os.path.join(self._inventory.home, "monitor.json")
         until_ns = self._clock.wall_ns() - _KEEP_RETAINED_NS
         give_up_ns = until_ns - 4 * _KEEP_RETAINED_NS
-        since_ns = _read_retained_until(path, give_up_ns)
+        since_ns = self._noted("retained_until_ns", give_up_ns)
         if until_ns - since_ns < _CLEAN_EVERY_NS or self._clock.monotonic_ns() < self._next_retained_ns:
             return
         ended = JobFilter(statuses=TERMINAL, created_from_ns=since_ns, created_until_ns=until_ns)
@@ -144,14 +146,38 @@ class Monitor(Reconciler):
             yield Finding(what="retained", why=why, done=None)
         if unreachable:
             self._next_retained_ns = self._clock.monotonic_ns() + _CLEAN_EVERY_NS
-        if not self._dry_run and os.path.isdir(self._inventory.home):
-            # A broker that is unreachable is tried again for some weeks, not for ever.
-            done_until_ns = max(since_ns, give_up_ns) if unreachable else until_ns
-            replace_file(path, json.dumps({"retained_until_ns": done_until_ns}).encode())
+        # A broker that is unreachable is tried again for some weeks, not for ever.
+        self._note("retained_until_ns", max(since_ns, give_up_ns) if unreachable else until_ns)
         if count:
             yield self._act(
                 "broker", f"{count} job{'s' if count > 1 else ''} ended long ago", "cleared of their last messages"
             )
+
+    def _prune(self) -> Iterator[Finding]:
+        """Remove what ended longer ago than the keep time, once an hour, if the user has set a keep time."""
+        days, now_ns = self._settings.keep_days, self._clock.wall_ns()
+        if days is None or 0 <= now_ns - self._noted("pruned_ns", 0) < _CLEAN_EVERY_NS:
+            return
+        from baton.delegation.prune import Prune, size_text
+
+        before_ns = now_ns - days * 86400 * SECOND_NS
+        for step in Prune(self._settings, self._jobs, self._inventory, before_ns, dry_run=self._dry_run).run():
+            for error in step.errors:
+                yield Finding(what=step.what, why=error, done=None)
+            if step.count:
+                room = f" ({size_text(step.size)})" if step.size else ""
+                yield self._act(step.what, f"ended more than {days} days ago", f"removed: {step.count}{room}")
+        self._note("pruned_ns", now_ns)
+
+    def _noted(self, name: str, default: int) -> int:
+        """Return a time that a monitor of this home has noted."""
+        value = (read_object(os.path.join(self._inventory.home, _NOTES)) or {}).get(name)
+        return value if isinstance(value, int) else default
+
+    def _note(self, name: str, ns: int) -> None:
+        path = os.path.join(self._inventory.home, _NOTES)
+        if not self._dry_run and os.path.isdir(self._inventory.home):
+            replace_file(path, json.dumps((read_object(path) or {}) | {name: ns}).encode())
 
 
 def _refresh(directory: Directory, session: Session) -> bool:
@@ -161,10 +187,3 @@ def _refresh(directory: Directory, session: Session) -> bool:
     except OwnershipLost:
         return False
     return True
-
-
-def _read_retained_until(path: str, default: int) -> int:
-    try:
-        return int(json.loads(read_file(path))["retained_until_ns"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return default

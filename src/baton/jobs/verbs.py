@@ -187,6 +187,9 @@ class Jobs:
     def mark_sent(self, job_id: str, seqs: Iterable[int]) -> None:
         self.registry.mark_sent(job_id, seqs)
 
+    def prunable(self, before_ns: int) -> list[str]:
+        return self.registry.prunable(before_ns)
+
     def prune(self, before_ns: int) -> list[str]:
         """Remove jobs that ended before that time from the registry; their histories stay."""
         pruned: list[str] = []

@@ -191,6 +191,11 @@ class Registry:
         with self._writing() as tx:
             return [self._expire(tx, job) for job in self._expired(tx, limit)]
 
+    def prunable(self, before_ns: int, *, limit: int = 10**9) -> list[str]:
+        """Return the jobs that `prune` would remove. Change nothing."""
+        with self._reading() as tx:
+            return tx.prunable(before_ns, limit)
+
     def prune(self, before_ns: int, *, limit: int = 1000) -> list[str]:
         """Remove jobs that ended before that time and whose events have all been sent. At most `limit`."""
         with self._writing() as tx:

@@ -3,15 +3,18 @@
 import os
 import re
 import time
+from collections.abc import Container
 
+from baton.core.clock import parse_time
 from baton.sessions.session import Session
-from baton.storage.files import FileLock, read_file, replace_file
+from baton.storage.files import FileLock, read_file, remove_file, replace_file
 
 _HEADER = "# Sessions that have ended. An archive: `baton session list` shows what is running.\n"
 _CHECKSUM_OF_0_1_0 = re.compile(r"^# As baton wrote it, .*\n", re.MULTILINE)
 # Each entry begins with "- " and its other lines are indented, so entries can be added and removed as text. Parsing
 # thousands of entries takes seconds, while every process that ends a session waits for the lock.
 _LAYOUT = re.compile(r"(?:#.*\n)*sessions:(?: \[\])?\n(?P<entries>(?:- .*\n(?:(?:  |#).*\n)*+)*+)")
+_FIELD = re.compile(r"^(?:- |  )(session_id|ended_at): (.*)$", re.MULTILINE)
 _HIDDEN = frozenset({"ending", "stopper", "pane_id", "pane_pid", "pane_started", "job_id"})
 
 
@@ -37,6 +40,27 @@ class Archive:
         """Remove the entry of a session, if there is one."""
         self._change(session_id, "")
 
+    def prune(self, before_ns: int, keep: Container[str], *, dry_run: bool = False) -> list[int]:
+        """Remove the entries of sessions that ended before that time, except those of the ids in `keep`. Return the
+        length of each."""
+
+        def goes(text: str) -> bool:
+            found = {name: value.strip("'\"") for name, value in _FIELD.findall(text)}
+            try:
+                return found.get("session_id") not in keep and parse_time(found.get("ended_at", "")) < before_ns
+            except ValueError:
+                return False
+
+        with FileLock(self.path + ".lock"):
+            staying: list[str] = []
+            going: list[str] = []
+            for text in self._entry_texts():
+                (going if goes(text) else staying).append(text)
+            if going and not dry_run:
+                self._write(staying)
+                remove_file(self.path + ".bak")  # it holds them, too
+        return [len(text.encode()) for text in going]
+
     def entries(self) -> list[object]:
         """Return all entries. Raise ValueError or YAMLError when the file is not an archive."""
         import yaml
@@ -60,8 +84,11 @@ class Archive:
                 return
             if os.path.exists(self.path):
                 replace_file(self.path + ".bak", read_file(self.path))
-            body = "sessions:\n" + "".join(after) if after else "sessions: []\n"
-            replace_file(self.path, (_HEADER + body).encode())
+            self._write(after)
+
+    def _write(self, entries: list[str]) -> None:
+        body = "sessions:\n" + "".join(entries) if entries else "sessions: []\n"
+        replace_file(self.path, (_HEADER + body).encode())
 
     def _entry_texts(self) -> list[str]:
         """Return the text of each entry. A file that is not an archive is set aside, for the user to fix."""

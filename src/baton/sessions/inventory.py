@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 
 from baton.config import Settings
@@ -152,6 +152,11 @@ class Inventory:
             if restore is not None:
                 _write(tx, restore)
             self._archive().remove(session.session_id)
+
+    def prune_archive(self, before_ns: int, keep: Container[str], *, dry_run: bool = False) -> list[int]:
+        """Remove old entries of the archive, as `Archive.prune` does."""
+        archive = self._archive()
+        return archive.prune(before_ns, keep, dry_run=dry_run) if os.path.exists(archive.path) else []
 
     def forget(self, sessions: Iterable[Session]) -> list[Session]:
         """Remove the sessions that have not changed since they were read, and return them. The archive keeps them."""

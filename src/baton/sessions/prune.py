@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from shutil import rmtree
 
@@ -12,6 +12,7 @@ from baton.core.value import Value
 from baton.sessions.inventory import Inventory
 from baton.sessions.manifest import read_manifest
 from baton.sessions.session import Session, State
+from baton.storage.removal import entries_of, is_older, size_of
 
 _SESSION_ID = re.compile(r"[0-9a-f]{16}")
 
@@ -24,32 +25,43 @@ class Verdict(StrEnum):
 
 
 class Judged(Value):
-    """What became of an old session, or of a folder without one (`name` is None). `error`: why the folder remains."""
+    """What became of an old session, or of a folder without one (`name` is None). `size` is what its folder took on
+    disk; `error` says why the folder remains."""
 
     session_id: str
     name: str | None
     verdict: Verdict
-    error: str | None
+    size: int = 0
+    error: str | None = None
 
 
 def prune_sessions(
-    inventory: Inventory, host: str, before_ns: int, *, stopped_too: bool = False, dry_run: bool = False
+    inventory: Inventory,
+    host: str,
+    before_ns: int,
+    *,
+    stopped_too: bool = False,
+    is_gone: Callable[[str], bool] = lambda _job_id: False,
+    dry_run: bool = False,
 ) -> Iterator[Judged]:
     """Remove the sessions that ended before this time, and yield what became of each.
 
-    `stopped_too` removes also sessions that could be resumed. `host` is this machine."""
+    `stopped_too` removes also sessions that could be resumed; `is_gone` says for which jobs those that were made for
+    them go, too. `host` is this machine."""
     going = []
     for session in inventory.all(State.STOPPED, State.TERMINATED, State.ARCHIVED):
         if parse_time(session.ended_at or session.updated_at) >= before_ns:
             continue
         verdict = _verdict(session, host)
-        if verdict is Verdict.ENDED or (verdict is Verdict.RESUMABLE and stopped_too):
+        if verdict is Verdict.RESUMABLE and (stopped_too or (session.made_for and is_gone(session.made_for))):
+            verdict = Verdict.ENDED
+        if verdict is Verdict.ENDED:
             going.append(session)
         else:
-            yield Judged(session_id=session.session_id, name=session.name, verdict=verdict, error=None)
+            yield Judged(session_id=session.session_id, name=session.name, verdict=verdict)
     for session in inventory.forget(going) if going and not dry_run else going:
-        error = None if dry_run else _remove(inventory.folder_of(session))
-        yield Judged(session_id=session.session_id, name=session.name, verdict=Verdict.ENDED, error=error)
+        size, error = _remove(inventory.folder_of(session), dry_run=dry_run)
+        yield Judged(session_id=session.session_id, name=session.name, verdict=Verdict.ENDED, size=size, error=error)
     yield from _orphans(inventory, host, before_ns, dry_run=dry_run)
 
 
@@ -62,30 +74,14 @@ def _verdict(session: Session, host: str) -> Verdict:
 
 def _orphans(inventory: Inventory, host: str, before_ns: int, *, dry_run: bool) -> Iterator[Judged]:
     """Remove folders without a row: of a session whose name was reused, a failed creation, an interrupted prune."""
-    folders = dict(_old_folders(os.path.join(inventory.home, "sessions"), before_ns))
+    entries = entries_of(os.path.join(inventory.home, "sessions"), _SESSION_ID)
+    found = [entry for _, entry in entries if entry.is_dir(follow_symlinks=False) and is_older(entry, before_ns)]
+    folders = {entry.name: entry.path for entry in found}
     # The rows are read after the folders: a session that is created meanwhile has a new folder.
     for session_id in folders.keys() - {session.session_id for session in inventory.all()}:
         verdict = Verdict.ALIVE if _may_live(folders[session_id], inventory, host) else Verdict.ORPHAN
-        error = None if dry_run or verdict is Verdict.ALIVE else _remove(folders[session_id])
-        yield Judged(session_id=session_id, name=None, verdict=verdict, error=error)
-
-
-def _old_folders(parent: str, before_ns: int) -> Iterator[tuple[str, str]]:
-    try:
-        entries = os.scandir(parent)
-    except FileNotFoundError:
-        return
-    with entries:
-        for entry in entries:
-            if _SESSION_ID.fullmatch(entry.name) and _is_old_folder(entry, before_ns):
-                yield entry.name, entry.path
-
-
-def _is_old_folder(entry: os.DirEntry[str], before_ns: int) -> bool:
-    try:
-        return entry.is_dir(follow_symlinks=False) and entry.stat(follow_symlinks=False).st_mtime_ns < before_ns
-    except FileNotFoundError:
-        return False  # another process has just removed it
+        size, error = _remove(folders[session_id], dry_run=dry_run or verdict is Verdict.ALIVE)
+        yield Judged(session_id=session_id, name=None, verdict=verdict, size=size, error=error)
 
 
 def _may_live(folder: str, inventory: Inventory, host: str) -> bool:
@@ -100,9 +96,13 @@ def _may_live(folder: str, inventory: Inventory, host: str) -> bool:
     return manifest.host != host or manifest.process_lives() is not False
 
 
-def _remove(folder: str) -> str | None:
+def _remove(folder: str, *, dry_run: bool) -> tuple[int, str | None]:
+    """Remove a folder; return how much of the disk it took, and why it remains, if it does."""
+    size = 0
     try:
-        rmtree(folder)
+        size = size_of(folder)
+        if not dry_run:
+            rmtree(folder)
     except OSError as error:
-        return str(error) if os.path.exists(folder) else None
-    return None
+        return size, str(error) if os.path.exists(folder) else None
+    return size, None

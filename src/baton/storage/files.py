@@ -240,11 +240,14 @@ class FileLock:
 
 def try_lock(path: str) -> int | None:
     """Return a descriptor that holds the lock of that file until it is closed; None when another process has it."""
-    fd = open_private(path, os.O_RDWR | os.O_CREAT)
-    if _lock_at_once(fd):
-        return fd
-    os.close(fd)
-    return None
+    while True:
+        fd = open_private(path, os.O_RDWR | os.O_CREAT)
+        locked = _lock_at_once(fd)
+        if locked and _is_at(fd, path):  # guard: removed-lock-file
+            return fd
+        os.close(fd)
+        if not locked:
+            return None
 
 
 def lock_within(fd: int, path: str, timeout_sec: float = LOCK_TIMEOUT_SEC) -> None:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import fcntl
-import hashlib
 import os
 import ssl
 import struct
@@ -18,14 +16,13 @@ from paho.mqtt.enums import CallbackAPIVersion, MQTTErrorCode
 
 from baton.broker.address import Address, broker_address
 from baton.config import Settings
-from baton.core.errors import BatonError, BrokerUnavailable
+from baton.core.errors import BatonError
 from baton.core.job import Job, topic_prefix
-from baton.storage.files import make_private_dir, open_private, try_lock, write_all
+from baton.transport.listener_ids import reserve_client_id
 from baton.transport.peer import ForeignProcess, refuse_stranger
 from baton.transport.publisher_connection import FAILURES, OWN_PROCESS_HINT, PublisherConnection, describe_failure
 from baton.wire.payload import MAX_PAYLOAD_BYTES
 
-_MOST_LISTENERS = 1000
 _KEEP_ALIVE_SEC = 20
 _SILENCE_SEC = 5.0
 _CLOSE_SEC = 0.5
@@ -62,7 +59,7 @@ def connect_listeners(
     for address, names in topics.values():
         lock_fd = None
         try:
-            lock_fd, client_id = _reserve_client_id(settings.state_dir, address, sorted(names))
+            lock_fd, client_id = reserve_client_id(settings.state_dir, repr(address), sorted(names))
             connections.append(ListenerConnection(address, sorted(names), deliver, client_id, lock_fd, log))
         except FAILURES as error:
             if lock_fd is not None:
@@ -258,29 +255,3 @@ def forget_session(address: Address, client_id: str) -> None:
     """End the persistent session of a client: connect with its id and a clean session."""
     with PublisherConnection(address, client_id=client_id):
         pass
-
-
-def _reserve_client_id(state_dir: str, address: Address, topics: list[str]) -> tuple[int, str]:
-    """Return a client id, and the lock that reserves it. A restarted listener gets the same id. Two listeners never
-    share one: a broker closes the older of two connections with one id, so they would disconnect each other."""
-    folder = os.path.join(state_dir, "listeners")
-    make_private_dir(folder)
-    about = f"{os.uname().nodename} {_random_id(folder)} {address!r} {' '.join(topics)}"
-    name = hashlib.sha256(about.encode()).hexdigest()[:16]
-    for number in range(_MOST_LISTENERS):
-        fd = try_lock(os.path.join(folder, f"{name}-{number}"))
-        if fd is not None:
-            return fd, f"baton-sub-{name}-{number}"
-    raise BrokerUnavailable("a thousand listeners to the same jobs on one machine", transient=False)
-
-
-def _random_id(folder: str) -> str:
-    """Return the random id of this state folder, which is another for other users of the host."""
-    fd = open_private(os.path.join(folder, "id"), os.O_RDWR | os.O_CREAT)
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX)
-        if not os.fstat(fd).st_size:
-            write_all(fd, os.urandom(16).hex().encode())
-        return os.pread(fd, 64, 0).decode(errors="replace")
-    finally:
-        os.close(fd)
