@@ -61,3 +61,13 @@ def test_a_state_of_another_user_is_refused(state, folder, monkeypatch):
     monkeypatch.setattr(os, "geteuid", lambda: 12345)
     with pytest.raises(BatonError, match="belongs to another user"):
         homes.find(state)
+
+
+def test_the_home_of_other_scripts_is_named_where_there_is_none(state, folder):
+    (folder / ".mam" / "jobs").mkdir(parents=True)
+    expected = f"{folder}/.mam/jobs is not used; to take it over: BATON_HOME=.mam baton trust"
+    assert homes.find(state).warnings == (expected,)
+    with pytest.raises(UntrustedHome):
+        homes.find(state, ".mam")
+    make(state)
+    assert homes.find(state).warnings == ()

@@ -412,7 +412,7 @@ class FileRegistry(Registry):
 def _is_new(folder: str) -> bool:
     """Return whether the folder holds no record yet: then the index is empty, and current."""
     with os.scandir(folder) as entries:
-        return all(entry.name in (".lock", MOVED_NOTE, NEWER_DATABASE) for entry in entries)
+        return all(entry.name in (".lock", ".gitignore", MOVED_NOTE, NEWER_DATABASE) for entry in entries)
 
 
 def _record_bytes(job: Job) -> bytes:

@@ -27,6 +27,7 @@ from baton.storage import files
 HOME_FILE = "home.json"
 _ID = re.compile(r"[0-9a-f]{16}")
 _SMALL = 65536
+_OTHER_HOME = ".mam"  # some versions of the scripts that baton replaces use this name
 
 
 def load_settings(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> Settings:
@@ -164,6 +165,8 @@ def _find_above(state: str, here: str, name: str, user_home: str) -> Home:
             return home.replace(link=None if home.in_place else name, warnings=tuple(warnings))
     if untrusted:
         raise untrusted
+    if name == DEFAULT_HOME and os.path.isdir(other := os.path.join(new, _OTHER_HOME, "jobs")):
+        warnings.append(f"{other} is not used; to take it over: BATON_HOME={_OTHER_HOME} baton trust")
     return new_home(state, new).replace(link=name, warnings=tuple(warnings))
 
 
