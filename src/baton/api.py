@@ -6,9 +6,9 @@ given comes from the environment and the config file, as on the command line.
 
 from __future__ import annotations
 
-from baton.config import Settings
 from baton.core.errors import InvalidValue
 from baton.jobs import verbs as _jobs
+from baton.storage.homes import load_settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 def open_jobs(**where: Unpack[Where]) -> _jobs.Jobs:
     """Open the registry with its audit log, for a `with` block."""
-    return _jobs.open_jobs(Settings(where))
+    return _jobs.open_jobs(load_settings(where))
 
 
 def register_job(
@@ -53,7 +53,7 @@ def register_job(
     """Register a pending job and return it. Raise InvalidValue, and write nothing, if an argument is not valid."""
     from baton.broker.address import broker_record
 
-    settings = Settings(where)
+    settings = load_settings(where)
     with _jobs.open_jobs(settings) as jobs:
         return jobs.register_job(
             prompt,
@@ -135,7 +135,7 @@ def publish_event(
     NotVerified for `completed` while the expected results are missing."""
     from baton.transport.publish import publish_event as publish
 
-    settings = Settings(where)
+    settings = load_settings(where)
     with _jobs.open_jobs(settings) as jobs:
         return publish(jobs, settings, job_id, event, detail=detail, data=data, attempt=attempt, verify=verify)
 
@@ -153,7 +153,7 @@ def subscribe(
     `exit_code`, `outcomes()` and `timed_out` say how it ended."""
     from baton.transport.subscription import Subscription
 
-    settings = Settings(where)
+    settings = load_settings(where)
     jobs = _jobs.open_jobs(settings)
     try:
         return Subscription(

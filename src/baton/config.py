@@ -124,13 +124,7 @@ class Settings:
     mqtt_password: str | None = None
     allow_plaintext: bool = False
 
-    def __init__(
-        self,
-        flags: Mapping[str, Any] | None = None,
-        env: Mapping[str, str] | None = None,
-        *,
-        with_home: bool = True,
-    ) -> None:
+    def __init__(self, flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> None:
         env = os.environ if env is None else env
         given = {name: value for name, value in (flags or {}).items() if value is not None and name in KNOWN}
         self.sources = dict.fromkeys(KNOWN, "default")
@@ -163,10 +157,6 @@ class Settings:
         self._only_file = bool(env.get("BATON_CONFIG"))
         if self._only_file or os.path.lexists(own):
             self._read_file(env.get("BATON_CONFIG") or own)
-        in_home = os.path.join(self.home, "baton.toml")
-        if with_home and not self._only_file and os.path.isfile(in_home) and in_home != own:
-            self.home_file = in_home
-            self._read_file(in_home, in_home=True)
         for name, (variable, kind, _) in KNOWN.items():
             if variable and env.get(variable) and name != "home":
                 self._set(name, _from_text(variable, env[variable], kind), variable)

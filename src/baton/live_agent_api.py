@@ -15,6 +15,7 @@ from baton.live_agents.record import UNNAMED_HOST, AgentRecord, new_generation_i
 from baton.live_agents.resolve import resolve
 from baton.sessions.adopt import forget_adopted
 from baton.sessions.live_agents import DEFAULT_GRACE_SEC, Decision, Target, cleanup, control_target
+from baton.storage.homes import load_settings
 
 
 class Where(TypedDict, total=False):
@@ -42,7 +43,7 @@ def new_live_agent_record(
 
     By default the id is derived from the name, and the generation is new."""
     lease_ns = ownership.check_lease(lease_sec * 10**9)
-    with open_directory(settings := Settings(where)) as directory:
+    with open_directory(settings := load_settings(where)) as directory:
         names = Names(settings.agent_name_prefix)
         canonical = names.canonical(name)
         return new_record(
@@ -65,7 +66,7 @@ def publish_live_agent_record(record: AgentRecord, *, takeover: bool = False, **
     """Make the record's generation the owner of its agent_id; return the stored record.
 
     Raise AgentTaken if a fresh record of another session is stored, unless `takeover`."""
-    with open_directory(settings := Settings(where)) as directory:
+    with open_directory(settings := load_settings(where)) as directory:
         names = Names(settings.agent_name_prefix)
         names.explicit_id(record.agent_id)
         record = _with_host(record.replace(agent_name=names.canonical(record.agent_name)), settings, directory)
@@ -77,7 +78,7 @@ def refresh_live_agent_record(
 ) -> AgentRecord:
     """Extend the session's lease to `lease_sec` from now. Raise OwnershipLost if another generation owns its id."""
     lease_ns = ownership.check_lease(lease_sec * 10**9)
-    with open_directory(settings := Settings(where)) as directory:
+    with open_directory(settings := load_settings(where)) as directory:
         record = _with_host(record, settings, directory)
         return ownership.refresh(directory, record.agent_id, record.generation_id, lease_ns=lease_ns, record=record)
 
@@ -91,7 +92,7 @@ def _with_host(record: AgentRecord, settings: Settings, directory: Directory) ->
 def resolve_live_agent_record(name_or_id: str, *, by_id: bool = False, **where: Unpack[Where]) -> AgentRecord | None:
     """Return the one fresh record of that name or id (`by_id`: of that id only). Return None if it is missing,
     malformed, invalid, expired, of another name, or ambiguous."""
-    with open_directory(settings := Settings(where)) as directory:
+    with open_directory(settings := load_settings(where)) as directory:
         return resolve(directory, Names(settings.agent_name_prefix), name_or_id, by_id=by_id).record
 
 
@@ -106,7 +107,7 @@ def resolve_for_control(
     """Return the session of that name or id, after all checks.
 
     Raise AgentNotFound if there is no fresh record, and a subclass of ControlRefused for each failed check."""
-    with open_directory(settings := Settings(where)) as directory:
+    with open_directory(settings := load_settings(where)) as directory:
         record = resolve(directory, Names(settings.agent_name_prefix), name_or_id, by_id=by_id).found()
     return control_target(
         record, host=settings.host, needs_agent_def_dir=needs_agent_def_dir, agent_def_dir=agent_def_dir
@@ -116,7 +117,7 @@ def resolve_for_control(
 def remove_live_agent_record(agent_id: str, generation_id: str, **where: Unpack[Where]) -> bool:
     """Remove the record of that generation; return False if there is none. Raise OwnershipLost, and remove nothing, if
     another generation owns the agent_id."""
-    with open_directory(settings := Settings(where)) as directory:
+    with open_directory(settings := load_settings(where)) as directory:
         removed = ownership.remove(directory, agent_id, generation_id)
         if removed is not None:
             forget_adopted(settings, directory, removed)
@@ -129,6 +130,6 @@ def cleanup_registry(
     """Remove entries past the grace period that are missing, malformed, expired, or whose session is gone.
 
     Return a decision with its reason for every entry."""
-    with open_directory(settings := Settings(where)) as directory:
+    with open_directory(settings := load_settings(where)) as directory:
         found = list(cleanup(settings, directory, tmux_check=tmux_check, grace_sec=grace_sec, dry_run=dry_run))
         return [each for each in found if isinstance(each, Decision)]

@@ -15,16 +15,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from baton.config import Settings
 from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs
 from baton.transport.publish import publish_event
 from support.command import BATON, Baton
 from support.crew import Crew
+from support.homes import settings_in
 from support.waiting import wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from baton.config import Settings
 
 KILLS_A_JOB = 5
 CODES = {"completed": 0, "error": 1}
@@ -34,7 +36,7 @@ CODES = {"completed": 0, "error": 1}
 def test_a_killed_listener_misses_nothing(broker, tmp_path, figure, full, seed):
     chance, began = Random(seed), time.monotonic()
     baton = Baton(tmp_path, **broker.env)
-    settings = Settings({"home": str(tmp_path / ".hermes")}, env=baton.env)
+    settings = settings_in(tmp_path, baton.env)
     kills = at_the_end = events = 0
     wrong: list[str] = []
     while kills < (150 if full else 10) and not wrong:  # and as many on the other broker

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import pathlib
 import pwd
 import shlex
 import signal
@@ -23,12 +24,14 @@ from baton.broker.production import write_set
 from baton.config import Settings
 from baton.core.errors import BrokerUnavailable, InvalidValue
 from baton.jobs.verbs import open_jobs
+from baton.storage.homes import load_settings
 from baton.transport import check
 from baton.transport.check import check_broker
 from baton.transport.publisher_connection import PublisherConnection
 from baton.transport.subscription import Subscription
 from support.brokers import Broker, free_port
 from support.command import BATON, Baton, interruptible
+from support.homes import home_of
 
 TOPIC = "python/mqtt/jobs/abc12345/events"
 
@@ -475,28 +478,27 @@ class TestWhichBroker:
         assert Baton(tmp_path)("register", "x", "--json").json["broker"]["host"] is None
 
     def test_the_file_of_a_folder_does_not_get_the_login_of_the_user(self, tmp_path):
-        home, own = tmp_path / "home" / "baton.toml", tmp_path / ".config" / "baton" / "baton.toml"
-        for path in (home, own):
-            path.parent.mkdir(parents=True)
+        home, own = pathlib.Path(home_of(tmp_path), "baton.toml"), tmp_path / ".config" / "baton" / "baton.toml"
+        own.parent.mkdir(parents=True)
         env = {"HOME": str(tmp_path), "BATON_HOME": str(home.parent)}
         login = {"MQTT_USERNAME": "me", "MQTT_PASSWORD": "pw"}
         host = 'mqtt_host = "evil.example"\nmqtt_tls = true\n'
         home.write_text(host)
-        assert broker_address(Settings(env=env), None).username is None
+        assert broker_address(load_settings(env=env), None).username is None
         recorded = self.job(host="evil.example", tls=True)
         for job in (None, self.job(), recorded):
             with pytest.raises(BrokerUnavailable, match=r"MQTT_USERNAME; .* set MQTT_BROKER=evil\.example"):
-                broker_address(Settings(env=env | login), job)
-        assert broker_address(Settings(env=env | login | {"MQTT_BROKER": "evil.example"}), None).username == "me"
+                broker_address(load_settings(env=env | login), job)
+        assert broker_address(load_settings(env=env | login | {"MQTT_BROKER": "evil.example"}), None).username == "me"
         home.write_text(host + 'mqtt_username = "me"\n')
         with pytest.raises(BrokerUnavailable, match="the login is from MQTT_PASSWORD"):
-            broker_address(Settings(env=env | {"MQTT_PASSWORD": "pw"}), None)
+            broker_address(load_settings(env=env | {"MQTT_PASSWORD": "pw"}), None)
         own.write_text('mqtt_username = "me"\nmqtt_password = "pw"\n')
         home.write_text(host)
         with pytest.raises(BrokerUnavailable, match=r"the login is from .*/\.config/"):
-            broker_address(Settings(env=env), None)
+            broker_address(load_settings(env=env), None)
         home.write_text(host + 'mqtt_username = "its"\nmqtt_password = "own"\n')
-        assert broker_address(Settings(env=env), None).password == "own"
+        assert broker_address(load_settings(env=env), None).password == "own"
 
     @pytest.mark.parametrize("own", [None, "mine.example"])
     def test_the_record_of_a_job_does_not_get_the_login_of_the_user(self, own):

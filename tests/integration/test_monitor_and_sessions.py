@@ -24,6 +24,7 @@ from baton.sessions.session import Session, State
 from baton.sessions.stop import StopMode, stop_session
 from support.backends import spoil
 from support.brokers import free_port
+from support.homes import settings_in
 from support.office import Office
 from support.waiting import wait_until
 
@@ -44,7 +45,7 @@ class Watch:
 
     def __init__(self, office, clock):
         self.clock = clock
-        self.settings = Settings({"home": str(office.folder / ".hermes")}, env=office.env)
+        self.settings = settings_in(office.folder, office.env)
         self.inventory = Inventory(self.settings)
         self.jobs = open_jobs(self.settings)
 

@@ -379,9 +379,7 @@ class TestSafeButNotSent:
 
 
 def test_whichever_way_an_event_is_recorded_it_is_redacted(settings_for, tmp_path):
-    (tmp_path / ".hermes").mkdir()
-    (tmp_path / ".hermes" / "baton.toml").write_text('mqtt_password = "from the file"\n')
-    with open_jobs(settings_for({})) as jobs:
+    with open_jobs(settings_for({"MQTT_PASSWORD": "from the file"})) as jobs:
         job = jobs.register_job("x", agent="a", workdir=str(tmp_path))
         said = f"\x1b[31m{job.auth_token} in {tmp_path}/x, {{from the file}} /home/kim/y"
         event = jobs.record_event(job.job_id, "started", detail=said, data={"a": [said], said: 1})

@@ -14,7 +14,6 @@ import pytest
 
 from baton.adapters import find_agent
 from baton.adapters.contract import Mode
-from baton.config import Settings
 from baton.core.errors import BatonError
 from baton.core.job import new_job
 from baton.core.redact import process_redactor, shorten
@@ -27,6 +26,7 @@ from baton.sessions.inventory import Inventory
 from baton.sessions.launch import create_session, task_for
 from baton.sessions.session import State
 from baton.sessions.tmux import Tmux
+from baton.storage.homes import load_settings
 from support.hostile import Hostile
 from support.memory import folder_in_memory
 from support.terminal import Terminal
@@ -101,7 +101,7 @@ def hostile(desk, tmp_path, monkeypatch):
 
 @pytest.fixture
 def settings(hostile):
-    return Settings()
+    return load_settings()
 
 
 @pytest.fixture

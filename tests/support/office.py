@@ -11,9 +11,8 @@ import shutil
 import signal
 import subprocess
 import tempfile
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
-from baton.config import Settings
 from baton.core.job import Status
 from baton.history.log import iter_logged_events
 from baton.jobs.verbs import open_jobs
@@ -21,7 +20,11 @@ from baton.registry.contract import JobFilter
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import State
 from support.command import BATON, Baton, Result, interruptible
+from support.homes import settings_in
 from support.waiting import poll, wait_until
+
+if TYPE_CHECKING:
+    from baton.config import Settings
 
 PATIENCE_SEC = 40.0
 _ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[A-Za-z]|\][^\x07]*\x07|[=>])")
@@ -70,7 +73,7 @@ class Office(Baton):
 
     @property
     def settings(self) -> Settings:
-        return Settings({"home": os.path.join(self.folder, ".hermes")}, env=self.env)
+        return settings_in(self.folder, self.env)
 
     # What is asked for again and again is read here; only from another network it takes the command.
 

@@ -8,6 +8,7 @@ import sys
 import pytest
 
 from support.command import Baton
+from support.homes import home_of
 from support.waiting import wait_until
 
 # Writes down how it was called, then does what it was told: its prompt is Python.
@@ -28,8 +29,8 @@ def baton(tmp_path, tmux):
     program.write_text(PROGRAM.format(python=sys.executable))
     program.chmod(0o755)
     (tmp_path / "work").mkdir()
-    (tmp_path / ".hermes").mkdir()
     baton = Baton(tmp_path, BATON_TMUX_SOCKET=tmux.socket)
+    home_of(tmp_path, baton.env)
     baton.env["PATH"] = f"{program.parent}:{baton.env['PATH']}"
     yield baton
     baton("broker", "down")

@@ -22,6 +22,7 @@ import baton
 from support.backends import BACKENDS, registry_url
 from support.brokers import Broker
 from support.command import BATON
+from support.homes import trust_in_place
 from support.sessions import SessionDesk
 from support.waiting import wait_until
 
@@ -46,6 +47,7 @@ class StoredHome(SessionDesk):
                     os.path.join(self.stored, source), target, dirs_exist_ok=True, copy_function=shutil.copyfile
                 )
                 _make_private(target)
+        trust_in_place(self.home, folder, self.env)
         with open(os.path.join(self.stored, "expected.json"), encoding="utf-8") as file:
             self.expected = json.load(file)
         self.where = {"home": self.home}

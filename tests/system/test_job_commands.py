@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import pathlib
 import pty
 import re
 import signal
@@ -16,6 +17,7 @@ import pytest
 
 from baton.core.clock import parse_time
 from support.command import BATON, Baton, interruptible
+from support.homes import home_of
 from support.waiting import wait_until
 from unit.test_model import SEED_RECORD
 
@@ -353,7 +355,7 @@ class TestList:
         from baton.core.job import new_job
         from baton.registry import open_url
 
-        registry = open_url(f"sqlite:{tmp_path}/.hermes/jobs/registry.db")
+        registry = open_url(f"sqlite:{home_of(tmp_path)}/jobs/registry.db")
         prompt = "한글 \x1b[31mred\x1b[0m \u202eevil " + "long " * 100
         registry.register_many([new_job(prompt, now_ns=time.time_ns(), agent="a") for _ in range(120)])
         registry.close()
@@ -402,8 +404,8 @@ def on_terminal(baton, *arguments, **env) -> str:
 class TestTheRecordOfTheSeeds:
     @pytest.fixture
     def dropped(self, tmp_path):
-        folder = tmp_path / ".hermes" / "jobs"
-        folder.mkdir(parents=True)
+        folder = pathlib.Path(home_of(tmp_path), "jobs")
+        folder.mkdir()
         (folder / "abc12345.json").write_text(json.dumps(SEED_RECORD, ensure_ascii=False))
         return folder
 
@@ -522,10 +524,10 @@ def test_no_output_shows_a_key_or_a_password(baton, tmp_path):
 
 
 def test_options_may_stand_in_front_of_the_verb(default, tmp_path):
-    job = default("--home", "elsewhere", "register", "x").text
-    assert default("register", "y", "--home", "elsewhere").text != job
+    job = default("--home", "./elsewhere", "register", "x").text
+    assert default("register", "y", "--home", "./elsewhere").text != job
     assert (tmp_path / "elsewhere" / "jobs" / "registry.db").exists()
-    assert len(default("list", "--json", BATON_HOME="elsewhere").json) == 2
+    assert len(default("list", "--json", BATON_HOME="./elsewhere").json) == 2
     assert default("list").out == ""
     assert len(default("list", "--registry-dir", "elsewhere/jobs", BATON_REGISTRY="file:nowhere").out.splitlines()) == 2
 

@@ -11,11 +11,11 @@ import sys
 
 import pytest
 
-from baton.config import Settings
 from baton.core.event import EventName
 from baton.jobs.verbs import open_jobs
 from support.brokers import free_port
 from support.command import BATON, Baton, interruptible
+from support.homes import settings_in
 
 
 @pytest.fixture
@@ -118,7 +118,7 @@ def test_on_a_terminal_the_data_is_shown_briefly(baton):
 
 def test_what_a_terminal_would_act_on_is_an_escape_in_json(baton):
     """An older version may have recorded what is taken out today."""
-    with open_jobs(Settings({"home": os.path.join(baton.folder, ".hermes")}, env=baton.env)) as jobs:
+    with open_jobs(settings_in(baton.folder, baton.env)) as jobs:
         job = jobs.register_job("x", agent="a").job_id
         jobs.registry.record_event(job, EventName.COMPLETED, detail="a\x9b31m\u202eb", data={"ü": "\u2066"})
     out = baton("subscribe", job, "--json").out

@@ -10,10 +10,10 @@ import time
 
 import pytest
 
-from baton.config import Settings
 from baton.jobs.verbs import open_jobs
 from baton.sessions.processes import started_at
 from support.brokers import Broker
+from support.homes import settings_in
 from support.waiting import wait_until
 
 WAITS = "echo $$ > pid.txt; exec sleep 600"
@@ -345,7 +345,7 @@ def test_a_headless_agent_that_is_sent_back_leaves_no_traceback_on_the_pane(desk
         desk.env |= {"MQTT_PORT": str(broker.port)}
         job = desk.register("x", "--expect", "out.txt", agent="claude-code")
         desk("session", "create", "gpu", "--job", job, "--headless")
-        with open_jobs(Settings({"home": desk.home}, desk.env)) as jobs:
+        with open_jobs(settings_in(desk.folder, desk.env)) as jobs:
             wait_until(lambda: jobs.events_after(job, 0) and not jobs.unsent_events(), what="`started` was sent")
         (tmp_path / "heard").touch()
         assert desk.until_over(job)["status"] == "completed"

@@ -11,11 +11,11 @@ from contextlib import closing
 import pytest
 
 from baton.adapters.contract import Mode
-from baton.config import Settings
 from baton.core.clock import format_time
 from baton.sessions.inventory import Inventory
 from baton.sessions.processes import started_at
 from baton.sessions.session import Session, State
+from support.homes import settings_in
 from support.memory import folder_in_memory
 
 DAY_NS = 86400 * 10**9
@@ -26,7 +26,7 @@ class Shelf:
 
     def __init__(self, desk):
         self.desk = desk
-        self.inventory = Inventory(Settings({"home": desk.home}, env=desk.env))
+        self.inventory = Inventory(settings_in(desk.folder, desk.env))
 
     def session(self, name, state=State.TERMINATED, days_ago=40, **fields):
         then = format_time(time.time_ns() - days_ago * DAY_NS)
@@ -86,7 +86,7 @@ def test_what_ended_long_ago_is_forgotten_with_its_folder_and_the_rest_stays(des
     assert len(shelf.names()) == len(shelf.folders()) == 7
 
     told = shelf.prune()
-    assert told.text == f"removed 3 sessions; their archive stays in {desk.home}"
+    assert told.text == f"removed 3 sessions; their archive stays in {os.path.realpath(desk.home)}"
     assert told.err == ""
     assert shelf.names() == ["at-work", "fresh", "running", "young"]
     kept = {each["session_id"] for each in (running, desk.show("fresh"))}

@@ -8,12 +8,12 @@ import time
 import pytest
 
 from baton.cli.main import run_verb
-from baton.config import Settings
 from baton.core.errors import InvalidValue
 from baton.core.event import EventName
 from baton.delegation.submit import Delegation, build_submission
 from baton.jobs.report import report
 from baton.jobs.verbs import open_jobs
+from baton.storage.homes import load_settings
 from baton.transport.subscription import Subscription
 from support.brokers import free_port
 
@@ -23,7 +23,7 @@ def settings(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MQTT_BROKER", "127.0.0.1")
     monkeypatch.setenv("MQTT_PORT", str(free_port()))
-    return Settings()
+    return load_settings()
 
 
 @pytest.fixture
@@ -85,7 +85,7 @@ def test_a_full_disk_takes_the_copy_of_what_was_said_and_no_more(settings, jobs,
 def test_a_limit_of_nothing_is_refused_and_not_replaced(settings, monkeypatch, name):
     monkeypatch.setenv(f"BATON_{name}", "0")
     with pytest.raises(InvalidValue, match=name.lower()):
-        build_submission(Settings(), "x", label="q")
+        build_submission(load_settings(), "x", label="q")
 
 
 @pytest.mark.parametrize("name", ["expect", "labels"])

@@ -10,11 +10,11 @@ import pytest
 
 from baton.adapters.contract import Mode
 from baton.cli.hook import run
-from baton.config import Settings
 from baton.jobs.verbs import open_jobs
 from baton.sessions import hook as hook_module
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import Session, State
+from baton.storage.homes import load_settings
 from support.brokers import free_port
 
 STOP = json.dumps({"hook_event_name": "Stop", "session_id": "c", "last_assistant_message": "done"})
@@ -25,7 +25,7 @@ def jobs(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("MQTT_BROKER", "127.0.0.1")
     monkeypatch.setenv("MQTT_PORT", str(free_port()))
-    with open_jobs(Settings()) as jobs:
+    with open_jobs(load_settings()) as jobs:
         yield jobs
 
 
@@ -34,7 +34,7 @@ def session(jobs, monkeypatch, tmp_path):
     """A session whose job wants a file that is not there."""
     job = jobs.register_job("x", agent_session="q", workdir=str(tmp_path), expected_artifacts=["out.txt"])
     jobs.pick_pending("q")
-    inventory = Inventory(Settings())
+    inventory = Inventory(load_settings())
     known = {
         "name": "gpu", "session_id": "0" * 16, "state": State.RUNNING, "mode": Mode.INTERACTIVE, "agent": "claude-code",
         "conversation_id": "c", "job_id": job.job_id, "made_for": job.job_id,

@@ -25,6 +25,7 @@ from baton.sessions.processes import end_processes
 from baton.sessions.stop import all_processes
 from baton.sessions.tmux import Tmux
 from baton.storage.files import replace_file
+from baton.storage.homes import load_settings
 
 # For each job: the expected file, the status it must end with, and the script of its agent.
 _JOBS = (
@@ -65,7 +66,7 @@ def demo(options: argparse.Namespace) -> int:
         "BATON_STATE_DIR": os.path.join(folder, "state"),
         "BATON_TMUX_SOCKET": os.path.join(folder, "tmux"),
     }
-    settings = Settings()
+    settings = load_settings()
     for number in (signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, _stop)
     try:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from baton.cli.parser import Verb
-from baton.config import Settings
+from baton.storage.homes import load_settings
 
 
 def run(arguments: Sequence[str]) -> int:
@@ -16,7 +16,7 @@ def run(arguments: Sequence[str]) -> int:
     try:
         agent, *rest = arguments
         message = json.loads(rest[-1] if rest else sys.stdin.read())
-        answer = hook(Settings(), agent, message) if isinstance(message, dict) else None
+        answer = hook(load_settings(), agent, message) if isinstance(message, dict) else None
         if answer is not None:
             print(answer, flush=True)
     except Exception as error:  # noqa: BLE001  the agent must go on; the error is in hook.log

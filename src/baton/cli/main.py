@@ -79,9 +79,12 @@ def run_verb(name: str, arguments: Sequence[str]) -> int:
         verb = next(action for action in verb.actions if action.name == options.action)
     if not verb.reads_settings:
         return verb.function(options) or 0
-    from baton.config import Settings
+    from baton.storage.homes import load_settings
 
-    return verb.function(options, Settings(vars(options))) or 0
+    settings = load_settings(vars(options))
+    for warning in settings.warnings:
+        _complain(f"warning: {warning}")
+    return verb.function(options, settings) or 0
 
 
 def overview() -> str:

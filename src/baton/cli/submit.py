@@ -29,6 +29,7 @@ from baton.delegation.submit import (
 )
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
+from baton.storage.homes import load_settings
 
 CANCELLED = 4
 _EPILOG = (
@@ -183,8 +184,8 @@ def _settings_of(home: str) -> Settings:
     from baton.registry import registry_url
 
     environment = {name: value for name, value in os.environ.items() if name not in _OF_A_HOME}
-    there = Settings({"home": home}, environment)
-    return Settings({"home": home, "registry": registry_url(there), "logs_dir": there.logs_dir})
+    there = load_settings({"home": home}, environment)
+    return load_settings({"home": home, "registry": registry_url(there), "logs_dir": there.logs_dir})
 
 
 # -- run them --------------------------------------------------------------------------------------------------

@@ -172,9 +172,9 @@ REPAIRED = "mended"  # the line about a repair, by its name in stored logs
 
 def __getattr__(name: str) -> str:
     if name == "LOGS_DIR":
-        from baton.config import Settings
+        from baton.storage.homes import load_settings
 
-        return os.path.abspath(Settings().logs_dir)
+        return load_settings().logs_dir
     raise AttributeError(name)
 
 

@@ -45,6 +45,7 @@ from baton.sessions.terminal import continue_if_suspended, disable_flow_control,
 from baton.sessions.tmux import Tmux
 from baton.sessions.verdict import AgentRun, explain, is_success
 from baton.storage.files import read_file, replace_file
+from baton.storage.homes import load_settings
 
 _CHECK_SEC = 1.0
 _REAP_SEC = 5.0
@@ -390,7 +391,7 @@ def _show_failure(folder: str, error: Exception) -> str:
 
 
 def _open_runner(folder: str) -> Runner | None:
-    settings = Settings()
+    settings = load_settings()
     inventory = Inventory(settings)
     session = inventory.find(os.path.basename(folder))
     if session is None:

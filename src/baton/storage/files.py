@@ -36,13 +36,16 @@ def make_private_dir(path: str) -> None:
     """Create the folder and its missing parents, 0700 whatever the umask. Existing folders stay as they are."""
     if os.path.isdir(path):
         return
-    for folder in [each for each in _first_writes if f"{path}/".startswith(f"{each}/")]:
+    place = os.path.abspath(path)
+    for folder in [each for each in _first_writes if f"{place}/".startswith(f"{each}/")]:
         action = _first_writes.pop(folder)
         try:
             action()
         except BaseException:
             _first_writes[folder] = action
             raise
+        if os.path.isdir(path):
+            return
     parent = os.path.dirname(os.path.abspath(path))
     if not os.path.isdir(parent):
         make_private_dir(parent)

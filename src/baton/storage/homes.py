@@ -30,19 +30,23 @@ _SMALL = 65536
 _OTHER_HOME = ".mam"  # some versions of the scripts that baton replaces use this name
 
 
-def load_settings(flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> Settings:
-    """Return the settings of a command, with its home, which the first write below it makes. UntrustedHome if the
-    command would use a home that the user has not trusted."""
+def load_settings(
+    flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None, here: str | None = None
+) -> Settings:
+    """Return the settings of a command in the folder `here` (default: the current one), with its home, which the first
+    write below it makes. UntrustedHome if the command would use a home that the user has not trusted."""
     env = os.environ if env is None else env
-    settings = Settings(flags, env, with_home=False)
-    home = find(settings.state_dir, settings.home, env.get("HOME"))
+    settings = Settings(flags, env)
+    home = find(settings.state_dir, settings.home, env.get("HOME"), here)
     if not home.made:
         files.on_first_write(home.path, lambda: _make(settings, home))
+        if home.link is not None:  # a registry may be named by its path below the link
+            files.on_first_write(os.path.join(home.folder, home.link), lambda: _make(settings, home))
     elif not _link_is_right(home):
         from baton.storage.new_homes import keep_link
 
         home = keep_link(settings.state_dir, home)
-    settings.use_home(home, _repository() if "repository" in settings.tables else "")
+    settings.use_home(home, _repository(here) if "repository" in settings.tables else "")
     return settings
 
 
@@ -52,15 +56,15 @@ def _make(settings: Settings, home: Home) -> None:
     settings.home_id = make(settings.state_dir, home).home_id
 
 
-def find(state_dir: str, named: str = DEFAULT_HOME, user_home: str | None = None) -> Home:
-    """Return the home that a command uses here; make nothing. `named`: its path, or the plain name of its link.
-    `user_home`: $HOME. Raise UntrustedHome."""
+def find(state_dir: str, named: str = DEFAULT_HOME, user_home: str | None = None, here: str | None = None) -> Home:
+    """Return the home that a command in the folder `here` uses; make nothing. `named`: its path, or the plain name of
+    its link. `user_home`: $HOME. Raise UntrustedHome."""
     state = check_state(state_dir)
     if "/" in named or named in (".", ".."):
         return _find_at(state, os.path.abspath(named))
     if named == ".git":
         raise InvalidValue("home", "cannot be .git, which belongs to git")
-    return _find_above(state, _working_folder(), named, os.path.realpath(user_home) if user_home else "")
+    return _find_above(state, _working_folder(here), named, os.path.realpath(user_home) if user_home else "")
 
 
 def known(state_dir: str) -> list[Home]:
@@ -347,9 +351,9 @@ def linked_git_dir(folder: str) -> str | None:
     return os.path.dirname(os.path.dirname(admin))
 
 
-def _repository() -> str:
+def _repository(here: str | None) -> str:
     """Return the working folder, or the same place in the main work tree if it is in a linked one."""
-    folder = here = _working_folder()
+    folder = here = _working_folder(here)
     while folder != os.path.dirname(folder):
         if (main := main_work_tree(folder)) is not None:
             return os.path.join(main, os.path.relpath(here, folder))
@@ -357,8 +361,8 @@ def _repository() -> str:
     return here
 
 
-def _working_folder() -> str:
+def _working_folder(here: str | None) -> str:
     try:
-        return os.getcwd()
+        return os.getcwd() if here is None else os.path.realpath(here)
     except FileNotFoundError:
         raise BatonError("the current folder was removed; change to another one, or name a home with --home") from None
