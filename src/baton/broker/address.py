@@ -11,7 +11,7 @@ import _socket
 from collections.abc import Mapping
 
 from baton.config import Settings
-from baton.core.errors import BrokerUnavailable
+from baton.core.errors import BrokerUnavailable, InvalidValue
 from baton.core.job import Job
 from baton.core.value import Value
 
@@ -47,12 +47,19 @@ def is_loopback(host: str) -> bool:
         return False
 
 
-def broker_record(settings: Settings) -> dict[str, object] | None:
-    """Return the broker of these settings for a job's record: its place, for publishers and listeners elsewhere, but no
-    login, which each has its own of. None for the local broker."""
+def broker_record(settings: Settings, login_file: str | None = None) -> dict[str, object] | None:
+    """Return the broker of these settings for a job's record: its place, for publishers and listeners elsewhere. None
+    for the local broker. Each publisher has its own login, unless a file holds one for this job."""
     if settings.mqtt_host is None:
+        if login_file is not None:
+            raise InvalidValue("--broker-login", "is for a broker of its own: set MQTT_BROKER")
         return None
-    return {"host": settings.mqtt_host, "port": settings.mqtt_port, "tls": settings.mqtt_tls}
+    place: dict[str, object] = {"host": settings.mqtt_host, "port": settings.mqtt_port, "tls": settings.mqtt_tls}
+    if login_file is not None:
+        from baton.broker.login import read_login
+
+        place |= read_login("--broker-login", login_file)
+    return place
 
 
 def broker_address(settings: Settings, job: Job | None, *, reading: bool = False) -> Address:

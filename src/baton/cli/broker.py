@@ -7,6 +7,7 @@ import time
 
 from baton.broker.address import Address
 from baton.broker.local import HOST, known_broker, log_path, running_broker, stop_broker
+from baton.broker.login import read_variables
 from baton.cli import options as opt
 from baton.cli.output import json_text, say
 from baton.cli.parser import Verb
@@ -111,13 +112,7 @@ def check(options: argparse.Namespace, settings: Settings) -> int:
 
 def _environment_of(folder: str, role: str) -> dict[str, str]:
     """Return the variables in `<role>.env` of a configuration set."""
-    path = os.path.join(folder, f"{role}.env")
-    try:
-        words = shlex.split(read_file(path).decode(), comments=True)
-    except (OSError, ValueError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        raise InvalidValue("--set", f"{path} cannot be read: {why}") from None
-    return {name: value for name, equals, value in (word.partition("=") for word in words) if equals}
+    return read_variables("--set", os.path.join(folder, f"{role}.env"))
 
 
 _ACTIONS = (

@@ -65,4 +65,4 @@ def _stop(_number: int, _frame: object) -> None:
     raise SystemExit(0)
 
 
-VERBS = (Verb("monitor", (opt.ONCE, opt.DRY_RUN, opt.INTERVAL, opt.JSON), monitor),)
+VERBS = (Verb("monitor", (opt.ONCE, opt.DRY_RUN, opt.INTERVAL, opt.ALLOW_PLAINTEXT, opt.JSON), monitor),)

@@ -154,6 +154,10 @@ BROKER_TRIES = _value("--attempts", "N", "try N times to reach the broker", type
 REQUIRE_BROKER = _flag("--require-broker", "fail if the event cannot be sent now (default: send it later)")
 NO_VERIFY = _flag("--no-verify", "accept completed without the expected results; refused inside a session")
 ALLOW_PLAINTEXT = _flag("--allow-plaintext", "connect to a broker on another host without TLS", default=None)
+BROKER_LOGIN = _value(
+    "--broker-login", "FILE", "publish events of the job with the login in this file, which sets MQTT_USERNAME and "
+    "MQTT_PASSWORD; the registry stores it (default: each publisher has its own login)",
+)  # fmt: skip
 _LISTEN_TIMEOUT = TIMEOUT.but(
     type=time_limit("--timeout"), dest="timeout",
     help="stop after this long: seconds, or such as 90s, 10m, 2h (default: the largest --timeout of the jobs)",

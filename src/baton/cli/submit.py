@@ -41,7 +41,7 @@ _FORCE = "retry a job that has not ended: then two agents work (default: refuse)
 # Options that are fields of a job or wishes for its session.
 _JOB_OPTIONS = (
     "agent", "workdir", "timeout_sec", "idle_timeout_sec", "expect", "allow_existing", "validate", "max_attempts",
-    "headless", "yolo",
+    "headless", "yolo", "broker_login",
 )  # fmt: skip
 # Of the environment: what belongs to one home alone.
 _OF_A_HOME = frozenset({"BATON_HOME", "BATON_REGISTRY", "DELEGATE_JOB_LOGS_DIR"})
@@ -311,7 +311,7 @@ def _leave(delegation: Delegation) -> None:
             os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
-_HOW = (opt.DETACH, opt.HEADLESS, opt.YOLO, opt.TMUX_SOCKET, opt.JSON)
+_HOW = (opt.DETACH, opt.HEADLESS, opt.YOLO, opt.TMUX_SOCKET, opt.ALLOW_PLAINTEXT, opt.JSON)
 VERBS = (
     Verb("submit", (
         opt.PROMPT, opt.PROMPT_FILE, opt.AGENT, opt.SESSION, opt.TO,
@@ -319,7 +319,7 @@ VERBS = (
         opt.QUEUE.but(help="add the job to this queue, for a worker to take (default: start a session now)"),
         opt.WORKDIR, opt.TIMEOUT, opt.IDLE_TIMEOUT,
         opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable"),
-        opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.BATCH, opt.PARALLEL, *_HOW,
+        opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.BATCH, opt.PARALLEL, opt.BROKER_LOGIN, *_HOW,
     ), submit, epilog=_EPILOG),
     Verb("retry", (*opt.JOB, opt.FORCE.but(help=_FORCE), *_HOW), retry, epilog=_EPILOG),
 )  # fmt: skip

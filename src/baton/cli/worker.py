@@ -60,5 +60,5 @@ VERBS = (Verb("worker", (
     opt.AGENT, opt.QUEUE,
     opt.WORKDIR.but(default=".", help="work here if a job names no folder (default: the current folder)"),
     opt.CONCURRENCY, opt.MAX_JOBS, opt.UNTIL_EMPTY, opt.HEADLESS.but(default=False), opt.YOLO.but(default=False),
-    opt.DRAIN, opt.TMUX_SOCKET,
+    opt.DRAIN, opt.TMUX_SOCKET, opt.ALLOW_PLAINTEXT,
 ), work),)  # fmt: skip

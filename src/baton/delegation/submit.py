@@ -30,6 +30,7 @@ _NO_LIMIT_SEC = 366 * 86400.0
 _GIVEN = (
     "prompt", "agent", "workdir", "expect", "validate", "timeout_sec", "idle_timeout_sec", "max_attempts", "priority",
     "headless", "yolo", "allow_existing", "label", "labels",
+    "broker_login",
 )  # fmt: skip
 
 
@@ -57,7 +58,7 @@ def build_submission(settings: Settings, prompt: str, **given: Any) -> Submissio
         now_ns=SystemClock().wall_ns(),
         agent=given.get("agent", settings.agent),
         agent_session=queue,
-        broker=broker_record(settings),
+        broker=broker_record(settings, given.get("broker_login")),
         timeout_sec=given.get("timeout_sec", settings.timeout_sec),
         idle_timeout_sec=given.get("idle_timeout_sec", settings.idle_timeout_sec),
         expected_artifacts=given.get("expect", []),
@@ -102,8 +103,9 @@ def _check_given(given: dict[str, Any]) -> None:
     unknown = sorted(given.keys() - set(_GIVEN))
     if unknown:
         raise InvalidValue(unknown[0][:40], f"is not a field of a job; there are {', '.join(_GIVEN)}")
-    if not isinstance(given.get("workdir"), str | None):
-        raise InvalidValue("workdir", "must be text")
+    for name in ("workdir", "broker_login"):
+        if not isinstance(given.get(name), str | None):
+            raise InvalidValue(name, "must be text")
     for name in ("expect", "labels"):
         if not isinstance(given.get(name), list | None):  # a text would become a list of its characters
             raise InvalidValue(name, "must be a list")

@@ -47,8 +47,9 @@ def agent_environment(settings: Settings, session_id: str, folder: str) -> dict[
     for name in _PATHS:
         if environment.get(name):
             environment[name] = os.path.abspath(os.path.expanduser(environment[name]))
-    if settings.allow_network_fs:
-        environment["BATON_ALLOW_NETWORK_FS"] = "1"
+    for name in ("allow_network_fs", "allow_plaintext"):
+        if getattr(settings, name):
+            environment[f"BATON_{name.upper()}"] = "1"
     if which("baton", path=environment.get("PATH")) is None:
         environment["PATH"] = os.path.dirname(sys.executable) + os.pathsep + environment.get("PATH", os.defpath)
     return environment
