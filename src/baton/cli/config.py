@@ -5,7 +5,7 @@ import os
 
 from baton import __version__
 from baton.cli import options as opt
-from baton.cli.output import json_text, print_table
+from baton.cli.output import json_text, print_table, say
 from baton.cli.parser import Verb
 from baton.config import Settings, hide_password
 from baton.registry import registry_url
@@ -22,6 +22,8 @@ def show(options: argparse.Namespace, settings: Settings) -> None:
         source = "found in registry_dir" if os.path.isdir(settings.registry_dir) else "default"
         found = ("registry", hide_password(registry_url(settings)), source)
         rows = [found if row[0] == "registry" else row for row in rows]
+    if settings.ignored:
+        say(f"baton: warning: {settings.home_file} is in a home in place; ignored: {', '.join(settings.ignored)}")
     if options.json:
         print(json_text({name: {"value": value, "source": source} for name, value, source in rows}))
     else:

@@ -188,17 +188,20 @@ def _folders_above(here: str, user_home: str) -> Iterator[tuple[str, str]]:
             device = os.stat(main).st_dev
             continue
         parent = os.path.dirname(folder)
-        if parent == folder or os.stat(parent).st_dev != device:
+        try:
+            if parent == folder or os.stat(parent).st_dev != device:
+                return
+        except PermissionError:
             return
         folder = parent
 
 
 def new_home(state: str, folder: str) -> Home:
-    """Return a home that the first write makes. Its id is derived from the folder, so that commands that begin at the
-    same moment agree; an id that an earlier home of this folder has is not used again."""
+    """Return a home that the first write makes. Its id is derived from the folder and the state, so that commands that
+    begin at the same moment agree; an id that an earlier home of this folder has is not used again."""
     number = 0
     while True:
-        home_id = sha256(os.fsencode(folder) + b"\0%d" % number).hexdigest()[:16]
+        home_id = sha256(os.fsencode(f"{state}\0{folder}\0{number}")).hexdigest()[:16]
         if not os.path.lexists(path := home_path(state, home_id)):
             return Home(path=path, home_id=home_id, folder=folder, made=False)
         if (home := look_up(state, folder)) is not None:
@@ -275,9 +278,11 @@ def _read_entry(state: str, path: str) -> Home | None:
     """Return the home that an entry of the map names; None if there is no entry. BatonError if it is not valid."""
     content = read_small(path)
     if content is None:
-        if os.path.lexists(path):
-            raise BatonError(f"{path} cannot be read or is not a file; remove it")
-        return None
+        try:
+            os.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        raise BatonError(f"{path} cannot be read or is not a file; remove it")
     try:
         entry = json.loads(content)
         folder, home_id, in_place, uid = entry["path"], entry["home"], entry["in_place"], entry["uid"]
@@ -338,14 +343,14 @@ def linked_git_dir(folder: str) -> str | None:
     believed only if the repository names this work tree, too: it may have come with an archive."""
     note = os.path.join(folder, ".git")
     content = read_small(note)
-    if content is None or not content.startswith(b"gitdir: "):
+    if content is None or not content.startswith(b"gitdir: ") or b"\0" in content:
         return None
     admin = os.path.realpath(os.path.join(folder, os.fsdecode(content[8:].strip())))
     if os.path.basename(os.path.dirname(admin)) != "worktrees":
         return None
     back = read_small(os.path.join(admin, "gitdir"))
     if (
-        back is None or os.path.realpath(os.path.join(admin, os.fsdecode(back.strip()))) != note
+        back is None or b"\0" in back or os.path.realpath(os.path.join(admin, os.fsdecode(back.strip()))) != note
     ):  # guard: forged-git-file
         return None
     return os.path.dirname(os.path.dirname(admin))

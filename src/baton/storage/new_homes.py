@@ -84,35 +84,40 @@ def write_home(home: Home, *, again: bool = False) -> None:
 
 
 def keep_link(state_dir: str, home: Home) -> Home:
-    """Put the link to the home into its folder, if the name is free there. Return the home with a warning if it is not.
+    """Put the link to the home into its folder if the name is free there; else return the home with a warning.
     A folder that cannot be written has no link, and works without."""
     if home.link is None:
         return home
     place = os.path.join(home.folder, home.link)
     try:
-        kind = os.lstat(place).st_mode
+        found = os.lstat(place)
     except OSError:
-        kind = 0
-    if stat.S_ISLNK(kind):
-        target = os.readlink(place)
-        if target == home.path:
-            return home
-        if os.path.basename(target) != home.home_id and not _is_dead(state_dir, target):
-            return _warn(home, f"{place} is a link that leads elsewhere and is not followed; remove it")
-    elif kind:
-        return _warn(home, f"{place} is not used: the home of {home.folder} is {home.path}; remove or rename it")
-    try:
-        if kind:
-            os.unlink(place)  # it leads to where the state was before, or to a home that is gone
-        os.symlink(home.path, place)
-    except OSError:
-        return home  # a read-only folder, or another command was faster
-    _exclude_from_git(home.folder, home.link)
-    return home
+        found = None
+    warning = found and _why_not_replaced(state_dir, home, place, found)
+    if warning is None:
+        try:
+            if found:
+                os.unlink(place)
+            os.symlink(home.path, place)
+            _exclude_from_git(home.folder, home.link)
+        except OSError:
+            pass  # a read-only folder, or another command was faster
+    return home.replace(warnings=(*home.warnings, warning)) if warning else home
 
 
-def _warn(home: Home, text: str) -> Home:
-    return home.replace(warnings=(*home.warnings, text))
+def _why_not_replaced(state_dir: str, home: Home, place: str, found: os.stat_result) -> str | None:
+    """Return a warning about what has the name of the link; "" for the link itself. None for a link that may be
+    replaced: it leads to where the state was before, or to a home that is gone."""
+    if found.st_uid != os.geteuid():
+        return f"{place} belongs to another user and is not used"
+    if not stat.S_ISLNK(found.st_mode):
+        return f"{place} is not used: the home of {home.folder} is {home.path}; remove or rename it"
+    target = os.readlink(place)
+    if target == home.path:
+        return ""
+    if os.path.basename(target) == home.home_id or _is_dead(state_dir, target):
+        return None
+    return f"{place} is a link that leads elsewhere and is not followed; remove it"
 
 
 def _is_dead(state_dir: str, target: str) -> bool:
