@@ -1,7 +1,7 @@
 """The verbs of jobs as functions, for a script that makes one call: each opens the registry and closes it again.
 
-Every function takes, as keywords, where to look: `home`, `registry` (a url), `registry_dir`, `logs_dir`. What is not
-given comes from the environment and the config file, as on the command line.
+Every function takes, as keywords, where to look: `home`, `registry` (a url), `registry_dir`, `logs_dir`, `state_dir`.
+What is not given comes from the environment and the config file, as on the command line.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         registry: str | None
         registry_dir: str | None
         logs_dir: str | None
+        state_dir: str | None
 
 
 def open_jobs(**where: Unpack[Where]) -> _jobs.Jobs:

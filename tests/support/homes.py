@@ -26,10 +26,11 @@ def home_of(folder, env=None) -> str:
     return new_homes.make(state, home).path
 
 
-def trust_in_place(path, folder, env=None) -> str:
-    """Makes what is at a path a home of the user that stays there."""
+def trust_in_place(path, *environments) -> str:
+    """Makes what is at a path a home that stays there, of the user in each of these environments."""
     path = os.path.realpath(path)
     home = Home(path=path, home_id=os.urandom(8).hex(), folder=path, in_place=True)
-    new_homes.record(state_of(folder, env), home, replace=True)
+    for env in environments:
+        new_homes.record(state_of(path, env), home, replace=True)
     new_homes.write_home(home)
     return path

@@ -47,10 +47,10 @@ class StoredHome(SessionDesk):
                     os.path.join(self.stored, source), target, dirs_exist_ok=True, copy_function=shutil.copyfile
                 )
                 _make_private(target)
-        trust_in_place(self.home, folder, self.env)
+        trust_in_place(self.home, self.env)
         with open(os.path.join(self.stored, "expected.json"), encoding="utf-8") as file:
             self.expected = json.load(file)
-        self.where = {"home": self.home}
+        self.where = {"home": self.home, "state_dir": state}
         if postgres is not None:
             self.use_registry(_load(postgres, os.path.join(self.stored, "registry.sql")))
 

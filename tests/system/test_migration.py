@@ -173,14 +173,13 @@ def test_the_command_says_what_it_did(tmp_path, postgres):
     assert os.path.isdir(tmp_path / ".hermes" / "delegate_job_logs" / job)
 
 
-def test_a_folder_with_a_migrated_registry_can_be_moved(tmp_path):
-    (tmp_path / "before").mkdir()
-    baton = Baton(tmp_path / "before")
-    job = baton("register", "x").text
-    baton("registry", "migrate", "--to", "file:.hermes/jobs")
+def test_a_state_with_a_migrated_registry_can_be_moved(tmp_path):
+    before, after = (Baton(tmp_path, BATON_STATE_DIR=str(tmp_path / name)) for name in ("before", "after"))
+    job = before("register", "x").text
+    before("registry", "migrate", "--to", "file:.hermes/jobs")
     (tmp_path / "before").rename(tmp_path / "after")
-    assert Baton(tmp_path / "after")("list").out.startswith(job)
-    assert Baton(tmp_path / "after")("pick").text == job
+    assert after("list").out.startswith(job)
+    assert after("pick").text == job
 
 
 def test_a_registry_moved_to_another_folder_is_followed(tmp_path):
@@ -203,6 +202,7 @@ def test_an_interrupted_migration_is_finished_and_said_in_json(tmp_path):
     baton = Baton(tmp_path)
     folder = f"{tmp_path}/.hermes/jobs"
     job = baton("register", "x", "--registry", f"file:{folder}").text
+    folder = os.path.realpath(folder)
     source, target = open_url(f"file:{folder}"), open_url(f"sqlite:{folder}/registry.db")
     target.import_entries(list(source.export()))
     target.close()

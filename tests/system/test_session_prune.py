@@ -15,6 +15,7 @@ from baton.core.clock import format_time
 from baton.sessions.inventory import Inventory
 from baton.sessions.processes import started_at
 from baton.sessions.session import Session, State
+from baton.storage.files import make_private_dir
 from support.homes import settings_in
 from support.memory import folder_in_memory
 
@@ -24,9 +25,9 @@ DAY_NS = 86400 * 10**9
 class Shelf:
     """An inventory with sessions in it that never were."""
 
-    def __init__(self, desk):
+    def __init__(self, desk, **env):
         self.desk = desk
-        self.inventory = Inventory(settings_in(desk.folder, desk.env))
+        self.inventory = Inventory(settings_in(desk.folder, desk.env | env))
 
     def session(self, name, state=State.TERMINATED, days_ago=40, **fields):
         then = format_time(time.time_ns() - days_ago * DAY_NS)
@@ -43,8 +44,8 @@ class Shelf:
         return session
 
     def folder(self, session_id, days_ago=40, manifest=None):
-        folder = os.path.join(self.desk.home, "sessions", session_id)
-        os.makedirs(folder)
+        folder = os.path.join(self.inventory.home, "sessions", session_id)
+        make_private_dir(folder)
         with open(os.path.join(folder, "manifest.json" if manifest else "exit.json"), "w") as file:
             json.dump(manifest or {}, file)
         then = time.time_ns() - days_ago * DAY_NS
@@ -55,7 +56,7 @@ class Shelf:
         return [session.name for session in self.inventory.all()]
 
     def folders(self):
-        return set(os.listdir(os.path.join(self.desk.home, "sessions")))
+        return set(os.listdir(os.path.join(self.inventory.home, "sessions")))
 
     def prune(self, *more, **settings):
         return self.desk("session", "prune", *more, **settings)
@@ -178,8 +179,8 @@ def test_nothing_to_forget_makes_nothing(desk, shelf):
 def test_ten_thousand_are_forgotten_in_seconds(desk):
     """On a disk in memory: what one folder costs is the disk's affair."""
     with folder_in_memory() as folder:
-        desk.home = os.path.join(folder, ".hermes")
-        shelf = Shelf(desk)
+        desk.home = os.path.join(folder, "home")
+        shelf = Shelf(desk, BATON_HOME=desk.home)
         shelf.add("first")
         with closing(sqlite3.connect(os.path.join(desk.home, "agent-sessions.db"))) as connection, connection:
             for number in range(10_000):

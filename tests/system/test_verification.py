@@ -105,8 +105,8 @@ def test_a_person_skips_the_checks_and_those_who_wait_are_warned(office, tmp_pat
 def test_a_completion_without_any_check_is_exit_code_1(office, tmp_path):
     """A program that writes to the registry itself."""
     job = office("register", "work", "--expect", "result").text
-    home = str(tmp_path / ".hermes")
-    baton.record_event(job, "completed", home=home)
+    state = str(tmp_path / ".local" / "state" / "baton")
+    baton.record_event(job, "completed", home=str(tmp_path / ".hermes"), state_dir=state)
     waited = office("wait", job, code=1)
     assert "no check of its results is recorded" in waited.err
 

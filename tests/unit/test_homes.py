@@ -392,7 +392,7 @@ class TestNamedByPath:
 
     def test_one_that_the_user_trusts_serves_its_folder(self, state, folder):
         (folder / ".hermes" / "jobs").mkdir(parents=True)
-        trust_in_place(folder / ".hermes", folder, {"HOME": "/", "BATON_STATE_DIR": state})
+        trust_in_place(folder / ".hermes", {"HOME": "/", "BATON_STATE_DIR": state})
         home = homes.find(state)
         assert (home.path, home.folder, home.in_place, home.link) == (f"{folder}/.hermes", str(folder), True, None)
         assert homes.load_settings({"state_dir": state}, {"HOME": "/"}).home == home.path
@@ -437,6 +437,13 @@ class TestAttacks:
             homes.find(state)
         with pytest.raises(UntrustedHome):
             homes.find(state, "./.hermes")
+
+    def test_a_folder_that_was_moved_together_with_the_state_is_untrusted(self, folder, tmp_path, monkeypatch):
+        make(str(folder / "state"))
+        folder.rename(tmp_path / "moved")
+        monkeypatch.chdir(tmp_path / "moved")
+        with pytest.raises(UntrustedHome, match=f"baton trust {tmp_path}/moved"):
+            homes.find(str(tmp_path / "moved" / "state"))
 
     @pytest.mark.parametrize("kind", ["pipe", "file", "loop", "dangling"])
     def test_strange_files_of_that_name_do_not_hang(self, state, folder, kind):

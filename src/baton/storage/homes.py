@@ -232,7 +232,7 @@ def _examine(state: str, folder: str, name: str, warnings: list[str]) -> Home | 
     target = os.path.normpath(os.path.join(folder, os.readlink(place)))
     parent, home_id = os.path.split(target)
     if os.path.basename(parent) == "homes" and _ID.fullmatch(home_id):  # a link that baton made
-        if parent != os.path.join(state, "homes") or not os.path.isdir(target):
+        if not os.path.isdir(home_path(state, home_id)):
             return None  # in another state, for example of a container; or the state was removed
         if (home := look_up(state, folder)) is not None:
             return home  # made a moment ago by another command
