@@ -46,10 +46,15 @@ def settings() -> str:
         f"# Settings\n\n{_GENERATED}\n"
         "A command-line option takes precedence over the environment, the environment over the config file, and the\n"
         "config file over the built-in default. `baton config show` prints each value with its source.\n\n"
-        "The config file is `baton.toml`: the user's in `$XDG_CONFIG_HOME/baton/`, and the one in the home folder\n"
-        "(`.hermes/baton.toml`), which takes precedence. `BATON_CONFIG` names another file instead of both.\n\n"
-        + "\n".join(rows)
-        + "\n"
+        "The config file is `baton.toml`: the user's in `$XDG_CONFIG_HOME/baton/`, and the one in the home\n"
+        "(`.hermes/baton.toml`), which takes precedence. `BATON_CONFIG` names another file instead of both.\n"
+        "A config file is a regular file of at most 1 MiB; the one in a home is not a link.\n\n"
+        'In the user\'s file, `[repository."/PATH"]` holds values for the folders below that path; the nearest path\n'
+        "takes precedence:\n\n"
+        '```toml\nagent = "codex"\n\n[repository."~/code/site"]\nagent = "claude-code"\ntimeout_sec = 7200\n```\n\n'
+        "The file in a home cannot set `allow_plaintext` and `state_dir`. In a home that stays in place, where other\n"
+        "programs may write, it sets `agent`, `timeout_sec`, `idle_timeout_sec`, `tool_timeout_sec`, `lease_sec` and\n"
+        "`labels`, and nothing else; `baton config show` names what was ignored.\n\n" + "\n".join(rows) + "\n"
     )
 
 

@@ -92,7 +92,7 @@ def script(page_steps: list[Step], folder: str) -> str:
         else:
             with open(path, "w", encoding="utf-8") as file:
                 file.write(step.text)
-            name = shlex.quote(step.name)
+            name = shlex.quote(step.name).replace("'~/", "~/'")
             todo = [
                 (f"python {path}" if step.kind == "python" else f"mkdir -p $(dirname {name}) && cp {path} {name}", 0)
             ]

@@ -30,7 +30,7 @@ def find_agent(settings: Settings, name: str) -> Agent:
     if found is None and name not in custom:
         known = ", ".join((*BUILT_IN, *custom))
         raise AgentUnusable(
-            f"there is no agent {name[:40]!r}; there are {known}, or add [agents.NAME] to .hermes/baton.toml"
+            f"there is no agent {name[:40]!r}; there are {known}, or add [agents.NAME] to ~/.config/baton/baton.toml"
         )
     if found is None:
         from baton.adapters.custom import Custom

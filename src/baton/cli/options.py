@@ -68,7 +68,7 @@ def _value(name: str, metavar: str, text: str, **settings: object) -> Option:
 # Every command
 _REGISTRY_URL = "sqlite:PATH, file:DIR or postgresql://..."
 COMMON = (
-    _value("--home", "DIR", "keep jobs, sessions and logs in this folder (default: .hermes)"),
+    _value("--home", "DIR", "use the home at this path, or give its link this name (default: .hermes)"),
     _value("--registry", "URL", f"use this job registry: {_REGISTRY_URL} (default: the one in --registry-dir)"),
     _value("--registry-dir", "DIR", "keep the registry in this folder (default: jobs in --home)"),
     _flag("--allow-network-fs", SUPPRESS),

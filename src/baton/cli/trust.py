@@ -23,7 +23,7 @@ _SHOWN = 200
 
 def trust(options: argparse.Namespace) -> int:
     refuse_inside_session("trust")
-    settings = Settings(vars(options), with_home=False)
+    settings = Settings(vars(options))
     by_path = "/" in settings.home
     name = DEFAULT_HOME if by_path else settings.home
     if options.list:

@@ -101,7 +101,7 @@ def keep_link(state_dir: str, home: Home) -> Home:
             os.symlink(home.path, place)
             _exclude_from_git(home.folder, home.link)
         except OSError:
-            pass  # a read-only folder, or another command was faster
+            return home  # a read-only folder, or another command was faster
     return home.replace(warnings=(*home.warnings, warning)) if warning else home
 
 
