@@ -12,7 +12,8 @@ from baton.config import DEFAULT_HOME, SET_IN_PLACE, Home, Settings, hide_passwo
 from baton.core.errors import BatonError, InvalidValue, UsageError
 from baton.core.fields import one_line
 from baton.jobs.caller import refuse_inside_session
-from baton.sessions.copies import end_copied_work, runs_elsewhere
+from baton.registry import LOCAL_SCHEMES
+from baton.sessions.copies import end_copied_work, folder_of_runner, runs_elsewhere, upgrade_registry
 from baton.storage.adoption import Candidate, Kind, find_candidate, is_copy, take_over
 from baton.storage.homes import known, look_up
 from baton.storage.inspection import Contents, inspect
@@ -59,7 +60,7 @@ def _adopt(options: argparse.Namespace, settings: Settings, candidate: Candidate
         is_copy(settings.state_dir, candidate, contents) or runs_elsewhere(candidate.content, contents.sessions)
     )
     for line in _lines(candidate, contents, in_place=in_place, copied=copied):
-        print(one_line(line, 1000))
+        print(" " * (len(line) - len(line.lstrip(" "))) + one_line(line, 1000))
     if contents.refused:
         raise BatonError(
             f"{candidate.content} cannot be a home: {'; '.join(contents.refused[:3])}"
@@ -77,8 +78,13 @@ def _adopt(options: argparse.Namespace, settings: Settings, candidate: Candidate
         registry=registry,
         end_copied_work=(lambda path: end_copied_work(path, settings.host)) if copied else None,
     )
+    if candidate.kind is Kind.FOLDER and not in_place:
+        try:
+            upgrade_registry(home.path, settings.host)
+        except BatonError as error:
+            say(f"baton: warning: {error}")
     if left is not None:
-        say(f"baton: warning: files appeared in {candidate.content} meanwhile; they are in {left}")
+        say(f"baton: warning: {left} is left: it could not be removed, or files appeared in it meanwhile")
     for warning in home.warnings:
         say(f"baton: warning: {warning}")
     print(json_text(_record(home)) if options.json else f"trusted {candidate.folder}; its home is {home.path}")
@@ -94,8 +100,8 @@ def _moved_registry(
         return None
     scheme, _, path = url.partition(":")
     folder = os.path.join(candidate.content, "jobs")
-    if scheme in ("sqlite", "file") and not os.path.isabs(path) and not os.path.normpath(path).startswith(".."):
-        return None
+    if scheme in LOCAL_SCHEMES and os.path.normpath(os.path.join(folder, path)).startswith(candidate.content + "/"):
+        return url if os.path.isabs(path) else None
     shown = hide_password(url)
     if settings.sources["registry"] == "--registry" and settings.registry == url:
         return url
@@ -175,6 +181,10 @@ def _remove(settings: Settings, directory: str, name: str) -> int:
     home = look_up(settings.state_dir, path) or look_up(settings.state_dir, os.path.join(path, name))
     if home is None:
         raise InvalidValue("DIR", f"{path} has no home that you trust; `baton trust --list` shows all")
+    exists = os.path.isdir(home.path)
+    for session in inspect(home.path, scratch=settings.state_dir, owner=os.geteuid()).sessions if exists else ():
+        if folder_of_runner(session) is not None:
+            raise BatonError(f"session {session.name} runs in {home.path}; stop it first")
     forget(settings.state_dir, home)
     if home.link is not None and os.path.realpath(os.path.join(home.folder, home.link)) == home.path:
         os.unlink(os.path.join(home.folder, home.link))

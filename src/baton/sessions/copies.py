@@ -24,7 +24,7 @@ def runs_elsewhere(home: str, sessions: list[FoundSession]) -> bool:
     if one runs from a folder that is gone: it was moved while the agent worked in it."""
     found = False
     for session in sessions:
-        folder = _folder_of_runner(session)
+        folder = folder_of_runner(session)
         if folder is None or folder == os.path.join(home, "sessions", session.session_id):
             continue
         if not os.path.isdir(folder):
@@ -36,7 +36,7 @@ def runs_elsewhere(home: str, sessions: list[FoundSession]) -> bool:
     return found
 
 
-def _folder_of_runner(session: FoundSession) -> str | None:
+def folder_of_runner(session: FoundSession) -> str | None:
     """Return the folder in the command line of the session's runner; None if it has ended."""
     if session.pane_pid is None or session.pane_started is None:
         return None
@@ -47,11 +47,9 @@ def _folder_of_runner(session: FoundSession) -> str | None:
 def end_copied_work(home: str, host: str) -> None:
     """Cancel the running jobs of a copied home, drop its unsent events and archive its sessions. Nothing is sent, and
     no process is touched: the original reports and stops its own."""
-    settings = Settings({}, env={})
-    settings.home, settings.host = home, host
-    settings.registry_dir = os.path.join(home, "jobs")
-    settings.logs_dir = os.path.join(home, "delegate_job_logs")
-    _end_jobs(settings)
+    settings = _settings_of(home, host)
+    if _has_own_registry(settings):
+        _end_jobs(settings)
     inventory = Inventory(settings)
     now = format_time(time.time_ns())
 
@@ -66,11 +64,32 @@ def end_copied_work(home: str, host: str) -> None:
         inventory.change(session, archive)
 
 
-def _end_jobs(settings: Settings) -> None:
+def upgrade_registry(home: str, host: str) -> None:
+    """Bring a registry of 0.1.0 to the present schema, also with running jobs: the processes that ran them have ended,
+    or the home could not have been moved."""
+    settings = _settings_of(home, host)
+    if _has_own_registry(settings):
+        with open_jobs(settings) as jobs:
+            jobs.registry.upgrade(force=True)
+
+
+def _settings_of(home: str, host: str) -> Settings:
+    settings = Settings({}, env={})
+    settings.home, settings.host = home, host
+    settings.registry_dir = os.path.join(home, "jobs")
+    settings.logs_dir = os.path.join(home, "delegate_job_logs")
+    return settings
+
+
+def _has_own_registry(settings: Settings) -> bool:
+    """Return whether the jobs are in this home. Otherwise another home may use them, too."""
     scheme, _, path = registry_url(settings).partition(":")
-    if scheme not in LOCAL_SCHEMES or outside(path, settings.home) or not os.path.isdir(settings.registry_dir):
-        return  # the jobs are not in the copy: both homes use the same registry
+    return scheme in LOCAL_SCHEMES and not outside(path, settings.home) and os.path.isdir(settings.registry_dir)
+
+
+def _end_jobs(settings: Settings) -> None:
     with open_jobs(settings) as jobs:
+        jobs.registry.upgrade(force=True)
         for job in list(jobs.each_job(JobFilter(statuses=[Status.RUNNING]))):
             jobs.update_status(job.job_id, Status.CANCELLED, reason="this home is a copy: the original runs the job")
         while unsent := jobs.unsent_events():

@@ -81,8 +81,8 @@ class Inventory:
 
     def runner_of(self, session: Session) -> ProcessId | None:
         """Return the live runner of the session; None if it has ended, or is that of a copy's original."""
-        runner = session.runner()
-        if runner is None or self.folder_of(session) not in command_line(runner):  # guard: runner-of-this-home
+        runner, folder = session.runner(), os.path.realpath(self.folder_of(session))
+        if runner is None or folder not in map(os.path.realpath, command_line(runner)):  # guard: runner-of-this-home
             return None
         return runner
 

@@ -143,7 +143,7 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
     if before.state is State.RUNNING:
         raise InvalidValue("session", f"{name!r} is running; `baton session attach {name}` shows it")
     program = usable_agent(settings, before.agent)
-    if before.state is State.ARCHIVED and before.has_live_runner():
+    if before.state is State.ARCHIVED and inventory.runner_of(before) is not None:
         return _manage_again(settings, inventory, before)
     if program.keeps_conversation and program.resumes_by_id and before.conversation_id is None:
         raise AgentUnusable(

@@ -50,6 +50,8 @@ def stop_session(
         raise InvalidValue("session", f"{name!r} is {session.state} already")
     if session.host != settings.host:
         raise InvalidValue("session", f"{name!r} is on {session.host}; stop it there")
+    if session.has_live_runner() and inventory.runner_of(session) is None:
+        raise InvalidValue("session", f"{name!r} runs in another home, of which this one is a copy; stop it there")
     if capture_id and session.conversation_id is None:
         kept = find_agent(settings, session.agent).keeps_conversation
         why = "has not reported the id of its conversation yet" if kept else "keeps no conversation"

@@ -16,7 +16,7 @@ from shutil import copyfileobj, rmtree
 from baton.config import Home
 from baton.core.errors import BatonError, InvalidValue, RegistryBusy
 from baton.core.value import Value
-from baton.storage.files import FileLock, fsync_dir, lock_within, make_private_dir, open_private, remove_file
+from baton.storage.files import FileLock, fsync_dir, lock_within, make_private_dir, open_private, outside, remove_file
 from baton.storage.homes import check_state, home_path, known, look_up, read_home_id, read_served_folder
 from baton.storage.inspection import Contents, Found, each_entry, holds_job_records, inspect, why_refused
 from baton.storage.new_homes import forget, keep_link, record, write_home
@@ -149,7 +149,7 @@ def take_over(
     registry: str | None = None,
     end_copied_work: Callable[[str], None] | None = None,
 ) -> tuple[Home, str | None]:
-    """Make the candidate a home of the user, and return it, with the folder of files that appeared meanwhile, if any.
+    """Make the candidate a home of the user, and return it, with the folder of files that could not be removed.
 
     `contents` is what the user has seen: BatonError if it is different now. `owner` is the user whose files are taken.
     `registry` is the url of jobs that a migration moved. `end_copied_work` prepares the content of a copy."""
@@ -204,10 +204,14 @@ def _move(
     end_copied_work: Callable[[str], None] | None,
 ) -> tuple[Home, str | None]:
     source, stays = candidate.content, candidate.kind is Kind.COPY
+    if not outside(state, source):
+        raise BatonError(f"your state, {state}, is inside {source}; set BATON_STATE_DIR to another folder")
     home_id = os.urandom(8).hex()
     home = Home(
         path=home_path(state, home_id), home_id=home_id, folder=candidate.folder, link=candidate.link, registry=registry
     )
+    if registry is not None and f":{source}/" in registry:  # it moves with the content
+        home = home.replace(registry=registry.replace(f":{source}/", f":{home.path}/", 1))
     staged = os.path.join(state, "homes", f".{home_id}.new")
     with _locked(source, wait=stays):
         if not stays:
@@ -230,7 +234,10 @@ def _move(
                 rmtree(staged, ignore_errors=True)
                 rmtree(home.path, ignore_errors=True)
             raise
-        left = None if stays else _remove(source, entries, home_id)
+        try:
+            left = None if stays else _remove(source, entries, home_id)
+        except OSError:  # the folder is read-only
+            left = source
     if stays:
         remove_file(os.path.join(candidate.folder, candidate.link or ""))  # the link to the other folder's home
     return keep_link(state, home), left

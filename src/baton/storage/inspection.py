@@ -28,10 +28,13 @@ _MAX_RECORD_BYTES = 16 * 1024 * 1024
 _MAX_DATABASE_BYTES = 256 * 1024 * 1024
 _MAX_DEPTH = 32
 _MAX_SHOWN = 20
-_READ_SEC = 2.0
+_READ_SEC = 1.0  # for all databases together
 _RECORD = re.compile(r"jobs/[0-9a-f]{8,32}\.json", re.ASCII)
 # The named pipe through which a session gets its environment. One that is left is of a process that died.
 _START_PIPE = re.compile(r"sessions/[0-9a-f]{16}/go", re.ASCII)
+_REGISTRY = "jobs/registry.db"
+_INVENTORIES = ("agent-sessions.db", "baton-sessions.db")
+_NOT_OURS = "is not a database of baton; it is left alone"
 _STATUSES = ("pending", "running", "completed", "error", "cancelled")
 _UNFINISHED = ("pending", "running")
 _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device"}
@@ -153,12 +156,13 @@ def inspect(home: str, *, scratch: str, owner: int, in_place: bool = False) -> C
             counts[_status(record.get("status"))] += 1
             if record.get("status") in _UNFINISHED and len(unfinished) < _MAX_SHOWN:
                 unfinished.append(_unfinished(record))
-    databases: dict[str, str] = {}
+    databases = {path: _NOT_OURS for path in files if path.endswith(".db")}
     sessions: list[FoundSession] = []
+    deadline = time.monotonic() + _READ_SEC
     for path, size in files.items():
-        if path.endswith(".db"):
+        if path in (_REGISTRY, *_INVENTORIES):
             try:
-                with _copied_database(home, path, size, scratch) as database:
+                with _copied_database(home, path, size, scratch, deadline) as database:
                     databases[path] = _describe(database, path, counts, unfinished, sessions)
             except (sqlite3.Error, OSError) as error:
                 databases[path] = f"cannot be read: {error}"
@@ -231,7 +235,7 @@ def _settings(home: str, size: int) -> dict[str, str]:
 
 
 @contextmanager
-def _copied_database(home: str, path: str, size: int, scratch: str) -> Iterator[sqlite3.Connection]:
+def _copied_database(home: str, path: str, size: int, scratch: str, deadline: float) -> Iterator[sqlite3.Connection]:
     """Open a copy of the database with its log. Statements that take too long are interrupted."""
     if size > _MAX_DATABASE_BYTES:
         raise OSError(errno.EFBIG, f"larger than {_MAX_DATABASE_BYTES} bytes")
@@ -241,7 +245,6 @@ def _copied_database(home: str, path: str, size: int, scratch: str) -> Iterator[
             with open(os.path.join(folder, f"copy{suffix}"), "wb") as copy:
                 copy.write(_read(home, path + suffix, _MAX_DATABASE_BYTES))
         with closing(sqlite3.connect(os.path.join(folder, "copy"), isolation_level=None)) as connection:
-            deadline = time.monotonic() + _READ_SEC
             connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, _MAX_RECORD_BYTES)
             connection.set_progress_handler(lambda: time.monotonic() > deadline, 1000)
             connection.execute("PRAGMA trusted_schema = OFF")
@@ -265,7 +268,7 @@ def _describe(
         return f"holds {', '.join(active[:5])}: baton refuses to open it"
     tables = set(names.get("table", ()))
     version = database.execute("PRAGMA user_version").fetchone()[0]
-    if path == "jobs/registry.db" and {"jobs", "events"} <= tables:
+    if path == _REGISTRY and {"jobs", "events"} <= tables:
         for status, count in database.execute("SELECT status, count(*) FROM jobs GROUP BY 1").fetchmany(100):
             counts[_status(status)] += count
         fields = ("job_id", "status", "agent", "prompt", "validate")
@@ -276,13 +279,13 @@ def _describe(
         )
         unfinished += [_unfinished(dict(zip(fields, row, strict=True))) for row in rows]
         return f"job registry, schema {version}"
-    if path in ("agent-sessions.db", "baton-sessions.db") and "sessions" in tables:
+    if path in _INVENTORIES and "sessions" in tables:
         for (text,) in database.execute("SELECT record FROM sessions WHERE state = 'running' LIMIT 1000"):
             session = _session(text)
             if session is not None:
                 sessions.append(session)
         return "inventory of sessions"
-    return "is not a database of baton; it is left alone"
+    return _NOT_OURS
 
 
 def _session(text: object) -> FoundSession | None:
