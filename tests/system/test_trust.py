@@ -7,11 +7,14 @@ import json
 import os
 import re
 import shutil
+import signal
 import sqlite3
 import subprocess
+import sys
 
 import pytest
 
+from baton.sessions.processes import ProcessId, command_line, started_at
 from support.command import BATON, Baton
 from support.office import Office
 from support.terminal import Terminal
@@ -64,6 +67,19 @@ def user(tmp_path):
 
 
 # -- looking and asking ------------------------------------------------------------------------------------------------
+
+
+def test_without_an_answer_the_content_is_listed_and_left_alone(user):
+    user.carry(validate="make test")
+    (user.hermes / "baton.toml").write_text('agent = "evil"\n[agents.evil]\ncommand = ["touch", "ran"]\n')
+    assert "baton trust" in user.refused("list")
+    shown = user("trust", code=1)
+    assert shown.err == "baton: nothing was changed: answer on a terminal, or add --yes\n"
+    for text in ("jobs: 1 pending", f"{JOB} pending, agent shell: echo hello; baton would run: make test",
+                 "setting agent = evil", "setting [agents.evil] = {'command': ['touch', 'ran']}"):  # fmt: skip
+        assert text in shown.out
+    assert user.untouched()
+    assert not (user.folder / "ran").exists()
 
 
 def test_yes_moves_the_content_into_a_home_of_the_user(user):
@@ -152,6 +168,28 @@ def test_a_folder_with_nothing_in_it_needs_no_trust(user):
 # -- in place, by path, listed, removed ----------------------------------------------------------------------------------
 
 
+def test_in_place_the_content_stays_and_its_settings_are_restricted(user):
+    user.carry()
+    (user.hermes / "baton.toml").write_text('timeout_sec = 77\nmqtt_host = "evil.example.com"\n')
+    shown = user("trust", "--yes", "--in-place").out
+    assert "setting timeout_sec = 77\n" in shown
+    assert "setting mqtt_host = evil.example.com (ignored in place)\n" in shown
+    assert not os.path.islink(user.hermes)
+    settings = user("config", "show", "--json").json
+    assert settings["timeout_sec"]["value"] == 77
+    assert settings["mqtt_host"]["value"] is None
+    assert [job["job_id"] for job in user("list", "--json").json] == [JOB]
+
+
+def test_a_home_that_is_named_by_its_path(user, tmp_path):
+    user.carry()
+    user.hermes.rename(tmp_path / "data")
+    home = str(tmp_path / "data")
+    assert f"baton trust {home}" in user.refused("list", "--home", home)
+    user("trust", "--yes", home)
+    assert [job["job_id"] for job in user("list", "--json", "--home", home).json] == [JOB]
+
+
 def test_a_home_of_another_name(user):
     user.carry()
     user.hermes.rename(user.folder / ".mam")
@@ -176,6 +214,18 @@ def test_list_and_remove(user):
     user("trust", "--yes")
     assert user.homes() == [home]
     assert [job["job_id"] for job in user("list", "--json").json] == [JOB]
+
+
+def test_a_folder_that_was_moved(user, tmp_path):
+    user("register", "x")
+    job = user("list", "--json").json
+    user.folder.rename(tmp_path / "new")
+    old, user.folder = user.folder, tmp_path / "new"
+    assert "baton trust" in user.refused("list")
+    user("trust", "--yes", "--from", str(old))
+    assert user("list", "--json").json == job
+    assert [home["folder"] for home in user.homes()] == [str(tmp_path / "new")]
+    assert "no home is known for" in user.refused("trust", "--yes", "--from", str(old), str(tmp_path))
 
 
 # -- other users ---------------------------------------------------------------------------------------------------------
@@ -207,6 +257,83 @@ def test_one_file_of_another_user(user):
 # -- homes of 0.1.0 ------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("name", ["sqlite", "file", "moved"])
+def test_a_home_of_0_1_0_is_taken_over(user, name):
+    shutil.copytree(os.path.join(HOMES, name, "home"), user.hermes)
+    with open(os.path.join(HOMES, name, "expected.json")) as file:
+        expected = [job["job_id"] for job in json.load(file)["jobs"]]
+    assert "baton trust" in user.refused("list")
+    running = len([1 for each in user("trust", code=1).out.splitlines() if " running, agent " in each])
+    assert running > 0
+    user("trust", "--yes")
+    assert [job["job_id"] for job in user("list", "--json").json] == expected
+    assert user("pick", "--agent-session", "tmux:shell").text in expected
+    assert user("register", "x", "--agent-session", "new").text not in expected
+
+
+@pytest.fixture
+def runner(user):
+    """Start a process like the runner of the running session in a stored home, and make the home name it."""
+    started = []
+
+    def start(original):
+        path = user.hermes / "agent-sessions.db"
+        with sqlite3.connect(path) as connection:
+            rows = connection.execute("SELECT name, record FROM sessions WHERE state = 'running'").fetchall()
+            ((name, record),) = [(name, json.loads(record)) for name, record in rows]
+            folder = f"{original}/sessions/{record['session_id']}"
+            code = [sys.executable, "-c", "import time; time.sleep(600)", folder]
+            started.append(subprocess.Popen(code, cwd="/", env={"HOME": user.env["HOME"]}))
+            record |= {"pane_pid": started[-1].pid, "pane_started": started_at(started[-1].pid), "host": "here"}
+            connection.execute("UPDATE sessions SET record = ? WHERE name = ?", (json.dumps(record), name))
+        connection.close()
+        runner = ProcessId(pid=record["pane_pid"], started=record["pane_started"])
+        wait_until(lambda: folder in command_line(runner))
+        return started[-1]
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()
+
+
+@pytest.mark.parametrize("in_place", [False, True])
+def test_a_copy_of_a_home_of_0_1_0_leaves_the_agents_of_the_original_alone(user, runner, tmp_path, in_place):
+    """It has no id: the runner that lives says that it is a copy."""
+    shutil.copytree(os.path.join(HOMES, "sqlite", "home"), user.hermes)
+    shutil.copytree(user.hermes, tmp_path / "original")
+    process = runner(tmp_path / "original")
+    user.env["BATON_HOST"] = "here"
+    assert "it is a copy of another home" in user("trust", "--yes", *(["--in-place"] if in_place else [])).out
+    jobs = user("list", "--json").json
+    assert {job["status"] for job in jobs} == {"pending", "completed", "error", "cancelled"}
+    assert user("session", "list").out == ""
+    user("monitor", "--once", MQTT_BROKER="127.0.0.1", MQTT_PORT="1")
+    assert process.poll() is None
+
+
+def test_a_home_that_was_moved_while_an_agent_worked_is_refused(user, runner, tmp_path):
+    shutil.copytree(os.path.join(HOMES, "sqlite", "home"), user.hermes)
+    process = runner(tmp_path / "gone")
+    assert re.search(rf"session \S+ still runs \(process {process.pid}\)", user("trust", "--yes", code=1).err)
+    assert user.untouched()
+
+
+def test_a_registry_elsewhere_in_the_home_moves_with_it(user):
+    user.carry()
+    (user.hermes / "jobs").rename(user.hermes / "records")
+    (user.hermes / "jobs").mkdir()
+    (user.hermes / "jobs" / ".moved").write_text(f"file:{user.hermes}/records\n")
+    user("trust", "--yes")
+    assert [job["job_id"] for job in user("list", "--json").json] == [JOB]
+
+
+def test_a_state_inside_the_folder_is_refused(user):
+    user.carry()
+    user.env["BATON_STATE_DIR"] = str(user.hermes / "state")
+    assert "set BATON_STATE_DIR to another folder" in user("trust", "--yes", code=1).err
+
+
 def test_a_registry_that_was_moved_away_needs_a_word_of_the_user(user, tmp_path):
     elsewhere = f"file:{tmp_path / 'elsewhere'}"
     user.carry()
@@ -232,16 +359,11 @@ def test_nothing_is_moved_under_a_process_of_0_1_0(user):
         assert refused.err.count("\n") == 1
         assert "another process holds" in refused.err
     assert user.untouched()
-    holder = subprocess.Popen(
-        ["sqlite3", str(user.hermes / "jobs" / "registry.db")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) if shutil.which("sqlite3") else subprocess.Popen(["tail", "-f", str(user.hermes / "jobs" / "registry.db")], stdout=subprocess.DEVNULL)  # fmt: skip
+    path = str(user.hermes / "jobs" / "registry.db")
+    holder = subprocess.Popen(["tail", "-f", path], stdout=subprocess.DEVNULL, cwd="/")
     try:
-        wait_until(
-            lambda: (
-                "registry.db"
-                in " ".join(os.readlink(f"/proc/{holder.pid}/fd/{fd}") for fd in os.listdir(f"/proc/{holder.pid}/fd"))
-            )
-        )
+        fds = f"/proc/{holder.pid}/fd"
+        wait_until(lambda: path in [os.readlink(f"{fds}/{fd}") for fd in os.listdir(fds)])
         assert f"process {holder.pid} uses" in user("trust", "--yes", code=1).err
     finally:
         holder.kill()
@@ -252,6 +374,30 @@ def test_nothing_is_moved_under_a_process_of_0_1_0(user):
 # -- death in the middle -------------------------------------------------------------------------------------------------
 
 _CHANGES = "mkdir,link,linkat,rename,unlink,rmdir,symlink,fsync,fdatasync"
+
+
+def test_a_kill_at_any_step_loses_nothing(user, full):
+    """Wherever `trust` is killed, the jobs are in the folder or in its home, and `trust` can be run again."""
+    done = killed = 0
+    steps = range(1, 200, 1 if full else 4)
+    for step in steps:
+        user.carry()
+        user.prefix = ["strace", "-f", "-o", "/dev/null", "-e", f"trace={_CHANGES}", "-e",
+                       f"inject={_CHANGES}:signal=SIGKILL:when={step}"]  # fmt: skip
+        code = user("trust", "--yes", code=None).code
+        user.prefix = []
+        killed += code == -signal.SIGKILL or code == 128 + signal.SIGKILL
+        done += code == 0
+        if os.path.isdir(user.hermes) and not os.path.islink(user.hermes) and user.homes():
+            shutil.rmtree(user.hermes)  # it was recorded: what is left of the old folder is not used
+        user("trust", "--yes")
+        assert [job["job_id"] for job in user("list", "--json").json] == [JOB], f"killed at {step}"
+        user("trust", "--remove")
+        shutil.rmtree(user.state)
+        if done:
+            break
+    assert killed > 3
+    assert done
 
 
 # -- copies of a folder in which an agent works ----------------------------------------------------------------------------
@@ -288,5 +434,6 @@ def test_the_monitor_of_a_copy_leaves_the_agents_of_the_original_alone(office, t
     assert not poll(lambda: office.agents().keys() < agents.keys(), 1.0)
     assert office.job(job)["status"] == "running"
     assert [each["name"] for each in office.sessions()] == [session["name"]]
+    assert "runs in" in office("trust", "--remove", code=1).err
     office("cancel", job)
     wait_until(lambda: not office.agents())
