@@ -13,7 +13,7 @@ import pytest
 from baton.adapters.contract import Mode
 from baton.config import Settings
 from baton.core.clock import format_time
-from baton.jobs.verbs import Jobs
+from baton.jobs.verbs import Jobs, open_jobs
 from baton.registry import open_url
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import Session, State
@@ -34,18 +34,23 @@ class Attic(Baton):
         super().__init__(folder, **nowhere | {"BATON_HOST": "here"} | env)
         self.home = folder / ".hermes"
 
+        self("register", "the first, which makes the home")
+
     @property
     def settings(self) -> Settings:
         return Settings({"home": str(self.home)}, env=self.env)
 
-    def job(self, status: str | None = "completed", url: str | None = None) -> str:
-        """A job that has this status now, with the output that `submit` writes."""
-        job_id = self("register", "work").text
-        if status is not None:
-            self("status", job_id, "--set", "running")
-            self("status", job_id, "--set", status)
+    def job(self, *statuses: str) -> str:
+        """A job that had these statuses one after the other, with the output that `submit` writes."""
+        with open_jobs(self.settings) as jobs:
+            job_id = jobs.register_job("work", agent="a").job_id
+            for status in statuses:
+                jobs.update_status(job_id, status)
         self.output(job_id)
         return job_id
+
+    def ended(self, status: str = "completed") -> str:
+        return self.job("running", status)
 
     def old_job(self, days_ago: float) -> str:
         """A job that ended so many days ago."""
@@ -68,7 +73,8 @@ class Attic(Baton):
         """Which of the things that a job leaves are there."""
         found = {"log": self.home / "delegate_job_logs" / job_id, "output": self.home / f"jobs/{job_id}.subscriber.out"}
         left = {name for name, path in found.items() if path.exists()}
-        return left | ({"job"} if self("get", job_id, code=None).code == 0 else set())
+        with open_jobs(self.settings) as jobs:
+            return left | {"job" for job in jobs.each_job() if job.job_id == job_id}
 
     def session(self, name: str, **fields) -> Session:
         """A session that ended 40 days ago, with its folder and its entry in the archive."""
@@ -102,8 +108,8 @@ def attic(tmp_path):
 
 
 def test_what_ended_jobs_have_left_is_removed(attic):
-    ended = [attic.job("completed"), attic.job("cancelled"), attic.job("error")]
-    others = [attic.job(None), attic.job("running")]
+    ended = [attic.ended("completed"), attic.ended("cancelled"), attic.ended("error")]
+    others = [attic.job(), attic.job("running")]
     told = attic("prune", "--older-than", "0s", "--dry-run")
     assert re.fullmatch(r"would remove 3 jobs, 3 audit logs, 3 output files: \d+ kB\n", told.out)
     assert [attic.left_of(job_id) for job_id in ended] == [EVERYTHING] * 3
@@ -118,7 +124,7 @@ def test_what_ended_jobs_have_left_is_removed(attic):
 
 
 def test_how_much_is_freed_is_told_to_programs(attic):
-    attic.job()
+    attic.ended()
     told = attic("prune", "--older-than", "0s", "--json").json
     assert told["bytes"] >= 8 * 1024
     assert {name: count for name, count in told.items() if name != "bytes"} == {
@@ -127,8 +133,7 @@ def test_how_much_is_freed_is_told_to_programs(attic):
 
 
 def test_only_what_ended_that_long_ago_is_removed(attic):
-    attic("register", "x")
-    old, young, now = attic.old_job(31), attic.old_job(29), attic.job()
+    old, young, now = attic.old_job(31), attic.old_job(29), attic.ended()
     assert attic("prune", "--older-than", "30d").text.startswith("removed 1 job, 1 audit log, 1 output file:")
     assert [attic.left_of(job_id) for job_id in (old, young, now)] == [set(), EVERYTHING, EVERYTHING]
 
@@ -139,9 +144,9 @@ def test_a_duration_without_a_unit_is_refused(attic):
 
 
 def test_events_that_are_not_sent_are_kept_with_everything_of_their_job(attic):
-    job_id = attic("register", "work").text
-    attic("publish", "--job", job_id, "--event", "completed", "--attempts", "1")
-    attic.output(job_id)
+    job_id = attic.job()
+    with open_jobs(attic.settings) as jobs:
+        jobs.record_event(job_id, "completed")
     told = attic("prune", "--older-than", "0s")
     assert told.text == "nothing ended that long ago"
     assert told.err == "kept 1 job with events that are not sent yet; `baton monitor --once` sends them\n"
@@ -149,7 +154,7 @@ def test_events_that_are_not_sent_are_kept_with_everything_of_their_job(attic):
 
 
 def test_what_baton_did_not_write_stays(attic, tmp_path):
-    job_id, linked = attic.job(), attic.job()
+    job_id, linked = attic.ended(), attic.ended()
     logs = attic.home / "delegate_job_logs"
     (logs / job_id / "notes.txt").write_text("mine")
     elsewhere = tmp_path / "elsewhere"
@@ -164,7 +169,6 @@ def test_what_baton_did_not_write_stays(attic, tmp_path):
 
 def test_what_an_earlier_prune_left_is_removed_too(attic):
     """`registry prune` keeps the audit logs; an interrupted one may leave an output."""
-    attic("register", "x")
     job_id = attic.old_job(40)
     attic("registry", "prune", "--older-than", "30d")
     assert attic.left_of(job_id) == {"log", "output"}
@@ -174,7 +178,6 @@ def test_what_an_earlier_prune_left_is_removed_too(attic):
 
 def test_audit_logs_that_may_be_of_another_registry_stay(attic, tmp_path):
     """They are outside of the home, or the command line names another registry than the home's."""
-    attic("register", "x")
     job_id = attic.old_job(40)
     attic("registry", "prune", "--older-than", "30d")
     other = f"sqlite:{tmp_path}/other.db"
@@ -187,7 +190,7 @@ def test_audit_logs_that_may_be_of_another_registry_stay(attic, tmp_path):
 
 
 def test_it_goes_on_where_an_interrupted_one_stopped(attic):
-    job_id = attic.job()
+    job_id = attic.ended()
     for name in ("events.ndjson", "meta.json"):
         (attic.home / "delegate_job_logs" / job_id / name).unlink()
     attic("prune", "--older-than", "0s")
@@ -198,7 +201,7 @@ def test_it_goes_on_where_an_interrupted_one_stopped(attic):
 def test_every_registry(tmp_path, backend, request):
     server = request.getfixturevalue("postgres") if backend == "postgresql" else None
     attic = Attic(tmp_path, BATON_REGISTRY=registry_url(backend, str(tmp_path / ".hermes" / "jobs"), server))
-    ended, other = attic.job(), attic.job(None)
+    ended, other = attic.ended(), attic.job()
     assert attic("prune", "--older-than", "0s").text.startswith("removed 1 job, 1 audit log, 1 output file:")
     assert attic.left_of(ended) == set()
     assert attic.left_of(other) == EVERYTHING
@@ -208,7 +211,7 @@ def test_every_registry(tmp_path, backend, request):
 
 
 def test_sessions_of_removed_jobs_go_and_those_of_the_user_stay(attic):
-    ended, pending = attic.job(), attic.job(None)
+    ended, pending = attic.ended(), attic.job()
     attic.session("of-ended", made_for=ended, conversation_id="c-1")
     attic.session("of-pending", made_for=pending, conversation_id="c-2")
     attic.session("mine", conversation_id="c-3")
@@ -224,7 +227,6 @@ def test_sessions_of_removed_jobs_go_and_those_of_the_user_stay(attic):
 
 
 def test_the_archive_keeps_what_ended_lately(attic):
-    attic("register", "x")
     attic.session("old")
     recent = attic.session("recent", conversation_id="c")
     Inventory(attic.settings).change(recent, lambda one: one.replace(ended_at=format_time(time.time_ns())))
@@ -233,7 +235,6 @@ def test_the_archive_keeps_what_ended_lately(attic):
 
 
 def test_listener_files_without_a_listener_go(attic):
-    attic("register", "x")
     folder = Path(attic.settings.state_dir) / "listeners"
     held, _ = reserve_client_id(attic.settings.state_dir, "a broker", ["topic"])
     (folder / "0123456789abcdef-0").touch()
@@ -279,7 +280,6 @@ def test_a_listener_never_holds_a_file_that_was_removed(attic, monkeypatch):
 
 
 def test_the_monitor_removes_only_where_a_keep_time_is_set(attic):
-    attic("register", "x")
     old, young = attic.old_job(31), attic.old_job(29)
     attic("monitor", "--once")
     assert attic.left_of(old) == EVERYTHING
