@@ -84,3 +84,63 @@ def test_the_local_broker_outlives_the_session_whose_agent_started_it(office, tm
     office("cancel", job)
     wait_until(lambda: not office.sessions())
     assert office("broker", "status").code == 0
+
+
+# -- after a SIGKILL of the runner ---------------------------------------------------------------------------------
+
+
+def killed_runner(office, folder):
+    job = running_job(office, folder)
+    os.kill(office.session_of(job)["pane_pid"], signal.SIGKILL)
+    return job
+
+
+def test_after_a_kill_of_the_runner_cancel_ends_what_is_marked_and_names_the_rest(office, tmp_path):
+    job = killed_runner(office, tmp_path)
+    pid = (tmp_path / "pid").read_text().strip()
+    said = office("cancel", job).err
+    assert f"baton: process {pid} (sleep) may be the agent's" in said
+    assert said.count("may be the agent's") == 1
+    assert lives(tmp_path)
+    assert not office.agents()
+    assert not office.sessions()
+
+
+def test_after_a_kill_of_the_runner_it_is_named_when_the_job_is_an_error_already(office, tmp_path):
+    job = killed_runner(office, tmp_path)
+    office("monitor", "--once")
+    assert office.job(job)["status"] == "error"
+    pid = (tmp_path / "pid").read_text().strip()
+    refused = office("cancel", job, code=1)
+    assert f"baton: process {pid} (sleep) may be the agent's" in refused.err
+
+
+def test_nothing_is_named_when_the_runner_lives(office, tmp_path):
+    job = running_job(office, tmp_path)
+    with subprocess.Popen(["setsid", "--fork", "sleep", "3"], cwd=tmp_path):
+        assert office("cancel", job).err == ""
+
+
+# -- by tmux ---------------------------------------------------------------------------------------------------------
+
+TMUX = {
+    "run-shell": "tmux run-shell -b 'echo $$ > pid.new; mv pid.new pid; exec sleep 1000'",
+    "new-window": "tmux new-window -d 'echo $$ > pid.new; mv pid.new pid; exec sleep 1000'",
+    "new-session": "tmux new-session -d 'echo $$ > pid.new; mv pid.new pid; exec sleep 1000'",
+}
+
+
+@pytest.mark.parametrize("how", TMUX)
+def test_what_an_agent_starts_by_tmux_ends_with_cancel(office, tmp_path, how):
+    job = office.detached(f"cd {tmp_path}; {TMUX[how]}; sleep 1000")
+    wait_until(lambda: (tmp_path / "pid").exists() and lives(tmp_path))
+    office("cancel", job)
+    wait_until(lambda: not lives(tmp_path))
+
+
+def test_what_an_agent_starts_by_tmux_and_without_variables_is_named(office, tmp_path):
+    hidden = f'env -i PATH="$PATH" tmux -S {office.socket} new-session -d'
+    job = office.detached(f"{hidden} 'echo $$ > pid.new; mv pid.new pid; exec sleep 1000'; sleep 1000")
+    wait_until(lambda: (tmp_path / "pid").exists() and lives(tmp_path))
+    pid = (tmp_path / "pid").read_text().strip()
+    assert f"baton: process {pid} (sleep) may be the agent's" in office("cancel", job).err

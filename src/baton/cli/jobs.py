@@ -12,9 +12,9 @@ from baton.cli.options import job_of
 from baton.cli.output import json_text
 from baton.cli.parser import Verb, read_text
 from baton.config import Settings
-from baton.core.errors import InvalidValue, NothingPending, UsageError
+from baton.core.errors import IllegalTransition, InvalidValue, NothingPending, UsageError
 from baton.core.job import Job
-from baton.jobs.verbs import open_jobs
+from baton.jobs.verbs import Jobs, open_jobs
 
 _POLL_SEC = 0.2
 
@@ -66,9 +66,27 @@ def status(options: argparse.Namespace, settings: Settings) -> None:
 
 
 def cancel(options: argparse.Namespace, settings: Settings) -> None:
+    job_id = job_of(options)
     with open_jobs(settings) as jobs:
-        job = jobs.update_status(job_of(options), "cancelled")
+        try:
+            job = jobs.update_status(job_id, "cancelled")
+        except IllegalTransition:
+            _end_leftovers(settings, jobs, job_id)  # it may be an error because its runner was killed
+            raise
+        if job.attempt:
+            _end_leftovers(settings, jobs, job_id)
     _print_field(job, job.status, options)
+
+
+def _end_leftovers(settings: Settings, jobs: Jobs, job_id: str) -> None:
+    """End what a killed runner left of the job. Print what may be the agent's, too."""
+    from baton.cli.output import say
+    from baton.sessions.inventory import Inventory
+    from baton.sessions.stop import end_leftovers
+
+    for process in end_leftovers(settings, Inventory(settings), jobs, job_id):
+        why = "it runs in the work folder, and nothing proves where it comes from"
+        say(f"baton: process {process.pid} ({process.command}) may be the agent's: {why}; `kill {process.pid}` ends it")
 
 
 def renew(options: argparse.Namespace, settings: Settings) -> None:

@@ -15,6 +15,7 @@ from baton.sessions.session import Session, State
 from baton.transport.publish import send_unsent
 from baton.transport.publisher_connection import FAILURES
 
+EXIT = "exit.json"  # how the agent ended; without it, the runner was killed
 # In the data of an error that another process reported: the agent may still be working.
 ENDED_FROM_OUTSIDE = "ended_from_outside"
 

@@ -15,6 +15,7 @@ from baton.core.clock import format_micros
 from baton.core.errors import AgentUnusable, InvalidValue, RunnerDied, TmuxUnavailable
 from baton.core.job import Job
 from baton.core.value import Value
+from baton.jobs.caller import MARKER
 from baton.live_agents import open_directory, ownership
 from baton.live_agents.names import Names, derived_id
 from baton.live_agents.record import new_generation_id
@@ -22,7 +23,7 @@ from baton.sessions import env_pipe
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
 from baton.sessions.manifest import Manifest
-from baton.sessions.processes import started_at
+from baton.sessions.processes import HOME_MARKER, started_at
 from baton.sessions.session import Session, State
 from baton.sessions.tmux import Pane, Tmux, check_session_name
 from baton.storage.files import make_private_dir, read_file, remove_file, replace_file
@@ -213,7 +214,10 @@ def _start_runner(settings: Settings, inventory: Inventory, session: Session, pl
         )
         _publish(settings, session, folder)
         session = inventory.change(session, lambda _: session)
-        env_pipe.send(folder, env_pipe.agent_environment(settings, session.session_id, folder), pane.pid)
+        environment = env_pipe.agent_environment(settings, session.session_id, folder)
+        # For what the agent starts by tmux. The runner has been started before, and has no mark.
+        tmux.mark(session.name, {name: environment[name] for name in (MARKER, HOME_MARKER)})
+        env_pipe.send(folder, environment, pane.pid)
         return _wait_for_agent(inventory, session, pane, folder)
     except BaseException:
         env_pipe.withdraw(folder)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from baton.core.value import Value
 from baton.jobs.caller import MARKER
@@ -117,6 +117,34 @@ def ended_children() -> set[int]:
     except FileNotFoundError:
         return set()  # this kernel does not list them: they stay until this process ends
     return {int(pid) for pid in children if started_at(int(pid)) is None}
+
+
+def unproven_processes(workdir: str, since: int, parents: Collection[int], *, orphans: bool) -> list[Process]:
+    """Return the processes of this user that may be an agent's, without a mark that proves it: they run in its work
+    folder, began after its session, and are children of `parents`; with `orphans`, also of process 1 or systemd."""
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        try:
+            fields, folder = _stat(name), os.path.join(os.readlink(f"/proc/{name}/cwd"), "")
+            parent, started = fields[1].decode(), int(fields[19])
+            is_like_it = folder.startswith(os.path.join(os.path.realpath(workdir), "")) and started >= since
+            is_child = int(parent) in parents or (orphans and (parent == "1" or _name(parent) == "systemd"))
+            if not is_like_it or not is_child or os.stat(f"/proc/{name}").st_uid != os.getuid():
+                continue
+            is_known = any(each.startswith(f"{MARKER}=".encode()) for each in _environment(name).split(b"\0"))
+            if not is_known and _name(name) not in _SERVICES and b"baton.sessions.runner" not in _read(name, "cmdline"):
+                found.append(Process(id=ProcessId(pid=int(name), started=started), command=_command(int(name))))
+        except OSError:
+            continue  # it has just ended, or belongs to another user
+    return found
+
+
+def parent_of(pid: int) -> int | None:
+    """Return the parent of a process; None when the process has ended."""
+    try:
+        return int(_stat(str(pid))[1])
+    except OSError:
+        return None
 
 
 def _is_of_home(variables: list[bytes], home: str, home_id: str) -> bool:

@@ -32,7 +32,7 @@ from baton.jobs.verbs import open_jobs
 from baton.live_agents import open_directory, ownership
 from baton.sessions.agent_process import AgentProcess
 from baton.sessions.chores import Chores, attempt
-from baton.sessions.ending import end_session
+from baton.sessions.ending import EXIT, end_session
 from baton.sessions.env_pipe import receive
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
@@ -143,7 +143,7 @@ class Runner:
         if screen:  # the pane closes with the runner
             _write(os.path.join(self._folder, LAST_SCREEN), screen + "\n")
         end = {"reason": self._reason, "exit": self._exit_text, "at": format_micros(self._clock.wall_ns())}
-        _write(os.path.join(self._folder, "exit.json"), json.dumps(end))
+        _write(os.path.join(self._folder, EXIT), json.dumps(end))
         state = State.STOPPED if self._stop is not None and self._stop.on_request else State.TERMINATED
         end_session(
             self._settings, self._inventory, self._session, state, reason=self._reason, exit_text=self._exit_text

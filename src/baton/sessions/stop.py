@@ -1,7 +1,9 @@
 """Stop a session: end the processes of its agent, then its pane, and fail the job in it."""
 
+import os
 import time
 from enum import StrEnum
+from functools import partial
 
 from baton.adapters import find_agent
 from baton.config import Settings
@@ -10,9 +12,9 @@ from baton.core.job import Job, Status
 from baton.core.value import Value
 from baton.jobs.verbs import Jobs
 from baton.sessions import env_pipe
-from baton.sessions.ending import end_session, fail_job
+from baton.sessions.ending import EXIT, end_session, fail_job
 from baton.sessions.inventory import Inventory
-from baton.sessions.processes import Process, ProcessId, end_processes
+from baton.sessions.processes import Process, ProcessId, end_processes, parent_of, unproven_processes
 from baton.sessions.session import Session, State, session_name
 from baton.sessions.tmux import NoServer, Tmux
 
@@ -82,6 +84,28 @@ def stop_session(
         fail_job_in(settings, jobs, session, f"the session was stopped: {reason}")
         session = end_session(settings, inventory, session, state, reason=reason)
     return Stopped(session=session, ended=ended)
+
+
+def end_leftovers(settings: Settings, inventory: Inventory, jobs: Jobs, job_id: str) -> list[Process]:
+    """End what agents of the job left running because their runner was killed. Return the processes that may be theirs,
+    without proof: those are left alone."""
+    unproven: dict[int, Process] = {}
+    for session in inventory.all():
+        if session.made_for != job_id or session.host != settings.host or session.pane_started is None:
+            continue
+        server = Tmux(session.socket).own_server()
+        parents = [] if server is None else [server]
+        wrote_end = os.path.exists(os.path.join(inventory.folder_of(session), EXIT))
+        was_killed = not wrote_end and not session.has_live_runner()
+        if was_killed:
+            if session.state is State.RUNNING:
+                why = "its runner was killed"
+                stop_session(settings, inventory, jobs, session.name, mode=StopMode.HARD, reason=why)
+            end_processes(partial(inventory.agent_processes, session), grace_sec=0)
+            parents += [parent_of(server) or 1] if server is not None else []  # it adopts what the runner had adopted
+        found = unproven_processes(session.workdir, session.pane_started, parents, orphans=was_killed)
+        unproven |= {process.pid: process for process in found}
+    return list(unproven.values())
 
 
 def fail_job_in(settings: Settings, jobs: Jobs, session: Session, detail: str) -> None:

@@ -17,6 +17,7 @@ _TRIES = 5
 _SHOWN_SEC = 1.0
 _WIDTH, _HEIGHT = 200, 50
 _PANE_FIELDS = "#{pane_id} #{pane_pid} #{pane_dead} #{session_name}"  # the name comes last: it may contain spaces
+_OWN_SERVER = "@baton"  # an option of tmux servers that baton started
 _PASTE_END = "\x1b[201~"  # tmux would type what follows it as keys
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z0-9-]{1,16}", re.ASCII)
@@ -143,6 +144,27 @@ class Tmux:
                 time.sleep(0.05)
         return Pane(pane_id=pane_id, pid=int(pid), dead=False, session_name=name)
 
+    def mark(self, name: str, variables: dict[str, str]) -> None:
+        """Give these variables to every further program that tmux starts in the session, by `new-window` or `run-shell`.
+        If baton started the server, also to the sessions that a client with these variables creates."""
+        pieces = [["set-environment", "-t", f"={name}", *each] for each in variables.items()]
+        passed_on = [f"set -g update-environment[{90 + index}] {each}" for index, each in enumerate(variables)]
+        is_first = "#{==:#{session_id},$0}"  # of this server
+        pieces.append(
+            ["if-shell", "-F", "-t", f"={name}:", is_first, f"set -s {_OWN_SERVER} 1 ; {' ; '.join(passed_on)}"]
+        )
+        done = self._call([*self.command(), *(word for piece in pieces for word in (*piece, ";"))])
+        if done.returncode:
+            self._fail("set-environment", done.stderr.decode(errors="replace").strip())
+
+    def own_server(self) -> int | None:
+        """Return the process of the server, if baton started it; None if not, or if there is none."""
+        try:
+            pid, own = self.run("display-message", "-p", f"#{{pid}} #{{{_OWN_SERVER}}}").rstrip("\n").split(" ", 1)
+        except TmuxUnavailable:
+            return None
+        return int(pid) if own else None
+
     def paste(self, pane_id: str, text: str, *, enter: bool) -> None:
         """Type a text as one paste, whatever it contains, and then press Enter."""
         if _PASTE_END in text:  # guard: paste-end-sequence
@@ -181,7 +203,8 @@ class Tmux:
 
     def attach(self, name: str, *, read_only: bool = False) -> NoReturn:
         """Replace this process by a tmux client that shows the session."""
-        argv = self.command("attach-session", *(["-r"] if read_only else []), "-t", f"={name}")
+        # -E: the variables of this client do not replace those of the session.
+        argv = self.command("attach-session", "-E", *(["-r"] if read_only else []), "-t", f"={name}")
         environment = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
         os.execvpe(argv[0], argv, environment)  # noqa: S606  there is no shell in this
 
