@@ -122,21 +122,27 @@ def ended_children() -> set[int]:
 def unproven_processes(workdir: str, since: int, parents: Collection[int], *, orphans: bool) -> list[Process]:
     """Return the processes of this user that may be an agent's, without a mark that proves it: they run in its work
     folder, began after its session, and are children of `parents`; with `orphans`, also of process 1 or systemd."""
+    base = os.path.join(os.path.realpath(workdir), "")
     found = []
     for name in filter(str.isdecimal, os.listdir("/proc")):
-        try:
-            fields, folder = _stat(name), os.path.join(os.readlink(f"/proc/{name}/cwd"), "")
-            parent, started = fields[1].decode(), int(fields[19])
-            is_like_it = folder.startswith(os.path.join(os.path.realpath(workdir), "")) and started >= since
-            is_child = int(parent) in parents or (orphans and (parent == "1" or _name(parent) == "systemd"))
-            if not is_like_it or not is_child or os.stat(f"/proc/{name}").st_uid != os.getuid():
-                continue
-            is_known = any(each.startswith(f"{MARKER}=".encode()) for each in _environment(name).split(b"\0"))
-            if not is_known and _name(name) not in _SERVICES and b"baton.sessions.runner" not in _read(name, "cmdline"):
-                found.append(Process(id=ProcessId(pid=int(name), started=started), command=_command(int(name))))
-        except OSError:
-            continue  # it has just ended, or belongs to another user
+        started = started_at(int(name))
+        if started is not None and started >= since and _may_be_in(name, base, parents, orphans=orphans):
+            found.append(Process(id=ProcessId(pid=int(name), started=started), command=_command(int(name))))
     return found
+
+
+def _may_be_in(pid: str, base: str, parents: Collection[int], *, orphans: bool) -> bool:
+    try:
+        parent = _stat(pid)[1].decode()
+        is_child = int(parent) in parents or (orphans and (parent == "1" or _name(parent) == "systemd"))
+        is_own = os.stat(f"/proc/{pid}").st_uid == os.getuid()
+        if not is_child or not is_own or not os.path.join(os.readlink(f"/proc/{pid}/cwd"), "").startswith(base):
+            return False
+        is_marked = any(each.startswith(f"{MARKER}=".encode()) for each in _environment(pid).split(b"\0"))
+        is_of_baton = _name(pid) in _SERVICES or b"baton.sessions.runner" in _read(pid, "cmdline")
+    except OSError:
+        return False  # it has just ended
+    return not is_marked and not is_of_baton
 
 
 def parent_of(pid: int) -> int | None:
