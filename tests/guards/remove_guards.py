@@ -64,6 +64,7 @@ GUARDS = (
     Guard("terminal-job-event", condition("False"), "tests/contract/test_registry.py"),
     Guard("status-transition", condition("False"), "tests/contract/test_registry.py"),
     Guard("upgrade-with-running-jobs", condition("False"), "tests/system/test_homes_of_0_1_0.py -k upgrade"),
+    Guard("wal-at-its-path", condition("False"), "tests/crash/test_removed_log.py"),
     Guard("claim-pending-only", condition("False"), "tests/contract/test_registry.py"),
     Guard(
         "new-key-per-attempt",

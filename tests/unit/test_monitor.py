@@ -11,9 +11,10 @@ import pytest
 from baton.config import Settings
 from baton.core.clock import SystemClock, lease_expired
 from baton.core.job import new_job
-from baton.delegation.attempts import is_private_queue, submitter_is_dead, this_submitter
+from baton.delegation.attempts import submitter_is_dead, this_submitter
 from baton.delegation.monitor import Monitor
 from baton.jobs.verbs import open_jobs
+from baton.registry.schema import submitter_of_queue
 from baton.sessions.inventory import Inventory
 from support.brokers import free_port
 from support.waiting import wait_until
@@ -172,21 +173,11 @@ def orphan(jobs, submitter=None, queue=None, **fields):
     return jobs.register_many([draft])[0].job_id
 
 
-def by_field(jobs, submitter):
-    return orphan(jobs, submitter)
-
-
-def by_private_queue(jobs, submitter):
-    """As version 0.1.0 wrote it."""
-    return orphan(jobs, queue=f"submit:{submitter}:1a2b3c4d")
-
-
-@pytest.mark.parametrize("submitted", [by_field, by_private_queue])
-def test_a_job_whose_submitter_is_gone_is_ended_when_no_worker_takes_it(monitor, jobs, clock, submitted):
+def test_a_job_whose_submitter_is_gone_is_ended_when_no_worker_takes_it(monitor, jobs, clock):
     alive = this_submitter("here")
     pid, started = alive.split(":")[1:]
-    ended = {submitted(jobs, each) for each in (f"here:999999999:{started}", f"here:{pid}:1")}
-    kept = [submitted(jobs, each) for each in (alive, f"there:999999999:{started}", "x", "here:x:1")]
+    ended = {orphan(jobs, each) for each in (f"here:999999999:{started}", f"here:{pid}:1")}
+    kept = [orphan(jobs, each) for each in (alive, f"there:999999999:{started}", "x", "here:x:1")]
     kept += [orphan(jobs, queue=each) for each in ("tmux:x", "q")]
     assert sweep(monitor) == []  # a worker has time to take it
     clock.advance(31)
@@ -207,10 +198,9 @@ def test_a_submitter_is_known_by_host_pid_and_start():
     assert not submitter_is_dead(job, "host:with:colons")
     assert submitter_is_dead(job.replace(submitter=f"{job.submitter}1"), "host:with:colons")
     assert not submitter_is_dead(job.replace(submitter=f"{job.submitter}1"), "another host")
-    old = job.replace(submitter=None, agent_session=f"submit:{job.submitter}:1a2b3c4d")
-    assert is_private_queue(old.agent_session)
-    assert not submitter_is_dead(old, "host:with:colons")
-    assert not submitter_is_dead(old.replace(agent_session="submit:0123456789abcdef"), "here")
+    assert submitter_of_queue(f"submit:{job.submitter}:1a2b3c4d") == job.submitter
+    assert submitter_of_queue("submit:0123456789abcdef") is None
+    assert submitter_of_queue("tmux:submit:1:2:3:4") is None
 
 
 def test_a_dry_run_says_what_it_would_do_and_why_and_does_nothing(settings, jobs, clock):

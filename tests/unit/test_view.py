@@ -8,6 +8,7 @@ import pytest
 from rich.console import Console
 
 from baton.cli.progress_view import LiveTable
+from baton.core import fields
 from baton.core.job import new_job
 
 
@@ -28,3 +29,12 @@ def test_the_id_and_the_state_are_never_cut(width, state):
         assert "LAST MESSAGE" in headings
         assert row.rstrip().endswith("…")
         assert "9:59:59" in row or "10:00:00" in row
+
+
+def test_only_the_shown_part_of_a_long_text_is_cleaned(monkeypatch):
+    cleaned = []
+    monkeypatch.setattr(fields, "printable", lambda text: cleaned.append(len(text)) or text)
+    assert fields.one_line("word \n" * 200_000, 20) == "word word word word…"
+    assert fields.one_line(" " * 500_000 + "late", 20) == "late"
+    assert fields.one_line("x" * 20, 20) == "x" * 20
+    assert max(cleaned) < 1000

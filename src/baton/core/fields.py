@@ -175,5 +175,10 @@ def printable_lines(untrusted: str) -> str:
 
 def one_line(untrusted: str, longest: int | None = None) -> str:
     """Return the text as one printable line, cut to `longest` characters."""
+    if longest is not None:  # of a prompt of 1 MB, clean only the part that is shown
+        size = 4 * longest
+        while size < len(untrusted) and len(" ".join(untrusted[:size].split())) <= longest:
+            size *= 8
+        untrusted = untrusted[:size]
     clean = printable(" ".join(untrusted.split()))
     return clean if longest is None or len(clean) <= longest else clean[: longest - 1] + "…"

@@ -54,8 +54,9 @@ class Monitor(Reconciler):
             return
         self._next_orphans_ns = now_ns + _ORPHANS_EVERY_NS
         before, found = self._orphans, set()
-        old_enough = JobFilter(statuses=[Status.PENDING], created_until_ns=self._clock.wall_ns() - _STARTING_NS)
-        for job in self._jobs.each_job(old_enough):
+        until_ns = self._clock.wall_ns() - _STARTING_NS
+        submitted = JobFilter(statuses=[Status.PENDING], submitted=True, created_until_ns=until_ns)
+        for job in self._jobs.each_job(submitted):
             if not submitter_is_dead(job, self._settings.host):
                 continue
             if self._last_session(job) is not None:

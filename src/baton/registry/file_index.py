@@ -1,4 +1,4 @@
-"""The index of a file registry: which jobs are pending, leased, or have unsent events, without reading records."""
+"""The index of a file registry: which jobs are pending, leased, submitted or unsent, without reading records."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from baton.storage.files import make_private_dir, open_private, remove_file
 
 
 class Index:
-    """Empty files whose names say which jobs are pending (in the order of picking), leased, unsent."""
+    """Empty files whose names say which jobs are pending (in the order of picking), pending with a submitter, leased,
+    or have unsent events."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
@@ -30,6 +31,9 @@ class Index:
     def leased(self) -> list[str]:
         return sorted(_names(os.path.join(self.folder, "leased")))
 
+    def submitted(self) -> list[str]:
+        return _names(os.path.join(self.folder, "submitted"))
+
     def unsent(self) -> list[str]:
         return sorted(_names(os.path.join(self.folder, "unsent")))
 
@@ -40,6 +44,8 @@ class Index:
     def add(self, job: Job) -> None:
         if _waits_in_queue(job):
             _touch(self._pending_marker(job))
+        elif _waits_for_submitter(job):
+            _touch(os.path.join(self.folder, "submitted", job.job_id))
         elif job.status is Status.RUNNING and job.lease_expires_at is not None:
             _touch(os.path.join(self.folder, "leased", job.job_id))
 
@@ -49,6 +55,8 @@ class Index:
     def drop_outdated(self, before: Job, after: Job) -> None:
         if _waits_in_queue(before) and not _waits_in_queue(after):
             remove_file(self._pending_marker(before))
+        if _waits_for_submitter(before) and not _waits_for_submitter(after):
+            remove_file(os.path.join(self.folder, "submitted", before.job_id))
         if before.lease_expires_at is not None and after.lease_expires_at is None:
             self.drop_leased(before.job_id)
 
@@ -69,7 +77,11 @@ class Index:
 
 
 def _waits_in_queue(job: Job) -> bool:
-    return job.status is Status.PENDING and job.submitter is None
+    return job.status is Status.PENDING and job.submitter is None and job.disputed is None
+
+
+def _waits_for_submitter(job: Job) -> bool:
+    return job.status is Status.PENDING and job.submitter is not None
 
 
 def _names(folder: str) -> list[str]:

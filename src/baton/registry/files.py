@@ -165,7 +165,7 @@ class _FileTransaction:
                 continue
             except InvalidRecord:
                 continue  # `list` and `doctor` name it
-            if job.status is not Status.PENDING or job.submitter is not None:
+            if job.status is not Status.PENDING or job.submitter is not None or job.disputed is not None:
                 files.remove_file(marker)
             elif job.agent_session == agent_session:
                 yield job
@@ -181,7 +181,12 @@ class _FileTransaction:
     def page(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> Page:
         found: list[tuple[tuple[int, str], Job]] = []
         bad: list[InvalidRecord] = []
-        for job in self._records(list(_record_ids(self._folder))):
+        if where.submitted and where.statuses == [Status.PENDING]:
+            self.refresh_index()
+            job_ids = self._index.submitted()
+        else:
+            job_ids = list(_record_ids(self._folder))
+        for job in self._records(job_ids):
             if isinstance(job, InvalidRecord):
                 bad.append(job)
                 continue
@@ -334,7 +339,7 @@ class FileRegistry(Registry):
         running = [job.job_id for job in jobs if job.status is Status.RUNNING and job.claimed_by is not None]
         refuse_upgrade(self.where, [] if self._force_upgrade else sorted(running))
         for job in jobs:
-            if job.status is Status.PENDING and (submitter := submitter_of_queue(job.agent_session)) is not None:
+            if (submitter := submitter_of_queue(job.agent_session)) is not None:
                 tx.save(job, job.replace(submitter=submitter))
         self._note_version()
         if not _is_new(self.folder):

@@ -50,7 +50,7 @@ ALTER TABLE jobs ADD COLUMN disputed text;
 DROP INDEX jobs_pending;
 CREATE INDEX jobs_pending ON jobs (agent_session, priority DESC, created_at, job_id)
     WHERE status = 'pending' AND submitter IS NULL AND disputed IS NULL;
-CREATE INDEX jobs_submitted ON jobs (created_at, job_id) WHERE status = 'pending' AND submitter IS NOT NULL;
+CREATE INDEX jobs_submitted ON jobs (status, created_at, job_id) WHERE status = 'pending' AND submitter IS NOT NULL;
 """
 _META_1 = "CREATE TABLE meta (schema_version integer NOT NULL); INSERT INTO meta VALUES (1);"
 SQLITE_UPGRADE = UPGRADE + "PRAGMA user_version = 2;"

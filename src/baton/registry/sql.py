@@ -198,7 +198,8 @@ class SqlTransaction:
         # Few jobs were updated lately. Without the plus, SQLite walks all jobs in the wanted order instead.
         created = "created_at" if where.updated_from_ns is None else "+created_at"
         values["limit"] = limit + 1
-        rows = self.rows(f"{self.select}{restriction} ORDER BY {created} DESC, job_id DESC LIMIT :limit", values)
+        order = f"ORDER BY {created} DESC, job_id DESC LIMIT :limit"
+        rows = self.rows(f"{self.select}{restriction} {order}", values)
         following = None
         if len(rows) > limit:
             rows.pop()
@@ -269,7 +270,7 @@ class SqlTransaction:
         refuse_upgrade(self._where, [] if force else [row[0] for row in self.rows(running)])
         for statement in filter(str.strip, statements.split(";")):
             self.change(statement)
-        submitted = "other_fields LIKE :submitter OR (status = 'pending' AND agent_session LIKE :queue)"
+        submitted = "other_fields LIKE :submitter OR (status IN ('pending', 'running') AND agent_session LIKE :queue)"
         rows = self.rows(f"{SELECT} WHERE {submitted}", {"submitter": '%"submitter"%', "queue": "submit:%"})
         for job in valid_jobs(rows):
             submitter = job.submitter or submitter_of_queue(job.agent_session)
@@ -318,7 +319,9 @@ def _conditions(where: JobFilter, version: int) -> tuple[list[str], dict[str, An
     conditions: list[str] = []
     values: dict[str, Any] = {}
     if where.statuses:
-        conditions.append(f"status IN ({_quoted(where.statuses)})")
+        # SQLite uses an index of one status only where that status is compared with `=`.
+        quoted = _quoted(where.statuses)
+        conditions.append(f"status = {quoted}" if len(where.statuses) == 1 else f"status IN ({quoted})")
     for name, comparison, value in (
         ("agent", "agent =", where.agent),
         ("agent_session", "agent_session =", where.agent_session),

@@ -19,6 +19,7 @@ from baton.storage import files
 
 LEAST_SQLITE = (3, 35)  # UPDATE ... RETURNING
 _BUSY_TIMEOUT_SEC = 30
+_OPEN_FILES = "/proc/self/fd"
 _FORK_WAIT_SEC = 5.0
 _ADVICE = (
     ("disk is full", "No space left on device; nothing was changed, free some and try again"),
@@ -33,6 +34,7 @@ _ADVICE = (
 class Connection(sqlite3.Connection):
     version = 0  # of the schema, when the last transaction began
     identity: tuple[int, int] | None = None  # of the opened file
+    wal: tuple[int, int] | None = None  # of the opened log, if this connection writes
     lasting = True  # it may serve the next transaction, too
 
 
@@ -86,8 +88,15 @@ class SqliteFile:
     def _close_connections(self) -> None:
         for connection in (self._reader, self._writer):
             if connection is not None:
-                connection.close()
+                self._close(connection)
         self._reader = self._writer = None
+
+    def _close(self, connection: Connection) -> None:
+        """Close a connection. The last close of a database copies the log into it and removes the log by its name. When
+        another log has that name, this would copy the pages of the wrong one: an interrupted connection copies none."""
+        if connection.wal is not None and self._identity("-wal") not in (None, connection.wal):
+            connection.interrupt()
+        connection.close()
 
     def __del__(self) -> None:
         self.close()
@@ -162,14 +171,26 @@ class SqliteFile:
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
         raw = self._connection(write=True)
+        self._check_log(raw)
         raw.execute("BEGIN IMMEDIATE")
         try:
             yield raw
+            self._check_log(raw)
             raw.execute("COMMIT")
         except BaseException:
             if raw.in_transaction:
                 raw.execute("ROLLBACK")
             raise
+        self._check_log(raw)
+
+    def _check_log(self, raw: Connection) -> None:
+        """Raise when the log that this connection writes is not the one that other processes read."""
+        if self._identity("-wal") != raw.wal:  # guard: wal-at-its-path
+            raw.identity = None  # the next transaction opens the database again
+            raise RegistryUnavailable(
+                f"{self.path}-wal was removed or replaced while baton had it open; this change is not recorded, and "
+                "earlier ones may be lost: see `baton doctor`, then try again"
+            )
 
     @contextmanager
     def _creating(self) -> Iterator[sqlite3.Connection]:
@@ -214,7 +235,7 @@ class SqliteFile:
         if open_one is not None:
             if open_one.identity == identity:
                 return open_one
-            open_one.close()
+            self._close(open_one)
         if identity is None and write:
             with self._creating():
                 pass
@@ -247,6 +268,7 @@ class SqliteFile:
                 f"SQLite {sqlite3.sqlite_version} is too old; baton needs {'.'.join(map(str, LEAST_SQLITE))} or newer"
             )
         identity = self._identity()
+        before = set(os.listdir(_OPEN_FILES)) if write else set()
         raw = self._connect("mode=rw" if write else "mode=ro")
         try:
             self._read_version(raw)
@@ -268,6 +290,7 @@ class SqliteFile:
             raise
         if write:
             raw.execute("PRAGMA synchronous = FULL")  # guard: sqlite-synchronous
+            raw.wal = self._opened_log(before)
         raw.identity = identity
         return raw
 
@@ -300,9 +323,18 @@ class SqliteFile:
             raise NewerSchema(self.path, version, self._version)
         raise RegistryUnavailable(f"{self.path} is a database, but not a registry; name another with --registry")
 
-    def _identity(self) -> tuple[int, int] | None:
+    def _opened_log(self, before: set[str]) -> tuple[int, int] | None:
+        """Return the log that was opened since the process had those files open."""
+        for name in set(os.listdir(_OPEN_FILES)) - before:
+            opened = f"{_OPEN_FILES}/{name}"
+            if os.path.realpath(opened).removesuffix(" (deleted)") == f"{self.path}-wal":
+                found = os.stat(opened)
+                return found.st_dev, found.st_ino
+        return None
+
+    def _identity(self, suffix: str = "") -> tuple[int, int] | None:
         try:
-            found = os.stat(self.path)
+            found = os.stat(self.path + suffix)
         except FileNotFoundError:
             return None
         return found.st_dev, found.st_ino
