@@ -41,6 +41,7 @@ class Guard(NamedTuple):
     tests: str  # at least one of these must fail without the guard
 
 
+_HOSTILE = "tests/system/test_hostile_content.py"
 GUARDS = (
     Guard("event-signature", condition("False"), "tests/unit/test_wire.py"),
     Guard("payload-size", condition("False"), "tests/unit/test_wire.py"),
@@ -74,6 +75,15 @@ GUARDS = (
     Guard("file-lock", drop, "tests/unit/test_fsio.py tests/contract/test_registry.py"),
     Guard("fsync-replaced-file", condition("False"), "tests/crash/test_every_write.py -k file"),
     Guard("private-file-mode", condition("False"), "tests/unit/test_fsio.py tests/contract/test_directory.py"),
+    Guard("regular-file", condition("False"), f"{_HOSTILE} -k audit_log"),
+    Guard("own-file", condition("False"), f"{_HOSTILE} -k foreign"),
+    Guard("no-links", condition("False"), f"{_HOSTILE} -k link"),
+    Guard("database-schema", condition("False"), f"{_HOSTILE} -k 'trigger or index'"),
+    Guard("database-time-limit", replace("time.monotonic()", "0.0"), f"{_HOSTILE} -k time_limit"),
+    Guard("database-journal", condition("False"), f"{_HOSTILE} -k journal"),
+    Guard("session-row", replace(r"check\((.*)\)", r"\1"), f"{_HOSTILE} -k another_form"),
+    Guard("tmux-socket", condition("False"), f"{_HOSTILE} -k tmux_socket"),
+    Guard("conversation-id", condition("False"), f"{_HOSTILE} -k is_an_option"),
     Guard("sqlite-synchronous", replace("FULL", "OFF"), "tests/crash/test_every_write.py -k sqlite"),
     Guard("claim-row-lock", replace(r"= .*", '= ""'), "tests/crash/test_backlog.py -k postgresql"),
     Guard("history-hash-chain", condition("False"), "tests/system/test_audit_log.py"),

@@ -34,6 +34,7 @@ class Shelf:
         told = {
             "name": name, "session_id": os.urandom(8).hex(), "state": state, "agent": "shell", "mode": Mode.INTERACTIVE,
             "workdir": "/w", "yolo": False, "host": "here", "created_at": then, "updated_at": then, "ended_at": then,
+            "agent_name": f"HOUMAO-{name}", "agent_id": "a", "generation_id": "g", "socket": "baton",
         }  # fmt: skip
         return Session(**dict.fromkeys(Session.fields()) | told | fields)
 

@@ -13,6 +13,8 @@ from baton.core.errors import AgentUnusable, InvalidValue
 from baton.core.job import new_job
 from baton.sessions.instructions import instructions
 
+THREAD, SUBAGENT, NOT_KEPT = (f"0199a213-81c0-7800-8aa1-bbab2a03a53{number}" for number in range(3))
+
 
 def agent(name, **tables):
     settings = Settings(env={"HOME": "/nowhere"})
@@ -129,8 +131,8 @@ HOOKED = {
         ({}, None),
     ],
     "codex": [
-        ({"type": "agent-turn-complete", "thread-id": "t", "last-assistant-message": "done"}, {"conversation_id": "t", "finished": "done"}),
-        ({"type": "agent-turn-complete", "thread-id": "t", "last-assistant-message": None}, {"conversation_id": "t", "finished": ""}),
+        ({"type": "agent-turn-complete", "thread-id": THREAD, "last-assistant-message": "done"}, {"conversation_id": THREAD, "finished": "done"}),
+        ({"type": "agent-turn-complete", "thread-id": THREAD, "last-assistant-message": None}, {"conversation_id": THREAD, "finished": ""}),
         ({"type": "other"}, None),
         ({}, None),
     ],
@@ -144,11 +146,11 @@ def keep_codex_conversation(home, conversation, source):
     (folder / f"rollout-2026-01-02T03-04-05-{conversation}.jsonl").write_text(json.dumps(about) + "\n")
 
 
-@pytest.mark.parametrize("conversation", ["of a subagent", "for a title, not kept", "*", "../t", None, ["t"]])
+@pytest.mark.parametrize("conversation", [SUBAGENT, NOT_KEPT, "*", f"../{THREAD}", None, [THREAD]])
 def test_a_conversation_that_codex_has_with_itself_is_not_the_sessions(conversation, tmp_path, monkeypatch):
     monkeypatch.setenv("CODEX_HOME", str(tmp_path))
-    keep_codex_conversation(tmp_path, "t", "user")
-    keep_codex_conversation(tmp_path, "of a subagent", "subagent")
+    keep_codex_conversation(tmp_path, THREAD, "user")
+    keep_codex_conversation(tmp_path, SUBAGENT, "subagent")
     message = {"type": "agent-turn-complete", "thread-id": conversation, "last-assistant-message": "A title"}
     assert agent("codex").parse_hook(message) is None
 
@@ -176,7 +178,7 @@ def test_a_turn_that_began_before_a_job_was_sent_does_not_know_of_it(tmp_path):
 )
 def test_a_message_of_a_hook(name, message, meaning, tmp_path, monkeypatch):
     monkeypatch.setenv("CODEX_HOME", str(tmp_path))
-    keep_codex_conversation(tmp_path, "t", "user")
+    keep_codex_conversation(tmp_path, THREAD, "user")
     assert told(agent(name).parse_hook(message)) == meaning
 
 

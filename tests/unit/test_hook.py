@@ -37,7 +37,9 @@ def session(jobs, monkeypatch, tmp_path):
     inventory = Inventory(load_settings())
     known = {
         "name": "gpu", "session_id": "0" * 16, "state": State.RUNNING, "mode": Mode.INTERACTIVE, "agent": "claude-code",
-        "conversation_id": "c", "job_id": job.job_id, "made_for": job.job_id,
+        "conversation_id": "c", "job_id": job.job_id, "made_for": job.job_id, "workdir": str(tmp_path), "yolo": False,
+        "created_at": job.created_at, "updated_at": job.created_at, "agent_name": "HOUMAO-gpu", "agent_id": "a",
+        "generation_id": "g", "host": "here", "socket": "baton",
     }  # fmt: skip
     session = Session(**dict.fromkeys(Session.fields()) | known)
     inventory.add(session)

@@ -25,7 +25,12 @@ EMPTY = dict.fromkeys(Session.fields())
 
 def session(name="one", **fields):
     made = {"name": name, "session_id": "1" * 16, "state": State.RUNNING, "mode": Mode.INTERACTIVE}
-    return Session(**EMPTY | made | {"agent": "shell", "workdir": "/w", "yolo": False} | fields)
+    now = "2026-07-01T00:00:00Z"
+    usual = {
+        "agent": "shell", "workdir": "/w", "yolo": False, "created_at": now, "updated_at": now, "host": "here",
+        "agent_name": f"HOUMAO-{name}", "agent_id": "a", "generation_id": "g", "socket": "baton",
+    }  # fmt: skip
+    return Session(**EMPTY | made | usual | fields)
 
 
 @pytest.fixture

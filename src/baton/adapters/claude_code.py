@@ -8,8 +8,20 @@ import shlex
 import time
 from collections.abc import Mapping
 
-from baton.adapters.contract import Agent, Launch, Mode, Signal, Task, checked_argument, json_object, signal, summary
+from baton.adapters.contract import (
+    UUID,
+    Agent,
+    Launch,
+    Mode,
+    Signal,
+    Task,
+    checked_argument,
+    json_object,
+    signal,
+    summary,
+)
 from baton.core.value import Any
+from baton.storage.files import open_given_file
 
 _SETTINGS = "claude-settings.json"
 _HOOKS = ("SessionStart", "PermissionRequest", "PostToolUse", "Stop", "StopFailure")
@@ -23,6 +35,7 @@ class ClaudeCode(Agent):
     install = "npm install -g @anthropic-ai/claude-code"
     chooses_id = True
     keeps_conversation = True
+    conversation_form = UUID
 
     def launch(self, task: Task) -> Launch:
         if task.yolo and os.geteuid() == 0 and "IS_SANDBOX" not in os.environ:
@@ -83,9 +96,10 @@ class ClaudeCode(Agent):
         path = str(message.get("transcript_path") or "")
         deadline = time.monotonic() + _TRANSCRIPT_SEC
         while os.path.exists(path):
-            with open(path, encoding="utf-8", errors="replace") as file:
+            with open_given_file(path) as file:
+                lines = (line.decode(errors="replace") for line in file)
                 # Lines of other types hold input that still waits in Claude's queue.
-                if any(mark in line and json_object(line).get("type") in ("user", "attachment") for line in file):
+                if any(mark in line and json_object(line).get("type") in ("user", "attachment") for line in lines):
                     return True
             if time.monotonic() > deadline:
                 return False

@@ -5,7 +5,18 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from baton.adapters.contract import Agent, Launch, Mode, Signal, Task, checked_argument, json_object, signal, summary
+from baton.adapters.contract import (
+    UUID,
+    Agent,
+    Launch,
+    Mode,
+    Signal,
+    Task,
+    checked_argument,
+    json_object,
+    signal,
+    summary,
+)
 
 
 class Codex(Agent):
@@ -13,6 +24,7 @@ class Codex(Agent):
     program = "codex"
     install = "npm install -g @openai/codex"
     keeps_conversation = True
+    conversation_form = UUID
 
     def __init__(self) -> None:
         self._last_message = ""
@@ -88,6 +100,8 @@ def _is_users_conversation(conversation: object) -> bool:
     """Return whether the user began this conversation. Codex does not keep its own, or marks them."""
     from glob import escape, iglob
 
+    if not UUID.fullmatch(str(conversation)):
+        return False
     pattern = os.path.join(
         escape(_home(os.environ)), "sessions", "*", "*", "*", f"rollout-*-{escape(str(conversation))}.jsonl"
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from enum import StrEnum
@@ -12,6 +13,9 @@ from baton.core.value import Any, Value
 
 # The kernel accepts no longer argument, whatever the sum of all.
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
+# An id becomes an argument of the agent: it is never an option, a path or several words.
+CONVERSATION_ID = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:@+=-]{0,199}", re.ASCII)
+UUID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.ASCII | re.IGNORECASE)
 
 
 class Mode(StrEnum):
@@ -89,6 +93,7 @@ class Agent(ABC):
     keeps_conversation = False
     interrupt_key = "Escape"  # the key that interrupts a turn and leaves the agent running
     resumes_by_id = True  # whether resuming a conversation needs its id
+    conversation_form = CONVERSATION_ID  # what the ids of its conversations look like
 
     @abstractmethod
     def launch(self, task: Task) -> Launch:
@@ -119,16 +124,33 @@ class Agent(ABC):
     def read_output(self, line: str) -> Signal | None:
         """Call `parse_output`; return None for a line of an unexpected shape."""
         try:
-            return self.parse_output(line)
+            return self._without_foreign_id(self.parse_output(line))
         except _UNEXPECTED_SHAPE:
             return None
 
     def read_hook(self, message: Mapping[str, Any]) -> Signal | None:
         """Call `parse_hook`; return None for a message of an unexpected shape."""
         try:
-            return self.parse_hook(message)
+            return self._without_foreign_id(self.parse_hook(message))
         except _UNEXPECTED_SHAPE:
             return None
+
+    def _without_foreign_id(self, found: Signal | None) -> Signal | None:
+        """Drop the id of a conversation that does not have the form of this agent's ids."""
+        if found is None or found.conversation_id is None or self.is_conversation(found.conversation_id):
+            return found
+        return found.replace(conversation_id=None)
+
+    def is_conversation(self, conversation_id: str) -> bool:
+        """Return whether this can be the id of a conversation of this agent."""
+        return self.conversation_form.fullmatch(conversation_id) is not None
+
+    def checked_launch(self, task: Task) -> Launch:
+        """Call `launch`; refuse a task whose conversation id could be anything but an id, such as an option."""
+        wanted = task.conversation_id
+        if wanted is not None and not self.is_conversation(wanted):  # guard: conversation-id
+            raise self.unusable(f"has no conversation {wanted[:80]!r}: that is not the form of its ids")
+        return self.launch(task)
 
     def refusal(self, message: Mapping[str, Any], why: str) -> str | None:
         """Return the answer to a "finished" hook that makes the agent continue and fix `why`; None if it has none."""

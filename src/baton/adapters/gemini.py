@@ -4,7 +4,18 @@ import json
 import os
 from collections.abc import Mapping
 
-from baton.adapters.contract import Agent, Launch, Mode, Signal, Task, checked_argument, json_object, signal, summary
+from baton.adapters.contract import (
+    UUID,
+    Agent,
+    Launch,
+    Mode,
+    Signal,
+    Task,
+    checked_argument,
+    json_object,
+    signal,
+    summary,
+)
 
 
 class Gemini(Agent):
@@ -13,6 +24,7 @@ class Gemini(Agent):
     install = "npm install -g @google/gemini-cli"
     chooses_id = True
     keeps_conversation = True
+    conversation_form = UUID
 
     def __init__(self) -> None:
         self._message = ""

@@ -6,7 +6,7 @@ import re
 from datetime import UTC, datetime, timedelta
 
 from baton.core.errors import InvalidValue, MissingExtra
-from baton.storage.files import read_file
+from baton.storage.files import read_given_file
 
 try:
     from cryptography import x509
@@ -25,7 +25,7 @@ _LEAF_DAYS = 397
 
 def certificate_hosts(folder: str) -> list[str]:
     """Return the host names in the server's certificate, in their order."""
-    certificate = x509.load_pem_x509_certificate(read_file(os.path.join(folder, "server.crt")))
+    certificate = x509.load_pem_x509_certificate(read_given_file(os.path.join(folder, "server.crt")))
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     return [str(name.value) for name in names]
 
@@ -38,10 +38,10 @@ def issue_certificates(folder: str, hosts: Sequence[str], *, new_ca: bool) -> di
         ca = _certificate("baton CA", ca_key, None, ca_key, days=_CA_DAYS)
         files |= {"ca.key": _pem_key(ca_key), "ca.crt": _pem(ca)}
     else:
-        loaded = serialization.load_pem_private_key(read_file(os.path.join(folder, "ca.key")), None)
+        loaded = serialization.load_pem_private_key(read_given_file(os.path.join(folder, "ca.key")), None)
         assert isinstance(loaded, ec.EllipticCurvePrivateKey)
         ca_key = loaded
-        ca = x509.load_pem_x509_certificate(read_file(os.path.join(folder, "ca.crt")))
+        ca = x509.load_pem_x509_certificate(read_given_file(os.path.join(folder, "ca.crt")))
     for name in ("server", *ROLES):
         key = ec.generate_private_key(ec.SECP256R1())
         certificate = _certificate(name, key, ca, ca_key, days=_LEAF_DAYS, hosts=hosts if name == "server" else ())

@@ -16,6 +16,7 @@ import _socket
 import fcntl
 import json
 import os
+import re
 import time
 
 from baton.core.errors import BrokerUnavailable, InvalidValue, RegistryBusy
@@ -35,6 +36,7 @@ HOST = "127.0.0.1"
 _START_TIMEOUT_SEC = 10.0
 _STOP_TIMEOUT_SEC = 10.0
 _LOCK_TIMEOUT_SEC = 1.0
+_PORTS_FILE = re.compile(r"nats-server_([0-9]{1,10})\.ports", re.ASCII)
 _CONFIG = """\
 # Written by baton at each start of the broker: changes here are lost.
 server_name: baton
@@ -106,6 +108,7 @@ def running_broker(state_dir: str) -> LocalBroker:
     if broker is not None and broker.alive():
         return broker
     folder = broker_dir(state_dir)
+    files.refuse_link(folder)
     files.make_private_dir(folder)
     with files.FileLock(os.path.join(folder, ".lock")):
         broker = known_broker(state_dir)
@@ -144,10 +147,11 @@ def _start(folder: str, before: LocalBroker | None) -> LocalBroker:
     folder = os.path.abspath(folder)
     data, run = os.path.join(folder, "data"), os.path.join(folder, "run")
     for each in (data, run):
+        files.refuse_link(each)
         files.make_private_dir(each)
     held = _take_lock(folder)
     try:
-        for name in os.listdir(run):
+        for name in filter(_PORTS_FILE.fullmatch, os.listdir(run)):
             files.remove_file(os.path.join(run, name))
         broker = LocalBroker(
             folder=folder,
@@ -195,7 +199,7 @@ def _is_running(folder: str) -> bool:
     """Return whether a server lives, by the lock that it holds: this works from every container, and no other process
     can be mistaken for it."""
     try:
-        fd = os.open(_lock_path(folder), os.O_RDONLY | os.O_CLOEXEC)
+        fd = files.open_private(_lock_path(folder), os.O_RDONLY)
     except FileNotFoundError:
         return False
     try:
@@ -233,8 +237,7 @@ def _server_pid(folder: str) -> int:
         names = os.listdir(os.path.join(folder, "run"))
     except OSError:
         return 0
-    numbers = [name.removesuffix(".ports").rpartition("_")[2] for name in names]
-    return next((int(number) for number in numbers if number.isdecimal()), 0)
+    return next((int(found[1]) for found in map(_PORTS_FILE.fullmatch, names) if found), 0)
 
 
 def _is_nats(pid: int, folder: str) -> bool:

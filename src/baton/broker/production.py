@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from baton.broker.certificates import ROLES, certificate_hosts, host_name, issue_certificates
 from baton.core.errors import InvalidValue
 from baton.core.job import new_token
-from baton.storage.files import make_private_dir, open_private, replace_file
+from baton.storage.files import make_private_dir, replace_file
 
 _PASSWORD_ROUNDS = 101  # what mosquitto_passwd uses; the passwords are 256 random bits
 
@@ -141,7 +141,8 @@ def _environments_for_host(folder: str, host: str) -> dict[str, bytes]:
         path = os.path.join(folder, f"{role}.env")
         if os.path.exists(path):
             # Do not follow links: root may run this in the folder of another user.
-            with open(open_private(path, os.O_RDONLY), encoding="utf-8") as file:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            with open(fd, encoding="utf-8") as file:
                 lines = file.read().splitlines()
             moved = _export_line("MQTT_BROKER", host)
             lines = [moved if line.startswith("export MQTT_BROKER=") else line for line in lines]

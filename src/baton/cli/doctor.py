@@ -223,7 +223,7 @@ def _broker(settings: Settings) -> Iterator[Finding]:
 def _sessions(settings: Settings) -> Iterator[Finding]:
     try:
         inventory = Inventory(settings)
-        running = inventory.all(State.RUNNING)
+        running, invalid = inventory.all(State.RUNNING), inventory.invalid()
         here = [session for session in running if session.host == settings.host and session.pane_pid is not None]
         lost = [session.name for session in here if not session.has_live_runner()]
         note = inventory.note()
@@ -232,6 +232,8 @@ def _sessions(settings: Settings) -> Iterator[Finding]:
         return
     if note is not None:
         yield _warning("sessions", note)
+    for row in invalid:
+        yield _broken("sessions", str(row))
     if lost:
         names = ", ".join(lost[:_SHOWN])
         yield _warning("sessions", f"gone from tmux: {names}; `baton monitor --once` records how they ended")

@@ -199,6 +199,7 @@ NO_ENTER = _flag("--no-enter", "do not press Enter after the text")
 KEY = _value("--key", "K", "press this tmux key, such as 1, Enter, Escape; repeatable", action="append", default=[])
 LINES = _value("--lines", "N", "print N lines of the scrollback too (default: 0)", type=int)
 STOPPED = _flag("--stopped", "remove sessions that could be resumed too (default: keep them)")
+INVALID = _flag("--invalid", "remove rows of the inventory that are no sessions too (default: name them)")
 
 # Live agents
 MANIFEST = _value("--manifest", "FILE", "publish the session that this manifest describes")

@@ -15,7 +15,7 @@ from baton.cli.output import ago, counted, json_text, on_terminal, print_table, 
 from baton.cli.parser import OneOf, Verb, read_text
 from baton.config import Settings
 from baton.core.clock import parse_time
-from baton.core.errors import InvalidValue, SessionGone, UsageError
+from baton.core.errors import InvalidValue, SessionGone, TmuxUnavailable, UsageError
 from baton.core.fields import one_line, printable
 from baton.core.job import TERMINAL
 from baton.jobs.verbs import open_jobs
@@ -26,6 +26,7 @@ from baton.sessions.tmux import Tmux, TmuxSnapshot
 from baton.storage.files import read_file
 
 _COLOURS = {"running": "green", "stopped": "yellow", "lost": "red"}
+_LIFE = {True: "running", False: "lost", None: "unknown"}
 
 
 def create(options: argparse.Namespace, settings: Settings) -> None:
@@ -108,10 +109,19 @@ def prune(options: argparse.Namespace, settings: Settings) -> int:
     inventory = Inventory(settings)
     before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
     shown, counts, failed = [], Counter[str](), False
-    stopped, dry_run = options.stopped, options.dry_run
-    for each in prune_sessions(inventory, settings.host, before_ns, stopped_too=stopped, dry_run=dry_run):
+    dry_run = options.dry_run
+    for each in prune_sessions(
+        inventory,
+        settings.host,
+        before_ns,
+        stopped_too=options.stopped,
+        invalid_too=options.invalid,
+        dry_run=dry_run,
+    ):
         counts[each.verdict] += 1
-        if each.error is not None:
+        if each.verdict is Verdict.INVALID and each.error is not None:
+            say(f"baton: {one_line(each.error)}")
+        elif each.error is not None:
             failed = True
             say(f"baton: {each.error}; the next prune tries again")
         if options.json:
@@ -137,6 +147,8 @@ def list_sessions(options: argparse.Namespace, settings: Settings) -> None:
     sessions = inventory.all() if options.all else inventory.all(State.RUNNING)
     if (note := inventory.note()) is not None:
         say(f"baton: note: {note}")
+    for error in inventory.invalid():
+        say(f"baton: {one_line(str(error))}")
     tmux = TmuxSnapshot()
     if options.json:
         print(json_text([_shown(session, tmux) for session in sessions], indent=2))
@@ -146,11 +158,19 @@ def list_sessions(options: argparse.Namespace, settings: Settings) -> None:
         return
     rows, colours, now_ns = [], [], time.time_ns()
     for each in sessions:
-        state = each.state if each.state is not State.RUNNING or tmux.pane_of(each) else "lost"
+        state = _LIFE[_is_alive(each, tmux)] if each.state is State.RUNNING else each.state
         since = ago(parse_time(each.ended_at or each.created_at), now_ns)
         rows.append((each.name, state, each.agent, each.job_id or "-", since, each.reason or each.workdir))
         colours.append(_COLOURS.get(state))
     print_table(("NAME", "STATE", "AGENT", "JOB", "SINCE", "WHERE"), rows, colours)
+
+
+def _is_alive(session: Session, tmux: TmuxSnapshot) -> bool | None:
+    """Return whether the pane of a running session is there; None when its tmux server does not answer."""
+    try:
+        return tmux.pane_of(session) is not None
+    except TmuxUnavailable:
+        return None
 
 
 def show(options: argparse.Namespace, settings: Settings) -> None:
@@ -160,8 +180,7 @@ def show(options: argparse.Namespace, settings: Settings) -> None:
 
 
 def _shown(session: Session, tmux: TmuxSnapshot) -> dict[str, object]:
-    alive = tmux.pane_of(session) is not None if session.state is State.RUNNING else None
-    return session.record() | {"alive": alive}
+    return session.record() | {"alive": _is_alive(session, tmux) if session.state is State.RUNNING else None}
 
 
 def attach(options: argparse.Namespace, settings: Settings) -> int:
@@ -256,7 +275,7 @@ _ACTIONS = (
     Verb("capture", (opt.NAME, opt.LINES), capture, "print what a session shows"),
     Verb("prune", (
         opt.OLDER_THAN.but(default="30d", help="remove sessions that ended this long ago (default: 30d)"),
-        opt.STOPPED, opt.DRY_RUN,
+        opt.STOPPED, opt.INVALID, opt.DRY_RUN,
     ), prune, "remove sessions that ended long ago; their archive is kept"),
 )  # fmt: skip
 VERBS = (

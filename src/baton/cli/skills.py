@@ -12,7 +12,7 @@ from baton.cli.parser import Verb
 from baton.core.errors import BatonError, UsageError
 from baton.core.fields import printable
 from baton.core.hashing import sha256
-from baton.storage.files import outside, read_file
+from baton.storage.files import outside, read_given_file
 
 # Claude Code reads the first folder, Codex and Gemini the second.
 _PLACES = {"claude": os.path.join(".claude", "skills"), "agents": os.path.join(".agents", "skills")}
@@ -34,7 +34,7 @@ def shipped() -> dict[str, bytes]:
         if os.path.isdir(folder):
             walk = [(parent, names) for parent, _, names in os.walk(folder) if "__pycache__" not in parent]
             paths = sorted(os.path.join(parent, name) for parent, names in walk for name in names)
-            return {os.path.relpath(path, folder): read_file(path) for path in paths}
+            return {os.path.relpath(path, folder): read_given_file(path) for path in paths}
     raise BatonError("this installation of baton has no skills; install it again: pip install tmux-baton")
 
 
@@ -107,13 +107,13 @@ def _plan(folder: str, files: dict[str, bytes], *, force: bool) -> list[_Step]:
 def _content(path: str) -> bytes | None:
     if not os.path.lexists(path):
         return None
-    return read_file(path) if os.path.exists(path) else b""  # a dangling link is a file of the user, too
+    return read_given_file(path) if os.path.exists(path) else b""  # a dangling link is a file of the user, too
 
 
 def _recorded_hashes(folder: str) -> dict[str, str]:
     """Return the hashes that an earlier installation recorded; none if the manifest is invalid."""
     try:
-        files = json.loads(read_file(os.path.join(folder, _MANIFEST)))["files"]
+        files = json.loads(read_given_file(os.path.join(folder, _MANIFEST)))["files"]
         return {str(name): str(digest) for name, digest in files.items()}
     except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return {}

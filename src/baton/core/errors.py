@@ -47,6 +47,15 @@ class UntrustedHome(BatonError):
         self.folder = folder
 
 
+class InvalidSession(InvalidValue):
+    """A row of the inventory that is not a session; `name` is the name under which it is stored."""
+
+    def __init__(self, name: str, field: str, why: str) -> None:
+        super().__init__(field, why)
+        self.args = (f"session {name[:64]!r}: {field} {why}; `baton session prune --invalid` removes the row",)
+        self.name = name
+
+
 class JobNotFound(BatonError):
     """The registry has no job with this id."""
 

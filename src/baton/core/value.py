@@ -6,13 +6,13 @@ Written by hand instead of with dataclasses: importing `dataclasses` takes longe
 
 from __future__ import annotations
 
-__all__ = ["Any", "NoReturn", "Self", "Value"]
+__all__ = ["IO", "Any", "NoReturn", "Self", "Value"]
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from typing import Any, ClassVar, NoReturn, Self, dataclass_transform
+    from typing import IO, Any, ClassVar, NoReturn, Self, dataclass_transform
 else:
-    Any = NoReturn = Self = object
+    IO = Any = NoReturn = Self = object
 
     def dataclass_transform(**_options: object) -> Callable[[type], type]:
         """Do nothing at run time: only the type checker needs it, and importing `typing` takes time."""

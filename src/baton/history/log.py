@@ -61,6 +61,7 @@ def update_logged_status(
 def locked_log(job_id: str, logs_dir: str | None) -> Iterator[tuple[int, str]]:
     """Open the log of a job for one writer at a time; yield its file descriptor and its folder."""
     folder = job_log_path(job_id, logs_dir)
+    files.refuse_link(folder)
     if not os.path.isdir(folder):
         files.make_private_dir(logs := os.path.dirname(folder))
         files.ignore_in_git(logs)

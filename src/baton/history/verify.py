@@ -1,11 +1,11 @@
 """Verify the history of a job: follow the chain of hashes and compare both ends with the files beside it."""
 
-import fcntl
 import os
 from collections.abc import Mapping
 
 from baton.core.fields import json_object
 from baton.history import log as read
+from baton.storage.files import lock_within, open_private, read_open_file, refuse_link
 
 
 class LogCheck:
@@ -124,10 +124,12 @@ def _expected_status(raw_lines: list[bytes], number: int, last_hash: str) -> byt
 
 def _read_both(folder: str) -> tuple[list[bytes] | None, bytes]:
     """Read the log (None when it is missing) and status.json while no writer is between them."""
+    path = os.path.join(folder, read.EVENTS)
+    refuse_link(folder)
     try:
-        fd = os.open(os.path.join(folder, read.EVENTS), os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_private(path, os.O_RDONLY)
     except FileNotFoundError:
         return None, read.read_if_exists(os.path.join(folder, read.STATUS))
     with open(fd, "rb") as file:
-        fcntl.flock(fd, fcntl.LOCK_SH)
-        return read.split_lines(file.read()), read.read_if_exists(os.path.join(folder, read.STATUS))
+        lock_within(fd, path)
+        return read.split_lines(read_open_file(file, path)), read.read_if_exists(os.path.join(folder, read.STATUS))

@@ -13,7 +13,6 @@ next look-up by name makes all files again. While a record cannot be read, every
 program may repair it in place at any time.
 """
 
-import errno
 import os
 import re
 import stat
@@ -224,9 +223,5 @@ def _listed(folder: str) -> list[str]:
 
 def _read_record(path: str) -> tuple[bytes, int]:
     """Return the content, cut after the size of a record, and the time of the last write. Follow no link."""
-    fd = files.open_private(path, os.O_RDONLY | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
-        found = os.fstat(fd)
-        if not stat.S_ISREG(found.st_mode):
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        return file.read(MAX_RECORD_BYTES + 1), found.st_mtime_ns
+    with open(files.open_private(path, os.O_RDONLY), "rb") as file:
+        return file.read(MAX_RECORD_BYTES + 1), os.fstat(file.fileno()).st_mtime_ns

@@ -79,7 +79,7 @@ class _FileTransaction:
         except FileNotFoundError:
             raise JobNotFound(job_id, self._registry.where) from None
         except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EISDIR, errno.EACCES, errno.ELOOP):
+            if error.errno not in (errno.EINVAL, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EFBIG):
                 raise
             raise InvalidRecord(job_id, "record", f"cannot be read: {error.strerror}") from None
         try:

@@ -63,6 +63,11 @@ POSTGRES_1 = _META_1 + _TABLES_1.format(
     id='text COLLATE "C"', number="bigint", serial="bigserial", bytes="bytea", leased_by="lease_expires_at"
 )
 SQLITE_2 = SQLITE_1 + SQLITE_UPGRADE
+# Of the statements that SQLite stores for each version, so that a database is checked without creating the tables.
+SQLITE_DIGESTS = {
+    1: "46f1939e6bdc0efaf66e4a5c157876650dcfe1f16e9f1b1be01e5d3a10db05c6",
+    2: "5e08c6987b65776fe24762163afa55af9f43d3df7d60f59d564936642b0a2024",
+}
 POSTGRES_2 = POSTGRES_1 + POSTGRES_UPGRADE
 
 

@@ -8,7 +8,7 @@ from contextlib import AbstractContextManager, contextmanager
 
 from baton.core.clock import Clock
 from baton.registry import refuse_moved
-from baton.registry.schema import SQLITE_2, SQLITE_UPGRADE, VERSION
+from baton.registry.schema import SQLITE_1, SQLITE_2, SQLITE_DIGESTS, SQLITE_UPGRADE, VERSION
 from baton.registry.sql import SqlRegistry, SqlTransaction
 from baton.storage.sqlite import Connection, SqliteFile
 
@@ -19,15 +19,18 @@ class SqliteRegistry(SqlRegistry):
     def __init__(self, path: str, *, clock: Clock | None = None) -> None:
         super().__init__(clock)
         self.where = f"sqlite:{os.path.abspath(path)}"
-        self.path = os.path.realpath(path)
+        folder, name = os.path.split(os.path.abspath(path))
+        folder = os.path.realpath(folder)
+        self.path = os.path.join(folder, name)  # a link in place of the database itself is refused
         self.url = f"sqlite:{self.path}"
-        folder = os.path.dirname(self.path)
         self._file = SqliteFile(
             self.path,
             tables=SQLITE_2,
             version=VERSION,
             check_location=lambda: refuse_moved(folder, self.url),
             upgrade=self._upgrade,
+            older={1: SQLITE_1},
+            digests=SQLITE_DIGESTS,
         )
         self._lock = self._file.lock
         self.lock_path = self._lock.path

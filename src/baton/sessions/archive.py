@@ -7,7 +7,7 @@ from collections.abc import Container
 
 from baton.core.clock import parse_time
 from baton.sessions.session import Session
-from baton.storage.files import FileLock, read_file, remove_file, replace_file
+from baton.storage.files import FileLock, read_file, read_start, remove_file, replace_file
 
 _HEADER = "# Sessions that have ended. An archive: `baton session list` shows what is running.\n"
 _CHECKSUM_OF_0_1_0 = re.compile(r"^# As baton wrote it, .*\n", re.MULTILINE)
@@ -21,7 +21,7 @@ _HIDDEN = frozenset({"ending", "stopper", "pane_id", "pane_pid", "pane_started",
 def is_foreign(path: str) -> bool:
     """Return whether a file has this name that another tool wrote."""
     try:
-        return read_file(path, len(_HEADER)) != _HEADER.encode()
+        return read_start(path, len(_HEADER)) != _HEADER.encode()
     except FileNotFoundError:
         return False
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 
 from baton.config import Settings
-from baton.core.errors import NameInUse, SessionNotFound
+from baton.core.errors import InvalidSession, NameInUse, SessionNotFound
 from baton.sessions.processes import Process, ProcessId, command_line, marked_processes
 from baton.sessions.session import Session, State
 from baton.storage.files import make_home, refuse_network_fs
@@ -26,6 +26,7 @@ CREATE TABLE IF NOT EXISTS sessions (
 CREATE INDEX IF NOT EXISTS sessions_id ON sessions (session_id);
 CREATE INDEX IF NOT EXISTS sessions_state ON sessions (state);
 """
+_SELECT = "SELECT name, session_id, state, record FROM sessions"
 
 
 _MARK = int.from_bytes(b"BATN")
@@ -52,7 +53,13 @@ class Inventory:
         path = os.path.join(self.home, name)
         # The runner of a session waits for days between two changes.
         file = SqliteFile(
-            path, tables=_TABLES, version=0, lock_name=f"{name}.lock", application_id=_MARK, keep_open=False
+            path,
+            tables=_TABLES,
+            version=0,
+            lock_name=f"{name}.lock",
+            application_id=_MARK,
+            keep_open=False,
+            what="an inventory of sessions",
         )
         with file.reading():
             return file
@@ -93,10 +100,11 @@ class Inventory:
         return marked_processes(session.session_id, pid, home=self.home, home_id=self.home_id)
 
     def get(self, name: str) -> Session:
-        """Return the session of this name; raise SessionNotFound."""
-        for session in self._select("WHERE name = ?", name):
+        """Return the session of this name; raise SessionNotFound or InvalidSession."""
+        sessions, invalid = self._parsed("WHERE name = ?", name)
+        for session in sessions:
             return session
-        raise SessionNotFound(name)
+        raise invalid[0] if invalid else SessionNotFound(name)
 
     def find(self, session_id: str) -> Session | None:
         found = self._select("WHERE session_id = ?", session_id)
@@ -166,9 +174,37 @@ class Inventory:
         return still
 
     def _select(self, condition: str, *values: str) -> list[Session]:
+        """Return the sessions of these rows, without the invalid ones."""
+        sessions, _ = self._parsed(condition, *values)
+        return sessions
+
+    def invalid(self) -> list[InvalidSession]:
+        """Return why each row that is not a session is none."""
+        return self._parsed("ORDER BY name")[1]
+
+    def ids(self) -> set[str]:
+        """Return the session id of every row, also of rows that are not valid."""
         with self._file().reading() as tx:
-            rows = tx.execute(f"SELECT record FROM sessions {condition}", values).fetchall()
-        return [Session.parse(json.loads(row[0])) for row in rows]
+            return {str(row[0]) for row in tx.execute("SELECT session_id FROM sessions")}
+
+    def remove_invalid(self) -> list[InvalidSession]:
+        """Remove the rows that are not sessions, and return why."""
+        invalid = self.invalid()
+        if invalid:
+            with self._writing() as tx:
+                tx.executemany("DELETE FROM sessions WHERE name = ?", [(error.name,) for error in invalid])
+        return invalid
+
+    def _parsed(self, condition: str, *values: str) -> tuple[list[Session], list[InvalidSession]]:
+        sessions, invalid = [], []
+        with self._file().reading() as tx:
+            rows = tx.execute(f"{_SELECT} {condition}", values).fetchall()
+        for row in rows:
+            try:
+                sessions.append(_parse(row))
+            except InvalidSession as error:
+                invalid.append(error)
+        return sessions, invalid
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -178,8 +214,22 @@ class Inventory:
 
 
 def _row(tx: sqlite3.Connection, name: str) -> Session | None:
-    row = tx.execute("SELECT record FROM sessions WHERE name = ?", (name,)).fetchone()
-    return Session.parse(json.loads(row[0])) if row else None
+    row = tx.execute(f"{_SELECT} WHERE name = ?", (name,)).fetchone()
+    return _parse(row) if row else None
+
+
+def _parse(row: tuple[object, ...]) -> Session:
+    name, *columns, record = row
+    try:
+        found = json.loads(str(record))
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise InvalidSession(str(name), "record", "is not a JSON object")
+    session = Session.parse(found, str(name))
+    if [session.name, session.session_id, session.state] != [name, *columns]:
+        raise InvalidSession(str(name), "record", "is of another session than its row")
+    return session
 
 
 def _write(tx: sqlite3.Connection, session: Session) -> None:

@@ -68,8 +68,8 @@ def check_launch(
         workdir=workdir,
         hook=hook_command(program.name),
     )
-    argv = program.launch(task).argv
-    if yolo and argv == program.launch(task.replace(yolo=False)).argv:
+    argv = program.checked_launch(task).argv
+    if yolo and argv == program.checked_launch(task.replace(yolo=False)).argv:
         raise program.unusable("has no flag that skips permissions, so --yolo means nothing for it")
     _check_tmux(settings.tmux_socket)
     return program
@@ -158,7 +158,7 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
         pane_started=None, updated_at=now, ended_at=None, stop_requested=None, stopper=None, reason=None,
         exit=None,
     )  # fmt: skip
-    program.launch(task_for(resumed, inventory.folder_of(resumed), prompt=prompt, resume=True))
+    program.checked_launch(task_for(resumed, inventory.folder_of(resumed), prompt=prompt, resume=True))
 
     def claim(current: Session) -> Session:
         if current != before:

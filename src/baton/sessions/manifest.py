@@ -53,10 +53,7 @@ class Manifest(Value):
 def read_manifest(path: str) -> Manifest:
     """Return the manifest in a file. Raise ManifestGone when there is no file, ManifestInvalid when it is not one."""
     try:
-        content = read_file(path, _MAX_BYTES + 1)
-        if len(content) > _MAX_BYTES:
-            raise ManifestInvalid(f"manifest {path} is longer than {_MAX_BYTES} bytes")
-        record = json.loads(content)
+        record = json.loads(read_file(path, _MAX_BYTES))
     except FileNotFoundError:
         raise ManifestGone(f"manifest {path} no longer exists") from None
     except OSError as error:

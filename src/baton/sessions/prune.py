@@ -1,7 +1,6 @@
 """Remove sessions that ended long ago: their rows and their folders. The archive keeps their entries."""
 
 import os
-import re
 from collections.abc import Callable, Iterator
 from enum import StrEnum
 from shutil import rmtree
@@ -11,15 +10,14 @@ from baton.core.errors import ManifestGone, ManifestInvalid
 from baton.core.value import Value
 from baton.sessions.inventory import Inventory
 from baton.sessions.manifest import read_manifest
-from baton.sessions.session import Session, State
+from baton.sessions.session import SESSION_ID, Session, State
 from baton.storage.removal import entries_of, is_older, size_of
-
-_SESSION_ID = re.compile(r"[0-9a-f]{16}")
 
 
 class Verdict(StrEnum):
     ENDED = "ended"  # removed
     ORPHAN = "orphan"  # removed: a folder that belongs to no session
+    INVALID = "invalid"  # a row that is not a session
     RESUMABLE = "resumable"  # kept: it was stopped, and its conversation can be continued
     ALIVE = "alive"  # kept: its process runs, or that is unknown
 
@@ -42,12 +40,13 @@ def prune_sessions(
     *,
     stopped_too: bool = False,
     is_gone: Callable[[str], bool] = lambda _job_id: False,
+    invalid_too: bool = False,
     dry_run: bool = False,
 ) -> Iterator[Judged]:
     """Remove the sessions that ended before this time, and yield what became of each.
 
     `stopped_too` removes also sessions that could be resumed; `is_gone` says for which jobs those that were made for
-    them go, too. `host` is this machine."""
+    them go, too. `invalid_too` removes rows that are no sessions, whatever their age. `host` is this machine."""
     going = []
     for session in inventory.all(State.STOPPED, State.TERMINATED, State.ARCHIVED):
         if parse_time(session.ended_at or session.updated_at) >= before_ns:
@@ -62,6 +61,9 @@ def prune_sessions(
     for session in inventory.forget(going) if going and not dry_run else going:
         size, error = _remove(inventory.folder_of(session), dry_run=dry_run)
         yield Judged(session_id=session.session_id, name=session.name, verdict=Verdict.ENDED, size=size, error=error)
+    invalid = inventory.remove_invalid() if invalid_too and not dry_run else inventory.invalid()
+    for row in invalid:
+        yield Judged(session_id="-", name=row.name, verdict=Verdict.INVALID, error=None if invalid_too else str(row))
     yield from _orphans(inventory, host, before_ns, dry_run=dry_run)
 
 
@@ -74,11 +76,11 @@ def _verdict(session: Session, host: str) -> Verdict:
 
 def _orphans(inventory: Inventory, host: str, before_ns: int, *, dry_run: bool) -> Iterator[Judged]:
     """Remove folders without a row: of a session whose name was reused, a failed creation, an interrupted prune."""
-    entries = entries_of(os.path.join(inventory.home, "sessions"), _SESSION_ID)
+    entries = entries_of(os.path.join(inventory.home, "sessions"), SESSION_ID)
     found = [entry for _, entry in entries if entry.is_dir(follow_symlinks=False) and is_older(entry, before_ns)]
     folders = {entry.name: entry.path for entry in found}
     # The rows are read after the folders: a session that is created meanwhile has a new folder.
-    for session_id in folders.keys() - {session.session_id for session in inventory.all()}:
+    for session_id in folders.keys() - inventory.ids():
         verdict = Verdict.ALIVE if _may_live(folders[session_id], inventory, host) else Verdict.ORPHAN
         size, error = _remove(folders[session_id], dry_run=dry_run or verdict is Verdict.ALIVE)
         yield Judged(session_id=session_id, name=None, verdict=verdict, size=size, error=error)

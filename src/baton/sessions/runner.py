@@ -167,7 +167,7 @@ class Runner:
         if self._reporter.job is not None:
             prompt = job_prompt(self._agent, self._reporter.job)
         while True:
-            launch = self._agent.launch(task_for(self._session, self._folder, prompt=prompt, resume=resume))
+            launch = self._agent.checked_launch(task_for(self._session, self._folder, prompt=prompt, resume=resume))
             run = self._run_once(launch)
             self._exit_text = run.exit_text
             if self._stop is not None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
 from enum import StrEnum
 
-from baton.adapters.contract import Mode
+from baton.adapters.contract import CONVERSATION_ID, Mode
 from baton.config import present_host
+from baton.core import fields
+from baton.core.errors import InvalidSession
 from baton.core.job import Job
 from baton.core.value import Any, Value
 from baton.sessions.processes import ProcessId
+
+SESSION_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
+SESSION_ID = re.compile(r"[0-9a-f]{16}", re.ASCII)
+# A path, or a plain name: tmux would take ../x for a name of a socket elsewhere.
+TMUX_SOCKET = re.compile(r"/[^\0]{1,4000}|[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}", re.ASCII)
 
 
 class State(StrEnum):
@@ -55,11 +64,16 @@ class Session(Value):
     machine: str | None = None
 
     @classmethod
-    def parse(cls, record: dict[str, Any]) -> Session:
-        """Return the session of an inventory row. Ignore unknown fields of a later version; missing ones are None."""
-        values: dict[str, Any] = {name: record.get(_STORED_AS.get(name, name)) for name in cls.fields()}
-        checked = {"state": State(record["state"]), "mode": Mode(record["mode"])}
-        return cls(**values | checked | {"host": present_host(values["host"], values["machine"])})
+    def parse(cls, record: Mapping[str, Any], row: str = "") -> Session:
+        """Return the session in the record of the row of that name; raise InvalidSession. Ignore unknown fields of a
+        later version."""
+        values: dict[str, Any] = {}
+        for name, check in _CHECKS.items():
+            try:
+                values[name] = check(record.get(_STORED_AS.get(name, name)))  # guard: session-row
+            except ValueError as error:
+                raise InvalidSession(row, name, str(error)) from None
+        return cls(**values | {"host": present_host(values["host"], values["machine"])})
 
     def record(self) -> dict[str, Any]:
         """Return the session as it is stored and shown."""
@@ -81,6 +95,52 @@ class Session(Value):
 
 
 _STORED_AS = {"stop_requested": "ending"}
+
+
+def _form(pattern: re.Pattern[str], what: str) -> fields.Check:
+    def check(value: object) -> str:
+        if isinstance(value, str) and pattern.fullmatch(value):
+            return value
+        raise ValueError(f"is not {what}")
+
+    return check
+
+
+def _long_text(value: object) -> str:
+    return fields.text(value, 65536)
+
+
+_text, _time = fields.optional(_long_text), fields.optional(fields.time)
+_job, _number = fields.optional(fields.job_id), fields.optional(fields.whole(0))
+_agent_id = _form(SESSION_NAME, "the id of an agent or a generation")
+_CHECKS: dict[str, fields.Check] = {
+    "name": _form(SESSION_NAME, "the name of a session"),
+    "session_id": _form(SESSION_ID, "an id of 16 characters of 0-9 and a-f"),
+    "state": lambda value: State(str(value)),
+    "agent": fields.label,
+    "mode": lambda value: Mode(str(value)),
+    "workdir": _form(re.compile(r"/[^\0]*"), "an absolute path"),
+    "yolo": fields.boolean,
+    "conversation_id": fields.optional(_form(CONVERSATION_ID, "the id of a conversation")),
+    "made_for": _job,
+    "job_id": _job,
+    "reason": _text,
+    "exit": _text,
+    "created_at": fields.time,
+    "updated_at": fields.time,
+    "ended_at": _time,
+    "stop_requested": _text,
+    "stopper": _text,
+    "agent_name": fields.label,
+    "agent_id": _agent_id,
+    "generation_id": _agent_id,
+    "host": fields.label,
+    "socket": _form(TMUX_SOCKET, "a path or a plain name of a tmux socket"),
+    "pane_id": fields.optional(_form(re.compile(r"%[0-9]{1,18}", re.ASCII), "a pane of tmux")),
+    "pane_pid": _number,
+    "pane_started": _number,
+    "machine": fields.optional(fields.label),
+}
 
 
 def session_name(job: Job) -> str:

@@ -2,6 +2,7 @@
 
 import os
 import re
+import stat
 import subprocess
 import time
 from collections.abc import Sequence
@@ -9,7 +10,7 @@ from typing import NoReturn
 
 from baton.core.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable
 from baton.core.value import Value
-from baton.sessions.session import Session
+from baton.sessions.session import SESSION_NAME, TMUX_SOCKET, Session
 
 _OLDEST = (3, 2)  # new-session -e, and arguments that are not joined for a shell
 _TIMEOUT_SEC = 10
@@ -19,7 +20,6 @@ _WIDTH, _HEIGHT = 200, 50
 _PANE_FIELDS = "#{pane_id} #{pane_pid} #{pane_dead} #{session_name}"  # the name comes last: it may contain spaces
 _OWN_SERVER = "@baton"  # an option of tmux servers that baton started
 _PASTE_END = "\x1b[201~"  # tmux would type what follows it as keys
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 _KEY = re.compile(r"[A-Za-z0-9-]{1,16}", re.ASCII)
 # A tmux server inherits nothing else: every session on it can read the environment of the server.
 _SERVER_ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMUX_TMPDIR", "USER")
@@ -39,7 +39,7 @@ class SocketRefused(NoServer):
 
 def check_session_name(name: str) -> str:
     """Return a valid name of a session; raise InvalidValue."""
-    if _NAME.fullmatch(name):
+    if SESSION_NAME.fullmatch(name):
         return name
     shown = repr(name[:40]) + ("..." if len(name) > 40 else "")
     raise InvalidValue("session name", f"must be 1 to 64 of A-Z a-z 0-9 _ -, begin with a letter or digit; not {shown}")
@@ -59,6 +59,7 @@ class Tmux:
         self.socket = socket
 
     def command(self, *arguments: str) -> list[str]:
+        check_socket(self.socket)
         # The user's tmux.conf is for sessions of the user.
         server = ["-S" if self.socket.startswith("/") else "-L", self.socket]
         return ["tmux", "-f", os.devnull, *server, *map(_one_argument, arguments)]
@@ -207,6 +208,22 @@ class Tmux:
         argv = self.command("attach-session", "-E", *(["-r"] if read_only else []), "-t", f"={name}")
         environment = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
         os.execvpe(argv[0], argv, environment)  # noqa: S606  there is no shell in this
+
+
+def check_socket(socket: str) -> None:
+    """Refuse a socket that is not the user's own: what answers there could show and run anything."""
+    if not TMUX_SOCKET.fullmatch(socket):
+        raise TmuxUnavailable(f"tmux socket {socket[:80]!r} is neither a plain name nor an absolute path")
+    if not socket.startswith("/"):
+        return  # tmux keeps it in a folder that belongs to the user, and checks that
+    try:
+        found, folder = os.lstat(socket), os.stat(os.path.dirname(socket))
+    except OSError:
+        return  # tmux says that there is no server, or creates the socket
+    others_may_replace_it = folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX
+    own = found.st_uid == os.geteuid() and folder.st_uid in (os.geteuid(), 0) and not others_may_replace_it
+    if not stat.S_ISSOCK(found.st_mode) or not own:  # guard: tmux-socket
+        raise TmuxUnavailable(f"tmux socket {socket} is not used: it is not a socket in a folder of this user")
 
 
 class TmuxSnapshot:

@@ -259,7 +259,7 @@ def _locked(source: str, *, wait: bool) -> Iterator[None]:
             path = os.path.join(source, name)
             if not os.path.lexists(path):
                 continue  # no process has used it
-            fd = open_private(path, os.O_RDWR | os.O_NONBLOCK)
+            fd = open_private(path, os.O_RDWR, owner=os.lstat(source).st_uid)
             stack.callback(os.close, fd)
             if wait:
                 lock_within(fd, path, _COPY_WAIT_SEC)
@@ -339,14 +339,14 @@ def _stage_file(old: str, new: str, entry: Found, *, copy: bool) -> None:
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
-    with open(open_private(old, os.O_RDONLY | os.O_NONBLOCK), "rb") as source:
-        if not stat.S_ISREG(os.fstat(source.fileno()).st_mode):
-            raise BatonError(f"{old} was changed meanwhile; nothing was changed")
-        with open(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as target:
-            copyfileobj(source, target, 1 << 20)
-            target.flush()
-            os.utime(target.fileno(), ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns))
-            os.fsync(target.fileno())
+    with (
+        open(open_private(old, os.O_RDONLY, owner=entry.status.st_uid), "rb") as source,
+        open(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as target,
+    ):
+        copyfileobj(source, target, 1 << 20)
+        target.flush()
+        os.utime(target.fileno(), ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns))
+        os.fsync(target.fileno())
 
 
 def _remove(source: str, entries: list[Found], home_id: str) -> str | None:

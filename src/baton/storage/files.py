@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterable
 
 from baton.core.clock import Clock
 from baton.core.errors import NetworkFileSystem, RegistryBusy
-from baton.core.value import Self
+from baton.core.value import IO, Self
 
 LOCK_TIMEOUT_SEC = 30.0
 _IGNORE_ALL = b"*\n"
+LONGEST_FILE = 1024**3
+_LONGEST_LINE = 16 * 1024**2
 _NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "ncpfs"}
 )
@@ -102,12 +104,70 @@ def ignore_in_git(path: str) -> None:
         replace_file(os.path.join(path, ".gitignore"), _IGNORE_ALL)
 
 
-def open_private(path: str, flags: int) -> int:
-    """Return a file descriptor. With O_CREAT the file is 0600, whatever the umask, also one that existed."""
-    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    if flags & os.O_CREAT and os.fstat(fd).st_mode & 0o777 != 0o600:  # guard: private-file-mode
-        os.fchmod(fd, 0o600)
+def open_private(path: str, flags: int, *, owner: int | None = None) -> int:
+    """Return a descriptor of a regular file of the user; follow no link. With O_CREAT the file is 0600, whatever the
+    umask, also one that existed. `owner`: the user whose files are accepted in place of the caller's."""
+    try:
+        fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    except OSError as error:
+        raise _explained(error, path) from None
+    try:
+        found = os.fstat(fd)
+        check_own_file(found, path, owner)
+        if flags & os.O_CREAT and found.st_mode & 0o777 != 0o600:  # guard: private-file-mode
+            os.fchmod(fd, 0o600)
+    except OSError:
+        os.close(fd)
+        raise
     return fd
+
+
+def check_own_file(found: os.stat_result, path: str, owner: int | None = None) -> None:
+    """Refuse what is not a regular file, which might never end, and a file of another user, who may change it."""
+    if stat.S_ISLNK(found.st_mode):
+        raise _link_refused(path)
+    if not stat.S_ISREG(found.st_mode):  # guard: regular-file
+        raise OSError(errno.EINVAL, "is not a regular file; baton opens no pipe, device or folder here", path)
+    check_owner(found, path, owner)
+
+
+def check_if_exists(path: str) -> None:
+    """Refuse a file that is not a regular one of the user; accept a missing one."""
+    try:
+        found = os.lstat(path)
+    except FileNotFoundError:
+        return
+    check_own_file(found, path)
+
+
+def check_owner(found: os.stat_result, path: str, owner: int | None = None) -> None:
+    if found.st_uid not in (os.geteuid(), 0, owner):  # guard: own-file
+        raise PermissionError(errno.EPERM, f"belongs to another user (id {found.st_uid})", path)
+
+
+def refuse_link(path: str) -> None:
+    """Refuse a link, and a folder of another user; accept what does not exist. What baton writes below `path` must not
+    go elsewhere."""
+    try:
+        found = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if stat.S_ISLNK(found.st_mode):  # guard: no-links
+        raise _link_refused(path)
+    check_owner(found, path)
+
+
+def _link_refused(path: str) -> OSError:
+    return OSError(errno.ELOOP, "is a link, which baton does not follow; replace it by what it points to", path)
+
+
+def _explained(error: OSError, path: str) -> OSError:
+    """Return the error of an open that follows no link and waits for no pipe, in words that say what was found."""
+    if error.errno == errno.ELOOP:
+        return _link_refused(path)
+    if error.errno == errno.ENXIO:
+        return OSError(errno.EINVAL, "is a pipe or a device, not a regular file", path)
+    return error
 
 
 def write_all(fd: int, content: bytes) -> None:
@@ -185,14 +245,39 @@ def set_aside_files(folder: str, names: Iterable[str]) -> str:
     return aside
 
 
-def read_file(path: str, at_most: int = -1) -> bytes:
-    """Return the content of a regular file, or at most that many bytes of it. Refuse a pipe or a device, which might
-    never end."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise OSError(errno.EINVAL, "Not a regular file", path)
-        return file.read(at_most)
+def read_file(path: str, longest: int = LONGEST_FILE) -> bytes:
+    """Return the content of a regular file of the user. Refuse a link, a pipe, a device, and more than `longest`
+    bytes."""
+    with open(open_private(path, os.O_RDONLY), "rb") as file:
+        return read_open_file(file, path, longest)
+
+
+def read_start(path: str, length: int) -> bytes:
+    """Return the first bytes of a regular file of the user."""
+    with open(open_private(path, os.O_RDONLY), "rb") as file:
+        return file.read(length)
+
+
+def open_given_file(path: str) -> IO[bytes]:
+    """Open a regular file that the user named: it may be a link, or belong to another user."""
+    file = open(os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK), "rb")  # noqa: SIM115  the caller closes it
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise OSError(errno.EINVAL, "is not a regular file", path)
+    return file
+
+
+def read_given_file(path: str, longest: int = LONGEST_FILE) -> bytes:
+    """Return the content of a file that the user named."""
+    with open_given_file(path) as file:
+        return read_open_file(file, path, longest)
+
+
+def read_open_file(file: IO[bytes], path: str, longest: int = LONGEST_FILE) -> bytes:
+    """Return the content of an open file; refuse more than `longest` bytes, which might not fit into memory."""
+    if os.fstat(file.fileno()).st_size > longest:
+        raise OSError(errno.EFBIG, f"is longer than {longest} bytes", path)
+    return file.read()
 
 
 def os_error_text(error: OSError, path: str) -> str:
@@ -224,6 +309,8 @@ def last_line(fd: int, size: int) -> tuple[bytes, int]:
         start = tail.rfind(b"\n", 0, max(newline, 0))
         if window == size or start != -1:
             return tail[start + 1 : newline + 1], size - window + newline + 1
+        if window > _LONGEST_LINE:
+            raise OSError(errno.EFBIG, f"its last line is longer than {_LONGEST_LINE} bytes")
         window = min(size, window * 8)
 
 

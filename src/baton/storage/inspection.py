@@ -184,13 +184,13 @@ def inspect(home: str, *, scratch: str, owner: int, in_place: bool = False) -> C
 def _read(home: str, path: str, at_most: int) -> bytes:
     """Return the start of a regular file; nothing if it is not one any more."""
     try:
-        fd = open_private(os.path.join(home, path), os.O_RDONLY | os.O_NONBLOCK)
+        fd = open_private(os.path.join(home, path), os.O_RDONLY, owner=os.lstat(home).st_uid)
     except OSError as error:
-        if error.errno in (errno.ENOENT, errno.ELOOP, errno.ENXIO, errno.EACCES):
+        if error.errno in (errno.ENOENT, errno.ELOOP, errno.EINVAL, errno.EACCES, errno.EPERM):
             return b""
         raise
     with open(fd, "rb") as file:
-        return file.read(at_most) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+        return file.read(at_most)
 
 
 def _read_json(home: str, path: str) -> dict[str, Any] | None:

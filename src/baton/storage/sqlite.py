@@ -1,4 +1,4 @@
-"""A SQLite file that many processes of one host write.
+"""A SQLite file that many processes of one host write, opened only if its tables are those that baton creates.
 
 Writers take an flock before `BEGIN IMMEDIATE`. The kernel's queue is fair, while SQLite's own waiting starves some of
 16 writers; and with commits, checkpoints and closes one after the other, the WAL-reset bug of SQLite before 3.51.3
@@ -9,26 +9,49 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from _thread import RLock
 from _weakrefset import WeakSet
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 
 from baton.core.errors import NewerSchema, RegistryBusy, RegistryUnavailable
+from baton.core.hashing import sha256
 from baton.storage import files
 
 LEAST_SQLITE = (3, 35)  # UPDATE ... RETURNING
 _BUSY_TIMEOUT_SEC = 30
 _OPEN_FILES = "/proc/self/fd"
 _FORK_WAIT_SEC = 5.0
+_TRANSACTION_SEC = 60.0
+_STEPS = 500_000  # of SQLite's virtual machine between two looks at the clock: some milliseconds
 _ADVICE = (
     ("disk is full", "No space left on device; nothing was changed, free some and try again"),
     ("readonly", "the file or its folder is read-only; nothing was changed"),
     ("unable to open", "cannot be opened; too many open files, or no permission for its folder"),
     ("database is locked", "locked by another program; try again"),
     ("not a database", "is not a SQLite database; move it away"),
+    ("interrupted", f"took longer than {_TRANSACTION_SEC:g} s; it is damaged, move it away and restore a copy"),
     ("malformed", "is damaged; move it away and restore a copy, the audit logs still hold the history"),
 )
+
+
+class _TimeLimit:
+    """Ends a transaction that takes too long: a crafted file can keep SQLite busy for ever."""
+
+    __slots__ = ("_ends_at",)
+
+    def __init__(self) -> None:
+        self._ends_at = 0.0
+
+    def begin(self) -> None:
+        self._ends_at = time.monotonic() + _TRANSACTION_SEC
+
+    def lift(self) -> None:
+        self._ends_at = float("inf")
+
+    def is_over(self) -> bool:
+        return time.monotonic() > self._ends_at  # guard: database-time-limit
 
 
 class Connection(sqlite3.Connection):
@@ -36,6 +59,7 @@ class Connection(sqlite3.Connection):
     identity: tuple[int, int] | None = None  # of the opened file
     wal: tuple[int, int] | None = None  # of the opened log, if this connection writes
     lasting = True  # it may serve the next transaction, too
+    time_limit: _TimeLimit
 
 
 class ForeignDatabase(RegistryUnavailable):
@@ -60,10 +84,16 @@ class SqliteFile:
         application_id: int = 0,
         keep_open: bool = True,
         upgrade: Callable[[Connection], None] | None = None,
+        older: Mapping[int, str] = {},
+        digests: Mapping[int, str] = {},
+        what: str = "a registry",
     ) -> None:
         self.path = path
         self.folder = os.path.dirname(path)
         self.lock = files.FileLock(os.path.join(self.folder, lock_name))
+        self._older = older
+        self._digests = digests
+        self._what = what
         self._new_name = f".{os.path.basename(path)}.new"
         self._tables = tables
         self._version = version
@@ -106,6 +136,7 @@ class SqliteFile:
         """Read one state, with any number of statements."""
         with self.translated_errors(), self.in_use:
             connection = self._connection(write=False)
+            connection.time_limit.begin()
             connection.execute("BEGIN")
             try:
                 if connection.version < self._version:
@@ -149,6 +180,8 @@ class SqliteFile:
                 nullcontext() if locked else self.lock,
                 self._changing() if os.path.exists(self.path) else self._creating() as raw,
             ):
+                if isinstance(raw, Connection):
+                    raw.time_limit.lift()
                 yield raw
 
     @contextmanager
@@ -172,6 +205,7 @@ class SqliteFile:
     def _changing(self) -> Iterator[sqlite3.Connection]:
         raw = self._connection(write=True)
         self._check_log(raw)
+        raw.time_limit.begin()
         raw.execute("BEGIN IMMEDIATE")
         try:
             yield raw
@@ -269,6 +303,7 @@ class SqliteFile:
             )
         identity = self._identity()
         before = set(os.listdir(_OPEN_FILES)) if write else set()
+        _check_files(self.path)
         raw = self._connect("mode=rw" if write else "mode=ro")
         try:
             self._read_version(raw)
@@ -280,14 +315,16 @@ class SqliteFile:
             raw = self._connect("mode=ro&immutable=1")
             raw.lasting = False
             self._read_version(raw)
-        if self._application_id and not self._claim(raw, write=write):
-            raw.close()
-            return self._empty()
         try:
-            self._check_version(raw)
-        except RegistryUnavailable:
+            complete = self._check_schema(raw)
+        except BaseException:
             raw.close()
             raise
+        if not complete and not write:
+            raw.close()
+            return self._empty()
+        if write and self._application_id and not (complete and self._mark_of(raw)):
+            raw.executescript(f"BEGIN IMMEDIATE; {self._tables} {self._mark()} COMMIT;")
         if write:
             raw.execute("PRAGMA synchronous = FULL")  # guard: sqlite-synchronous
             raw.wal = self._opened_log(before)
@@ -297,19 +334,33 @@ class SqliteFile:
     def _mark(self) -> str:
         return f"PRAGMA user_version = {self._version}; PRAGMA application_id = {self._application_id};"
 
-    def _claim(self, raw: sqlite3.Connection, *, write: bool) -> bool:
-        """Raise ForeignDatabase for a database of another tool. Return whether the tables are there: 0.1.0 wrote no
-        mark, and its creation may have died before the tables."""
-        mark = raw.execute("PRAGMA application_id").fetchone()[0]
-        found, own = _schema(raw), _schema(self._empty())
-        if mark not in (0, self._application_id) or found - own:
-            raw.close()
-            if mark == self._application_id:
-                raise RegistryUnavailable(f"{self.path} has tables that baton does not write; move it away")
-            raise ForeignDatabase(f"{self.path} is a database of another tool")
-        if write and (mark == 0 or found != own):
-            raw.executescript(f"BEGIN IMMEDIATE; {self._tables} {self._mark()} COMMIT;")
-        return write or found == own
+    @staticmethod
+    def _mark_of(raw: Connection) -> int:
+        mark: int = raw.execute("PRAGMA application_id").fetchone()[0]
+        return mark
+
+    def _check_schema(self, raw: Connection) -> bool:
+        """Refuse a database with other tables, indexes, triggers or views than baton creates: a trigger runs with each
+        write, a view may never end. Return whether the tables are there: the creation by 0.1.0, which wrote no mark,
+        may have died before. Raise ForeignDatabase for one of another tool."""
+        if self._digests.get(raw.version) == schema_digest(raw):  # saves creating the tables in memory
+            return True
+        raw.execute("BEGIN")  # another process may upgrade it right now
+        self._read_version(raw)
+        found = _objects(raw)
+        raw.execute("ROLLBACK")
+        wanted = _objects(self._empty(raw.version))
+        foreign = [name for sql, name in found.items() if sql not in wanted]
+        if self._application_id:
+            mark = self._mark_of(raw)
+            if mark not in (0, self._application_id) or (foreign and mark == 0):
+                raise ForeignDatabase(f"{self.path} is a database of another tool")
+        self._check_version(raw)
+        complete = found.keys() == wanted.keys()
+        if foreign or not (complete or self._application_id):  # guard: database-schema
+            which = f"baton does not create its {foreign[0]}" if foreign else "some of its tables are missing"
+            raise RegistryUnavailable(f"{self.path} is not {self._what} as baton creates it: {which}; move it away")
+        return complete
 
     @staticmethod
     def _read_version(raw: Connection) -> None:
@@ -321,7 +372,7 @@ class SqliteFile:
             return
         if version > self._version:
             raise NewerSchema(self.path, version, self._version)
-        raise RegistryUnavailable(f"{self.path} is a database, but not a registry; name another with --registry")
+        raise RegistryUnavailable(f"{self.path} is a database, but not {self._what}; name another with --registry")
 
     def _opened_log(self, before: set[str]) -> tuple[int, int] | None:
         """Return the log that was opened since the process had those files open."""
@@ -343,9 +394,10 @@ class SqliteFile:
         path = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
         return _connect(f"file:{path}?{options}")
 
-    def _empty(self) -> Connection:
+    def _empty(self, version: int | None = None) -> Connection:
+        """Return an empty database in memory, of the present version or of an older one."""
         raw = _connect("file::memory:")
-        raw.executescript(self._tables)
+        raw.executescript(self._tables if version is None else self._older.get(version, self._tables))
         raw.version = self._version
         return raw
 
@@ -371,8 +423,31 @@ class SqliteFile:
         return next((advice for part, advice in _ADVICE if part in message), message)
 
 
+_OBJECTS = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"  # NULL: the index of a UNIQUE or KEY
+
+
+def _objects(raw: sqlite3.Connection) -> dict[str, str]:
+    """Return the tables, indexes, triggers and views of a database: the statement that creates each, and its name.
+    0.1.0 wrote the same statements with other spaces and capitals."""
+    return {"".join(sql.lower().split()): f"{kind} {name}" for kind, name, sql in raw.execute(_OBJECTS)}
+
+
+def schema_digest(raw: sqlite3.Connection) -> str:
+    digest: str = sha256("\n".join(sorted(_objects(raw))).encode()).hexdigest()
+    return digest
+
+
+def _check_files(path: str) -> None:
+    """Refuse a database that is a link or a pipe, or belongs to another user. Refuse a rollback journal, which baton
+    never leaves: SQLite would obey it, and it can name any file to delete."""
+    for suffix in ("", "-wal", "-shm"):
+        files.check_if_exists(path + suffix)
+    if os.path.lexists(path + "-journal"):  # guard: database-journal
+        raise RegistryUnavailable(f"{path}-journal was not written by baton, which keeps a -wal; move it away")
+
+
 def _connect(uri: str) -> Connection:
-    return sqlite3.connect(
+    raw = sqlite3.connect(
         uri,
         uri=True,
         isolation_level=None,
@@ -380,10 +455,11 @@ def _connect(uri: str) -> Connection:
         check_same_thread=False,  # a fork in another thread closes it; `in_use` keeps the threads apart
         factory=Connection,
     )
-
-
-def _schema(raw: sqlite3.Connection) -> set[tuple[str, ...]]:
-    return set(raw.execute("SELECT type, name, sql FROM sqlite_master"))
+    raw.execute("PRAGMA trusted_schema = OFF")
+    raw.time_limit = _TimeLimit()
+    raw.time_limit.begin()
+    raw.set_progress_handler(raw.time_limit.is_over, _STEPS)
+    return raw
 
 
 def _nearly_full(folder: str) -> bool:
