@@ -59,6 +59,13 @@ GUARDS = (
     Guard("prune-foreign-file", condition("False"), "tests/system/test_prune.py -k baton_did_not_write"),
     Guard("prune-shared-logs", condition("True"), "tests/system/test_prune.py -k another_registry"),
     Guard("removed-lock-file", condition("locked"), "tests/system/test_prune.py -k file_that_was_removed"),
+    Guard("lines-of-another-tool", condition("False"), "tests/system/test_logs_of_other_tools.py -k change_of_the_old"),
+    Guard(
+        "chain-of-a-script",
+        condition("reserved := None"),
+        "tests/system/test_logs_of_other_tools.py -k break_the_chain",
+    ),
+    Guard("time-of-a-script", condition("False"), "tests/system/test_logs_of_other_tools.py -k time_before_the_last"),
     Guard("event-attempt", condition("False"), "tests/unit/test_watch.py"),
     Guard("event-number", condition("False"), "tests/unit/test_watch.py"),
     Guard("write-attempt", condition("False"), "tests/contract/test_registry.py"),

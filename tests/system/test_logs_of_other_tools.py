@@ -149,6 +149,8 @@ class TestLogsOfAnotherTool:
         assert (folder / "events.ndjson").read_bytes().startswith(before[0])
         assert (folder / "meta.json").read_bytes() == before[1]
         assert [(line["n"], line["event"]) for line in lines(logs)[3:]] == [(4, "continued"), (5, "note")]
+        shown = baton("logs", JOB, DELEGATE_JOB_LOGS_DIR=str(logs)).out
+        assert "continued       lines 1-3 were written by another tool" in shown
         verdict = baton("logs", JOB, "--verify", DELEGATE_JOB_LOGS_DIR=str(logs))
         assert "lines 1-3 were written by another tool, chained from 4" in verdict.err
         assert verdict.text == f"{JOB}: 5 lines, unbroken"

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+from typing import Any
 
 from baton.cli import options as opt
 from baton.cli.options import job_of
@@ -78,7 +79,7 @@ def _verify(job_id: str, settings: Settings, *, as_json: bool) -> int:
     return 0
 
 
-def readable(line: dict[str, object]) -> str:
+def readable(line: dict[str, Any]) -> str:
     """Return a line of an audit log as text for people."""
     moment = str(line.get("ts") or line.get("timestamp", "?"))[:23].removesuffix("Z") + "Z"
     words = []
@@ -93,6 +94,8 @@ def readable(line: dict[str, object]) -> str:
             words.append(str(payload["detail"]))
     if line.get("event") == "received":
         words.append(f"#{line.get('seq')} {line.get('name')}")
+    if line.get("event") == read.CONTINUED and isinstance(line.get("lines"), int):
+        words.append(foreign_text(line["lines"]))
     if line.get("event") == "rejected":
         words.append(str(line.get("reason")))
     if line.get("event") == "validated":

@@ -33,7 +33,7 @@ def append_event(job_id: str, event: Mapping[str, Any], logs_dir: str | None = N
     check_job_id(job_id)
     if not isinstance(event, Mapping) or not isinstance(event.get("event"), str):
         raise InvalidValue("event", "must be values by name, with the name of the line as `event`")
-    if reserved := {"n", "prev"} & event.keys():
+    if reserved := {"n", "prev"} & event.keys():  # guard: chain-of-a-script
         raise InvalidValue(min(reserved), "is given to each line by baton; leave it out")
     _check_json("event", event)
     line = dict(event)
@@ -74,7 +74,7 @@ def _open(job_id: str, logs_dir: str | None, given_ns: int | None) -> Iterator[t
     """Lock a log; yield its descriptor, its folder and the time of the next line, which is never before the last."""
     with log.locked_log(job_id, logs_dir) as (fd, folder):
         last_ns = log.last_time_ns(fd)
-        if given_ns is not None and given_ns < last_ns:
+        if given_ns is not None and given_ns < last_ns:  # guard: time-of-a-script
             raise InvalidValue("ts", "must not be before the last line of the log")
         yield fd, folder, given_ns if given_ns is not None else max(time_ns(), last_ns)
 

@@ -56,8 +56,11 @@ def _foreign_lines(raw_lines: list[bytes]) -> int:
     """Return how many lines of another tool a `continued` line follows that has their hash."""
     count = next((index for index, raw in enumerate(raw_lines) if "n" in json_object(raw)), 0)
     line = json_object(raw_lines[count]) if count else {}
-    continued = line.get("event") == read.CONTINUED and line.get("n") == count + 1
-    return count if continued and line.get("lines_sha256") == read.line_hash(b"".join(raw_lines[:count])) else 0
+    if line.get("event") != read.CONTINUED or line.get("n") != count + 1:
+        return 0
+    if line.get("lines_sha256") != read.line_hash(b"".join(raw_lines[:count])):  # guard: lines-of-another-tool
+        return 0
+    return count
 
 
 def foreign_text(count: int) -> str:
