@@ -222,6 +222,7 @@ def test_a_folder_that_was_moved(user, tmp_path):
     user.folder.rename(tmp_path / "new")
     old, user.folder = user.folder, tmp_path / "new"
     assert "baton trust" in user.refused("list")
+    assert "confirm that with --from" in user("trust", "--yes", code=1).err
     user("trust", "--yes", "--from", str(old))
     assert user("list", "--json").json == job
     assert [home["folder"] for home in user.homes()] == [str(tmp_path / "new")]

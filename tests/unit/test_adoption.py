@@ -153,6 +153,42 @@ def test_a_file_that_appears_during_the_move_is_set_aside(place, monkeypatch):
     assert os.readlink(place.home) == home.path
 
 
+def test_a_folder_that_becomes_a_link_during_the_move_leads_nowhere(place, tmp_path, monkeypatch):
+    """An agent may write into its work folder at any moment."""
+    victim = tmp_path / "victim"
+    (victim / "deep").mkdir(parents=True)
+    (victim / "deep" / "x").write_text("precious")
+
+    def swap(*arguments, **more):
+        (place.home / "jobs").rename(place.home / "old")
+        (place.home / "jobs").symlink_to(victim)
+        return record(*arguments, **more)
+
+    monkeypatch.setattr(adoption, "record", swap)
+    home, left = place.take()
+    assert (victim / "deep" / "x").read_text() == "precious"
+    assert sorted(os.listdir(left)) == ["jobs", "old"]
+    assert os.path.exists(os.path.join(home.path, "jobs", "deep", "x"))
+
+
+def test_a_folder_that_becomes_a_link_while_it_is_read_is_refused(place, tmp_path, monkeypatch):
+    shown = inspect(str(place.home), scratch=place.state, owner=os.getuid())
+    real = os.stat
+    (tmp_path / "victim").mkdir()
+
+    def swap(name, **more):
+        found = real(name, **more)
+        if name == "deep" and not os.path.islink(place.home / "jobs" / "deep"):
+            (place.home / "jobs" / "deep").rename(tmp_path / "away")
+            (place.home / "jobs" / "deep").symlink_to(tmp_path / "victim")
+        return found
+
+    monkeypatch.setattr(os, "stat", swap)
+    with pytest.raises(OSError, match="Not a directory"):
+        place.take(shown=shown)
+    assert known(place.state) == []
+
+
 @pytest.mark.parametrize("name", ["jobs/.lock", "agent-sessions.db.lock", "monitor.lock"])
 def test_nothing_moves_while_a_process_holds_a_lock(place, name):
     with open(place.home / name, "w") as file:

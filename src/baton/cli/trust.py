@@ -66,6 +66,8 @@ def _adopt(options: argparse.Namespace, settings: Settings, candidate: Candidate
             f"{candidate.content} cannot be a home: {'; '.join(contents.refused[:3])}"
             f"{f'; and {len(contents.refused) - 3} more' if len(contents.refused) > 3 else ''}; remove them first"
         )
+    if candidate.kind is Kind.MOVED and candidate.home is not None and options.yes and not options.moved_from:
+        raise BatonError(f"{candidate.content} is the home of {candidate.home.folder}; confirm that with --from")
     registry = _moved_registry(options, settings, candidate, contents)
     if not options.yes and not _ask(f"Trust {candidate.content}?"):
         return 1
@@ -147,8 +149,10 @@ def _fate(candidate: Candidate, *, in_place: bool) -> str:
         return f"a home that you removed from the list: it would serve {candidate.folder} again"
     if in_place:
         return "its content would stay where it is"
-    moves = "be copied" if candidate.kind is Kind.COPY else "move"
-    return f"its content would {moves} into a new home for {candidate.folder}, in your own state"
+    if candidate.kind is Kind.COPY:
+        other = "another folder" if candidate.home is None else candidate.home.folder
+        return f"the home of {other}: it would be copied into a new home for {candidate.folder}"
+    return f"its content would move into a new home for {candidate.folder}, in your own state"
 
 
 def _record(home: Home) -> dict[str, object]:

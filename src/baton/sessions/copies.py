@@ -8,6 +8,7 @@ from baton.core.clock import format_time
 from baton.core.errors import BatonError
 from baton.core.job import Status
 from baton.jobs.verbs import open_jobs
+from baton.live_agents.record import new_generation_id
 from baton.registry import LOCAL_SCHEMES, registry_url
 from baton.registry.contract import JobFilter
 from baton.sessions.inventory import Inventory
@@ -54,10 +55,18 @@ def end_copied_work(home: str, host: str) -> None:
     now = format_time(time.time_ns())
 
     def archive(session: Session) -> Session:
+        """Return the session without its process, and with a generation of its own: the name is the original's."""
         running = session.state is State.RUNNING
         ended = {"state": State.ARCHIVED, "reason": _REASON, "ended_at": now, "updated_at": now} if running else {}
         return session.replace(
-            pane_id=None, pane_pid=None, pane_started=None, job_id=None, stop_requested=None, stopper=None, **ended
+            pane_id=None,
+            pane_pid=None,
+            pane_started=None,
+            job_id=None,
+            stop_requested=None,
+            stopper=None,
+            generation_id=new_generation_id(),
+            **ended,
         )
 
     for session in inventory.all():

@@ -18,7 +18,7 @@ from baton.core.errors import BatonError, InvalidValue, RegistryBusy
 from baton.core.value import Value
 from baton.storage.files import FileLock, fsync_dir, lock_within, make_private_dir, open_private, outside, remove_file
 from baton.storage.homes import check_state, home_path, known, look_up, read_home_id, read_served_folder
-from baton.storage.inspection import Contents, Found, each_entry, holds_job_records, inspect, why_refused
+from baton.storage.inspection import Contents, Found, each_entry, holds_job_records, inspect, open_folder, why_refused
 from baton.storage.new_homes import forget, keep_link, record, write_home
 
 _LOCKS = ("jobs/.lock", "agent-sessions.db.lock", "baton-sessions.db.lock", "monitor.lock")
@@ -159,6 +159,8 @@ def take_over(
         make_private_dir(os.path.join(state, part))
     with FileLock(os.path.join(state, "trust.lock")):
         _remove_unfinished(state)
+        if look_up(state, candidate.folder) is not None:
+            raise BatonError(f"{candidate.folder} got a home meanwhile; nothing was changed")
         if candidate.home is not None and candidate.kind in (Kind.MOVED, Kind.AGAIN):
             return _take_entry(state, candidate, candidate.home), None
         if in_place or candidate.link is None:
@@ -301,75 +303,91 @@ def _use_of(pid: str, inside: str, folder: str) -> str | None:
     return f"is a baton command in {folder}" if is_baton and works_in.startswith(folder + "/") else None
 
 
-def _stage(source: str, staged: str, *, owner: int, copy: bool) -> list[Found]:
+def _stage(source: str, staged: str, *, owner: int, copy: bool) -> dict[str, Found]:
     """Build the content up at another place, durably, and return its entries. Link files where that is possible."""
     os.mkdir(staged, 0o700)
-    entries = []
-    for entry in each_entry(source):
-        why = why_refused(source, entry, owner=owner, in_place=False)
+    entries = {}
+    for entry, fd in each_entry(source):
+        why = why_refused(source, entry, fd, owner=owner, in_place=False)
         if why is not None:
             raise BatonError(f"{os.path.join(source, entry.path)} {why}; nothing was changed")
-        entries.append(entry)
-        if entry.is_start_pipe or entry.path.endswith(".db-shm"):
-            continue
-        old, new = os.path.join(source, entry.path), os.path.join(staged, entry.path)
+        entries[entry.path] = entry
+        name, new = os.path.basename(entry.path), os.path.join(staged, entry.path)
         if entry.is_folder:
             os.mkdir(new, 0o700)
         elif entry.is_link:
-            os.symlink(os.readlink(old), new)
-        else:
-            _stage_file(old, new, entry, copy=copy)
-    for entry in reversed(entries):
-        path = os.path.join(staged, entry.path)
+            os.symlink(os.readlink(name, dir_fd=fd), new)
+        elif not entry.is_start_pipe and not name.endswith(".db-shm"):
+            _stage_file(name, fd, new, entry, copy=copy)
+    for entry in reversed(entries.values()):
         if entry.is_folder:
+            path = os.path.join(staged, entry.path)
             fsync_dir(path)
             if entry.path != "jobs":  # its time says whether its index is current, which this copy does not know
                 os.utime(path, ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns))
     return entries
 
 
-def _stage_file(old: str, new: str, entry: Found, *, copy: bool) -> None:
+def _stage_file(name: str, folder: int, new: str, entry: Found, *, copy: bool) -> None:
     if not copy and entry.status.st_nlink == 1:
         try:
-            os.link(old, new, follow_symlinks=False)
+            os.link(name, new, src_dir_fd=folder, follow_symlinks=False)
             if not stat.S_ISREG(os.lstat(new).st_mode):
-                raise BatonError(f"{old} was changed meanwhile; nothing was changed")
+                raise BatonError(f"{entry.path} was replaced meanwhile; nothing was changed")
             os.chmod(new, 0o600)
             return
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
-    with (
-        open(open_private(old, os.O_RDONLY, owner=entry.status.st_uid), "rb") as source,
-        open(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as target,
-    ):
-        copyfileobj(source, target, 1 << 20)
-        target.flush()
-        os.utime(target.fileno(), ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns))
-        os.fsync(target.fileno())
+    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    with open(fd, "rb") as source:
+        if not stat.S_ISREG(os.fstat(fd).st_mode):
+            raise BatonError(f"{entry.path} was replaced meanwhile; nothing was changed")
+        with open(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as target:
+            copyfileobj(source, target, 1 << 20)
+            target.flush()
+            os.utime(target.fileno(), ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns))
+            os.fsync(target.fileno())
 
 
-def _remove(source: str, entries: list[Found], home_id: str) -> str | None:
+def _remove(source: str, entries: dict[str, Found], home_id: str) -> str | None:
     """Remove what was taken over. What has appeared or changed since is set aside; return where it is."""
-    for entry in reversed(entries):
-        path = os.path.join(source, entry.path)
-        if not os.path.lexists(path):
-            continue
-        if entry.is_folder and not os.listdir(path):
-            os.rmdir(path)
-        elif not entry.is_folder and _is_same(entry.status, os.lstat(path)):
-            os.unlink(path)
+    fd = open_folder(source)
     try:
-        os.rmdir(source)
-    except OSError:
-        left = f"{source}.left-{home_id}"
-        os.rename(source, left)
-        return left
+        _remove_below(fd, "", entries)
+        is_empty = not os.listdir(fd)
     finally:
-        fsync_dir(os.path.dirname(source))
-    return None
+        os.close(fd)
+    left = None if is_empty else f"{source}.left-{home_id}"
+    if left is None:
+        os.rmdir(source)
+    else:
+        os.rename(source, left)
+    fsync_dir(os.path.dirname(source))
+    return left
 
 
-def _is_same(before: os.stat_result, now: os.stat_result) -> bool:
-    same_file = (before.st_dev, before.st_ino) == (now.st_dev, now.st_ino)
-    return same_file and (now.st_nlink > 1 or (before.st_size, before.st_mtime_ns) == (now.st_size, now.st_mtime_ns))
+def _remove_below(fd: int, folder: str, entries: dict[str, Found]) -> None:
+    for name in os.listdir(fd):
+        entry = entries.get(os.path.join(folder, name))
+        if entry is None or not _is_same(entry, os.stat(name, dir_fd=fd, follow_symlinks=False)):
+            continue
+        if not entry.is_folder:
+            os.unlink(name, dir_fd=fd)
+            continue
+        below = open_folder(name, fd)
+        try:
+            _remove_below(below, entry.path, entries)
+            is_empty = not os.listdir(below)
+        finally:
+            os.close(below)
+        if is_empty:
+            os.rmdir(name, dir_fd=fd)
+
+
+def _is_same(entry: Found, now: os.stat_result) -> bool:
+    before = entry.status
+    if (before.st_dev, before.st_ino) != (now.st_dev, now.st_ino):
+        return False
+    same_content = (before.st_size, before.st_mtime_ns) == (now.st_size, now.st_mtime_ns)
+    return entry.is_folder or now.st_nlink > 1 or same_content  # with more names, the home has the same file

@@ -106,29 +106,43 @@ def holds_job_records(home: str) -> bool:
         return False
 
 
-def each_entry(home: str) -> Iterator[Found]:
-    """Yield everything in the folder, a folder before what is in it. Follow no link."""
-    waiting = [""]
-    while waiting:
-        folder = waiting.pop()
-        if folder.count("/") >= _MAX_DEPTH:
-            raise BatonError(f"{os.path.join(home, folder)} is nested too deeply; nothing was changed")
-        with os.scandir(os.path.join(home, folder)) as entries:
-            found = sorted(entries, key=lambda entry: entry.name)
-        for entry in found:
-            each = Found(path=os.path.join(folder, entry.name), status=entry.stat(follow_symlinks=False))
-            if each.is_folder:
-                waiting.append(each.path)
-            yield each
+def open_folder(name: str, parent: int | None = None) -> int:
+    """Return a descriptor of a real folder; OSError if it is a link or anything else by now."""
+    return os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=parent)
 
 
-def why_refused(home: str, entry: Found, *, owner: int, in_place: bool) -> str | None:
+def each_entry(home: str) -> Iterator[tuple[Found, int]]:
+    """Yield everything in the folder, a folder before what is in it, with the descriptor of the folder that it is in.
+    Follow no link, also if a folder is replaced by one meanwhile."""
+    fd = open_folder(home)
+    try:
+        yield from _entries_below(home, fd, "")
+    finally:
+        os.close(fd)
+
+
+def _entries_below(home: str, fd: int, folder: str) -> Iterator[tuple[Found, int]]:
+    if folder.count("/") >= _MAX_DEPTH:
+        raise BatonError(f"{os.path.join(home, folder)} is nested too deeply; nothing was changed")
+    for name in sorted(os.listdir(fd)):
+        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        entry = Found(path=os.path.join(folder, name), status=status)
+        yield entry, fd
+        if entry.is_folder:
+            below = open_folder(name, fd)
+            try:
+                yield from _entries_below(home, below, entry.path)
+            finally:
+                os.close(below)
+
+
+def why_refused(home: str, entry: Found, fd: int, *, owner: int, in_place: bool) -> str | None:
     """Return why the entry may not be part of a home, or None. `owner` is the user whose files are accepted."""
     mode = stat.S_IFMT(entry.status.st_mode)
-    if entry.status.st_uid != owner:
+    if entry.status.st_uid not in (owner, os.geteuid()):
         return f"belongs to another user ({entry.status.st_uid})"
     if entry.is_link:
-        target = os.readlink(os.path.join(home, entry.path))
+        target = os.readlink(os.path.basename(entry.path), dir_fd=fd)
         inside = os.path.normpath(os.path.join(os.path.dirname(entry.path), target))
         if os.path.isabs(target) or inside.startswith("..") or outside(entry.path, home):
             return f"is a link that leaves the folder, to {target}"
@@ -142,13 +156,12 @@ def why_refused(home: str, entry: Found, *, owner: int, in_place: bool) -> str |
 
 def inspect(home: str, *, scratch: str, owner: int, in_place: bool = False) -> Contents:
     """Return what the folder holds. Databases are copied into a new folder inside `scratch`, which is removed again."""
-    entries = list(each_entry(home))
-    refused = [
-        f"{entry.path} {why}"
-        for entry in entries
-        if (why := why_refused(home, entry, owner=owner, in_place=in_place)) is not None
-    ]
-    files = {entry.path: entry.status.st_size for entry in entries if stat.S_ISREG(entry.status.st_mode)}
+    refused, files = [], {}
+    for entry, fd in each_entry(home):
+        if (why := why_refused(home, entry, fd, owner=owner, in_place=in_place)) is not None:
+            refused.append(f"{entry.path} {why}")
+        if stat.S_ISREG(entry.status.st_mode):
+            files[entry.path] = entry.status.st_size
     counts: Counter[str] = Counter()
     unfinished: list[UnfinishedJob] = []
     for path in files:
