@@ -365,6 +365,57 @@ def test_verifying_a_log_does_not_wait_for_ever_for_its_lock(baton, monkeypatch)
             verify_log(baton.job, within(baton, "delegate_job_logs"))
 
 
+# -- folders that are links -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["jobs", "sessions", "delegate_job_logs"])
+def test_a_folder_of_a_home_that_is_a_link_is_refused_by_name(baton, name, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    path = os.path.join(os.path.realpath(within(baton, "")), name)
+    if os.path.lexists(path):
+        os.rename(path, path + ".aside")
+    os.symlink(elsewhere, path)
+    for verb in (["register", "x"], ["list"], ["session", "list"], ["doctor"], ["monitor", "--once"]):
+        assert f"{path}: is a link" in ends(baton, *verb).err
+    assert os.listdir(elsewhere) == []
+
+
+def test_nothing_is_written_through_a_link_in_place_of_a_sessions_folder(baton, tmp_path):
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    (elsewhere / "go").touch()
+    (elsewhere / "last-screen.txt").write_text("secret")
+    add_rows(
+        baton,
+        session_row(workdir=str(tmp_path)),
+        session_row("cpu", session_id="1" * 16, state="running", pane_id="%0", pane_pid=1, pane_started=1),
+    )
+    os.makedirs(within(baton, "sessions"), exist_ok=True)
+    for session_id in ("0" * 16, "1" * 16):
+        os.symlink(elsewhere, within(baton, f"sessions/{session_id}"))
+    for verb in (["capture", "gpu"], ["resume", "gpu"], ["show", "gpu"], ["stop", "cpu"]):
+        result = ends(baton, "session", *verb)
+        assert "is a link" in result.err
+        assert "secret" not in result.out
+    assert sorted(os.listdir(elsewhere)) == ["go", "last-screen.txt"]
+
+
+@pytest.mark.parametrize("link", [".index", ".index/pending", ".index/leased", ".migrating"])
+def test_a_registry_of_files_writes_through_no_link(tmp_path, link):
+    baton = Baton(tmp_path, BATON_AGENT="shell", MQTT_BROKER="127.0.0.1", MQTT_PORT="9")
+    other = f"sqlite:{tmp_path}/other/registry.db"
+    baton("register", "true", "--registry", other)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    records = tmp_path / "records"
+    (records / link).parent.mkdir(parents=True)
+    os.symlink(elsewhere, records / link)
+    verb = ["registry", "migrate", "--to", f"file:{records}"] if link == ".migrating" else ["register", "true"]
+    assert "is a link" in ends(baton, *verb, "--registry", other if link == ".migrating" else f"file:{records}").err
+    assert os.listdir(elsewhere) == []
+
+
 # -- a registry of files ---------------------------------------------------------------------------------------------
 
 

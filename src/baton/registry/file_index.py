@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from baton.core.clock import parse_time
 from baton.core.job import Job, Status
-from baton.storage.files import make_private_dir, open_private, remove_file
+from baton.storage.files import make_private_dir, open_private, refuse_link, remove_file
 
 
 class Index:
@@ -18,6 +18,11 @@ class Index:
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
+
+    def check(self) -> None:
+        """Refuse a link in place of one of its folders: markers would be created and removed elsewhere."""
+        for name in ("", "pending", "leased", "unsent"):
+            refuse_link(os.path.join(self.folder, name).rstrip("/"))
 
     def pending(self, agent_session: str) -> Iterator[tuple[str, str]]:
         """Return the ids of pending jobs, each with the path of its marker."""
@@ -96,6 +101,6 @@ def _touch(path: str) -> None:
     try:
         fd = open_private(path, flags)
     except FileNotFoundError:
-        make_private_dir(os.path.dirname(path))
+        make_private_dir(os.path.dirname(path))  # the folders above it are not links: see `check`
         fd = open_private(path, flags)
     os.close(fd)

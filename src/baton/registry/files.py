@@ -316,6 +316,7 @@ class FileRegistry(Registry):
                 return
             with self._lock:
                 refuse_moved(self.folder, self.url)
+                self.index.check()
                 if upgrade:
                     self._bring_up_to_date()
                 tx = _FileTransaction(self, locked=True)
@@ -387,6 +388,7 @@ class FileRegistry(Registry):
         with self._translated_errors():
             files.make_store_dir(self.folder)
             with nullcontext() if locked else self._lock:
+                files.refuse_link(os.path.join(self.folder, ".migrating"))
                 staging = FileRegistry(os.path.join(self.folder, ".migrating"))
                 shutil.rmtree(staging.folder, ignore_errors=True)  # of an import that was interrupted
                 files.make_private_dir(staging.folder)

@@ -12,7 +12,7 @@ from baton.config import Settings
 from baton.core.errors import InvalidSession, NameInUse, SessionNotFound
 from baton.sessions.processes import Process, ProcessId, command_line, marked_processes
 from baton.sessions.session import Session, State
-from baton.storage.files import make_home, refuse_network_fs
+from baton.storage.files import make_home, refuse_link, refuse_network_fs
 from baton.storage.sqlite import ForeignDatabase, SqliteFile
 
 TYPE_CHECKING = False
@@ -79,8 +79,10 @@ class Inventory:
         return f"{theirs} {verb} of another tool and left alone; baton uses {' and '.join(own)}" if own else None
 
     def folder_of(self, session: Session) -> str:
-        """Return the private folder of a session."""
-        return os.path.join(self.home, "sessions", session.session_id)
+        """Return the private folder of a session. Refuse a link in its place."""
+        folder = os.path.join(self.home, "sessions", session.session_id)
+        refuse_link(folder)
+        return folder
 
     @property
     def home_id(self) -> str:

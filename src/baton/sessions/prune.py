@@ -59,7 +59,8 @@ def prune_sessions(
         else:
             yield Judged(session_id=session.session_id, name=session.name, verdict=verdict)
     for session in inventory.forget(going) if going and not dry_run else going:
-        size, error = _remove(inventory.folder_of(session), dry_run=dry_run)
+        folder = os.path.join(inventory.home, "sessions", session.session_id)  # a link stays: rmtree refuses it
+        size, error = _remove(folder, dry_run=dry_run)
         yield Judged(session_id=session.session_id, name=session.name, verdict=Verdict.ENDED, size=size, error=error)
     invalid = inventory.remove_invalid() if invalid_too and not dry_run else inventory.invalid()
     for row in invalid:

@@ -27,6 +27,7 @@ from baton.storage import files
 HOME_FILE = "home.json"
 _ID = re.compile(r"[0-9a-f]{16}")
 _SMALL = 65536
+_FOLDERS = ("jobs", "sessions", "delegate_job_logs")
 _OTHER_HOME = ".mam"  # some versions of the scripts that baton replaces use this name
 
 
@@ -42,7 +43,10 @@ def load_settings(
         files.on_first_write(home.path, lambda: _make(settings, home))
         if home.link is not None:  # a registry may be named by its path below the link
             files.on_first_write(os.path.join(home.folder, home.link), lambda: _make(settings, home))
-    elif not _link_is_right(home):
+    else:
+        for name in _FOLDERS:
+            files.refuse_link(os.path.join(home.path, name))
+    if home.made and not _link_is_right(home):
         from baton.storage.new_homes import keep_link
 
         home = keep_link(settings.state_dir, home)
