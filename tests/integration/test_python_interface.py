@@ -35,13 +35,17 @@ def test_a_job_from_registration_to_its_end():
     assert baton.pick_pending("tmux:codex").attempt == 3
     with pytest.raises(baton.StaleAttempt):
         baton.update_status(job.job_id, "completed", attempt=1)
+    with pytest.raises(baton.NotVerified, match=r"a\.md is missing"):
+        baton.update_status(job.job_id, "completed", attempt=3)
+    with open("a.md", "w") as file:
+        file.write("sorted")
     assert baton.update_status(job.job_id, "completed", attempt=3).status == "completed"
     assert [event.event for event in baton.events_after(job.job_id)] == ["started"]
     assert baton.stats()["completed"] == 1
     kinds = [line["event"] for line in baton.iter_logged_events(job.job_id)]
     assert kinds == [
         "registered", "status_changed", "published", "requeued", "status_changed", "requeued", "status_changed",
-        "status_changed",
+        "validated", "validated", "status_changed",
     ]  # fmt: skip
     assert baton.verify_log(job.job_id).damage == []
     assert os.path.samefile(baton.LOGS_DIR, ".hermes/delegate_job_logs")

@@ -409,9 +409,10 @@ class TestTheRecordOfTheSeeds:
         (folder / "abc12345.json").write_text(json.dumps(SEED_RECORD, ensure_ascii=False))
         return folder
 
-    def test_it_is_listed_picked_and_finished(self, default, dropped):
+    def test_it_is_listed_picked_and_finished(self, default, dropped, tmp_path):
         assert default("list").out.startswith("abc12345\tpending\ttmux:claude\t")
         assert default("pick", "--agent-session", "tmux:claude").text == "abc12345"
+        (tmp_path / "sort_problems.md").write_text("sorted")
         assert default("status", "abc12345", "--set", "completed").text == "completed"
         record = json.loads((dropped / "abc12345.json").read_text())
         assert record["prompt"] == SEED_RECORD["prompt"]

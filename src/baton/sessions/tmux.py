@@ -146,7 +146,7 @@ class Tmux:
         return Pane(pane_id=pane_id, pid=int(pid), dead=False, session_name=name)
 
     def mark(self, name: str, variables: dict[str, str]) -> None:
-        """Give these variables to every further program that tmux starts in the session, by `new-window` or the like. If
+        """Give these variables to every further program that tmux starts in the session, for example `run-shell`. If
         baton started the server, also to the sessions that a client with these variables creates."""
         pieces = [["set-environment", "-t", f"={name}", *each] for each in variables.items()]
         passed_on = [f"set -g update-environment[{90 + index}] {each}" for index, each in enumerate(variables)]
