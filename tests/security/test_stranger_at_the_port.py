@@ -13,6 +13,7 @@ import pytest
 from baton.broker.address import Address
 from baton.broker.local import known_broker
 from baton.core.errors import BrokerUnavailable
+from baton.transport import peer
 from baton.transport.listener_connection import ListenerConnection
 from baton.transport.peer import refuse_stranger
 from baton.transport.publisher_connection import PublisherConnection
@@ -67,6 +68,21 @@ class Stranger:
 
 def login(port: int, host: str = "127.0.0.1") -> Address:
     return Address(host=host, port=port, username="reader", password="hunter2", own_process=True)
+
+
+@pytest.mark.parametrize(("family", "host"), [(2, "127.0.0.1"), (10, "127.0.0.1"), (10, "::1")])
+def test_the_kernel_answers_for_one_socket_what_its_tables_say(family, host):
+    with Stranger(port := free_port(), family) as stranger, socket.create_connection((host, port)) as connection:
+        assert stranger.process.stdout.readline() == "accepted\n"
+        ends = connection.getpeername(), connection.getsockname()
+        assert peer._ask_kernel(*ends) == peer._owner_in_tables(*ends) == NOBODY
+    assert peer._ask_kernel(*ends) is None
+
+
+def test_without_an_answer_the_tables_decide(monkeypatch):
+    monkeypatch.setattr(peer, "_ask_kernel", lambda *_: None)
+    with Stranger(port := free_port()), pytest.raises(BrokerUnavailable, match="another user"):
+        PublisherConnection(login(port))
 
 
 @pytest.mark.parametrize(("family", "host"), [(2, "127.0.0.1"), (10, "127.0.0.1"), (10, "::1")])

@@ -8,7 +8,6 @@ cannot occur. Readers take no lock; they open read-only, so that their close nev
 from __future__ import annotations
 
 import os
-import sqlite3
 import time
 from _thread import RLock
 from _weakrefset import WeakSet
@@ -18,6 +17,12 @@ from contextlib import contextmanager, nullcontext
 from baton.core.errors import NewerSchema, RegistryBusy, RegistryUnavailable
 from baton.core.hashing import sha256
 from baton.storage import files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+else:
+    import _sqlite3 as sqlite3  # `sqlite3` adds converters that nothing here uses, and loads `datetime` for them
 
 LEAST_SQLITE = (3, 35)  # UPDATE ... RETURNING
 _BUSY_TIMEOUT_SEC = 30
@@ -297,7 +302,7 @@ class SqliteFile:
         connection.version = self._version
 
     def _open(self, *, write: bool) -> Connection:
-        if sqlite3.sqlite_version_info < LEAST_SQLITE:
+        if tuple(map(int, sqlite3.sqlite_version.split("."))) < LEAST_SQLITE:
             raise RegistryUnavailable(
                 f"SQLite {sqlite3.sqlite_version} is too old; baton needs {'.'.join(map(str, LEAST_SQLITE))} or newer"
             )

@@ -1,7 +1,7 @@
 """Find who owns the other end of a connection on this machine.
 
-A program of any user can listen on a free port of loopback. Before a password goes there, the connected socket is
-looked up in the kernel's tables. The port alone proves nothing: the program that listens may have changed since.
+A program of any user can listen on a free port of loopback. Before a password goes there, the kernel is asked who owns
+the connected socket. The port alone proves nothing: the program that listens may have changed since.
 """
 
 from __future__ import annotations
@@ -14,6 +14,9 @@ import time
 from baton.core.value import Any
 
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
+_NETLINK_SOCK_DIAG = 4
+_SOCK_DIAG_BY_FAMILY = 20
+_NLM_F_REQUEST = 1
 _ACCEPT_SEC = 2.0
 _MAPPED = bytes(10) + b"\xff\xff"
 
@@ -39,6 +42,38 @@ def refuse_stranger(connection: Any) -> None:
 
 def _owner(local: tuple[Any, ...], remote: tuple[Any, ...]) -> int | None:
     """Return the user that owns the socket with these ends; None while no process has it."""
+    found = _ask_kernel(local, remote)
+    return _owner_in_tables(local, remote) if found is None else found
+
+
+def _ask_kernel(local: tuple[Any, ...], remote: tuple[Any, ...]) -> int | None:
+    """Ask for this one socket (sock_diag(7)): reading the tables takes milliseconds where there are many sockets. None
+    also if the kernel does not answer."""
+    family = _socket.AF_INET6 if ":" in local[0] else _socket.AF_INET
+    ports = b"".join(end[1].to_bytes(2) for end in (local, remote))
+    addresses = b"".join(_socket.inet_pton(family, end[0]).ljust(16, b"\0") for end in (local, remote))
+    asked = bytes((family, _socket.IPPROTO_TCP, 0, 0)) + b"\xff" * 4 + ports + addresses + bytes(4) + b"\xff" * 8
+    header = ((len(asked) + 16, 4), (_SOCK_DIAG_BY_FAMILY, 2), (_NLM_F_REQUEST, 2), (0, 8))
+    message = b"".join(part.to_bytes(size, sys.byteorder) for part, size in header) + asked
+    try:
+        netlink = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+    except OSError:
+        return None
+    try:
+        netlink.settimeout(_ACCEPT_SEC)
+        netlink.sendto(message, (0, 0))
+        answer = netlink.recv(4096)
+    except OSError:
+        return None
+    finally:
+        netlink.close()
+    kind, user, inode = (
+        int.from_bytes(answer[start:end], sys.byteorder) for start, end in ((4, 6), (80, 84), (84, 88))
+    )
+    return user if kind == _SOCK_DIAG_BY_FAMILY and inode else None
+
+
+def _owner_in_tables(local: tuple[Any, ...], remote: tuple[Any, ...]) -> int | None:
     ends = {(_encoded(local, mapped=mapped), _encoded(remote, mapped=mapped)) for mapped in (False, True)}
     for table in filter(os.path.exists, _TABLES):
         with open(table, encoding="ascii") as file:
