@@ -22,10 +22,10 @@ _PUBLIC = {
     ),
     "baton.core.errors": (
         "AgentDefDirUnusable AgentNotFound AgentTaken BatonError BrokerUnavailable ControlRefused EventRefused "
-        "IdentityMismatch IllegalTransition InvalidRecord InvalidValue JobNotFound ManifestGone ManifestInvalid "
-        "ManifestPathRelative MissingExtra NetworkFileSystem NewerSchema NotInTmux NotVerified OwnershipLost "
-        "RegistryBusy RegistryUnavailable Rejected RemoteAgent SessionGone SessionMismatch StaleAttempt "
-        "TmuxUnavailable UntrustedHome"
+        "IdentityMismatch IllegalTransition InvalidRecord InvalidValue JobDisputed JobNotFound ManifestGone "
+        "ManifestInvalid ManifestPathRelative MissingExtra NetworkFileSystem NewerSchema NotInTmux NotVerified "
+        "OwnershipLost RegistryBusy RegistryUnavailable Rejected RemoteAgent SessionGone SessionMismatch "
+        "StaleAttempt TmuxUnavailable UntrustedHome"
     ),
     "baton.core.event": "EventName StoredEvent",
     "baton.core.job": "Job Status",
@@ -60,7 +60,8 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
         AgentDefDirUnusable as AgentDefDirUnusable, AgentNotFound as AgentNotFound, AgentTaken as AgentTaken,
         BatonError as BatonError, BrokerUnavailable as BrokerUnavailable, ControlRefused as ControlRefused,
         EventRefused as EventRefused, IdentityMismatch as IdentityMismatch, IllegalTransition as IllegalTransition,
-        InvalidRecord as InvalidRecord, InvalidValue as InvalidValue, JobNotFound as JobNotFound,
+        InvalidRecord as InvalidRecord, InvalidValue as InvalidValue, JobDisputed as JobDisputed,
+        JobNotFound as JobNotFound,
         ManifestGone as ManifestGone, ManifestInvalid as ManifestInvalid,
         ManifestPathRelative as ManifestPathRelative, MissingExtra as MissingExtra,
         NetworkFileSystem as NetworkFileSystem, NewerSchema as NewerSchema, NotInTmux as NotInTmux,

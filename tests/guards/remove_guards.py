@@ -73,6 +73,8 @@ GUARDS = (
     Guard("status-transition", condition("False"), "tests/contract/test_registry.py"),
     Guard("upgrade-with-running-jobs", condition("False"), "tests/system/test_homes_of_0_1_0.py -k upgrade"),
     Guard("wal-at-its-path", condition("False"), "tests/crash/test_removed_log.py"),
+    Guard("disputed-job", condition("False"), "tests/crash/test_lost_changes.py"),
+    Guard("contradicted-claim", condition("False"), "tests/crash/test_lost_changes.py"),
     Guard("claim-pending-only", condition("False"), "tests/contract/test_registry.py"),
     Guard(
         "new-key-per-attempt",

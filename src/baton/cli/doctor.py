@@ -23,6 +23,7 @@ from baton.core.errors import BatonError, TmuxUnavailable
 from baton.core.fields import one_line
 from baton.delegation.reconcile import monitor_lock
 from baton.history.verify import verify_log
+from baton.jobs.reconciliation import find_disagreements
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.live_agents import open_directory
 from baton.live_agents.record import State as EntryState
@@ -199,14 +200,18 @@ def _jobs(jobs: Jobs) -> Iterator[Finding]:
 
 
 def _audit(jobs: Jobs) -> Iterator[Finding]:
-    if gaps := jobs.audit_gaps():
-        ids = ", ".join(job.job_id for job in gaps[:_SHOWN])
-        yield _warning("audit", f"{counted(len(gaps), 'log')} without the last change ({ids}); `baton logs ID` adds it")
+    found = list(find_disagreements(jobs))
+    for each in found:
+        if each.lost:
+            settle = f"`baton registry reconcile {each.job_id} --keep registry` or `--keep history` settles it"
+            yield _broken("audit", f"job {each.job_id}: {each.why}; {settle}")
+        else:
+            yield _warning("audit", f"job {each.job_id}: {each.why}; `baton logs {each.job_id}` adds them")
     newest = jobs.list_jobs(limit=_LOGS).jobs
     damaged = [job.job_id for job in newest if verify_log(job.job_id, jobs.logs_dir).damage]
     if damaged:
         yield _broken("audit", f"tampered with: {', '.join(damaged[:_SHOWN])}; `baton logs ID --verify` shows where")
-    elif not gaps:
+    elif not found:
         yield _ok("audit", "no gaps")
 
 

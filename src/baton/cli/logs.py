@@ -41,9 +41,7 @@ def _fill_gap(job_id: str, settings: Settings) -> None:
     """Add the last change to the log, if a process was killed between the registry and the log."""
     try:
         with open_jobs(settings) as jobs:
-            job = jobs.get_job(job_id)
-            if jobs.history.status(job_id) != job.status:
-                jobs.history.fill_gap(job)
+            jobs.fill_gap(job_id)
     except BatonError:
         return  # a log can be read without the registry
 

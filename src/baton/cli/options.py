@@ -247,4 +247,8 @@ SKILLS_PLACE = OneOf(
 )
 FORCE = _flag("--force", "replace changed files and keep each as FILE.bak (default: refuse)")
 KEEP = _flag("--keep", "keep the folder of the demonstration (default: remove it)")
+KEEP_WHICH = KEEP.but(
+    action="store", choices=("registry", "history"), required=True,
+    help="keep the status of the registry, or set that of the audit log",
+)  # fmt: skip
 SHELL = Option("shell", choices=("bash", "zsh", "fish"), help="print the script for this shell")

@@ -1,4 +1,4 @@
-"""list, registry stats | migrate | upgrade | prune: show the jobs of the registry, and manage it."""
+"""list, registry stats | migrate | upgrade | reconcile | prune: show the jobs of the registry, and manage it."""
 
 from __future__ import annotations
 
@@ -158,6 +158,17 @@ def upgrade(options: argparse.Namespace, settings: Settings) -> None:
     print(json_text(done) if options.json else text)
 
 
+def reconcile(options: argparse.Namespace, settings: Settings) -> None:
+    from baton.jobs.caller import refuse_inside_session
+    from baton.jobs.reconciliation import reconcile as settle
+
+    refuse_inside_session("registry reconcile")
+    with open_jobs(settings) as jobs:
+        job = settle(jobs, options.id, keep_history=options.keep == "history")
+    text = f"job {job.job_id} is {job.status}, attempt {job.attempt}; the {options.keep} was kept"
+    print(json_text(job.public()) if options.json else text)
+
+
 def prune(options: argparse.Namespace, settings: Settings) -> None:
     before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
     with open_jobs(settings) as jobs:
@@ -172,6 +183,9 @@ _ACTIONS = (
     Verb("upgrade", (
         opt.FORCE.but(help="upgrade although jobs run, whose 0.1.0 processes can then not report (default: refuse)"),
     ), upgrade, "upgrade a registry of baton 0.1.0 now; the first write does so, too"),
+    Verb("reconcile", (
+        opt.JOB[0].but(nargs=None, help="settle this job"), opt.KEEP_WHICH,
+    ), reconcile, "settle a job on which the registry and the audit log disagree, as `doctor` names them"),
     Verb("prune", (
         opt.OLDER_THAN.but(required=True, help="remove jobs that ended this long ago, such as 30d"),
     ), prune, "remove jobs that ended long ago; their audit logs are kept"),

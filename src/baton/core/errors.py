@@ -83,6 +83,18 @@ class EventRefused(BatonError):
         self.event = event
 
 
+class JobDisputed(BatonError):
+    """The audit log of a job contradicts the registry, so the job may not be claimed."""
+
+    def __init__(self, job_id: str, why: str) -> None:
+        super().__init__(
+            f"job {job_id} is not claimed: {why}; settle it with `baton registry reconcile {job_id} --keep registry` "
+            "or `--keep history`"
+        )
+        self.job_id = job_id
+        self.why = why
+
+
 class StaleAttempt(BatonError):
     """A holder that has lost the job tried to write."""
 

@@ -12,7 +12,7 @@ stored or raises.
 from __future__ import annotations
 
 from baton.core.clock import SECOND_NS, format_time, parse_time
-from baton.core.errors import EventRefused, IllegalTransition, InvalidValue, StaleAttempt
+from baton.core.errors import EventRefused, IllegalTransition, InvalidValue, JobDisputed, StaleAttempt
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Job, Status
 
@@ -34,6 +34,8 @@ def claim(job: Job, *, holder: str, now_ns: int, token: str) -> Job:
     gets `token`, so that an earlier holder cannot sign events any more."""
     if job.status is not Status.PENDING:  # guard: claim-pending-only
         raise IllegalTransition(job.job_id, job.status, Status.RUNNING)
+    if job.disputed is not None:  # guard: disputed-job
+        raise JobDisputed(job.job_id, job.disputed)
     return job.replace(
         status=Status.RUNNING,
         attempt=job.attempt + 1,
@@ -71,6 +73,27 @@ def clear_submitter(job: Job, *, now_ns: int) -> Job:
     if job.status is not Status.PENDING:
         raise IllegalTransition(job.job_id, job.status, Status.PENDING)
     return job if job.submitter is None else job.replace(submitter=None, updated_at=format_time(now_ns))
+
+
+def dispute(job: Job, why: str) -> Job:
+    """Return a pending job that no process may claim, because its audit log contradicts the registry."""
+    return job.replace(disputed=why) if job.status is Status.PENDING and job.disputed is None else job
+
+
+def settle(job: Job, wanted: Status, *, attempt: int, seq: int, holder: str | None, now_ns: int, token: str) -> Job:
+    """Return a disputed job in the status that the user has decided on, whatever it was. Attempt and event number go on
+    after those that the audit log knows, so that no number is used twice and an earlier holder cannot write."""
+    if attempt > job.attempt:
+        job = job.replace(attempt=attempt, auth_token=token)
+    job = job.replace(last_seq=max(seq, job.last_seq), disputed=None, updated_at=format_time(now_ns))
+    if wanted is job.status:
+        return job
+    if wanted is Status.PENDING:
+        return _unclaimed(job, finished_at=None)
+    if wanted is Status.RUNNING:
+        deadline = format_time(now_ns + job.timeout_sec * SECOND_NS)
+        return job.replace(status=wanted, claimed_by=holder or job.claimed_by, deadline_at=deadline, finished_at=None)
+    return _end(job, wanted, now_ns)
 
 
 def set_status(job: Job, wanted: Status, *, attempt: int | None, holder: str, now_ns: int, token: str) -> Job:

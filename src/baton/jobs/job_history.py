@@ -90,6 +90,26 @@ class JobHistory:
             line |= {"detail": SKIPPED, "by": skipped_by}
         self._try(job_id, lambda: self._append(job_id, line))
 
+    def add_reconciled(self, logged: str, after: Job, kept: str) -> None:
+        """Record that the user settled a disagreement between the registry and this log."""
+        numbers = {"attempt": after.attempt, "seq": after.last_seq}
+        line = {"event": "reconciled", "from": logged, "to": after.status, "kept": kept, **numbers}
+        self._try(after.job_id, lambda: self._append(after.job_id, line, after.status))
+
+    def find_contradiction(self, job: Job) -> str | None:
+        """Return how the history of a pending job goes further than the registry, which has lost changes; else None.
+        Read the history of this job alone."""
+        from baton.history.position import read_position
+
+        try:
+            position = read_position(job.job_id, self._logs_dir)
+        except OSError:
+            return None  # a log that cannot be read never keeps a job from being claimed
+        why = None if position is None else position.contradicts(job)
+        if why is not None:
+            self._warn(f"job {job.job_id} is not claimed: {why}; see `baton registry reconcile`")
+        return why
+
     def _append(self, job_id: str, line: Mapping[str, Any], status: str | None = None) -> None:
         log.append_event(job_id, line, status=status, now_ns=self._clock.wall_ns(), logs_dir=self._logs_dir)
 
@@ -123,10 +143,8 @@ class JobHistory:
         elif logged in TERMINAL and job.status not in TERMINAL:
             return True
         elif logged != job.status:
-            detail = "written later: the log missed this change"
-            log.update_logged_status(
-                job.job_id, logged, job.status, now_ns=now_ns, logs_dir=self._logs_dir, detail=detail
-            )
+            more = {"attempt": job.attempt, "detail": "written later: the log missed this change"}
+            log.update_logged_status(job.job_id, logged, job.status, now_ns=now_ns, logs_dir=self._logs_dir, **more)
         return False
 
     def _try(self, job_id: str, write: Callable[[], object]) -> None:

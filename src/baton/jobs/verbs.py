@@ -52,6 +52,7 @@ class Jobs:
         self._secrets = tuple(secrets)
         self._warn = warn
         self._history: JobHistory | None = None
+        registry.find_contradiction = self._find_contradiction
 
     def __enter__(self) -> Self:
         return self
@@ -200,10 +201,20 @@ class Jobs:
     def stats(self) -> dict[str, int]:
         return self.registry.stats()
 
-    def audit_gaps(self, *, newest: int = 1000) -> list[Job]:
-        """Return those of the newest jobs whose history does not have their present status."""
-        jobs = self.registry.list_jobs(limit=newest).jobs
-        return [job for job in jobs if self.history.status(job.job_id) != job.status]
+    def fill_gap(self, job_id: str) -> None:
+        """Add the changes and the events to the history of a job that it missed."""
+        from baton.history.position import read_position
+
+        job = self.registry.get_job(job_id)
+        position = read_position(job_id, self.logs_dir)
+        if position is None or position.status is not job.status or position.attempt < job.attempt:
+            self.history.fill_gap(job)
+        if position is not None and position.contradicts(job) is None and position.seq < job.last_seq:
+            for event in self.registry.events_after(job_id, position.seq):
+                self.history.add_event(event)
+
+    def _find_contradiction(self, job: Job) -> str | None:
+        return self.history.find_contradiction(job)
 
     def holder_here(self) -> str:
         """Return the holder of claims made by this process: the monitor of this host recognises it."""

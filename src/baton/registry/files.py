@@ -29,7 +29,7 @@ from itertools import islice
 
 from baton.core import lifecycle
 from baton.core.clock import Clock, parse_time
-from baton.core.errors import InvalidRecord, JobNotFound, RegistryUnavailable
+from baton.core.errors import InvalidRecord, JobDisputed, JobNotFound, RegistryUnavailable
 from baton.core.event import StoredEvent
 from baton.core.job import Broker, Job, Status
 from baton.registry import FILES_NOTE, MOVED_NOTE, NEWER_DATABASE, read_note, refuse_moved
@@ -362,7 +362,12 @@ class FileRegistry(Registry):
     def _claim_first(self, agent_session: str, holder: str, lease_ns: int | None) -> Change | None:
         with self._writing() as tx:
             for job in tx.pending(agent_session):
-                return self._save(tx, job, self._claim(job, holder, self._clock.wall_ns()), lease_ns)
+                try:
+                    claimed = self._claim(job, holder, self._clock.wall_ns())
+                except JobDisputed as error:
+                    tx.save(job, lifecycle.dispute(job, error.why))
+                    continue
+                return self._save(tx, job, claimed, lease_ns)
         return None
 
     def refresh_index(self) -> None:

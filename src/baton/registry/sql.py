@@ -13,7 +13,7 @@ from contextlib import AbstractContextManager
 
 from baton.core import lifecycle
 from baton.core.clock import format_time, parse_time
-from baton.core.errors import InvalidRecord, JobNotFound, RegistryBusy
+from baton.core.errors import InvalidRecord, JobDisputed, JobNotFound, RegistryBusy
 from baton.core.event import EventName, StoredEvent
 from baton.core.job import JOB_FIELDS, OWN_DEFAULTS, TERMINAL, TIME_FIELDS, Broker, Job, Status
 from baton.core.value import Any
@@ -306,9 +306,13 @@ class SqlRegistry(Registry):
                     )
                     if claimed is None:
                         return None
-                    return Change(before=lifecycle.before_claim(claimed), after=claimed)
+                    before = lifecycle.before_claim(claimed)
+                    self._refuse_contradicted(before)
+                    return Change(before=before, after=claimed)
             except InvalidRecord as error:
                 skipped.append(error.job_id)  # its claim is undone; `list` and `doctor` name it
+            except JobDisputed as error:
+                self._dispute(error.job_id, error.why)
 
 
 def _quoted(statuses: Iterable[Status]) -> str:

@@ -18,7 +18,7 @@ from itertools import islice
 
 from baton.core import lifecycle
 from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
-from baton.core.errors import InvalidRecord, InvalidValue, JobNotFound
+from baton.core.errors import InvalidRecord, InvalidValue, JobDisputed, JobNotFound
 from baton.core.event import EventName
 from baton.core.fields import check_job_id, check_label
 from baton.core.job import Status, new_token, with_new_id
@@ -46,6 +46,8 @@ class Registry:
     url: str  # opens this registry again, from any folder; with its password
     multi_host: bool  # whether processes on several hosts may share it
     lock_path: str | None  # the file that every writer locks, if there is one; two registries may share it
+    # Says how the audit log of a pending job contradicts the registry: such a job is not claimed. None: it does not.
+    find_contradiction: Callable[[Job], str | None] = staticmethod(lambda _job: None)
     _new_token = staticmethod(new_token)
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -65,7 +67,8 @@ class Registry:
 
     @abstractmethod
     def _claim_first(self, agent_session: str, holder: str, lease_ns: int | None) -> Change | None:
-        """Claim for `pick_pending`, in one transaction, without reading every job. Skip invalid records."""
+        """Claim for `pick_pending`, in one transaction, without reading every job. Skip invalid records. Mark a job
+        whose audit log contradicts it, so that later claims do not read it."""
 
     @abstractmethod
     def importing(self, *, locked: bool = False) -> AbstractContextManager[Transaction]:
@@ -161,10 +164,25 @@ class Registry:
         token = self._new_token()
 
         def decide(job: Job, now_ns: int) -> Job:
+            if job.status is Status.PENDING and status is Status.RUNNING:
+                self._refuse_contradicted(job)
             after = lifecycle.set_status(job, status, attempt=attempt, holder=holder, now_ns=now_ns, token=token)
             return after.replace(**outcome) if outcome and after is not job else after
 
         return self._change(job_id, decide)
+
+    def settle(self, job_id: str, status: Status, *, attempt: int, seq: int, holder: str | None = None) -> Change:
+        """Set the status of a job whose audit log contradicts the registry, and let its numbers go on after these."""
+        token = self._new_token()
+        return self._change(
+            job_id,
+            lambda job, now_ns: lifecycle.settle(
+                job, status, attempt=attempt, seq=seq, holder=holder, now_ns=now_ns, token=token
+            ),
+        )
+
+    def _dispute(self, job_id: str, why: str) -> None:
+        self._change(job_id, lambda job, _now_ns: lifecycle.dispute(job, why))
 
     def requeue(self, job_id: str, *, attempt: int | None = None) -> Change:
         """running → pending. Of a pending job, nothing to do."""
@@ -287,7 +305,13 @@ class Registry:
             after = after.replace(lease_expires_at=format_time(expires_ns), lease_mark=mark)
         return tx.save(before, after)
 
+    def _refuse_contradicted(self, job: Job) -> None:
+        if job.disputed is None and (why := self.find_contradiction(job)) is not None:  # guard: contradicted-claim
+            raise JobDisputed(job.job_id, why)
+
     def _claim(self, job: Job, holder: str, now_ns: int) -> Job:
+        if job.status is Status.PENDING:
+            self._refuse_contradicted(job)
         return lifecycle.claim(job, holder=holder, now_ns=now_ns, token=self._new_token())
 
     def _lease_end(self, tx: Transaction, lease_ns: int) -> tuple[int, str | None]:
