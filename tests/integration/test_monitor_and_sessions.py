@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
@@ -59,9 +60,11 @@ class Watch:
         return str(self.jobs.get_job(job_id).status)
 
     def add(self, tmux, name, **changes):
-        """A session of ours as the inventory knows it, in a tmux where a mere `sleep` is its runner."""
+        """A session of ours as the inventory knows it, in a tmux where a process that only sleeps is its runner."""
         session_id = os.urandom(8).hex()
-        pid = tmux.start(name, "env", f"BATON_SESSION_ID={session_id}", "sleep", "600")
+        marks = (f"BATON_SESSION_ID={session_id}", f"BATON_HOME_ID={self.settings.home_id}")
+        folder = os.path.join(self.inventory.home, "sessions", session_id)
+        pid = tmux.start(name, "env", *marks, sys.executable, "-c", "import time; time.sleep(600)", folder)
         pane_id = tmux("list-panes", "-t", f"={name}", "-F", "#{pane_id}")
         now = format_time(time.time_ns())
         session = Session(

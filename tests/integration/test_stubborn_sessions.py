@@ -22,6 +22,7 @@ from baton.sessions.processes import HOME_MARKER, MARKER, ProcessId, end_process
 from baton.sessions.session import Session, State
 from baton.sessions.tmux import Tmux
 from baton.storage.files import read_file
+from support.homes import trust_in_place
 from support.office import Office
 from support.waiting import wait_until
 
@@ -108,6 +109,7 @@ def test_whoever_held_a_job_that_was_handed_back_cannot_end_it(tmp_path):
 )
 def test_a_runner_that_cannot_begin_says_why(tmp_path, env, why, logged):
     home = {"HOME": str(tmp_path), "BATON_HOME": str(tmp_path)}
+    trust_in_place(tmp_path, home)
     inventory = Inventory(Settings({}, home))
     known = {"name": "gpu", "session_id": "0" * 16, "state": State.RUNNING, "mode": Mode.INTERACTIVE, "agent": "shell"}
     session = Session(**dict.fromkeys(Session.fields()) | known)
