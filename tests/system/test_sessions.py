@@ -80,6 +80,8 @@ def test_each_way_of_stopping_has_its_state(desk):
 def test_graceful_may_be_said_as_the_seeds_say_it(desk):
     desk.create("gpu")
     assert "not allowed with" in desk.refused("session", "stop", "gpu", "--graceful", "--mode", "hard", code=64)
+    for words in (["session", "show", "gpu"], ["session", "list", "--json"], ["agent", "list", "--json"]):
+        assert not re.search(r"\.\d{7,9}Z", desk(*words).out), "times have at most microseconds"
     told = desk("session", "stop", "gpu", "--graceful", "--reason", "for now", "--json").json
     assert (told["state"], told["reason"]) == ("stopped", "for now")
 
