@@ -112,6 +112,9 @@ def test_a_runner_that_cannot_begin_says_why(tmp_path, env, why, logged):
     trust_in_place(tmp_path, home)
     inventory = Inventory(Settings({}, home))
     known = {"name": "gpu", "session_id": "0" * 16, "state": State.RUNNING, "mode": Mode.INTERACTIVE, "agent": "shell"}
+    now = "2026-07-01T00:00:00Z"
+    known |= {"workdir": "/", "yolo": False, "created_at": now, "updated_at": now, "host": "here", "socket": "baton"}
+    known |= {"agent_name": "HOUMAO-gpu", "agent_id": "a", "generation_id": "g"}
     session = Session(**dict.fromkeys(Session.fields()) | known)
     inventory.add(session)
     folder = inventory.folder_of(session)
