@@ -57,6 +57,15 @@ def make_foreign(path, *statements):
     return path.read_bytes()
 
 
+def test_a_home_below_a_link(home, tmp_path):
+    (tmp_path / "link").symlink_to(home)
+    below = home / "below"
+    below.mkdir()
+    inventory = Inventory(Settings({"home": str(tmp_path / "link" / "below")}, {}))
+    inventory.add(session())
+    assert inventory.change(session(), lambda one: one.replace(reason="x")).reason == "x"
+
+
 def test_a_new_database_carries_the_mark(home, inventory):
     inventory.add(session())
     assert pragma(home / "agent-sessions.db", "application_id") == int.from_bytes(b"BATN")

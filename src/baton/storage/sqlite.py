@@ -383,7 +383,7 @@ class SqliteFile:
         """Return the log that was opened since the process had those files open."""
         for name in set(os.listdir(_OPEN_FILES)) - before:
             opened = f"{_OPEN_FILES}/{name}"
-            if os.path.realpath(opened).removesuffix(" (deleted)") == f"{self.path}-wal":
+            if os.path.realpath(opened).removesuffix(" (deleted)") == f"{os.path.realpath(self.path)}-wal":
                 found = os.stat(opened)
                 return found.st_dev, found.st_ino
         return None
