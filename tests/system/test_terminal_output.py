@@ -12,9 +12,9 @@ import unicodedata
 
 import pytest
 
-from baton.cli.main import VERBS, load_verb
 from baton.config import KNOWN
 from baton.sessions.inventory import Inventory
+from support.every_verb import AGENT, JOB, MORE, SESSION, options_of_verbs, required_arguments, right_command, single
 from support.many_commands import ManyCommands
 from support.office import Office
 from support.waiting import wait_until
@@ -43,43 +43,6 @@ def _is_harmful(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
-def verbs():
-    """Yield the words of every verb and action, and its options."""
-    for name in VERBS:
-        verb = load_verb(name)
-        if verb.actions:
-            yield from (((name, action.name), (*verb.options, *action.options)) for action in verb.actions)
-        else:
-            yield (name,), verb.options or ()
-
-
-def single(options):
-    for option in options:
-        yield from getattr(option, "options", (option,))
-
-
-JOB, SESSION, AGENT = "00000001", "hostile", "gpu"
-# A value that is right, by the metavar of the option.
-RIGHT = {
-    "ID": JOB, "NAME": SESSION, "PROMPT": "true", "TEXT": "x", "E": "progress", "N": "1", "S": "1", "G": "g1", "AGE": "1s",
-    "STATUS": "running", "shell": "bash",
-}  # fmt: skip
-# What makes a command end soon, or reach what it prints.
-MORE = {
-    ("monitor",): ["--once"],
-    ("worker",): ["--until-empty", "--agent", "shell"],
-    ("subscribe",): ["--timeout", "0.2"],
-    ("watch",): ["--timeout", "0.2"],
-    ("wait",): ["--timeout", "0.2"],
-    ("submit",): ["--detach", "--agent-session", "q"],
-    ("retry",): ["--detach"],
-    ("publish",): ["--attempts", "1"],
-    ("agent", "watch"): ["--timeout", "0"],
-    ("agent", "publish"): ["--session", "none"],
-    ("broker", "init"): ["--nats", "set", "--host", "localhost"],
-    ("session", "create"): ["--agent", "none"],
-    ("hook",): ["claude-code"],
-}
 # `demo` runs in a folder of its own for several seconds; `broker up` starts a server.
 WITHOUT_A_PLAIN_RUN = {("demo",), ("broker", "up"), ("registry", "migrate")}
 
@@ -137,18 +100,25 @@ class HostileOffice(Office):
                 json.dump({"prompt": HOSTILE, "status": HOSTILE}, file)
 
     def _spoil_sessions(self) -> None:
-        record = dict.fromkeys(
-            ("workdir", "reason", "exit", "ending", "stopper", "host", "socket", "pane_id", "agent", "conversation_id",
-             "agent_name", "agent_id", "generation_id"), HOSTILE,
-        )  # fmt: skip
+        """Rows whose free texts are hostile, and rows in which everything is: those are named, and not used."""
+        text = HOSTILE.replace("\udcff", "")
         times = {"created_at": "2026-01-01T00:00:00Z", "updated_at": "2026-01-01T00:00:00Z"}
-        record |= times | {"mode": "interactive", "yolo": False}
+        usual = times | {"mode": "interactive", "yolo": False, "host": "here"}
+        free = usual | dict.fromkeys(("reason", "exit", "ending", "stopper"), text) | {
+            "workdir": f"/{text}", "agent": "shell", "socket": "baton", "agent_name": "HOUMAO-x", "agent_id": "a",
+            "generation_id": "g", "job_id": JOB,
+        }  # fmt: skip
+        forms = ("workdir", "socket", "pane_id", "agent", "conversation_id", "agent_name", "agent_id", "generation_id")
+        spoiled = free | dict.fromkeys(forms, HOSTILE) | {"job_id": HOSTILE}
         with Inventory(self.settings)._writing() as tx:
-            for name, state in ((SESSION, "running"), (HOSTILE.replace("\udcff", ""), "running"), ("old", "stopped")):
-                own = record | {"name": name, "session_id": "0" * 16 if name == SESSION else name, "state": state}
-                own |= {"host": "here", "job_id": JOB if name == SESSION else HOSTILE}
-                values = [name, own["session_id"], state, json.dumps(own)]
-                tx.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", values)
+            for name, session_id, state, record in (
+                (SESSION, "0" * 16, "running", free),
+                ("old", "1" * 16, "stopped", free),
+                (text, text, "running", spoiled),
+                ("spoiled", text, "stopped", spoiled),
+            ):
+                own = record | {"name": name, "session_id": session_id, "state": state}
+                tx.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", [name, session_id, state, json.dumps(own)])
 
     def _spoil_state(self, state: str) -> None:
         names = ("agent_name", "agent_id", "generation_id", "published_at", "lease_expires_at", "host")
@@ -202,21 +172,10 @@ def restore(office, saved) -> None:
 
 def command_lines(words, options):
     """Yield command lines: a right one, one with each flag, and for each field one in which that field is hostile."""
-    options = list(single(options))
-    required, flags, values = {}, [], []
-    for option in options:
-        name, settings = option.names[0], option.settings
-        is_option = name.startswith("-")
-        if settings.get("action") == "store_true":
-            flags.append(name)
-            continue
-        values.append(name)
-        if settings.get("required") or not (is_option or name in ("text", "prompt")):
-            metavar = settings.get("metavar", name)
-            value = AGENT if words[0] == "agent" and metavar == "NAME" else RIGHT.get(metavar, "x")
-            required[name] = [name, value] if is_option else [value]
-    more = MORE.get(words, [])
-    right = [*words, *itertools.chain(*required.values()), *more]
+    required = required_arguments(words, options)
+    flags = [each.names[0] for each in single(options) if each.settings.get("action") == "store_true"]
+    values = [each.names[0] for each in single(options) if each.settings.get("action") != "store_true"]
+    more, right = MORE.get(words, []), right_command(words, options)
     if words not in WITHOUT_A_PLAIN_RUN:
         yield right
         yield from ([*right, flag] for flag in flags)
@@ -225,7 +184,7 @@ def command_lines(words, options):
         yield [*words, *rest, *more, f"{name}={HOSTILE}" if name.startswith("-") else HOSTILE]
 
 
-OPTIONS = dict(verbs())
+OPTIONS = dict(options_of_verbs())
 
 
 @pytest.mark.parametrize("words", OPTIONS, ids=" ".join)
@@ -271,7 +230,7 @@ def test_what_is_shown_comes_from_the_folder(baton, office, saved):
     restore(office, saved)
     for arguments in (
         ["list"], ["list", "--json"], ["get", JOB], ["logs", JOB], ["logs", "--list"], ["session", "list", "--all"],
-        ["session", "stop", SESSION, "--capture-id"], ["monitor", "--dry-run"], ["doctor"], ["broker", "logs"],
+        ["session", "show", SESSION], ["session", "prune", "--dry-run"], ["doctor"], ["broker", "logs"],
         ["registry", "stats"], ["retry", JOB, "--detach", "--json"],
     ):  # fmt: skip
         shown = baton(*arguments)
