@@ -194,8 +194,10 @@ class TestCrashes:
         baton("pick", "--json", DELEGATE_JOB_LOGS_DIR="/dev/null/nowhere")
         lines = [line for line in baton("doctor").out.splitlines() if "audit: " in line]
         assert lines == [
-            f"warning  audit: job {job}: the audit log says pending (attempt 0, event 0), the registry running "
-            f"(attempt 1, event 0): the log lacks changes; `baton logs {job}` adds them"
+            (
+                f"warning  audit: job {job}: the audit log says pending (attempt 0, event 0), the registry running "
+                f"(attempt 1, event 0): the log lacks changes; `baton logs {job}` adds them"
+            )
         ]
         assert "written later" in baton("logs", job).out
         assert "no gaps" in baton("doctor").out

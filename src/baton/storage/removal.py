@@ -8,9 +8,14 @@ from collections.abc import Iterator
 
 def size_of(path: str) -> int:
     """Return how much of the disk a file or a folder with everything in it takes, in bytes. Follow no link."""
-    found = os.lstat(path)
-    below = sum(size_of(entry.path) for entry in os.scandir(path)) if stat.S_ISDIR(found.st_mode) else 0
-    return found.st_blocks * 512 + below
+    size, waiting = 0, [path]
+    while waiting:
+        each = waiting.pop()
+        found = os.lstat(each)
+        size += found.st_blocks * 512
+        if stat.S_ISDIR(found.st_mode):
+            waiting += (os.path.join(each, name) for name in os.listdir(each))
+    return size
 
 
 def remove_sized(path: str, *, dry_run: bool = False) -> int:
