@@ -3,7 +3,8 @@
     python bench/startup.py                              against `python -c pass`
     python bench/startup.py --against VENV/bin/baton     against that installation; both run by turns
 
-Exit code 1 when a command takes more than its limit. Each installation has its own home, local broker and jobs.
+Exit code 1 when a command takes more than its limit. Each installation has its own home, local broker and jobs. The
+part `homes` times, inside one process, how long a command takes to find its home and to check that it is trusted.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 BATON = os.path.join(os.path.dirname(sys.executable), "baton")
 RUNS = size(100, 2)
 LIMIT, LIMIT_AGAINST_PYTHON = 1.05, 4.0
+HOME_LIMIT_SEC = 0.0005
 VERBS = ("publish", "get", "pick", "status")
 _REGISTER = """
 import sys, baton
@@ -124,8 +126,29 @@ def start_up(against: str | None) -> Callable[[Folder], Iterator[Row]]:
     return part
 
 
+def homes(folder: Folder) -> Iterator[Row]:
+    """find and check the home, inside the process"""
+    from baton.storage.homes import find
+    from baton.storage.new_homes import make
+
+    place = folder.new("homes")
+    state, top = os.path.join(place, "state"), os.path.join(place, "top")
+    deep = os.path.join(top, *"abcdef")
+    os.makedirs(deep)
+    home = make(state, find(state, here=top))
+    cases = {
+        "here": (".hermes", top),
+        "six folders up": (".hermes", deep),
+        "named by its path, as in a session": (home.path, deep),
+        "none yet": (".hermes", place),
+    }
+    for name, (named, here) in cases.items():
+        seconds = median(timed(lambda: find(state, named, place, here)) for _ in range(size(1000, 3)))  # noqa: B023
+        yield Row(f"home {name}, median", ms(seconds), limit=f"<= {ms(HOME_LIMIT_SEC)}", ok=seconds <= HOME_LIMIT_SEC)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--against", metavar="PATH", help="the `baton` of another installation (default: none)")
-    options = chosen_parts(parser, {"startup": start_up(None)})
-    sys.exit(run_parts({"startup": start_up(options.against)}, ["startup"]))
+    options = chosen_parts(parser, {"startup": start_up(None), "homes": homes})
+    sys.exit(run_parts({"startup": start_up(options.against), "homes": homes}, options.part))
