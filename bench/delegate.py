@@ -22,13 +22,13 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from baton.adapters.contract import Mode
-from baton.config import Settings
 from baton.core.clock import format_time
 from baton.core.job import new_job
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.processes import started_at
 from baton.sessions.session import Session, State
+from baton.storage.homes import load_settings
 from table import Folder, Row, chosen_parts, in_turns, ms, run_parts, size, timed
 
 if TYPE_CHECKING:
@@ -56,7 +56,7 @@ class Place:
             "BATON_AGENT": "shell",
             "BATON_TMUX_SOCKET": self.socket,
         }
-        self.settings = Settings({"home": os.path.join(folder, ".hermes")}, env=self.env)
+        self.settings = load_settings(env=self.env, here=folder)
 
     def __call__(self, *arguments: str) -> str:
         done = subprocess.run(

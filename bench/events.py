@@ -40,6 +40,7 @@ from baton.core.lifecycle import claim
 from baton.history.received import Received
 from baton.jobs.verbs import open_jobs
 from baton.registry.contract import Entry
+from baton.storage.homes import load_settings
 from baton.transport.publish import publish_event
 from baton.transport.publisher_connection import PublisherConnection
 from baton.transport.subscription import Subscription
@@ -169,8 +170,7 @@ def fresh_publishers(folder: Folder) -> Iterator[Row | str]:
 def _publishers_on(folder: Folder, broker: Broker) -> Iterator[Row | str]:
     where = folder.new("publish")
     env = broker.env("worker")
-    home = os.path.join(where, ".hermes")
-    settings = Settings({"home": home}, env={"HOME": where, **env})
+    settings = load_settings(env={"HOME": where, **env}, here=where)
     job = started_job(settings)
     assert job.auth_token is not None
     run = Runner(where, {**env, "BENCH_TOKEN": job.auth_token})
@@ -236,9 +236,8 @@ def _percentiles(seconds: list[float]) -> tuple[float, float]:
 def _deliveries_on(folder: Folder, broker: Broker) -> tuple[list[float], list[float]]:
     """The seconds until each call returned, and until each line was printed."""
     where = folder.new("deliver")
-    home = {"home": os.path.join(where, ".hermes")}
-    writing = Settings(home, env={"HOME": where, **broker.env("worker")})
-    reading = Settings(home, env={"HOME": where, **broker.env("orchestrator")})
+    writing = load_settings(env={"HOME": where, **broker.env("worker")}, here=where)
+    reading = load_settings(env={"HOME": where, **broker.env("orchestrator")}, here=where)
     job = started_job(writing)
     printed: Queue[tuple[int, float]] = Queue()
     ready = threading.Event()
@@ -314,7 +313,7 @@ def listening(folder: Folder) -> Iterator[Row]:
 def _listen(folder: Folder, broker: Broker, count: int) -> dict[str, Any]:
     """What a listener to so many events, in a process of its own, says about itself."""
     where = folder.new("listen")
-    settings = Settings({"home": os.path.join(where, ".hermes")}, env={"HOME": where})
+    settings = load_settings(env={"HOME": where}, here=where)
     path = os.path.join(where, "payloads")
     job = _recorded_job(settings, path, count)
     run = Runner(where, broker.env("orchestrator"))
@@ -351,7 +350,7 @@ def listener(job_id: str, path: str, wanted: int) -> None:
     """A process of its own, so that what it holds is the listener's: payloads come from a file into the queue that
     paho's thread fills, and go the whole way from there. The registry has them all; that it shows no more than was
     announced makes every batch a read of its own, as it is when a worker speaks."""
-    settings, give_up_sec = Settings(), wanted / LEAST_A_SECOND * 1.25
+    settings, give_up_sec = load_settings(), wanted / LEAST_A_SECOND * 1.25
     with open_jobs(settings) as jobs:
         subscription = Subscription(jobs, settings, [job_id], log=lambda line: print(line, file=sys.stderr))
         topic = jobs.get_job(job_id).events_topic

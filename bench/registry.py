@@ -20,7 +20,6 @@ import time
 from statistics import median
 from typing import TYPE_CHECKING, BinaryIO
 
-from baton.config import Settings
 from baton.core.clock import format_time, parse_time
 from baton.core.event import EventName
 from baton.core.job import Job, Status, new_job
@@ -28,6 +27,7 @@ from baton.jobs.verbs import open_jobs
 from baton.registry.contract import Entry, JobFilter
 from baton.registry.files import FileRegistry
 from baton.registry.sqlite import SqliteRegistry
+from baton.storage.homes import load_settings
 from seed_design import SeedRegistry
 from table import ROOT, SMALLEST, Folder, Row, Runner, at_most, chosen_parts, in_turns, ms, run_parts, size, timed
 
@@ -322,8 +322,7 @@ def pages(folder: RegistryFolder) -> Iterator[Row]:
 def fresh_processes(folder: RegistryFolder) -> Iterator[Row | str]:
     """the commands as fresh processes, against `python -c pass`"""
     where, count = folder.new("cli"), size(1000, 20)
-    home = os.path.join(where, ".hermes")
-    with open_jobs(Settings({"home": home}, env={})) as jobs:
+    with open_jobs(load_settings(env={"HOME": where}, here=where)) as jobs:
         ids = [job.job_id for job in jobs.register_many(drafts(count, f"tmux:{AGENT}"))]
     run = Runner(where)
     baton = os.path.join(os.path.dirname(sys.executable), "baton")

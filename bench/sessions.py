@@ -20,10 +20,10 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from baton.adapters.contract import Mode
-from baton.config import Settings
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import Session, State
+from baton.storage.homes import load_settings
 from table import Folder, Row, at_most, chosen_parts, in_turns, ms, run_parts, size, timed
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class Server:
             "MQTT_BROKER": "127.0.0.1",
             "MQTT_PORT": "1",
         }
-        self.settings = Settings(env=self.env)
+        self.settings = load_settings(env=self.env)
 
     def tmux(self, *arguments: str) -> str:
         argv = ["tmux", "-f", os.devnull, "-S", self.socket, *arguments]
