@@ -11,12 +11,15 @@ from pathlib import Path
 import pytest
 
 from baton.adapters.contract import Mode
+from baton.broker.local import running_broker
 from baton.config import Settings
 from baton.core.clock import format_time
+from baton.core.job import topic_prefix
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.registry import open_url
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import Session, State
+from baton.transport.check import _Listener, _publish
 from baton.transport.listener_ids import reserve_client_id
 from support.backends import registry_url
 from support.brokers import free_port
@@ -151,6 +154,22 @@ def test_events_that_are_not_sent_are_kept_with_everything_of_their_job(attic):
     assert told.text == "nothing ended that long ago"
     assert told.err == "kept 1 job with events that are not sent yet; `baton monitor --once` sends them\n"
     assert attic.left_of(job_id) == EVERYTHING
+
+
+def test_no_message_of_a_removed_job_stays_at_the_broker(tmp_path):
+    baton = Baton(tmp_path)
+    try:
+        job_id = baton("register", "work").text
+        baton("publish", "--job", job_id, "--event", "completed")
+        assert baton("prune", "--older-than", "0s").err == ""
+        broker = running_broker(os.path.join(tmp_path, ".local", "state", "baton"))
+        topic = f"{topic_prefix(job_id)}/events"
+        listener = _Listener(broker.address(reading=True), "a-listener", topic)
+        _publish(broker.address(reading=False), topic, b"the first message", retain=False)
+        assert listener.next_message() == b"the first message"
+        listener.close()
+    finally:
+        baton("broker", "down")
 
 
 def test_what_baton_did_not_write_stays(attic, tmp_path):

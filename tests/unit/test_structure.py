@@ -153,8 +153,8 @@ def loaded_by(*arguments, folder):
 
 # Each costs milliseconds that an agent pays hundreds of times a day.
 HEAVY = {
-    "asyncio", "dataclasses", "inspect", "logging", "pathlib", "psycopg", "random", "rich", "secrets", "socket", "ssl",
-    "subprocess", "tempfile", "tomllib", "typing", "unittest", "urllib", "uuid", "shutil", "hmac",
+    "asyncio", "dataclasses", "datetime", "inspect", "logging", "pathlib", "psycopg", "random", "rich", "secrets",
+    "socket", "sqlite3", "ssl", "subprocess", "tempfile", "tomllib", "typing", "unittest", "urllib", "uuid", "shutil", "hmac",
 }  # fmt: skip
 
 

@@ -18,12 +18,11 @@ from baton.sessions.adopt import LeftOver
 from baton.sessions.live_agents import Action, Decision, cleanup
 from baton.sessions.session import Session, State
 from baton.storage.files import replace_file
-from baton.transport.publish import clear_retained, send_unsent
+from baton.transport.publish import KEEP_RETAINED_NS, clear_retained, send_unsent
 from baton.transport.publisher_connection import FAILURES, describe_failure
 
 _STARTING_NS = 30 * SECOND_NS
 _ORPHANS_EVERY_NS = 30 * SECOND_NS
-_KEEP_RETAINED_NS = 7 * 86400 * SECOND_NS
 _NOTES = "monitor.json"
 _CLEAN_EVERY_NS = 3600 * SECOND_NS
 _LEASE_NS = ownership.DEFAULT_LEASE_SEC * SECOND_NS
@@ -133,8 +132,8 @@ class Monitor(Reconciler):
 
     def _clear_retained(self) -> Iterator[Finding]:
         """Clear the last message of each job from its broker, a week after the job was registered."""
-        until_ns = self._clock.wall_ns() - _KEEP_RETAINED_NS
-        give_up_ns = until_ns - 4 * _KEEP_RETAINED_NS
+        until_ns = self._clock.wall_ns() - KEEP_RETAINED_NS
+        give_up_ns = until_ns - 4 * KEEP_RETAINED_NS
         since_ns = self._noted("retained_until_ns", give_up_ns)
         if until_ns - since_ns < _CLEAN_EVERY_NS or self._clock.monotonic_ns() < self._next_retained_ns:
             return

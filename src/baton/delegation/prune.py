@@ -6,23 +6,26 @@ folders, and files that baton did not write.
 
 import os
 import re
+import time
 from collections.abc import Callable, Iterable
 from functools import partial
 
 from baton.config import Settings
 from baton.core.errors import InvalidRecord, JobNotFound
 from baton.core.fields import JOB_ID
-from baton.core.job import Job
+from baton.core.job import TERMINAL, Job
 from baton.core.lifecycle import may_prune
 from baton.core.value import Value
 from baton.history.log import job_log_path
 from baton.history.prune import ended_logs, remove_log
 from baton.jobs.verbs import Jobs
+from baton.registry.contract import JobFilter
 from baton.sessions.inventory import Inventory
 from baton.sessions.prune import Verdict, prune_sessions
 from baton.storage.files import outside
 from baton.storage.removal import entries_of, is_older, remove_sized
 from baton.transport.listener_ids import remove_unused
+from baton.transport.publish import KEEP_RETAINED_NS, clear_retained
 
 _NAMING_A_REGISTRY = ("registry", "registry_dir")
 _OUTPUT = re.compile(rf"({JOB_ID.pattern})\.subscriber\.out")
@@ -69,8 +72,19 @@ class Prune:
     def _remove_jobs(self) -> Pruned:
         unsent = {event.job_id for event in self._jobs.unsent_events()}
         kept = [job for job_id in unsent if (job := self._find(job_id)) and may_prune(job, self._before_ns)]
+        errors = [] if self._dry_run else self._clear_retained()
         count = len(self._ended if self._dry_run else self._jobs.prune(self._before_ns))
-        return Pruned(what="jobs", count=count, kept=len(kept))
+        return Pruned(what="jobs", count=count, kept=len(kept), errors=tuple(errors))
+
+    def _clear_retained(self) -> list[str]:
+        """Clear the last messages that the monitor would clear later: it finds them by the records."""
+        if not self._ended:
+            return []
+        recent = JobFilter(statuses=TERMINAL, created_from_ns=time.time_ns() - KEEP_RETAINED_NS)
+        with_events = [job for job in self._jobs.each_job(recent) if job.last_seq and job.job_id in self._ended]
+        unreachable: dict[str, str] = {}
+        clear_retained(self._settings, with_events, unreachable)
+        return [f"the last messages of removed jobs stay at their broker: {why}" for why in unreachable.values()]
 
     def _remove_logs(self) -> Pruned:
         logs_dir = self._jobs.logs_dir

@@ -21,6 +21,7 @@ from baton.transport.publisher_connection import FAILURES, PublisherConnection, 
 TRIES = 3
 _LEFT_BEHIND_NS = 15 * SECOND_NS
 _OTHERS_AT_ONCE = 100
+KEEP_RETAINED_NS = 7 * 86400 * SECOND_NS  # after this the monitor clears the last message of a job
 
 
 class Published(Value):
