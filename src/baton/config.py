@@ -14,6 +14,7 @@ import re
 import stat
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
+from functools import cache
 
 from baton.core.errors import InvalidValue
 from baton.core.job import DEFAULT_AGENT, DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, HIDDEN, agent_name
@@ -78,8 +79,11 @@ def machine_of(host: str) -> str | None:
     """Return the id of this machine, for a record with this host name; None if that is not the machine's own name.
 
     It is the machine's id with its process namespace: containers of one machine, or of one image, may share an id."""
-    if host != os.uname().nodename:
-        return None
+    return _machine() if host == os.uname().nodename else None
+
+
+@cache
+def _machine() -> str | None:
     try:
         with open("/etc/machine-id") as file:
             machine = file.read(64).strip()

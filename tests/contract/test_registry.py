@@ -284,6 +284,20 @@ class TestStatus:
         assert (after.attempt, after.claimed_by) == (1, "op")
         assert pick(registry) is None
 
+    def test_fields_that_tell_how_a_job_was_completed_are_set_with_its_status(self, registry, add):
+        first, second, third = add(), add(), add()
+        for _ in range(3):
+            pick(registry)
+        verified, skipped = {"verified_by": ("expect: a", "validate: true")}, {"unverified": "me@host"}
+        registry.update_status(first.job_id, Status.COMPLETED, outcome=verified)
+        registry.record_event(second.job_id, EventName.COMPLETED, outcome=verified)
+        registry.record_event(third.job_id, EventName.COMPLETED, outcome=skipped)
+        for job in (first, second):
+            assert registry.get_job(job.job_id).verified_by == ("expect: a", "validate: true")
+        assert registry.get_job(third.job_id).unverified == "me@host"
+        registry.update_status(first.job_id, Status.COMPLETED, outcome=skipped)
+        assert registry.get_job(first.job_id).unverified is None, "a job that is over does not change"
+
     def test_a_finished_job_has_no_lease(self, registry, add):
         job = add()
         pick(registry, lease_sec=LEASE)

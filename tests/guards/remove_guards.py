@@ -133,7 +133,7 @@ GUARDS = (
     Guard("inside-session", condition("False"), "tests/system/test_verification.py -k cannot_skip"),
     Guard(
         "validation-environment",
-        replace(r"environment_of\(job\) or ", ""),
+        replace(r"origin_of\(job\)", "None"),
         "tests/system/test_verification.py -k another_program",
     ),
     Guard("adopt-orphans", condition("False"), "tests/system/test_escaped_processes.py -k cancel"),

@@ -8,6 +8,7 @@ import shlex
 import pytest
 
 import baton
+from baton.jobs.verbs import open_jobs
 from support.office import Office
 from support.waiting import wait_until
 
@@ -151,6 +152,18 @@ def test_a_validation_of_a_job_without_a_session_knows_it_too(office, tmp_path):
     job = office("register", "work", "--validate", words).text
     office("publish", job, "--event", "completed")
     assert (tmp_path / "seen").read_text() == f"{job}|{tmp_path}|"
+
+
+def test_an_agent_cannot_choose_the_folder_of_a_job_that_names_none(office, tmp_path):
+    (tmp_path / "forged").mkdir()
+    (tmp_path / "forged" / "result").write_text("no result")
+    script = "cd forged && baton publish --event completed > ../answer 2>&1"
+    office("cancel", office("register", "the home is made").text)
+    with open_jobs(office.settings) as jobs:
+        job = jobs.register_job(script, agent="shell", expected_artifacts=["result"])
+    office("worker", "--until-empty")
+    assert "result is missing" in (tmp_path / "answer").read_text()
+    assert office.job(job.job_id)["status"] == "error"
 
 
 # -- what else an agent may not ask for ----------------------------------------------------------------------------

@@ -1,7 +1,7 @@
 """Find out whether a process was started by an agent, and with which environment the agent's session was started.
 
 A runner keeps the environment that it got from `baton submit` in a sealed file in its memory, which other processes of
-the user open through /proc. An agent can change its own environment, but not this copy.
+the user open through /proc. An agent can change its own environment and folder, but not this copy.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import json
 import os
 
 from baton.core.errors import BatonError
+from baton.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from baton.core.job import Job
 
@@ -22,26 +23,32 @@ MARKER = "BATON_SESSION_ID"
 _MEMORY = "baton-runner"
 
 
-def keep_environment(environment: Mapping[str, str]) -> None:
-    """Keep the environment for `environment_of`, in a runner, as long as this process lives."""
+class Origin(Value):
+    """With which environment, and in which folder, a session was started."""
+
+    environment: dict[str, str]
+    workdir: str
+
+
+def keep_origin(origin: Origin) -> None:
+    """Keep the origin of a session for `origin_of`, in its runner, as long as this process lives."""
     import fcntl
 
     fd = os.memfd_create(_MEMORY, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     with open(fd, "w", closefd=False) as file:
-        json.dump(dict(environment), file)
+        json.dump(origin.as_dict(), file)
     fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
 
 
-def environment_of(job: Job) -> dict[str, str] | None:
-    """Return the environment with which the session that holds the job was started, or the session that this process
-    runs in; None without one."""
+def origin_of(job: Job) -> Origin | None:
+    """Return the origin of the session that holds the job, or of the session that this process runs in; None without
+    one."""
     holder = (job.claimed_by or "").rpartition(":")[2]
     for pid in (holder, *_ancestors()):
         path = _memory_of(pid)
         if path is not None:
             with open(path) as file:
-                found: dict[str, str] = json.load(file)
-            return found
+                return Origin(**json.load(file))
     return None
 
 

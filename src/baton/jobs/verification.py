@@ -6,6 +6,7 @@ import os
 import time
 
 from baton.core.clock import SECOND_NS, parse_time
+from baton.jobs.caller import origin_of
 from baton.jobs.job_history import SKIPPED
 from baton.storage.files import outside
 
@@ -26,14 +27,17 @@ _PIPE_BYTES = 65536
 def missing_results(job: Job, *, redact: Callable[[str], str], timeout_sec: float = VALIDATE_TIMEOUT_SEC) -> list[str]:
     """Return what is missing before the job may be completed, in words an agent can act on. `redact` removes secrets
     from the output of the validation."""
+    # Not with the environment of an agent: its PATH could name other programs than the user's.
+    origin = origin_of(job)  # guard: validation-environment
     try:
-        folder = job.workdir or os.getcwd()
+        folder = job.workdir or (origin.workdir if origin else os.getcwd())
     except OSError:
         return ["the work folder is gone"]
     since_ns = _claimed_ns(job) if job.extra.get("fresh_artifacts") else None
     problems = [problem for name in job.expected_artifacts if (problem := _problem_with(name, folder, since_ns))]
     if not problems and job.validate:
-        problems += _failed_validation(job, folder, timeout_sec, redact)
+        environment = origin.environment if origin else dict(os.environ)
+        problems += _failed_validation(job, folder, environment, timeout_sec, redact)
     return problems
 
 
@@ -83,13 +87,11 @@ def _problem_with(name: str, folder: str, since_ns: int | None) -> str | None:
     return None
 
 
-def _failed_validation(job: Job, folder: str, timeout_sec: float, redact: Callable[[str], str]) -> list[str]:
-    from baton.jobs.caller import environment_of
-
+def _failed_validation(
+    job: Job, folder: str, environment: dict[str, str], timeout_sec: float, redact: Callable[[str], str]
+) -> list[str]:
     assert job.validate is not None
     about = {"BATON_JOB_ID": job.job_id, "BATON_WORKDIR": folder, "BATON_EXPECTED": "\n".join(job.expected_artifacts)}
-    # Not with the environment of an agent: its PATH could name other programs than the user's.
-    environment = environment_of(job) or dict(os.environ)  # guard: validation-environment
     try:
         code, tail = _run(job.validate, folder, timeout_sec, environment | about)
     except TimeoutError:

@@ -27,7 +27,7 @@ from baton.core.errors import (
 )
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.value import Value
-from baton.jobs.caller import keep_environment
+from baton.jobs.caller import Origin, keep_origin
 from baton.jobs.verbs import open_jobs
 from baton.live_agents import open_directory, ownership
 from baton.sessions.agent_process import AgentProcess
@@ -407,7 +407,7 @@ def main(folder: str) -> int:
     terminal = {name: os.environ[name] for name in ("TERM", "TMUX", "TMUX_PANE", "COLORTERM") if name in os.environ}
     os.environ.clear()
     os.environ.update(environment | terminal)
-    keep_environment(environment)
+    keep_origin(Origin(environment=environment, workdir=os.getcwd()))
     runner = None
     try:
         runner = _open_runner(folder)
