@@ -15,11 +15,11 @@ from baton.cli.parser import Verb
 from baton.cli.terminal import write_control
 from baton.config import Settings
 from baton.core.clock import parse_time
-from baton.core.errors import InvalidValue
+from baton.core.errors import BatonError, InvalidValue
 from baton.core.fields import one_line
 from baton.core.job import Job, agent_name, check_status
 from baton.jobs.verbs import Jobs, open_jobs
-from baton.registry import DATABASE, open_registry, open_url, other_registry_here
+from baton.registry import DATABASE, open_registry, open_url, other_registry_here, registry_url
 from baton.registry.contract import JobFilter, Page
 
 _SCREEN = 50
@@ -169,6 +169,27 @@ def reconcile(options: argparse.Namespace, settings: Settings) -> None:
     print(json_text(job.public()) if options.json else text)
 
 
+def grants(options: argparse.Namespace, settings: Settings) -> None:
+    url = registry_url(settings)
+    if not url.startswith("postgres"):
+        raise InvalidValue("registry", "must be on PostgreSQL: files and SQLite know only the rights of their folder")
+    from baton.live_agents.postgres import RIGHTS, TABLES, PostgresDirectory
+    from baton.registry.grants import REGISTRY_RIGHTS, write_grants
+    from baton.registry.postgres import PostgresRegistry
+    from baton.registry.schema import POSTGRES_2, VERSION
+
+    registry, directory = PostgresRegistry(url), PostgresDirectory(url)
+    if registry.schema() < VERSION:  # this also makes the tables of a new registry
+        raise BatonError(f"{registry.where} was written by baton 0.1.0; run `baton registry upgrade` first")
+    directory.now_ns()
+    schema = registry.schema_name
+    parts = ((schema, POSTGRES_2, REGISTRY_RIGHTS), (f"{schema}_directory", TABLES, RIGHTS))
+    registry.close()
+    directory.close()
+    script = write_grants(schema, parts)
+    print(json_text({"sql": script}) if options.json else script)
+
+
 def prune(options: argparse.Namespace, settings: Settings) -> None:
     before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
     with open_jobs(settings) as jobs:
@@ -186,6 +207,7 @@ _ACTIONS = (
     Verb("reconcile", (
         opt.JOB[0].but(nargs=None, help="settle this job"), opt.KEEP_WHICH,
     ), reconcile, "settle a job on which the registry and the audit log disagree, as `doctor` names them"),
+    Verb("grants", (), grants, "print SQL for PostgreSQL logins that may only submit, only work, or only read"),
     Verb("prune", (
         opt.OLDER_THAN.but(required=True, help="remove jobs that ended this long ago, such as 30d"),
     ), prune, "remove jobs that ended long ago; their audit logs are kept"),

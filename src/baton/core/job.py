@@ -152,7 +152,7 @@ _ROW_CHECKS = {
 }
 JOB_FIELDS = tuple(_CHECKS)
 # What became of a job. A field that is not here belongs to the work, and a retry has it too.
-_FATE = frozenset(
+FATE = frozenset(
     {"attempt", "claimed_by", "lease_expires_at", "lease_mark", "deadline_at", "last_seq", "last_event_at", "detail"}
     | {"finished_at", "submitter", "verified_by", "unverified", "disputed"}
 )
@@ -340,7 +340,7 @@ def repeat_job(job: Job, *, now_ns: int, **changes: Any) -> Job:
     """Return a new job for the same work: with every field of the old one, also of a later version, except those that
     tell what became of it."""
     now, job_id = format_time(now_ns), new_job_id()
-    kept = {name: value for name, value in job.record().items() if name not in _FATE}
+    kept = {name: value for name, value in job.record().items() if name not in FATE}
     new = {"job_id": job_id, "status": "pending", "created_at": now, "updated_at": now, "auth_token": new_token()}
     return Job.parse(kept | new | {"topic_prefix": topic_prefix(job_id)} | changes)
 

@@ -11,7 +11,7 @@ from baton.live_agents.record import MAX_RECORD_BYTES, UNNAMED_HOST, AgentRecord
 from baton.storage.postgres import Database, server_now_ns
 
 _SCHEMA = 1
-_TABLES = """
+TABLES = """
 CREATE TABLE meta (schema_version integer NOT NULL);
 INSERT INTO meta VALUES (1);
 CREATE TABLE live_agents (
@@ -21,6 +21,8 @@ CREATE TABLE live_agents (
 CREATE INDEX live_agents_name ON live_agents (agent_name);
 CREATE TABLE quarantine (agent_id text NOT NULL, moved_at bigint NOT NULL, record text NOT NULL);
 """
+# For `baton registry grants`: what a login that works on jobs may do beyond reading.
+RIGHTS = {"meta": {}, "live_agents": {"work": "INSERT, UPDATE, DELETE"}, "quarantine": {"work": "INSERT"}}
 _PUT = """
 INSERT INTO live_agents (agent_id, agent_name, touched_at, record) VALUES (%s, %s, %s, %s)
 ON CONFLICT (agent_id) DO UPDATE SET
@@ -37,7 +39,7 @@ class PostgresDirectory(Directory):
     multi_host = True
 
     def __init__(self, url: str) -> None:
-        self._database = Database(url, tables=_TABLES, version=_SCHEMA, suffix="_directory")
+        self._database = Database(url, tables=TABLES, version=_SCHEMA, suffix="_directory")
         self.where = self._database.where
 
     def close(self) -> None:

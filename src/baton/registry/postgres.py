@@ -48,6 +48,7 @@ class PostgresRegistry(SqlRegistry):
         super().__init__(clock)
         self._database = Database(url, tables=POSTGRES_2, version=VERSION, upgrade=self._upgrade)
         self.where = self._database.where
+        self.schema_name = self._database.schema
         self.url = url
         self._frozen: Connection | None = None
 

@@ -70,7 +70,8 @@ def job_from_row(row: Row) -> Job:
         for name in _JSON:
             record[name] = [] if record[name] == "[]" else json.loads(record[name])
         if others is not None:
-            record |= json.loads(others)
+            # Columns win: a login that may report on a job may write `other_fields`, but not the work itself.
+            record = {**json.loads(others), **record}  # guard: columns-win
     except (ValueError, TypeError):
         raise InvalidRecord(job_id, "record", "holds a column that is not JSON") from None
     return Job.parse(record, job_id, times_checked=True)

@@ -158,6 +158,11 @@ class Database:
                 ) from error
             if isinstance(error, psycopg.OperationalError):
                 self.close()  # the next call connects again
+            if isinstance(error, pg.InsufficientPrivilege):
+                why = str(error).strip().splitlines()[0]
+                raise RegistryUnavailable(
+                    f"{self.where}: {why}; `baton registry grants` shows who may do what"
+                ) from error
             first_line = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise RegistryUnavailable(f"{self.where}: {scrub_password(first_line, self.url)}") from error
 
