@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
+from baton.core.clock import SystemClock
 from baton.core.errors import InvalidRecord
 from baton.core.job import Status
 from baton.history.log import append_event, iter_logged_events, read_logged_status
 from baton.history.verify import verify_log
-from baton.jobs.verbs import Jobs
+from baton.jobs.job_history import JobHistory
 from baton.registry import open_url
 from support import writing_verbs
 from support.memory import folder_in_memory
@@ -424,7 +425,7 @@ class LogJudge:
     def _goes_on(self, mended: bool) -> tuple[str, str] | None:
         """The next line, with or without what `baton logs` does to a log that is behind the registry."""
         if mended and read_logged_status(LOGGED_JOB, self._logs_dir) != self._job.status:
-            Jobs(None, self._logs_dir, warn=pytest.fail).history.fill_gap(self._job)
+            JobHistory(self._logs_dir, SystemClock(), pytest.fail).fill_gap(self._job)
         append_event(LOGGED_JOB, {"event": "published"}, now_ns=time.time_ns(), logs_dir=self._logs_dir)
         damage = verify_log(LOGGED_JOB, self._logs_dir).damage
         return ("half", f"{damage} after the next line, {'' if mended else 'not '}mended") if damage else None

@@ -176,12 +176,34 @@ class TestLogsOfAnotherTool:
         (folder / "events.ndjson").write_bytes(b"".join(raw))
         assert verify_log(JOB, str(logs)).damage
 
-    def test_a_half_line_of_the_other_tool_is_removed_and_reported(self, logs):
-        folder = write_foreign(logs)
-        with (folder / "events.ndjson").open("ab") as file:
-            file.write(b'{"event": "recei')
+    @pytest.mark.parametrize("left", [b'{"event": "received"}', b'{"event": "recei', b"\xff"])
+    @pytest.mark.parametrize("count", [0, 3])
+    def test_its_last_line_is_kept_though_it_has_no_end(self, logs, left, count):
+        path = write_foreign(logs, count) / "events.ndjson"
+        with path.open("ab") as file:
+            file.write(left)
+        before = path.read_bytes()
+        found = verify_log(JOB, str(logs))
+        assert (found.lines, found.foreign, found.damage) == (count + 1, count + 1, [])
         package.append_event(JOB, {"event": "note"})
-        assert [line["event"] for line in lines(logs)[3:]] == ["continued", "mended", "note"]
+        package.append_event(JOB, {"event": "note"})
+        assert path.read_bytes().startswith(before + b"\n")
+        own = [json.loads(line) for line in path.read_bytes()[len(before) + 1 :].splitlines()]
+        assert [(line["n"], line["event"]) for line in own] == [
+            (count + 2, "continued"), (count + 3, "note"), (count + 4, "note"),
+        ]  # fmt: skip
+        assert verify_log(JOB, str(logs)).damage == []
+
+    def test_a_crash_in_the_first_line_of_baton_is_no_line_of_the_other_tool(self, logs):
+        path = write_foreign(logs) / "events.ndjson"
+        with path.open("ab") as file:
+            file.write(b'{"n": 4, "prev": "ab')
+        package.append_event(JOB, {"event": "note"})
+        assert [(line["n"], line["event"]) for line in lines(logs)[3:]] == [
+            (4, "continued"),
+            (5, "mended"),
+            (6, "note"),
+        ]
         assert verify_log(JOB, str(logs)).damage == []
 
     def test_a_log_of_baton_without_its_numbers_is_damaged_and_not_foreign(self, logs):

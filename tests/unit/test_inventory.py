@@ -113,6 +113,19 @@ def test_the_database_of_another_tool_is_left_alone_and_named(home, inventory, s
     assert (home / "baton-sessions.db").exists()
 
 
+def test_sessions_are_still_there_when_the_other_tool_is_gone(home, inventory):
+    make_foreign(home / "agent-sessions.db")
+    (home / "agent-sessions.yaml").write_text("claude: {}\n")
+    inventory.add(session())
+    (home / "agent-sessions.db").unlink()
+    (home / "agent-sessions.yaml").unlink()
+    again = Inventory(Settings({"home": str(home)}, {}))
+    assert [each.name for each in again.all()] == ["one"]
+    assert again.note() is None
+    again.change(session(), lambda each: each.replace(state=State.STOPPED))
+    assert not (home / "agent-sessions.db").exists()
+
+
 def test_no_file_stays_open_between_two_changes(home, inventory):
     inventory.add(session())
     assert inventory.all()

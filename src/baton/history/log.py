@@ -81,16 +81,17 @@ def append_lines(fd: int, folder: str, new_lines: Iterable[Mapping[str, Any]], n
     last, end = files.last_line(fd, size)
     number, previous = (_number(last), line_hash(last)) if last else (0, NO_HASH)
     head = read_object(os.path.join(folder, STATUS))
-    first: list[dict[str, Any]] = []
-    if last and not number and is_foreign(folder, raw := split_lines(os.pread(fd, end, 0)), head):
-        number = len(raw)
+    content, first = b"", list[dict[str, Any]]()
+    if size and not number and (raw := _lines_of_another_tool(fd, folder, head)):
+        number, previous = len(raw), line_hash(raw[-1])
         first.append(_continuation(folder, raw, (head or {}).get("status")))
+        if sum(map(len, raw)) > size:
+            end, content = size, b"\n"  # its last line had no end
     if head is None:
         head = {"n": 0, "head": NO_HASH}
         if size == 0:
             _write_first_status(folder, now_ns)  # before the first line: a log without this file has lost it
     current = head.get("n") == number and head.get("head") == previous
-    content = b""
     lines = [*first, *_repairs(head, number, previous, size - end), *new_lines]
     status = status or next((found for each in reversed(lines) if (found := status_in(each))), None)
     for each in lines:
@@ -140,6 +141,17 @@ def is_foreign(folder: str, raw_lines: Sequence[bytes], head: Mapping[str, Any] 
     return bool(raw_lines) and (read_object(os.path.join(folder, META)) or {}).get("auth_token") != HIDDEN
 
 
+def _lines_of_another_tool(fd: int, folder: str, head: Mapping[str, Any] | None) -> list[bytes]:
+    """Return the lines of a log that another tool wrote, each with its end; none if the log is baton's."""
+    raw_lines = split_lines(os.pread(fd, os.fstat(fd).st_size, 0))
+    if not is_foreign(folder, raw_lines, head):
+        return []
+    if not raw_lines[-1].endswith(b"\n"):
+        last = raw_lines.pop()
+        raw_lines += [] if last.startswith(_BEGIN) else [last + b"\n"]  # not of an append that crashed
+    return raw_lines
+
+
 def _continuation(folder: str, raw_lines: Sequence[bytes], status: object) -> dict[str, Any]:
     """Return the first line after those of another tool. It makes later changes of them visible."""
     line = {"event": CONTINUED, "lines": len(raw_lines), "lines_sha256": line_hash(b"".join(raw_lines))}
@@ -167,6 +179,7 @@ EVENTS = "events.ndjson"
 META = "meta.json"
 STATUS = "status.json"
 NO_HASH = "0" * 64  # `prev` of the first line
+_BEGIN = b'{"n": '  # of each line
 CONTINUED = "continued"  # the first line of baton in a log that another tool began
 REPAIRED = "mended"  # the line about a repair, by its name in stored logs
 

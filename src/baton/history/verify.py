@@ -31,14 +31,14 @@ def verify_log(job_id: str, logs_dir: str | None = None) -> LogCheck:
             found.damage.append(f"{read.EVENTS} is missing")
             return found
         raw_lines = []
+    if read.is_foreign(folder, raw_lines, json_object(raw_status)):
+        found.lines = found.foreign = len(raw_lines)
+        return found
     torn = bool(raw_lines) and not raw_lines[-1].endswith(b"\n")
     if torn:
         raw_lines.pop()
     found.lines = len(raw_lines)
     found.foreign = _foreign_lines(raw_lines)
-    if found.foreign == 0 and read.is_foreign(folder, raw_lines, json_object(raw_status)):
-        found.foreign = found.lines
-        return found
     hashes, last = _verify_chain(found, raw_lines)
     _verify_status(found, raw_lines, raw_status, hashes, last)
     first = next((line for raw in raw_lines if "meta_sha256" in (line := json_object(raw))), None)

@@ -43,10 +43,14 @@ class Inventory:
 
     def _file(self) -> SqliteFile:
         if self._opened is None:
+            usual, other = (f"{name}.db" for name in _NAMES)
+            if os.path.lexists(os.path.join(self.home, other)):  # also when the other tool's is gone
+                self._opened = self._open(other)
+                return self._opened
             try:
-                self._opened = self._open(f"{_NAMES[0]}.db")
+                self._opened = self._open(usual)
             except ForeignDatabase:
-                self._opened = self._open(f"{_NAMES[1]}.db")
+                self._opened = self._open(other)
         return self._opened
 
     def _open(self, name: str) -> SqliteFile:
@@ -68,13 +72,14 @@ class Inventory:
         from baton.sessions.archive import Archive, is_foreign  # a session that runs has nothing to do with it
 
         usual, other = (os.path.join(self.home, f"{name}.yaml") for name in _NAMES)
-        return Archive(other if is_foreign(usual) else usual)
+        return Archive(other if os.path.lexists(other) or is_foreign(usual) else usual)
 
     def note(self) -> str | None:
         """Return one line about files of other tools that have the names of baton's; None if there are none."""
         names = [os.path.basename(path) for path in (self._file().path, self._archive().path)]
-        own = [name for name in names if name.startswith(_NAMES[1])]
-        theirs = " and ".join(name.replace(_NAMES[1], _NAMES[0]) for name in own)
+        pairs = [(name, name.replace(*_NAMES[::-1])) for name in names if name.startswith(_NAMES[1])]
+        own = [name for name, usual in pairs if os.path.lexists(os.path.join(self.home, usual))]
+        theirs = " and ".join(name.replace(*_NAMES[::-1]) for name in own)
         verb = "is" if len(own) == 1 else "are"
         return f"{theirs} {verb} of another tool and left alone; baton uses {' and '.join(own)}" if own else None
 
