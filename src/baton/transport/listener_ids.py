@@ -7,7 +7,6 @@ import re
 
 from baton.core.errors import BrokerUnavailable
 from baton.storage.files import make_private_dir, open_private, try_lock, write_all
-from baton.storage.removal import entries_of, is_older, remove_sized
 
 _MOST_LISTENERS = 1000
 _FILE = re.compile(r"[0-9a-f]{16}-\d{1,4}")
@@ -30,6 +29,8 @@ def reserve_client_id(state_dir: str, broker: str, topics: list[str]) -> tuple[i
 def remove_unused(state_dir: str, before_ns: int, *, dry_run: bool = False) -> list[int]:
     """Remove the files that were made before that time and that no listener uses; return what each took on disk. The
     next listener makes its file again."""
+    from baton.storage.removal import entries_of, is_older, remove_sized  # a listener needs none of it
+
     sizes = []
     for _, entry in entries_of(_folder(state_dir), _FILE):
         if entry.is_file(follow_symlinks=False) and is_older(entry, before_ns):
