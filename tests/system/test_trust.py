@@ -350,6 +350,21 @@ def test_a_registry_that_was_moved_away_needs_a_word_of_the_user(user, tmp_path)
     assert user.untouched()
     user("trust", "--yes", "--registry", elsewhere)
     assert [job["job_id"] for job in user("list", "--json").json] == [JOB]
+    (user.hermes / "jobs" / ".moved").write_text("postgresql://evil.example.com/x\n")
+    assert [job["job_id"] for job in user("list", "--json").json] == [JOB], "the map decides"
+
+
+def test_a_note_that_appears_in_a_home_is_followed_only_when_the_user_confirms_it(user, tmp_path):
+    job = user("register", "x").text
+    elsewhere = f"file:{tmp_path / 'elsewhere'}"
+    user("registry", "migrate", "--to", elsewhere)
+    assert user("list").out.startswith(job)
+    user("registry", "migrate", "--to", f"sqlite:{os.path.realpath(user.hermes)}/jobs/registry.db")
+    assert user("list").out.startswith(job)
+    (user.hermes / "jobs" / ".moved").write_text(elsewhere)
+    assert f"baton trust --registry {elsewhere}" in user.refused("list")
+    assert "is trusted already" in user("trust", "--registry", elsewhere).err
+    assert user("list").out == ""
 
 
 def test_nothing_is_moved_under_a_process_of_0_1_0(user):

@@ -19,7 +19,7 @@ from baton.core.errors import BatonError, InvalidValue
 from baton.core.fields import one_line
 from baton.core.job import Job, agent_name, check_status
 from baton.jobs.verbs import Jobs, open_jobs
-from baton.registry import DATABASE, open_registry, open_url, other_registry_here, registry_url
+from baton.registry import DATABASE, leaves, open_registry, open_url, other_registry_here, registry_url
 from baton.registry.contract import JobFilter, Page
 
 _SCREEN = 50
@@ -140,6 +140,11 @@ def migrate(options: argparse.Namespace, settings: Settings) -> None:
         write_control("\r", sys.stderr)
     source.close()
     target.close()
+    left = leaves(target.url, settings.home)
+    if not left or (settings.registry is None and settings.sources["registry_dir"] == "default"):
+        from baton.storage.new_homes import keep_registry
+
+        keep_registry(settings.state_dir, settings.home_id, target.url if left else None)
     moved = {"jobs": count, "from": source.where, "to": target.where, "set_aside": aside}
     text = f"{counted(count, 'job')} moved to {target.where} and compared; the old registry is in {aside}"
     print(json_text(moved) if options.json else text)

@@ -12,12 +12,12 @@ from baton.config import DEFAULT_HOME, SET_IN_PLACE, Home, Settings, hide_passwo
 from baton.core.errors import BatonError, InvalidValue, UsageError
 from baton.core.fields import one_line
 from baton.jobs.caller import refuse_inside_session
-from baton.registry import LOCAL_SCHEMES
+from baton.registry import FILES_NOTE, LOCAL_SCHEMES
 from baton.sessions.copies import end_copied_work, folder_of_runner, runs_elsewhere, upgrade_registry
 from baton.storage.adoption import Candidate, Kind, find_candidate, is_copy, take_over
 from baton.storage.homes import known, look_up
 from baton.storage.inspection import Contents, inspect
-from baton.storage.new_homes import forget
+from baton.storage.new_homes import forget, keep_registry
 
 _SHOWN = 200
 
@@ -44,6 +44,8 @@ def trust(options: argparse.Namespace) -> int:
         say(f"{candidate.folder} has no {name}: there is nothing to trust, the first command that writes makes a home")
         return 0
     if candidate.kind is Kind.KNOWN:
+        if candidate.home is not None and settings.sources["registry"] == "--registry":
+            keep_registry(settings.state_dir, candidate.home.home_id, settings.registry)
         say(f"{candidate.folder} is trusted already; its home is {candidate.content}")
         return 0
     return _adopt(options, settings, candidate)
@@ -137,7 +139,7 @@ def _lines(candidate: Candidate, contents: Contents, *, in_place: bool, copied: 
         ignored = in_place and setting not in SET_IN_PLACE
         yield f"  setting {setting} = {one_line(value, _SHOWN)}{' (ignored in place)' if ignored else ''}"
     yield from (f"  database {path}: {what}" for path, what in contents.databases.items())
-    if contents.moved_to is not None:
+    if contents.moved_to not in (None, FILES_NOTE):
         yield f"  its jobs were moved to {hide_password(contents.moved_to)}"
     yield from (f"  refused: {each}" for each in contents.refused)
 

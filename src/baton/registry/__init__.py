@@ -10,7 +10,7 @@ from baton.config import Settings, hide_password
 from baton.core.clock import Clock
 from baton.core.errors import InvalidValue, RegistryUnavailable
 from baton.registry.verbs import Registry
-from baton.storage.files import read_file, refuse_network_fs
+from baton.storage.files import outside, read_file, refuse_network_fs
 
 DATABASE = "registry.db"
 MOVED_NOTE = ".moved"
@@ -27,11 +27,20 @@ def open_registry(settings: Settings, *, clock: Clock | None = None) -> Registry
 
 
 def registry_url(settings: Settings) -> str:
+    """Return the url of the registry. The note of a migration in the folder is followed to a place inside; an address
+    elsewhere must be the one that the user's map of folders has for the home."""
     if settings.registry is not None:
         return settings.registry
     folder = settings.registry_dir
+    if settings.moved_to is not None and settings.sources["registry_dir"] == "default":
+        return settings.moved_to
     moved = moved_to(folder)
     if moved is not None:
+        if leaves(moved, settings.home) and leaves(moved, folder):  # guard: moved-out-of-the-home
+            raise RegistryUnavailable(
+                f"{os.path.join(folder, MOVED_NOTE)} leads to {hide_password(moved)}, which you have not confirmed; "
+                f"name it with --registry, or once and for all with: baton trust --registry {hide_password(moved)}"
+            )
         return moved
     database = os.path.join(folder, DATABASE)
     if not os.path.exists(database) and os.path.isdir(folder):
@@ -64,6 +73,12 @@ def open_url(url: str, *, clock: Clock | None = None, allow_network_fs: bool = F
     raise InvalidValue(
         "registry", f"must be a url (sqlite:PATH, file:FOLDER or postgresql://...), not {hide_password(url)!r}"
     )
+
+
+def leaves(url: str, folder: str) -> bool:
+    """Return whether a registry is not in this folder."""
+    scheme, _, path = url.partition(":")
+    return scheme not in LOCAL_SCHEMES or outside(path.removeprefix("//"), folder)
 
 
 def moved_to(folder: str) -> str | None:

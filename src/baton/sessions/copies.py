@@ -5,16 +5,15 @@ import time
 
 from baton.config import Settings
 from baton.core.clock import format_time
-from baton.core.errors import BatonError
+from baton.core.errors import BatonError, RegistryUnavailable
 from baton.core.job import Status
 from baton.jobs.verbs import open_jobs
 from baton.live_agents.record import new_generation_id
-from baton.registry import LOCAL_SCHEMES, registry_url
+from baton.registry import leaves, registry_url
 from baton.registry.contract import JobFilter
 from baton.sessions.inventory import Inventory
 from baton.sessions.processes import ProcessId, command_line
 from baton.sessions.session import Session, State
-from baton.storage.files import outside
 from baton.storage.inspection import FoundSession
 
 _REASON = "this home is a copy: the original has the session"
@@ -92,8 +91,11 @@ def _settings_of(home: str, host: str) -> Settings:
 
 def _has_own_registry(settings: Settings) -> bool:
     """Return whether the jobs are in this home. Otherwise another home may use them, too."""
-    scheme, _, path = registry_url(settings).partition(":")
-    return scheme in LOCAL_SCHEMES and not outside(path, settings.home) and os.path.isdir(settings.registry_dir)
+    try:
+        url = registry_url(settings)
+    except RegistryUnavailable:
+        return False  # a migration has moved them out of the home
+    return not leaves(url, settings.home) and os.path.isdir(settings.registry_dir)
 
 
 def _end_jobs(settings: Settings) -> None:

@@ -14,6 +14,7 @@ from baton.storage.homes import (
     HOME_FILE,
     check_state,
     entry_path,
+    known,
     linked_git_dir,
     look_up,
     read_home_id,
@@ -63,6 +64,13 @@ def record(state: str, home: Home, *, replace: bool = False) -> bool:
         files.remove_file(temporary)
     files.fsync_dir(os.path.dirname(path))
     return True
+
+
+def keep_registry(state_dir: str, home_id: str, url: str | None) -> None:
+    """Write into the map that the jobs of a home are at this url; None: in the home."""
+    for home in known(state_dir):
+        if home.home_id == home_id and home.registry != url:
+            record(check_state(state_dir), home.replace(registry=url), replace=True)
 
 
 def forget(state: str, home: Home) -> None:
