@@ -75,6 +75,8 @@ GUARDS = (
     Guard("wal-at-its-path", condition("False"), "tests/crash/test_removed_log.py"),
     Guard("disputed-job", condition("False"), "tests/crash/test_lost_changes.py"),
     Guard("contradicted-claim", condition("False"), "tests/crash/test_lost_changes.py"),
+    Guard("claim-while-draining", condition("False"), "tests/crash/test_migrate_while_running.py"),
+    Guard("migrate-under-holders", condition("False"), "tests/crash/test_migrate_while_running.py"),
     Guard("claim-pending-only", condition("False"), "tests/contract/test_registry.py"),
     Guard(
         "new-key-per-attempt",

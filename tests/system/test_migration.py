@@ -20,12 +20,14 @@ from baton.registry.migrate import migrate
 from support.backends import BACKENDS, registry_url, spoil
 from support.command import BATON, Baton
 
+ENDED = f"{os.uname().nodename}:999999999"  # a holder that is not alive
+
 
 def fill(registry, count=30):
     """Jobs in every state, with events sent and unsent, and a field of the future."""
     registry.register_many([new_job(f"job {i} 정렬", now_ns=time.time_ns(), agent="a") for i in range(count)])
     for i in range(count // 2):
-        job = registry.pick_pending("tmux:a", holder="me", lease_sec=60 if i % 2 else None).after
+        job = registry.pick_pending("tmux:a", holder=ENDED, lease_sec=0.001 if i % 2 else None).after
         if i % 3:
             registry.record_event(job.job_id, EventName.STARTED, detail="é\n\u2028", data={"i": i})
             registry.mark_sent(job.job_id, [1] if i % 2 else [])
@@ -190,7 +192,7 @@ def test_a_registry_moved_to_another_folder_is_followed(tmp_path):
         cwd=tmp_path, env=baton.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     baton("registry", "migrate", "--to", "sqlite:other place/registry.db")
-    assert baton("pick").text == job
+    assert baton("pick", "--holder", ENDED).text == job
     later = baton("register", "y", "--agent", "late").text
     out, err = waiting.communicate(timeout=40)
     assert out.strip() == later or (waiting.returncode == 1 and "moved to" in err)

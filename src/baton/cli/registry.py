@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from baton.cli import options as opt
 from baton.cli.options import parse_duration
@@ -21,8 +21,10 @@ from baton.core.job import Job, agent_name, check_status
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.registry import DATABASE, leaves, open_registry, open_url, other_registry_here, registry_url
 from baton.registry.contract import JobFilter, Page
+from baton.registry.verbs import Registry
 
 _SCREEN = 50
+_POLL_SEC = 0.5
 
 
 def list_jobs(options: argparse.Namespace, settings: Settings) -> None:
@@ -115,8 +117,9 @@ def stats(options: argparse.Namespace, settings: Settings) -> None:
 
 
 def migrate(options: argparse.Namespace, settings: Settings) -> None:
+    from contextlib import nullcontext
+
     from baton.registry.migrate import finish_interrupted
-    from baton.registry.migrate import migrate as move_jobs
 
     source = open_registry(settings)
     target = open_url(options.to, allow_network_fs=settings.allow_network_fs)
@@ -135,7 +138,8 @@ def migrate(options: argparse.Namespace, settings: Settings) -> None:
         if sys.stderr.isatty() and count % 100 == 0:
             write_control(f"\r{count} jobs copied", sys.stderr)
 
-    count, aside = move_jobs(source, target, progress)
+    with nullcontext() if options.drain is None else source.draining():
+        count, aside = _move(source, target, progress, settings.host, options.drain or 0.0)
     if sys.stderr.isatty() and count >= 100:
         write_control("\r", sys.stderr)
     source.close()
@@ -150,6 +154,25 @@ def migrate(options: argparse.Namespace, settings: Settings) -> None:
     print(json_text(moved) if options.json else text)
     if settings.registry is not None:
         say(f"baton: set {settings.sources['registry']} to the new registry: {target.where}")
+
+
+def _move(
+    source: Registry, target: Registry, progress: Callable[[int], None], host: str, wait_sec: float
+) -> tuple[int, str]:
+    """Migrate, when no process holds a job any more."""
+    from baton.registry.migrate import LiveHolders, live_holders
+    from baton.registry.migrate import migrate as move_jobs
+
+    until = time.monotonic() + wait_sec
+    while True:
+        try:
+            return move_jobs(source, target, progress, host=host)
+        except LiveHolders as error:
+            if time.monotonic() >= until:
+                raise
+            say(f"baton: no job is claimed any more; {str(error).partition(';')[0]}")
+        while live_holders(source, host) and time.monotonic() < until:
+            time.sleep(_POLL_SEC)
 
 
 def upgrade(options: argparse.Namespace, settings: Settings) -> None:
@@ -205,7 +228,13 @@ def prune(options: argparse.Namespace, settings: Settings) -> None:
 
 _ACTIONS = (
     Verb("stats", (), stats, "print how many jobs there are, by status"),
-    Verb("migrate", (opt.MIGRATE_TO,), migrate, "move every job to another registry"),
+    Verb("migrate", (
+        opt.MIGRATE_TO,
+        opt.DRAIN.but(
+            nargs="?", const=366 * 86400.0, default=None,
+            help="stop new claims and wait for running jobs, at most S seconds (default: refuse while jobs run)",
+        ),
+    ), migrate, "move every job to another registry"),
     Verb("upgrade", (
         opt.FORCE.but(help="upgrade although jobs run, whose 0.1.0 processes can then not report (default: refuse)"),
     ), upgrade, "upgrade a registry of baton 0.1.0 now; the first write does so, too"),

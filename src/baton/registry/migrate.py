@@ -9,20 +9,51 @@ from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
 from baton.core.errors import InvalidRecord, MigrationFailed
+from baton.core.job import Job
 from baton.registry import LOCAL_SCHEMES, MOVED_NOTE
 from baton.registry.contract import Entry
 from baton.registry.verbs import Registry, put_entries, read_entries
 from baton.storage.files import replace_file
 
+_SHOWN = 10
 _Exported = Entry | InvalidRecord
 
 
+class LiveHolders(MigrationFailed):
+    """Processes work on jobs of the old registry, to which they could not report after the migration."""
+
+
+def live_holders(registry: Registry, host: str) -> list[Job]:
+    """Return the running jobs whose holder may be alive: its lease has not expired, or it has none and is not a process
+    of this host that has ended."""
+    return [job for job, expired in registry.holders() if _may_live(job, host, expired=expired)]
+
+
+def _may_live(job: Job, host: str, *, expired: bool) -> bool:
+    if job.lease_expires_at is not None:
+        return not expired
+    there, _, pid = (job.claimed_by or "").rpartition(":")
+    here = there == host or there.startswith(f"{host}:")
+    return not (here and pid.isdecimal()) or os.path.exists(f"/proc/{pid}")
+
+
 def migrate(
-    source: Registry, target: Registry, progress: Callable[[int], None] = lambda _count: None
+    source: Registry,
+    target: Registry,
+    progress: Callable[[int], None] = lambda _count: None,
+    *,
+    host: str | None = None,
 ) -> tuple[int, str]:
-    """Return how many jobs moved, and the place of the old registry."""
+    """Return how many jobs moved, and the place of the old registry. `host` is the name of this host in holders; None:
+    the caller knows that no process holds a job."""
     same_lock = source.lock_path is not None and source.lock_path == target.lock_path
     with source.freeze():
+        if live := [] if host is None else live_holders(source, host):  # guard: migrate-under-holders
+            names = ", ".join(f"{job.job_id} (held by {job.claimed_by})" for job in live[:_SHOWN])
+            more = f" and {len(live) - _SHOWN} more" if len(live) > _SHOWN else ""
+            raise LiveHolders(
+                f"jobs are running: {names}{more}; let them end, or let --drain wait for them; nothing was migrated"
+            )
         with target.importing(locked=same_lock) as tx:
             _refuse_other_jobs(source, target)
             put_entries(tx, _valid_entries(source, progress))

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+import threading
 import time
 from contextlib import contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from baton.core.errors import MigrationFailed
+from baton.core.clock import parse_time
+from baton.core.errors import MigrationFailed, RegistryBusy
 from baton.registry.schema import POSTGRES_2, POSTGRES_UPGRADE, VERSION
 from baton.registry.sql import SqlRegistry, SqlTransaction, valid_jobs
 from baton.storage.postgres import Database, server_now_ns
@@ -22,12 +24,16 @@ if TYPE_CHECKING:
     from baton.storage.postgres import Connection
 
 _LOCK_TABLES = "LOCK TABLE meta, jobs, events IN SHARE ROW EXCLUSIVE MODE"
+_IS_DRAINING = "SELECT 1 FROM meta WHERE draining_until > clock_timestamp()"
+_DRAIN = "UPDATE meta SET draining_until = clock_timestamp() + interval '30 seconds'"
+_DRAIN_EVERY_SEC = 5
 _translated: dict[str, bytes] = {}
 
 
 class _PostgresTransaction(SqlTransaction):
     lock_rows = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"  # guard: claim-row-lock
+    if_claimable = f" AND NOT EXISTS ({_IS_DRAINING})"
 
     @staticmethod
     def _prepared(statement: str) -> bytes:
@@ -87,6 +93,9 @@ class PostgresRegistry(SqlRegistry):
         )
         return list(islice(valid_jobs(rows), limit))
 
+    def _lease_expired(self, job: Job) -> bool:
+        return job.lease_expires_at is not None and parse_time(job.lease_expires_at) < self._now_ns()
+
     def _now_ns(self) -> int:
         return server_now_ns(self._database.connection())
 
@@ -96,6 +105,38 @@ class PostgresRegistry(SqlRegistry):
             self._refuse_other_tables(tx.raw)
             tx.change(_LOCK_TABLES)
             yield tx
+
+    @contextmanager
+    def draining(self) -> Iterator[None]:
+        """Keep claims out by a mark that ends by itself, half a minute after this process died."""
+        with self._writing() as tx:
+            if tx.rows(_IS_DRAINING):
+                raise RegistryBusy(f"{self.where} is being drained by another process")
+            tx.change(_DRAIN)
+        ended = threading.Event()
+
+        def renew() -> None:
+            while not ended.wait(_DRAIN_EVERY_SEC):
+                self._mark_draining(_DRAIN)
+
+        thread = threading.Thread(target=renew, daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            ended.set()
+            thread.join()
+            self._mark_draining("UPDATE meta SET draining_until = NULL")
+
+    def _mark_draining(self, statement: str) -> None:
+        """Change the mark on a connection of its own, unless the registry was moved away meanwhile."""
+        with self._database.translated_errors(), self._database.connect() as connection:
+            found = connection.execute("SELECT to_regclass('meta')").fetchone()
+            if found is not None and found[0] is not None:
+                connection.execute(statement.encode())
+
+    def _is_draining(self) -> bool:
+        return self._database.connection().execute(_IS_DRAINING).fetchone() is not None
 
     @contextmanager
     def freeze(self) -> Iterator[None]:

@@ -124,6 +124,7 @@ class SqlTransaction:
 
     lock_rows = ""  # what a SELECT adds to keep the rows it reads from changing
     skip_locked = ""  # what it adds to skip rows that another transaction has locked
+    if_claimable = ""  # what a claim adds to find nothing while the registry is drained
 
     def __init__(self, raw: Any, where: str, version: int = VERSION) -> None:
         self.raw = raw
@@ -181,7 +182,7 @@ class SqlTransaction:
         others = {f"not_{number}": job_id for number, job_id in enumerate(skipped)}
         except_others = f" AND job_id NOT IN ({', '.join(':' + name for name in others)})" if others else ""
         first = f"ORDER BY priority DESC, created_at, job_id LIMIT 1{self.skip_locked}"
-        rows = self.rows(f"{_CLAIM}{except_others} {first}) {_RETURNING}", {**values, **others})
+        rows = self.rows(f"{_CLAIM}{self.if_claimable}{except_others} {first}) {_RETURNING}", {**values, **others})
         return job_from_row(rows[0]) if rows else None
 
     def leased(self) -> Iterable[Job]:
@@ -293,6 +294,8 @@ class SqlRegistry(Registry):
         while True:
             try:
                 with self._writing() as tx:
+                    if not self.multi_host:  # else the statement of the claim sees it
+                        self._refuse_draining()
                     expires_ns, mark = self._lease_end(tx, lease_ns) if lease_ns else (None, None)
                     claimed = tx.claim(
                         {
@@ -306,6 +309,7 @@ class SqlRegistry(Registry):
                         skipped,
                     )
                     if claimed is None:
+                        self._refuse_draining()
                         return None
                     before = lifecycle.before_claim(claimed)
                     self._refuse_contradicted(before)

@@ -13,17 +13,20 @@ Rules for all verbs
 
 from __future__ import annotations
 
+import os
 from abc import abstractmethod
+from contextlib import contextmanager
 from itertools import islice
 
 from baton.core import lifecycle
 from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
-from baton.core.errors import InvalidRecord, InvalidValue, JobDisputed, JobNotFound
+from baton.core.errors import InvalidRecord, InvalidValue, JobDisputed, JobNotFound, RegistryBusy
 from baton.core.event import EventName
 from baton.core.fields import check_job_id, check_label
 from baton.core.job import Status, new_token, with_new_id
 from baton.registry.contract import Change, Entry, JobFilter, Recorded, parse_cursor
 from baton.registry.schema import VERSION
+from baton.storage import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
     from baton.registry.contract import Page, Transaction
 
 _BATCH = 500
+_DRAINING = ".draining"  # locked by a process that drains the registry
 
 
 class Registry:
@@ -74,6 +78,36 @@ class Registry:
     def importing(self, *, locked: bool = False) -> AbstractContextManager[Transaction]:
         """Begin a transaction that only puts entries, and returns those. `locked`: the caller has frozen a registry
         with the same `lock_path`."""
+
+    @contextmanager
+    def draining(self) -> Iterator[None]:
+        """Keep every process from claiming a job, until the block ends or this process dies."""
+        assert self.lock_path is not None
+        folder = os.path.dirname(self.lock_path)
+        files.make_store_dir(folder)
+        lock = files.try_lock(os.path.join(folder, _DRAINING))
+        if lock is None:
+            raise RegistryBusy(f"{self.where} is being drained by another process")
+        try:
+            yield
+        finally:
+            files.remove_file(os.path.join(folder, _DRAINING))
+            os.close(lock)
+
+    def _is_draining(self) -> bool:
+        path = os.path.join(os.path.dirname(self.lock_path), _DRAINING) if self.lock_path is not None else ""
+        return os.path.exists(path) and files.is_locked(path)
+
+    def _refuse_draining(self) -> None:
+        """Raise RegistryBusy while `draining` keeps jobs from being claimed."""
+        if self._is_draining():  # guard: claim-while-draining
+            raise RegistryBusy(f"{self.where} is being drained for a migration: no job is claimed; try again after it")
+
+    def holders(self) -> list[tuple[Job, bool]]:
+        """Return the running jobs that a process has claimed, each with whether its lease has expired."""
+        with self._reading() as tx:
+            running = tx.page(JobFilter(statuses=[Status.RUNNING]), 10**9, None).jobs
+            return [(job, self._lease_expired(job)) for job in running if job.claimed_by is not None]
 
     @abstractmethod
     def freeze(self) -> AbstractContextManager[None]:
@@ -165,6 +199,7 @@ class Registry:
 
         def decide(job: Job, now_ns: int) -> Job:
             if job.status is Status.PENDING and status is Status.RUNNING:
+                self._refuse_draining()
                 self._refuse_contradicted(job)
             after = lifecycle.set_status(job, status, attempt=attempt, holder=holder, now_ns=now_ns, token=token)
             return after.replace(**outcome) if outcome and after is not job else after
@@ -311,6 +346,7 @@ class Registry:
 
     def _claim(self, job: Job, holder: str, now_ns: int) -> Job:
         if job.status is Status.PENDING:
+            self._refuse_draining()
             self._refuse_contradicted(job)
         return lifecycle.claim(job, holder=holder, now_ns=now_ns, token=self._new_token())
 
@@ -319,12 +355,11 @@ class Registry:
         return self._clock.wall_ns() + lease_ns, lease_mark(self._clock, lease_ns)
 
     def _expired(self, tx: Transaction, limit: int) -> list[Job]:
-        expired = (
-            job
-            for job in tx.leased()
-            if job.lease_expires_at is not None and lease_expired(self._clock, job.lease_mark, job.lease_expires_at)
-        )
-        return list(islice(expired, limit))
+        return list(islice(filter(self._lease_expired, tx.leased()), limit))
+
+    def _lease_expired(self, job: Job) -> bool:
+        expires_at = job.lease_expires_at
+        return expires_at is not None and lease_expired(self._clock, job.lease_mark, expires_at)
 
     def _expire(self, tx: Transaction, job: Job) -> Change:
         error = lifecycle.expired_lease_error(job)

@@ -361,6 +361,18 @@ def try_lock(path: str) -> int | None:
             return None
 
 
+def is_locked(path: str) -> bool:
+    """Return whether another process holds the lock of that file; False without the file."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except FileNotFoundError:
+        return False
+    try:
+        return not _lock_at_once(fd)
+    finally:
+        os.close(fd)
+
+
 def lock_within(fd: int, path: str, timeout_sec: float = LOCK_TIMEOUT_SEC) -> None:
     """Take an exclusive flock on an open file; RegistryBusy when another process keeps it for too long.
 
