@@ -8,18 +8,8 @@ import shlex
 import time
 from collections.abc import Mapping
 
-from baton.adapters.contract import (
-    UUID,
-    Agent,
-    Launch,
-    Mode,
-    Signal,
-    Task,
-    checked_argument,
-    json_object,
-    signal,
-    summary,
-)
+from baton.adapters.contract import UUID, Agent, Launch, Mode, Signal, Task, checked_argument, signal, summary
+from baton.core.fields import json_object
 from baton.core.value import Any
 from baton.storage.files import open_given_file
 

@@ -5,18 +5,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from baton.adapters.contract import (
-    UUID,
-    Agent,
-    Launch,
-    Mode,
-    Signal,
-    Task,
-    checked_argument,
-    json_object,
-    signal,
-    summary,
-)
+from baton.adapters.contract import UUID, Agent, Launch, Mode, Signal, Task, checked_argument, signal, summary
+from baton.core.fields import json_object
 
 
 class Codex(Agent):

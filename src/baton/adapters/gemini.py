@@ -4,18 +4,8 @@ import json
 import os
 from collections.abc import Mapping
 
-from baton.adapters.contract import (
-    UUID,
-    Agent,
-    Launch,
-    Mode,
-    Signal,
-    Task,
-    checked_argument,
-    json_object,
-    signal,
-    summary,
-)
+from baton.adapters.contract import UUID, Agent, Launch, Mode, Signal, Task, checked_argument, signal, summary
+from baton.core.fields import json_object
 
 
 class Gemini(Agent):
