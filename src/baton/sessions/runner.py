@@ -16,15 +16,8 @@ from functools import partial
 from baton.adapters import find_agent
 from baton.adapters.contract import Launch, Mode, Signal
 from baton.config import Settings
+from baton.core import errors
 from baton.core.clock import SECOND_NS, Clock, SystemClock, format_micros
-from baton.core.errors import (
-    BatonError,
-    IllegalTransition,
-    NotVerified,
-    OwnershipLost,
-    RegistryUnavailable,
-    StaleAttempt,
-)
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.value import Value
 from baton.jobs.caller import Origin, keep_origin
@@ -158,8 +151,8 @@ class Runner:
             return self._jobs.renew_lease(job_id, attempt=self._plan.attempt, lease_sec=lease_sec)
         try:
             return self._jobs.pick_job(job_id, holder=self._holder, lease_sec=lease_sec)
-        except IllegalTransition as error:
-            raise BatonError(f"job {job_id} is {error.current} already: it is not started twice") from None
+        except errors.IllegalTransition as error:
+            raise errors.BatonError(f"job {job_id} is {error.current} already: it is not started twice") from None
 
     def _run_agent(self) -> str:
         """Run the agent until its work is accepted, or refused for the last time; return why the session ends."""
@@ -176,7 +169,7 @@ class Runner:
             try:
                 self._report_end_at_last(run)
                 return f"the agent ended ({run.exit_text})"
-            except NotVerified as error:
+            except errors.NotVerified as error:
                 print_line(f"baton: {error}")
                 can_continue = launch.reads_lines and self._agent.keeps_conversation and self._session.conversation_id
                 if not can_continue or not self._reporter.may_try_again():
@@ -237,7 +230,7 @@ class Runner:
             try:
                 self._report_end(run)
                 return
-            except RegistryUnavailable as error:
+            except errors.RegistryUnavailable as error:
                 if self._stop is not None:
                     raise
                 print_line(f"baton: {error}; trying again")
@@ -324,7 +317,7 @@ class Runner:
     def _renew_lease(self) -> None:
         try:
             self._reporter.renew_lease(self._settings.lease_sec)
-        except StaleAttempt as error:
+        except errors.StaleAttempt as error:
             self._stop = self._stop or Stop(reason=str(error))
 
     def _refresh_name(self) -> None:
@@ -334,7 +327,7 @@ class Runner:
             with open_directory(self._settings) as directory:
                 lease_ns = ownership.DEFAULT_LEASE_SEC * SECOND_NS
                 ownership.refresh(directory, self._session.agent_id, self._session.generation_id, lease_ns=lease_ns)
-        except OwnershipLost as error:
+        except errors.OwnershipLost as error:
             self._owns_name = False
             print_line(f"baton: {error}")
 
@@ -352,7 +345,7 @@ class Runner:
             return ""
         try:
             return Tmux(self._session.socket).capture(self._session.pane_id, _SCREEN_LINES)
-        except BatonError:
+        except errors.BatonError:
             return ""  # the pane is gone
 
 
@@ -379,7 +372,7 @@ def _write_begun(folder: str, **content: object) -> None:
 def _show_failure(folder: str, error: Exception) -> str:
     """Show on the pane, and to `launch`, why the runner failed; return it. A bug's traceback goes to a file."""
     reason = str(error)
-    if not isinstance(error, BatonError):
+    if not isinstance(error, errors.BatonError):
         import traceback
 
         path = os.path.join(folder, RUNNER_LOG)

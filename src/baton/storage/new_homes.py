@@ -9,16 +9,7 @@ import stat
 
 from baton.config import Home
 from baton.core.errors import BatonError
-from baton.storage import files
-from baton.storage.homes import (
-    HOME_FILE,
-    check_state,
-    entry_path,
-    known,
-    linked_git_dir,
-    look_up,
-    read_home_id,
-)
+from baton.storage import files, homes
 
 SCHEMA_VERSION = 1
 
@@ -27,12 +18,12 @@ def make(state_dir: str, home: Home) -> Home:
     """Make the home and its link; return it. Of several commands that begin at once, all use the same home. The entry
     in the map comes first: what is made without one belongs to no folder."""
     files.make_private_dir(state_dir)
-    state = check_state(state_dir)
+    state = homes.check_state(state_dir)
     files.make_private_dir(os.path.join(state, "folders"))
     if not home.home_id:
         home = home.replace(home_id=os.urandom(8).hex())
     if not record(state, home):
-        winner = look_up(state, home.folder)
+        winner = homes.look_up(state, home.folder)
         if winner is None or winner.path != home.path:
             raise BatonError(f"{home.folder} was given another home meanwhile; run this command again")
         home = winner.replace(link=home.link, warnings=home.warnings)
@@ -44,7 +35,7 @@ def record(state: str, home: Home, *, replace: bool = False) -> bool:
     """Write the entry of a home into the map, durably. Return False if its folder has one already; `replace` it."""
     entry = {"path": home.folder, "home": home.home_id, "in_place": home.in_place, "uid": os.geteuid()}
     content = json.dumps(entry | {"link": home.link, "registry": home.registry}).encode() + b"\n"
-    path = entry_path(state, home.folder)
+    path = homes.entry_path(state, home.folder)
     if replace:
         files.replace_file(path, content)
         return True
@@ -68,14 +59,14 @@ def record(state: str, home: Home, *, replace: bool = False) -> bool:
 
 def keep_registry(state_dir: str, home_id: str, url: str | None) -> None:
     """Write into the map that the jobs of a home are at this url; None: in the home."""
-    for home in known(state_dir):
+    for home in homes.known(state_dir):
         if home.home_id == home_id and home.registry != url:
-            record(check_state(state_dir), home.replace(registry=url), replace=True)
+            record(homes.check_state(state_dir), home.replace(registry=url), replace=True)
 
 
 def forget(state: str, home: Home) -> None:
     """Remove the entry of a home from the map. The home itself stays."""
-    path = entry_path(state, home.folder)
+    path = homes.entry_path(state, home.folder)
     files.remove_file(path)
     files.fsync_dir(os.path.dirname(path))
 
@@ -83,9 +74,9 @@ def forget(state: str, home: Home) -> None:
 def write_home(home: Home, *, again: bool = False) -> None:
     """Create the folder of a home and its `home.json`, where they are missing. `again`: its folder has changed."""
     files.make_private_dir(home.path)
-    if again or read_home_id(home.path) != home.home_id:
+    if again or homes.read_home_id(home.path) != home.home_id:
         content = {"schema_version": SCHEMA_VERSION, "home_id": home.home_id, "folder": home.folder}
-        files.replace_file(os.path.join(home.path, HOME_FILE), json.dumps(content).encode() + b"\n")
+        files.replace_file(os.path.join(home.path, homes.HOME_FILE), json.dumps(content).encode() + b"\n")
     files.make_home(home.path)  # after home.json: another command may look at a home in place now
 
 
@@ -143,7 +134,7 @@ def _exclude_from_git(folder: str, name: str) -> None:
         if top == os.path.dirname(top):
             return
         top = os.path.dirname(top)
-    if not os.path.isdir(git) and (git := linked_git_dir(top) or "") == "":
+    if not os.path.isdir(git) and (git := homes.linked_git_dir(top) or "") == "":
         return
     place = os.path.join(os.path.relpath(folder, top), name)
     pattern = "/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", os.path.normpath(place))
