@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from baton import open_jobs
 from baton.history.verify import verify_log
+from baton.jobs.verbs import open_jobs
 from support.command import Baton
+from support.homes import settings_in
 
 if TYPE_CHECKING:
     from baton.jobs.verbs import Jobs
@@ -47,7 +48,7 @@ def baton(url, tmp_path):
 @pytest.fixture
 def jobs(url, tmp_path):
     """The same registry under the right date, for what is not to be tested."""
-    with open_jobs(home=f"{tmp_path}/.hermes", registry=url) as jobs:
+    with open_jobs(settings_in(tmp_path, {"HOME": str(tmp_path), "BATON_REGISTRY": url})) as jobs:
         yield jobs
 
 

@@ -61,7 +61,7 @@ class Home:
         self.url = f"file:{folder}/jobs" if backend == "file" else f"sqlite:{folder}/jobs/registry.db"
         self.baton = Baton(tmp_path, BATON_HOME=folder, BATON_REGISTRY=self.url, **env)
         self.saved = f"{tmp_path}/saved"
-        with baton.open_jobs(home=folder, registry=self.url) as jobs:
+        with baton.open_jobs(home=folder, registry=self.url, state_dir=f"{tmp_path}/.local/state/baton") as jobs:
             jobs.register_job("waits", agent="claude-code")
             self.running = jobs.register_job("runs", agent="claude-code").job_id
             jobs.update_status(self.running, "running")
