@@ -296,10 +296,15 @@ def test_a_folder_of_somebody_else(backend, writer, open_folder, tmp_path, figur
     reads = home.reads()
     home.restore()
     complaints = Complaints()
+    # That user has a home, and names the registry of another one.
+    theirs = f"{open_folder}/theirs"
+    os.mkdir(theirs)
+    os.chown(theirs, NOBODY, NOBODY)
+    as_nobody = (*AS_NOBODY, "env", f"BATON_HOME={theirs}/home", f"BATON_STATE_DIR={theirs}/state", BATON)
     for write in home.writes:
-        result = home.run(*write, prefix=(*AS_NOBODY, BATON))
+        result = home.run(*write, prefix=as_nobody)
         complaints.check_refused(result, "[Pp]ermission", f"{write[0]} without permission")
-    found = home.reads(prefix=(*AS_NOBODY, BATON))
+    found = home.reads(prefix=as_nobody)
     complaints.check_same(found, reads, "reading without the permission to write")
     complaints.expect(read_image(home.folder) == read_image(home.saved), "somebody else changed the folder")
     for write in home.writes:
