@@ -192,6 +192,7 @@ GUARDS = (
     Guard("home-in-use", drop, "tests/unit/test_adoption.py"),
     Guard("home-of-a-process", condition("False"), "tests/unit/test_adoption.py"),
     Guard("moved-out-of-the-home", condition("False"), "tests/system/test_trust.py -k moved_away"),
+    Guard("trust-in-the-state", condition("False"), "tests/unit/test_adoption.py"),
     Guard("trust-of-another-user", condition("False"), "tests/system/test_trust.py -k another_user"),
     Guard("forged-git-file", condition("False"), "tests/unit/test_homes.py"),
     Guard("link-of-another-folder", insert_before("return None"), "tests/unit/test_homes.py"),

@@ -69,6 +69,13 @@ def user(tmp_path):
 # -- looking and asking ------------------------------------------------------------------------------------------------
 
 
+def test_with_json_standard_output_is_json(user):
+    user.carry()
+    result = user("trust", "--yes", "--json")
+    assert result.json == user.homes()[0]
+    assert "jobs: 1 pending" in result.err
+
+
 def test_without_an_answer_the_content_is_listed_and_left_alone(user):
     user.carry(validate="make test")
     (user.hermes / "baton.toml").write_text('agent = "evil"\n[agents.evil]\ncommand = ["touch", "ran"]\n')

@@ -244,6 +244,14 @@ def test_a_home_that_is_named_by_its_path_stays_in_place(tmp_path, place):
     assert home.path == str(tmp_path / "data")
 
 
+def test_a_home_in_the_state_is_not_adopted(place):
+    """It would get another id, and its folder would lose it."""
+    home, _ = place.take()
+    for path in (home.path, place.state, os.path.join(home.path, "jobs")):
+        with pytest.raises(BatonError, match="is inside of your own state"):
+            place.candidate(path)
+
+
 def test_the_folder_itself_may_be_named(place):
     assert place.candidate(place.home) == place.candidate()
 

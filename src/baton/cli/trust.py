@@ -62,7 +62,8 @@ def _adopt(options: argparse.Namespace, settings: Settings, candidate: Candidate
         is_copy(settings.state_dir, candidate, contents) or runs_elsewhere(candidate.content, contents.sessions)
     )
     for line in _lines(candidate, contents, in_place=in_place, copied=copied):
-        print(" " * (len(line) - len(line.lstrip(" "))) + one_line(line, 1000))
+        text = " " * (len(line) - len(line.lstrip(" "))) + one_line(line, 1000)
+        print(text, file=sys.stderr if options.json else sys.stdout)
     if contents.refused:
         raise BatonError(
             f"{candidate.content} cannot be a home: {'; '.join(contents.refused[:3])}"
@@ -91,7 +92,8 @@ def _adopt(options: argparse.Namespace, settings: Settings, candidate: Candidate
         say(f"baton: warning: {left} is left: it could not be removed, or files appeared in it meanwhile")
     for warning in home.warnings:
         say(f"baton: warning: {warning}")
-    print(json_text(_record(home)) if options.json else f"trusted {candidate.folder}; its home is {home.path}")
+    text = one_line(f"trusted {candidate.folder}; its home is {home.path}")
+    print(json_text(_record(home)) if options.json else text)
     return 0
 
 
@@ -194,7 +196,8 @@ def _remove(settings: Settings, directory: str, name: str) -> int:
     forget(settings.state_dir, home)
     if home.link is not None and os.path.realpath(os.path.join(home.folder, home.link)) == home.path:
         os.unlink(os.path.join(home.folder, home.link))
-    print(f"{path} is not trusted any more; its jobs and logs stay in {home.path}, `baton trust` uses them again")
+    where = f"its jobs and logs stay in {home.path}, `baton trust` uses them again"
+    print(one_line(f"{path} is not trusted any more; {where}"))
     return 0
 
 

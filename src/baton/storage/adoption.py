@@ -57,6 +57,8 @@ def find_candidate(state_dir: str, directory: str, name: str, *, moved_from: str
     folder = os.path.realpath(path)
     if not os.path.isdir(folder):
         raise InvalidValue("DIR", f"{directory} is not a folder")
+    if not outside(folder, state):  # guard: trust-in-the-state
+        raise InvalidValue("DIR", f"{folder} is inside of your own state; name the folder that the home serves")
     place = os.path.join(folder, name).rstrip("/")
     if moved_from is not None:
         return _find_moved(state, folder, place, name, moved_from)

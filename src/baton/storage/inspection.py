@@ -169,7 +169,7 @@ def inspect(home: str, *, scratch: str, owner: int, in_place: bool = False) -> C
             counts[_status(record.get("status"))] += 1
             if record.get("status") in _UNFINISHED and len(unfinished) < _MAX_SHOWN:
                 unfinished.append(_unfinished(record))
-    databases = {path: _NOT_OURS for path in files if path.endswith(".db")}
+    databases = {path: _NOT_OURS for path in files if path.endswith(".db") and "/." not in f"/{path}"}
     sessions: list[FoundSession] = []
     deadline = time.monotonic() + _READ_SEC
     for path, size in files.items():
