@@ -21,36 +21,28 @@ def office(tmp_path):
 
 # How an agent may call baton: as it is, without the variables of its session, and far from its own process.
 WAYS = {
-    "plainly": "{}",
-    "without variables": "env -u BATON_SESSION_ID -u BATON_SESSION_DIR {}",
-    "from a process of its own": 'env -i PATH="$PATH" HOME="$HOME" setsid sh -c \'({}) &\'',
+    "plainly": "sh call",
+    "without variables": "env -u BATON_SESSION_ID -u BATON_SESSION_DIR sh call",
+    "from a process of its own": 'env -i PATH="$PATH" HOME="$HOME" setsid sh -c \'(sh call) &\'',
+    "by tmux": 'tmux run-shell -b "env -i PATH=$PATH HOME=$HOME sh $PWD/call"',
 }
 
 
-def told(way, *command):
-    """The agent's call; its answer and its exit code go into files."""
-    call = f"baton {' '.join(command)} > answer 2>&1; echo $? > code.new; mv code.new code"
-    return WAYS[way].format(call)
-
-
-def waiting(script):
-    return f"{script}; until test -e code; do sleep 0.05; done"
-
-
-def placed(office):
-    """What a process needs to find the registry when its environment is empty."""
+def prompt(office, way, *command):
+    """An agent that makes this call and waits for its end; answer and exit code go into files."""
     home = os.path.join(office.folder, ".hermes")
-    return ["--home", home, "--registry-dir", os.path.join(home, "jobs")]
+    where = ["--home", home, "--registry-dir", os.path.join(home, "jobs")]  # for an empty environment
+    call = f"baton {' '.join([*command, *where])} > answer 2>&1; echo $? > code.new; mv code.new code"
+    with open(os.path.join(office.folder, "call"), "w") as file:
+        file.write(f"cd {office.folder}; {call}")
+    return f'echo "$BATON_JOB_ID" > id; {WAYS[way]}; until test -e code; do sleep 0.05; done'
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_an_agent_cannot_skip_the_checks(office, tmp_path, way):
-    skip = ["publish", *placed(office), "--job", "$(cat id)", "--event", "completed", "--no-verify"]
-    script = waiting(told(way, *skip))
-    submitted = office.start("submit", f'echo "$BATON_JOB_ID" > id; {script}', "--validate", "false")
-    assert submitted.end().code == 1
-    answer = (tmp_path / "answer").read_text()
-    assert "--no-verify is refused inside a session" in answer
+    skip = prompt(office, way, "publish", "--job", "$(cat id)", "--event", "completed", "--no-verify")
+    assert office.start("submit", skip, "--validate", "false").end().code == 1
+    assert "--no-verify is refused inside a session" in (tmp_path / "answer").read_text()
     assert (tmp_path / "code").read_text() == "1\n"
     job = office.the_job()
     assert job["status"] == "error"
@@ -59,10 +51,8 @@ def test_an_agent_cannot_skip_the_checks(office, tmp_path, way):
 
 @pytest.mark.parametrize("way", ["plainly", "from a process of its own"])
 def test_setting_the_status_verifies_as_publish_does(office, tmp_path, way):
-    claim = ["status", *placed(office), "$(cat id)", "--set", "completed"]
-    script = waiting(told(way, *claim))
-    submitted = office.start("submit", f'echo "$BATON_JOB_ID" > id; {script}', "--expect", "result")
-    assert submitted.end().code == 1
+    claim = prompt(office, way, "status", "$(cat id)", "--set", "completed")
+    assert office.start("submit", claim, "--expect", "result").end().code == 1
     assert "result is missing" in (tmp_path / "answer").read_text()
     assert office.the_job()["status"] == "error"
 

@@ -54,7 +54,9 @@ def origin_of(job: Job) -> Origin | None:
 
 def refuse_inside_session(what: str) -> None:
     """Raise BatonError if an agent called this process: `what` is for people."""
-    if MARKER in os.environ or any(map(_memory_of, _ancestors())):  # guard: inside-session
+    if MARKER in os.environ or any(
+        _memory_of(pid) or _is_own_tmux(pid) for pid in _ancestors()
+    ):  # guard: inside-session
         raise BatonError(f"{what} is refused inside a session; ask the user to run this command")
 
 
@@ -78,6 +80,16 @@ def _memory_of(pid: str) -> str | None:
         return None
     paths = (os.path.join(folder, fd) for fd in os.listdir(folder))
     return next((path for path in paths if _target(path).startswith(f"/memfd:{_MEMORY}")), None)
+
+
+def _is_own_tmux(pid: str) -> bool:
+    """Return whether the process is a tmux server that baton started. What it starts, an agent asked for; a person uses
+    another terminal."""
+    try:
+        with open(f"/proc/{pid}/comm") as name, open(f"/proc/{pid}/cmdline") as command:
+            return name.read() == "tmux: server\n" and "baton.sessions.runner" in command.read().split("\0")
+    except (OSError, UnicodeDecodeError):
+        return False
 
 
 def _target(path: str) -> str:
