@@ -178,6 +178,7 @@ GUARDS = (
         replace(r"\{\*\*json\.loads\(others\), \*\*record\}", "record | json.loads(others)"),
         "tests/system/test_grants.py -k another_worker_runs",
     ),
+    Guard("own-server", condition("False"), "tests/security/test_server_of_a_folder.py"),
     Guard("own-topic", condition("False"), "tests/unit/test_model.py"),
     Guard("history-cut", condition("False"), "tests/system/test_audit_log.py"),
     Guard("state-of-another-user", condition("False"), "tests/unit/test_homes.py"),

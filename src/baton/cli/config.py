@@ -8,6 +8,7 @@ from baton.cli import options as opt
 from baton.cli.output import json_text, print_table, say
 from baton.cli.parser import Verb
 from baton.config import Settings, hide_password
+from baton.core.errors import BatonError
 from baton.registry import registry_url
 
 
@@ -20,7 +21,10 @@ def show(options: argparse.Namespace, settings: Settings) -> None:
     if settings.registry is None:
         # Not set: the files in the registry folder decide.
         source = "found in registry_dir" if os.path.isdir(settings.registry_dir) else "default"
-        found = ("registry", hide_password(registry_url(settings)), source)
+        try:
+            found = ("registry", hide_password(registry_url(settings)), source)
+        except BatonError as error:
+            found = ("registry", None, str(error))
         rows = [found if row[0] == "registry" else row for row in rows]
     if settings.ignored:
         say(f"baton: warning: {settings.home_file} is in a home in place; ignored: {', '.join(settings.ignored)}")

@@ -8,17 +8,17 @@ from baton.config import Settings
 from baton.core.errors import InvalidValue
 from baton.live_agents.contract import Directory
 from baton.live_agents.files import FileDirectory
-from baton.registry import registry_url
-
-_SERVER = ("postgresql:", "postgres:")
+from baton.registry import SERVERS, own_server, registry_url
 
 
 def open_directory(settings: Settings) -> Directory:
     """Open the directory that the settings name; else the one of a PostgreSQL registry; else the user's files."""
     url = settings.directory
-    if url is None and (jobs := registry_url(settings)).startswith(_SERVER):
+    if url is not None:
+        own_server(settings, "directory", url)
+    elif (jobs := registry_url(settings)).startswith(SERVERS):
         url = jobs
-    if url is not None and url.startswith(_SERVER):
+    if url is not None and url.startswith(SERVERS):
         from baton.live_agents.postgres import PostgresDirectory
 
         return PostgresDirectory(url)

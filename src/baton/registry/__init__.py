@@ -19,6 +19,7 @@ MOVED_NOTE = ".moved"
 NEWER_DATABASE = ".schema-2.db"
 FILES_NOTE = f"sqlite:{NEWER_DATABASE}"
 LOCAL_SCHEMES = ("sqlite", "file")
+SERVERS = ("postgresql:", "postgres:")
 
 
 def open_registry(settings: Settings, *, clock: Clock | None = None) -> Registry:
@@ -30,7 +31,7 @@ def registry_url(settings: Settings) -> str:
     """Return the url of the registry. The note of a migration in the folder is followed to a place inside; an address
     elsewhere must be the one that the user's map of folders has for the home."""
     if settings.registry is not None:
-        return settings.registry
+        return own_server(settings, "registry", settings.registry)
     folder = settings.registry_dir
     if settings.moved_to is not None and settings.sources["registry_dir"] == "default":
         return settings.moved_to
@@ -49,6 +50,17 @@ def registry_url(settings: Settings) -> str:
         if holds_records(folder):
             return f"file:{folder}"
     return f"sqlite:{database}"
+
+
+def own_server(settings: Settings, setting: str, url: str) -> str:
+    """Return the url of a setting. Refuse a server that only the file of the home names: the user's login would go
+    there, and the jobs that come from there would run."""
+    if settings.sources[setting] == settings.home_file and leaves(url, "/"):  # guard: own-server
+        raise RegistryUnavailable(
+            f"{settings.home_file} names the server {hide_password(url)}, which only your own settings may do; if it "
+            f"is yours, set BATON_{setting.upper()} to it"
+        )
+    return url
 
 
 def open_url(url: str, *, clock: Clock | None = None, allow_network_fs: bool = False) -> Registry:
