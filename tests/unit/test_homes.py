@@ -523,9 +523,10 @@ class TestAttacks:
         with pytest.raises(BatonError, match="is not a file"):
             homes.find(state)
 
-    def test_git_itself_is_no_home(self, state, folder):
-        with pytest.raises(InvalidValue, match=r"cannot be \.git"):
-            homes.find(state, ".git")
+    @pytest.mark.parametrize("name", ["", ".git"])
+    def test_git_itself_is_no_home(self, state, folder, name):
+        with pytest.raises(InvalidValue, match=r"not \.git"):
+            homes.find(state, name)
 
     def test_an_id_that_is_no_id_is_refused(self, state, folder, tmp_path):
         make(state)

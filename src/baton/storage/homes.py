@@ -66,8 +66,8 @@ def find(state_dir: str, named: str = DEFAULT_HOME, user_home: str | None = None
     state = check_state(state_dir)
     if "/" in named or named in (".", ".."):
         return _find_at(state, os.path.abspath(named))
-    if named == ".git":
-        raise InvalidValue("home", "cannot be .git, which belongs to git")
+    if named in ("", ".git"):
+        raise InvalidValue("home", "must be a path or a name, and not .git, which belongs to git")
     return _find_above(state, _working_folder(here), named, os.path.realpath(user_home) if user_home else "")
 
 
