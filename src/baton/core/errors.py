@@ -262,5 +262,5 @@ class NetworkFileSystem(RegistryUnavailable):
     def __init__(self, path: str, kind: str) -> None:
         super().__init__(
             f"{path} is on a network file system ({kind}), where locks are not reliable; use a local folder "
-            "or PostgreSQL (--registry postgresql://...), or accept the risk with --allow-network-fs"
+            "(BATON_STATE_DIR) or PostgreSQL (--registry postgresql://...), or accept the risk with --allow-network-fs"
         )
