@@ -460,3 +460,18 @@ def test_the_monitor_of_a_copy_leaves_the_agents_of_the_original_alone(office, t
     assert "runs in" in office("trust", "--remove", code=1).err
     office("cancel", job)
     wait_until(lambda: not office.agents())
+
+
+def test_a_copy_is_made_while_the_original_goes_on(user, tmp_path):
+    for number in range(3):
+        user("register", f"job {number}")
+    subprocess.run(["cp", "-a", user.folder, tmp_path / "copy"], check=True)
+    loop = f"for i in 1 2 3 4 5 6 7 8; do {BATON} register more || exit; done"
+    busy = subprocess.Popen(["sh", "-c", loop], cwd=user.folder, env=user.env, stdout=subprocess.DEVNULL)
+    wait_until(lambda: len(user("list").out.splitlines()) > 3)
+    copy = Baton(tmp_path / "copy", **user.env)
+    copy("trust", "--yes")
+    assert busy.wait(60) == 0
+    assert len(user("list").out.splitlines()) == 11
+    assert 4 <= len(copy("list").out.splitlines()) <= 11
+    assert copy("pick", code=None).code == user("pick", code=None).code == 0

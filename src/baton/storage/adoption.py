@@ -217,14 +217,18 @@ def _move(
     if registry is not None and f":{source}/" in registry:  # it moves with the content
         home = home.replace(registry=registry.replace(f":{source}/", f":{home.path}/", 1))
     staged = os.path.join(state, "homes", f".{home_id}.new")
-    with _locked(source, wait=stays):
+    with ExitStack() as locks:
+        locks.enter_context(_locked(source, wait=stays))
         if not stays:
             _refuse_processes(source, candidate.folder)
         try:
             copy = stays or end_copied_work is not None or owner != os.geteuid()
             entries = _stage(source, staged, owner=owner, copy=copy)
-            if inspect(staged, scratch=state, owner=os.geteuid()) != contents:  # guard: adopt-what-was-shown
-                raise BatonError(f"{source} was changed after it was shown; nothing was changed, look at it again")
+            if stays:
+                locks.close()  # the original goes on
+            _sync(staged, entries)
+            if not stays:
+                _compare(source, staged, contents, state)
             if end_copied_work is not None:
                 end_copied_work(staged)
             write_home(home.replace(path=staged))
@@ -238,13 +242,16 @@ def _move(
                 rmtree(staged, ignore_errors=True)
                 rmtree(home.path, ignore_errors=True)
             raise
-        try:
-            left = None if stays else _remove(source, entries, home_id)
-        except OSError:  # the folder is read-only
-            left = source
+        left = None if stays else _remove(source, entries, home_id)
     if stays:
         remove_file(os.path.join(candidate.folder, candidate.link or ""))  # the link to the other folder's home
     return keep_link(state, home), left
+
+
+def _compare(source: str, staged: str, contents: Contents, scratch: str) -> None:
+    """Raise BatonError unless the content is what the user has seen."""
+    if inspect(staged, scratch=scratch, owner=os.geteuid()) != contents:  # guard: adopt-what-was-shown
+        raise BatonError(f"{source} was changed after it was shown; nothing was changed, look at it again")
 
 
 def _remove_unfinished(state: str) -> None:
@@ -306,7 +313,7 @@ def _use_of(pid: str, inside: str, folder: str) -> str | None:
 
 
 def _stage(source: str, staged: str, *, owner: int, copy: bool) -> dict[str, Found]:
-    """Build the content up at another place, durably, and return its entries. Link files where that is possible."""
+    """Build the content up at another place and return its entries. Link files where that is possible."""
     os.mkdir(staged, 0o700)
     entries = {}
     for entry, fd in each_entry(source):
@@ -321,16 +328,27 @@ def _stage(source: str, staged: str, *, owner: int, copy: bool) -> dict[str, Fou
             os.symlink(os.readlink(name, dir_fd=fd), new)
         elif not entry.is_start_pipe and not name.endswith(".db-shm"):
             _stage_file(name, fd, new, entry, copy=copy)
-    for entry in reversed(entries.values()):
-        if entry.is_folder:
-            path = os.path.join(staged, entry.path)
-            fsync_dir(path)
-            if entry.path != "jobs":  # its time says whether its index is current, which this copy does not know
-                os.utime(path, ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns))
     return entries
 
 
+def _sync(staged: str, entries: dict[str, Found]) -> None:
+    """Make everything durable that was copied, and the names of everything."""
+    for entry in reversed(entries.values()):
+        path = os.path.join(staged, entry.path)
+        if entry.is_link or not os.path.lexists(path):
+            continue
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            if entry.path != "jobs":  # its time says whether its index is current, which this copy does not know
+                os.utime(fd, ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns))
+            if entry.is_folder or os.fstat(fd).st_nlink == 1:
+                os.fsync(fd)
+        finally:
+            os.close(fd)
+
+
 def _stage_file(name: str, folder: int, new: str, entry: Found, *, copy: bool) -> None:
+    """Link or copy a file. One that is gone meanwhile was temporary."""
     if not copy and entry.status.st_nlink == 1:
         try:
             os.link(name, new, src_dir_fd=folder, follow_symlinks=False)
@@ -341,32 +359,33 @@ def _stage_file(name: str, folder: int, new: str, entry: Found, *, copy: bool) -
         except OSError as error:
             if error.errno not in _NO_LINK:
                 raise
-    fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    try:
+        fd = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return
     with open(fd, "rb") as source:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise BatonError(f"{entry.path} was replaced meanwhile; nothing was changed")
         with open(open_private(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL), "wb") as target:
             copyfileobj(source, target, 1 << 20)
-            target.flush()
-            os.utime(target.fileno(), ns=(entry.status.st_atime_ns, entry.status.st_mtime_ns))
-            os.fsync(target.fileno())
 
 
 def _remove(source: str, entries: dict[str, Found], home_id: str) -> str | None:
-    """Remove what was taken over. What has appeared or changed since is set aside; return where it is."""
-    fd = open_folder(source)
+    """Remove what was taken over. What has appeared or changed since is set aside; return where it is. A folder that
+    cannot be written stays."""
+    left = f"{source}.left-{home_id}"
     try:
-        _remove_below(fd, "", entries)
-        is_empty = not os.listdir(fd)
-    finally:
-        os.close(fd)
-    left = None if is_empty else f"{source}.left-{home_id}"
-    if left is None:
-        os.rmdir(source)
-    else:
-        os.rename(source, left)
-    fsync_dir(os.path.dirname(source))
-    return left
+        fd = open_folder(source)
+        try:
+            _remove_below(fd, "", entries)
+            is_empty = not os.listdir(fd)
+        finally:
+            os.close(fd)
+        os.rmdir(source) if is_empty else os.rename(source, left)
+        fsync_dir(os.path.dirname(source))
+    except OSError:
+        return source
+    return None if is_empty else left
 
 
 def _remove_below(fd: int, folder: str, entries: dict[str, Found]) -> None:

@@ -125,7 +125,9 @@ def _entries_below(home: str, fd: int, folder: str) -> Iterator[tuple[Found, int
     if folder.count("/") >= _MAX_DEPTH:
         raise BatonError(f"{os.path.join(home, folder)} is nested too deeply; nothing was changed")
     for name in sorted(os.listdir(fd)):
-        status = os.stat(name, dir_fd=fd, follow_symlinks=False)
+        status = _status_of(name, fd)
+        if status is None:
+            continue  # it was temporary
         entry = Found(path=os.path.join(folder, name), status=status)
         yield entry, fd
         if entry.is_folder:
@@ -134,6 +136,13 @@ def _entries_below(home: str, fd: int, folder: str) -> Iterator[tuple[Found, int
                 yield from _entries_below(home, below, entry.path)
             finally:
                 os.close(below)
+
+
+def _status_of(name: str, folder: int) -> os.stat_result | None:
+    try:
+        return os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
 
 
 def why_refused(home: str, entry: Found, fd: int, *, owner: int, in_place: bool) -> str | None:
