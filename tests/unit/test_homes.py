@@ -392,10 +392,17 @@ class TestNamedByPath:
 
     def test_one_that_the_user_trusts_serves_its_folder(self, state, folder):
         (folder / ".hermes" / "jobs").mkdir(parents=True)
-        trust_in_place(folder / ".hermes", {"HOME": "/", "BATON_STATE_DIR": state})
+        place = trust_in_place(folder / ".hermes", {"HOME": "/", "BATON_STATE_DIR": state})
         home = homes.find(state)
-        assert (home.path, home.folder, home.in_place, home.link) == (f"{folder}/.hermes", str(folder), True, None)
+        assert (home.path, home.folder, home.in_place, home.link) == (place, place, True, None)
         assert homes.load_settings({"state_dir": state}, {"HOME": "/"}).home == home.path
+        os.rmdir(os.path.join(place, "jobs"))
+        for name in os.listdir(place):
+            os.unlink(os.path.join(place, name))
+        settings = homes.load_settings({"state_dir": state}, {"HOME": "/"})
+        make_private_dir(settings.registry_dir)
+        assert homes.find(state) == home
+        assert [each.path for each in homes.known(state)] == [place]
 
     def test_agents_name_a_home_by_its_path(self, state, folder, tmp_path, monkeypatch):
         home = make(state)

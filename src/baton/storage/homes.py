@@ -230,7 +230,7 @@ def _examine(state: str, folder: str, name: str, warnings: list[str]) -> Home | 
     if not is_link:
         home = look_up(state, place)
         if home is not None and home.in_place:
-            return home.replace(folder=folder)
+            return home
         raise UntrustedHome(place, folder)
     # guard: link-of-another-folder
     target = os.path.normpath(os.path.join(folder, os.readlink(place)))
