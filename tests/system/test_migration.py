@@ -195,7 +195,8 @@ def test_a_registry_moved_to_another_folder_is_followed(tmp_path):
     assert baton("pick", "--holder", ENDED).text == job
     later = baton("register", "y", "--agent", "late").text
     out, err = waiting.communicate(timeout=40)
-    assert out.strip() == later or (waiting.returncode == 1 and "moved to" in err)
+    # It may have begun between the note in the folder and the address in the user's map.
+    assert out.strip() == later or (waiting.returncode == 1 and ("moved to" in err or "leads to" in err))
     baton("registry", "migrate", "--to", "sqlite:.hermes/jobs/registry.db")
     assert len(baton("list").out.splitlines()) == 2
 
