@@ -56,7 +56,8 @@ def required_arguments(words, options) -> dict[str, list[str]]:
             continue
         if settings.get("required") or not (is_option or name in ("text", "prompt")):
             metavar = settings.get("metavar", name)
-            value = AGENT if words[0] == "agent" and metavar == "NAME" else RIGHT.get(metavar, "x")
+            usual = next(iter(settings.get("choices") or ["x"]))
+            value = AGENT if words[0] == "agent" and metavar == "NAME" else RIGHT.get(metavar, usual)
             required[name] = [name, value] if is_option else [value]
     return required
 

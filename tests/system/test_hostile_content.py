@@ -187,6 +187,29 @@ def test_a_transaction_has_a_time_limit(tmp_path, monkeypatch):
     file.close()
 
 
+@pytest.mark.parametrize(
+    "scheme", ["postgresql://127.0.0.1:{}/x", "sqlite:/nowhere/registry.db", "file:../../elsewhere"]
+)
+def test_a_note_of_a_migration_that_the_user_did_not_make_is_not_followed(baton, scheme):
+    with closing(socket.create_server(("127.0.0.1", 0))) as server:
+        server.settimeout(0.1)
+        url = scheme.format(server.getsockname()[1])
+        with open(within(baton, "jobs/.moved"), "w") as file:
+            file.write(url)
+        for verb in (["list"], ["register", "x"], ["submit", "true"], ["monitor", "--once"]):
+            result = ends(baton, *verb)
+            assert ".moved" in result.err + result.out
+        with pytest.raises(TimeoutError):
+            server.accept()
+
+
+def test_a_migration_out_of_the_folder_is_kept_in_the_users_map(baton, tmp_path):
+    baton("registry", "migrate", "--to", f"sqlite:{tmp_path}/new/registry.db")
+    assert baton.job in baton("list").out
+    baton("registry", "migrate", "--to", f"file:{tmp_path}/again")
+    assert baton.job in baton("list").out
+
+
 # -- rows ------------------------------------------------------------------------------------------------------------
 
 

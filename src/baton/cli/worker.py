@@ -29,6 +29,8 @@ def work(options: argparse.Namespace, settings: Settings) -> int:
     queue = options.agent_session or f"tmux:{settings.agent}"
     same = ("concurrency", "max_jobs", "headless", "yolo", "until_empty")
     with open_jobs(settings) as jobs:
+        if not jobs.registry.multi_host:
+            jobs.registry.schema()  # a file that cannot be used now will not get better, unlike a server
         worker = Worker(
             settings,
             jobs,
