@@ -243,3 +243,27 @@ def test_the_scripts_of_the_skill_work_on_it(baton):
     )
     assert len(json.loads(done.stdout)) == 3
     assert shutil.which("baton", path=os.path.dirname(sys.executable))
+
+
+def test_scripts_write_nothing_into_a_folder_that_is_not_trusted(baton):
+    """The functions of the audit log are best effort; the others raise."""
+    leave_home(baton.folder, ".hermes")
+    code = """
+import baton, mqtt_common, registry
+assert not mqtt_common.append_event("abc12345", {"event": "note"})
+assert not mqtt_common.update_logged_status("abc12345", "completed")
+try:
+    registry.pick_pending("tmux:claude")
+except baton.BatonError as error:
+    print(error)
+"""
+    before = {path: path.read_bytes() for path in Path(baton.folder).rglob("*") if path.is_file()}
+    environment = baton.env | {"PYTHONPATH": str(SCRIPTS), "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=baton.folder, env=environment, capture_output=True, text=True, check=True
+    )
+    assert "baton trust" in done.stdout
+    assert [line.startswith("baton: warning: the audit log of job abc12345") for line in done.stderr.splitlines()] == [
+        True
+    ] * 2
+    assert {path: path.read_bytes() for path in Path(baton.folder).rglob("*") if path.is_file()} == before
