@@ -184,6 +184,11 @@ def assert_same_jobs(home):
     assert [job["job_id"] for job in shown] == [job["job_id"] for job in home.expected["jobs"]]
     for job, old in zip(shown, home.expected["jobs"], strict=True):
         assert_same(job, old, LATER_FIELDS)
+    with baton.open_jobs(**home.where) as jobs:
+        kept = {job.job_id: job for job in jobs.each_job()}
+    for old in home.expected["jobs"]:
+        times = {name: value for name, value in old.items() if name.endswith("_at")}
+        assert {name: getattr(kept[old["job_id"]], name) for name in times} == times, "to the nanosecond"
 
 
 def assert_same_events(home):
