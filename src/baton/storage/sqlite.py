@@ -307,7 +307,7 @@ class SqliteFile:
                 f"SQLite {sqlite3.sqlite_version} is too old; baton needs {'.'.join(map(str, LEAST_SQLITE))} or newer"
             )
         identity = self._identity()
-        before = set(os.listdir(_OPEN_FILES)) if write else set()
+        before = self._open_logs() if write else {}
         _check_files(self.path)
         raw = self._connect("mode=rw" if write else "mode=ro")
         try:
@@ -379,14 +379,22 @@ class SqliteFile:
             raise NewerSchema(self.path, version, self._version)
         raise RegistryUnavailable(f"{self.path} is a database, but not {self._what}; name another with --registry")
 
-    def _opened_log(self, before: set[str]) -> tuple[int, int] | None:
-        """Return the log that was opened since the process had those files open."""
-        for name in set(os.listdir(_OPEN_FILES)) - before:
+    def _opened_log(self, before: dict[str, tuple[int, int]]) -> tuple[int, int] | None:
+        """Return the log that was opened since the process had those logs open. SQLite reuses descriptors that another
+        connection has left, so its number may be one that another file had."""
+        logs = self._open_logs()
+        new = [log for name, log in logs.items() if before.get(name) != log]
+        return next(iter(new or logs.values()), None)
+
+    def _open_logs(self) -> dict[str, tuple[int, int]]:
+        """Return the logs of this database that the process has open, by descriptor."""
+        logs, path = {}, f"{os.path.realpath(self.path)}-wal"
+        for name in os.listdir(_OPEN_FILES):
             opened = f"{_OPEN_FILES}/{name}"
-            if os.path.realpath(opened).removesuffix(" (deleted)") == f"{os.path.realpath(self.path)}-wal":
+            if os.path.realpath(opened).removesuffix(" (deleted)") == path:
                 found = os.stat(opened)
-                return found.st_dev, found.st_ino
-        return None
+                logs[name] = found.st_dev, found.st_ino
+        return logs
 
     def _identity(self, suffix: str = "") -> tuple[int, int] | None:
         try:
