@@ -301,7 +301,9 @@ def test_an_id_that_is_an_option_never_becomes_an_argument_of_the_agent(baton, a
     config = tmp_path / "own.toml"
     config.write_text('[agents.parrot]\ninteractive = ["parrot"]\nresume = ["parrot", "{conversation_id}"]\n')
     own = {"PATH": f"{tools}:{baton.env['PATH']}", "BATON_CONFIG": str(config)}
-    for number, conversation in enumerate(["--dangerously-skip-permissions", "a b", "../../x", "-c", "x\ny"]):
+    no_ids = ["--dangerously-skip-permissions", "a b", "../../x", "-c", "x\ny"]
+    no_ids += [] if agent == "parrot" else ["no-uuid"]  # ids of an agent that the user defines have any plain form
+    for number, conversation in enumerate(no_ids):
         name = f"s{number}"
         add_rows(
             baton,
