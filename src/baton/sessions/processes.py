@@ -78,20 +78,16 @@ def marked_processes(session_id: str, runner: int | None = None, *, home: str, h
     wanted = f"{MARKER}={session_id}".encode()
     found: dict[int, int] = {}
     children: dict[int, list[int]] = {}
-    services: set[int] = set()
     for name in filter(str.isdecimal, os.listdir("/proc")):
         parent, variables = _parent_and_variables(name)
         children.setdefault(parent, []).append(int(name))
         if wanted in variables and _is_of_home(variables, home, home_id):  # guard: process-of-this-home
             found[int(name)] = started_at(int(name)) or 0
-        elif _name(name) in _SERVICES:
-            services.add(int(name))
-    not_found = {os.getpid(), runner} | services
     found.pop(os.getpid(), None)
     waiting = [*found, *([runner] if runner is not None else [])]
     while waiting:
         for child in children.get(waiting.pop(), ()):
-            if child not in found and child not in not_found:
+            if child not in found and child not in (os.getpid(), runner) and _name(str(child)) not in _SERVICES:
                 found[child] = started_at(child) or 0
                 waiting.append(child)
     return [

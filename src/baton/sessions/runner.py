@@ -234,6 +234,7 @@ class Runner:
                 if self._stop is not None:
                     raise
                 print_line(f"baton: {error}; trying again")
+                self._jobs.registry.close()  # the next try opens it again
                 time.sleep(_RETRY_SEC)
                 self._chores.run_due()
 
