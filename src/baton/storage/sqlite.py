@@ -380,8 +380,7 @@ class SqliteFile:
         raise RegistryUnavailable(f"{self.path} is a database, but not {self._what}; name another with --registry")
 
     def _opened_log(self, before: dict[str, tuple[int, int]]) -> tuple[int, int] | None:
-        """Return the log that was opened since the process had those logs open. SQLite reuses descriptors that another
-        connection has left, so its number may be one that another file had."""
+        """Return the log that was opened since the process had those open. Its descriptor may be one used before."""
         logs = self._open_logs()
         new = [log for name, log in logs.items() if before.get(name) != log]
         return next(iter(new or logs.values()), None)
@@ -390,9 +389,8 @@ class SqliteFile:
         """Return the logs of this database that the process has open, by descriptor."""
         logs, path = {}, f"{os.path.realpath(self.path)}-wal"
         for name in os.listdir(_OPEN_FILES):
-            opened = f"{_OPEN_FILES}/{name}"
-            if os.path.realpath(opened).removesuffix(" (deleted)") == path:
-                found = os.stat(opened)
+            if os.path.realpath(f"{_OPEN_FILES}/{name}").removesuffix(" (deleted)") == path:
+                found = os.stat(f"{_OPEN_FILES}/{name}")
                 logs[name] = found.st_dev, found.st_ino
         return logs
 
