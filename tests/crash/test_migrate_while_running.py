@@ -172,7 +172,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(places, tmp_path, backend, full,
         watched = open_url(old)
         wait_until(lambda watched=watched: watched.stats()["running"], what="a running job")
         watched.close()
-        time.sleep(chance.uniform(0, 0.5))
+        time.sleep(chance.uniform(0, 0.5))  # the migration begins at a random moment of their work
         drain = ("--drain",) if chance.random() < 0.5 else ()
         done = command_for(tmp_path, old)("registry", "migrate", "--to", new, *drain, code=None)
         assert done.code in (0, 1), done

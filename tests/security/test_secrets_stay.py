@@ -56,6 +56,7 @@ def desk(request, tmp_path, open_umask):
     secrets = {
         "MQTT_USERNAME": "me",
         "MQTT_PASSWORD": PASSWORD,
+        "BATON_ALLOW_PLAINTEXT": "1",  # Mosquitto runs as a user of its own
         "OPENAI_API_KEY": KEY,
         "MY_SETTING": SETTING,
         "MY_TOKEN": REASON,

@@ -433,7 +433,9 @@ class TestTheRecordOfTheSeeds:
     def test_records_dropped_in_later_are_found(self, default, dropped):
         default("pick", "--agent-session", "tmux:claude")
         default.refused("pick", "--agent-session", "tmux:claude", code=3)
-        (dropped / "abc12346.json").write_text(json.dumps(SEED_RECORD | {"job_id": "abc12346"}))
+        (dropped / "abc12346.json").write_text(
+            json.dumps(SEED_RECORD | {"job_id": "abc12346", "topic_prefix": "python/mqtt/jobs/abc12346"})
+        )
         assert default("pick", "--agent-session", "tmux:claude").text == "abc12346"
 
     def test_a_bad_record_hides_no_other(self, default, dropped):
@@ -445,10 +447,10 @@ class TestTheRecordOfTheSeeds:
         for bad in ("bad00001", "bad00002: status", "bad00003"):
             assert bad in listed.err
         assert "bad00001" in default.refused("get", "bad00001")
-        assert default("pick", "--agent-session", "tmux:claude").text == "abc12345"
-        assert "bad00002" in default("doctor", code=1).out
         assert "bad0000" in default.refused("registry", "migrate", "--to", "sqlite:new.db")
         assert not os.path.exists(os.path.join(default.folder, "new.db"))
+        assert default("pick", "--agent-session", "tmux:claude").text == "abc12345"
+        assert "bad00002" in default("doctor", code=1).out
 
     def test_two_registries_in_one_folder_are_told_apart(self, default, dropped):
         default("register", "x", "--registry", "sqlite:.hermes/jobs/registry.db")
