@@ -18,7 +18,7 @@ from support.workload import Findings, Ledger, hire
 
 WORKERS = 8
 KILLS_A_ROUND = 50
-_AT_REST = re.compile(r"\.lock|registry\.db(-wal|-shm)?|[0-9a-f]{8,32}\.(json|events\.log)")
+_AT_REST = re.compile(r"\.lock|\.moved|\.schema-2\.db|registry\.db(-wal|-shm)?|[0-9a-f]{8,32}\.(json|events\.log)")
 
 
 @pytest.mark.timeout(1800)

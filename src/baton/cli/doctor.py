@@ -204,7 +204,8 @@ def _audit(jobs: Jobs) -> Iterator[Finding]:
     for each in found:
         if each.lost:
             settle = f"`baton registry reconcile {each.job_id} --keep registry` or `--keep history` settles it"
-            yield _broken("audit", f"job {each.job_id}: {each.why}; {settle}")
+            finding = _warning if each.missing else _broken
+            yield finding("audit", f"job {each.job_id}: {each.why}; {settle}")
         else:
             yield _warning("audit", f"job {each.job_id}: {each.why}; `baton logs {each.job_id}` adds them")
     newest = jobs.list_jobs(limit=_LOGS).jobs

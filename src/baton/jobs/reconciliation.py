@@ -20,6 +20,8 @@ class Disagreement(Value):
     job_id: str
     why: str
     lost: bool
+    missing: bool = False
+    """The registry does not have the job: it has lost it, or the job is in another registry."""
 
 
 def find_disagreements(jobs: Jobs) -> Iterator[Disagreement]:
@@ -39,9 +41,8 @@ def find_disagreements(jobs: Jobs) -> Iterator[Disagreement]:
             continue
         position = read_position(job_id, jobs.logs_dir)
         if position is not None and position.status not in TERMINAL and _is_missing(jobs, job_id):
-            yield Disagreement(
-                job_id=job_id, why=f"the audit log says {position.status}, the registry lost it", lost=True
-            )
+            why = f"the audit log says {position.status}, the registry does not have it: lost, or in another registry"
+            yield Disagreement(job_id=job_id, why=why, lost=True, missing=True)
 
 
 def reconcile(jobs: Jobs, job_id: str, *, keep_history: bool) -> Job:

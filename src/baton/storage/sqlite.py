@@ -247,9 +247,8 @@ class SqliteFile:
                 raw.execute("COMMIT")
             finally:
                 raw.close()  # checkpoints: all of it is in the one file now
-            files.set_aside_files(
-                self.folder, self._existing_files()
-            )  # a log without its database would be read into this one
+            # A log without its database would be read into this one.
+            files.set_aside_files(self.folder, self._existing_files())
             os.replace(temporary, self.path)
             files.fsync_dir(self.folder)
         finally:
@@ -341,8 +340,7 @@ class SqliteFile:
 
     @staticmethod
     def _mark_of(raw: Connection) -> int:
-        mark: int = raw.execute("PRAGMA application_id").fetchone()[0]
-        return mark
+        return int(raw.execute("PRAGMA application_id").fetchone()[0])
 
     def _check_schema(self, raw: Connection) -> bool:
         """Refuse a database with other tables, indexes, triggers or views than baton creates: a trigger runs with each
@@ -389,17 +387,13 @@ class SqliteFile:
         """Return the logs of this database that the process has open, by descriptor."""
         logs, path = {}, f"{os.path.realpath(self.path)}-wal"
         for name in os.listdir(_OPEN_FILES):
-            if os.path.realpath(f"{_OPEN_FILES}/{name}").removesuffix(" (deleted)") == path:
-                found = os.stat(f"{_OPEN_FILES}/{name}")
-                logs[name] = found.st_dev, found.st_ino
+            link = f"{_OPEN_FILES}/{name}"
+            if os.path.realpath(link).removesuffix(" (deleted)") == path and (log := _identity(link)):
+                logs[name] = log  # without one, another thread has closed it meanwhile
         return logs
 
     def _identity(self, suffix: str = "") -> tuple[int, int] | None:
-        try:
-            found = os.stat(self.path + suffix)
-        except FileNotFoundError:
-            return None
-        return found.st_dev, found.st_ino
+        return _identity(self.path + suffix)
 
     def _connect(self, options: str) -> Connection:
         path = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
@@ -444,8 +438,7 @@ def _objects(raw: sqlite3.Connection) -> dict[str, str]:
 
 
 def schema_digest(raw: sqlite3.Connection) -> str:
-    digest: str = sha256("\n".join(sorted(_objects(raw))).encode()).hexdigest()
-    return digest
+    return str(sha256("\n".join(sorted(_objects(raw))).encode()).hexdigest())
 
 
 def _check_files(path: str) -> None:
@@ -473,9 +466,16 @@ def _connect(uri: str) -> Connection:
     return raw
 
 
+def _identity(path: str) -> tuple[int, int] | None:
+    try:
+        found = os.stat(path)
+    except FileNotFoundError:
+        return None
+    return found.st_dev, found.st_ino
+
+
 def _nearly_full(folder: str) -> bool:
-    room = os.statvfs(folder)
-    return room.f_bavail * room.f_frsize < 1024 * 1024
+    return (room := os.statvfs(folder)).f_bavail * room.f_frsize < 1024 * 1024
 
 
 _files: WeakSet[SqliteFile] = WeakSet()
