@@ -90,7 +90,7 @@ GUARDS = (
     Guard("own-file", condition("False"), f"{_HOSTILE} -k foreign"),
     Guard("no-links", condition("False"), f"{_HOSTILE} -k link"),
     Guard("database-schema", condition("False"), f"{_HOSTILE} -k trigger_runs"),
-    Guard("database-time-limit", replace("time.monotonic()", "0.0"), f"{_HOSTILE} -k time_limit"),
+    Guard("database-time-limit", replace(r"time\.monotonic\(\)", "0.0"), f"{_HOSTILE} -k time_limit"),
     Guard("database-journal", condition("False"), f"{_HOSTILE} -k journal"),
     Guard("session-row", replace(r"check\((.*)\)", r"\1"), f"{_HOSTILE} -k another_form"),
     Guard("tmux-socket", condition("False"), f"{_HOSTILE} -k tmux_socket"),
