@@ -192,7 +192,7 @@ GUARDS = (
     Guard("adopt-what-was-shown", condition("False"), "tests/unit/test_adoption.py"),
     Guard("home-in-use", drop, "tests/unit/test_adoption.py"),
     Guard("home-of-a-process", condition("False"), "tests/unit/test_adoption.py"),
-    Guard("moved-out-of-the-home", condition("False"), "tests/system/test_trust.py -k moved_away"),
+    Guard("moved-out-of-the-home", condition("False"), f"{_HOSTILE} -k note_of_a_migration"),
     Guard("trust-in-the-state", condition("False"), "tests/unit/test_adoption.py"),
     Guard("trust-of-another-user", condition("False"), "tests/system/test_trust.py -k another_user"),
     Guard("forged-git-file", condition("False"), "tests/unit/test_homes.py"),
