@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 from contextlib import contextmanager
@@ -33,8 +34,14 @@ class SmallDisk:
     def full(self, pages_left: int = 0) -> Iterator[None]:
         """No room for more than that many pages."""
         free = os.statvfs(self.folder)
-        with open(self._filler, "wb") as filler:
-            filler.write(bytes((free.f_bavail - pages_left) * free.f_frsize))
+        room = bytes((free.f_bavail - pages_left) * free.f_frsize)
+        try:
+            with open(self._filler, "wb", buffering=0) as filler:
+                while room:
+                    room = room[filler.write(room) :]
+        except OSError as error:  # another process has written meanwhile: it is full all the same
+            if error.errno != errno.ENOSPC or pages_left:
+                raise
         try:
             yield
         finally:
