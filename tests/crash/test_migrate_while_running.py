@@ -10,6 +10,7 @@ import time
 
 import pytest
 
+from baton.core.clock import SECOND_NS, SystemClock
 from baton.core.errors import RegistryBusy
 from baton.core.event import EventName
 from baton.core.job import Status, new_job
@@ -45,6 +46,11 @@ while True:
     registry.record_event(job.job_id, EventName.COMPLETED, attempt=job.attempt)
     print("finished", job.job_id, flush=True)
 """
+
+
+class DaysAgo(SystemClock):
+    def wall_ns(self):
+        return time.time_ns() - 3 * 86400 * SECOND_NS
 
 
 @pytest.fixture
@@ -110,6 +116,18 @@ def test_a_dead_holder_does_not_keep_it_from_moving(places, tmp_path):
     moved = open_url(new)
     assert moved.get_job(job_id).claimed_by == "here:999999999"
     moved.close()
+
+
+def test_a_later_process_with_the_pid_of_a_dead_holder_is_not_the_holder(tmp_path):
+    """The kernel reuses pids: this process began days after the claim."""
+    old = registry_url("sqlite", str(tmp_path / "old"), None)
+    registry = open_url(old, clock=DaysAgo())
+    draft = new_job("job", now_ns=DaysAgo().wall_ns(), agent="x", agent_session=QUEUE)
+    registry.register_many([draft])
+    registry.pick_pending(QUEUE, holder=f"here:{os.getpid()}")
+    registry.close()
+    new = registry_url("file", str(tmp_path / "new"), None)
+    assert command_for(tmp_path, old)("registry", "migrate", "--to", new, "--json").json["jobs"] == 1
 
 
 def test_no_job_is_claimed_while_it_waits(places, tmp_path):

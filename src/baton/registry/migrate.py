@@ -5,9 +5,11 @@ set aside. Until that moment an interruption leaves the old registry in use, and
 """
 
 import os
+import time
 from collections.abc import Callable, Iterator
 from itertools import zip_longest
 
+from baton.core.clock import SECOND_NS, parse_time
 from baton.core.errors import InvalidRecord, MigrationFailed
 from baton.core.job import Job
 from baton.registry import LOCAL_SCHEMES, MOVED_NOTE
@@ -16,6 +18,7 @@ from baton.registry.verbs import Registry, put_entries, read_entries
 from baton.storage.files import replace_file
 
 _SHOWN = 10
+_CLOCKS_DIFFER_NS = 3600 * SECOND_NS  # of the database and this host, or of this host before and after it was set
 _Exported = Entry | InvalidRecord
 
 
@@ -34,7 +37,22 @@ def _may_live(job: Job, host: str, *, expired: bool) -> bool:
         return not expired
     there, _, pid = (job.claimed_by or "").rpartition(":")
     here = there == host or there.startswith(f"{host}:")
-    return not (here and pid.isdecimal()) or os.path.exists(f"/proc/{pid}")
+    if not (here and pid.isdecimal()):
+        return True
+    began_ns = _began_ns(pid)
+    # The kernel reuses pids: a process that began after the last change of the job is another one.
+    return began_ns is not None and began_ns < parse_time(job.updated_at) + _CLOCKS_DIFFER_NS
+
+
+def _began_ns(pid: str) -> int | None:
+    """Return when a process began, as nanoseconds since 1970; None when there is none."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            ticks = int(file.read().rpartition(b")")[2].split()[19])
+    except OSError:
+        return None
+    since_boot_ns = ticks * SECOND_NS // os.sysconf("SC_CLK_TCK")
+    return time.time_ns() - time.clock_gettime_ns(time.CLOCK_BOOTTIME) + since_boot_ns
 
 
 def migrate(
