@@ -638,20 +638,25 @@ class TestListing:
         assert after is None
         assert seen == jobs[::-1]
 
-    def test_what_was_updated_since(self, registry, add, clock):
-        old, new = add(), add()
+    def test_what_a_holder_has_left_since(self, registry, add, clock):
+        old, new, earlier, unheard = add(), add(), add(), add()
+        registry.record_event(earlier.job_id, EventName.ERROR)
+        registry.record_event(new.job_id, EventName.STARTED)
         clock.advance(1)
         since_ns = clock.wall_ns()
 
         def ids(**conditions):
-            return [job.job_id for job in registry.list_jobs(JobFilter(updated_from_ns=since_ns, **conditions)).jobs]
+            return [job.job_id for job in registry.list_jobs(JobFilter(left_from_ns=since_ns, **conditions)).jobs]
 
         assert ids() == []
         registry.record_event(old.job_id, EventName.STARTED)
+        registry.update_status(unheard.job_id, Status.CANCELLED)
+        assert ids() == []  # one that runs, and one without events
+        registry.requeue(old.job_id)
         assert ids() == [old.job_id]
         registry.update_status(new.job_id, Status.CANCELLED)
         assert ids() == [new.job_id, old.job_id]
-        assert ids(statuses=[Status.RUNNING]) == [old.job_id]
+        assert ids(statuses=[Status.CANCELLED]) == [new.job_id]
 
     def test_filters(self, registry, add, clock):
         old = add(agent="codex", agent_session="tmux:codex")

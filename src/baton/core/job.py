@@ -21,6 +21,10 @@ DEFAULT_IDLE_TIMEOUT_SEC = 120
 MAX_TIMEOUT_SEC = 10 * 366 * 86400
 MAX_PROMPT_BYTES = 1024 * 1024
 HIDDEN = "***"
+# What ended a job: its agent, the checks of its results, one of its limits, a person, or what happened around it.
+ENDED_BY = frozenset(
+    {"agent", "verification", "timeout", "idle", "cancelled", "lost", "predecessor", "refused", "limit", "budget"}
+)
 
 
 class Status(StrEnum):
@@ -45,6 +49,13 @@ def _lease_mark(value: object) -> str:
     text = fields.label(value)
     if not re.fullmatch(r"[^/]+/\d{1,19}", text, re.ASCII):
         raise ValueError("is not a boot id and a number of nanoseconds")
+    return text
+
+
+def _ended_by(value: object) -> str:
+    text = fields.label(value)
+    if text not in ENDED_BY:
+        raise ValueError(f"{text!r} is not one of {', '.join(sorted(ENDED_BY))}")
     return text
 
 
@@ -115,7 +126,7 @@ _SEED_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("prompt", _prompt, _REQUIRED),
     ("agent", fields.label, _REQUIRED),
     ("agent_session", fields.label, _REQUIRED),
-    ("broker", Broker.parse, None),
+    ("broker", Broker.parse, Broker.parse(None)),
     ("topic_prefix", fields.label, _REQUIRED),
     ("timeout_sec", fields.whole(1, MAX_TIMEOUT_SEC), DEFAULT_TIMEOUT_SEC),
     ("idle_timeout_sec", fields.whole(1, MAX_TIMEOUT_SEC), DEFAULT_IDLE_TIMEOUT_SEC),
@@ -141,6 +152,15 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("verified_by", fields.texts, ()),
     ("unverified", fields.optional(fields.text), None),
     ("disputed", fields.optional(fields.label), None),
+    ("title", fields.optional(fields.label), None),
+    ("parent", fields.optional(fields.job_id), None),
+    ("follows", fields.optional(fields.job_id), None),
+    ("retry_of", fields.optional(fields.job_id), None),
+    ("retried_by", fields.optional(fields.job_id), None),
+    ("reason", fields.optional(fields.text), None),
+    ("ended_by", fields.optional(_ended_by), None),
+    ("seen_at", fields.optional(fields.time), None),
+    ("idempotency_key", fields.optional(fields.label), None),
 )
 OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
 _CHECKS = {name: (check, default) for name, check, default in _SEED_FIELDS + _OWN_FIELDS}
@@ -154,7 +174,8 @@ JOB_FIELDS = tuple(_CHECKS)
 # What became of a job. A field that is not here belongs to the work, and a retry has it too.
 FATE = frozenset(
     {"attempt", "claimed_by", "lease_expires_at", "lease_mark", "deadline_at", "last_seq", "last_event_at", "detail"}
-    | {"finished_at", "submitter", "verified_by", "unverified", "disputed"}
+    | {"finished_at", "submitter", "verified_by", "unverified", "disputed", "follows", "retry_of", "retried_by"}
+    | {"reason", "ended_by", "seen_at", "idempotency_key"}
 )
 
 
@@ -166,7 +187,9 @@ class Job(Value):
     same moment as a date. `submitter` names the `baton submit` process that alone may start this job while it lives.
     Of a completed job, `verified_by` names the checks of its results that ran, or `unverified` who skipped them.
     `disputed` says how the audit log contradicts the registry: until the user has settled it, no process may claim the
-    job.
+    job. `parent` is the job whose agent submitted this one, `follows` the job whose conversation this one continues.
+    Of an ended job, `ended_by` is one of ENDED_BY, `reason` says it in words, and `seen_at` is when the user was shown
+    the end. `idempotency_key` is unique in a registry: a second submission with it is this job.
     """
 
     schema_version: int
@@ -201,6 +224,15 @@ class Job(Value):
     verified_by: tuple[str, ...]
     unverified: str | None
     disputed: str | None
+    title: str | None
+    parent: str | None
+    follows: str | None
+    retry_of: str | None
+    retried_by: str | None
+    reason: str | None
+    ended_by: str | None
+    seen_at: str | None
+    idempotency_key: str | None
     extra: dict[str, Any]
 
     @classmethod
@@ -215,8 +247,11 @@ class Job(Value):
         values: dict[str, Any] = {}
         for field, (check, default) in (_ROW_CHECKS if times_checked else _CHECKS).items():
             value = record.get(field, default)
-            if value is _REQUIRED:
-                raise InvalidRecord(name, field, "is missing")
+            if value is default:
+                if value is _REQUIRED:
+                    raise InvalidRecord(name, field, "is missing")
+                values[field] = value
+                continue
             try:
                 values[field] = check(value)
             except ValueError as error:
@@ -302,6 +337,11 @@ def new_job(
     validate: str | None = None,
     labels: Iterable[str] = (),
     submitter: str | None = None,
+    title: str | None = None,
+    parent: str | None = None,
+    follows: str | None = None,
+    retry_of: str | None = None,
+    idempotency_key: str | None = None,
 ) -> Job:
     """Return a job that is ready to be registered; raise InvalidValue with the argument that is not valid."""
     now = format_time(now_ns)
@@ -330,6 +370,11 @@ def new_job(
                 "validate": validate,
                 "labels": list(labels),
                 "submitter": submitter,
+                "title": title,
+                "parent": parent,
+                "follows": follows,
+                "retry_of": retry_of,
+                "idempotency_key": idempotency_key,
             }
         )
     except InvalidRecord as error:

@@ -18,15 +18,15 @@ if TYPE_CHECKING:
 
 
 class JobFilter(Value):
-    """Conditions that must all hold. None: no condition. Times are nanoseconds since 1970. `submitted`: only jobs
-    with a submitter."""
+    """Conditions that must all hold. None: no condition. Times are nanoseconds since 1970. `left_from_ns`: only jobs
+    that a holder has left since, with events: ended, or requeued. `submitted`: only jobs with a submitter."""
 
     statuses: Collection[Status] | None = None
     agent: str | None = None
     agent_session: str | None = None
     created_from_ns: int | None = None
     created_until_ns: int | None = None
-    updated_from_ns: int | None = None
+    left_from_ns: int | None = None
     submitted: bool = False
 
     def matches(self, job: Job) -> bool:
@@ -37,9 +37,13 @@ class JobFilter(Value):
             and (self.agent_session is None or job.agent_session == self.agent_session)
             and (self.created_from_ns is None or created >= self.created_from_ns)
             and (self.created_until_ns is None or created <= self.created_until_ns)
-            and (self.updated_from_ns is None or parse_time(job.updated_at) >= self.updated_from_ns)
+            and (self.left_from_ns is None or self._was_left(job, self.left_from_ns))
             and (job.submitter is not None or not self.submitted)
         )
+
+    @staticmethod
+    def _was_left(job: Job, since_ns: int) -> bool:
+        return job.status != "running" and job.last_seq > 0 and parse_time(job.updated_at) >= since_ns
 
 
 def format_cursor(created_ns: int, job_id: str) -> str:

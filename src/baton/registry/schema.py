@@ -42,14 +42,21 @@ CREATE INDEX events_unsent ON events (id) WHERE sent = 0;
 """
 # The columns that version 2 adds. Other fields that 0.1.0 does not know, and those that no version knows, are in
 # `other_fields`.
-NEW_COLUMNS = ("submitter", "disputed")
+NEW_COLUMNS = ("submitter", "disputed", "seen_at", "idempotency_key")
 UPGRADE = """
 ALTER TABLE jobs RENAME COLUMN extra TO other_fields;
 ALTER TABLE jobs ADD COLUMN submitter text;
 ALTER TABLE jobs ADD COLUMN disputed text;
+ALTER TABLE jobs ADD COLUMN seen_at bigint;
+ALTER TABLE jobs ADD COLUMN idempotency_key text;
+UPDATE jobs SET seen_at = COALESCE(finished_at, updated_at) WHERE status IN ('completed', 'error', 'cancelled');
 DROP INDEX jobs_pending;
+DROP INDEX jobs_updated;
 CREATE INDEX jobs_pending ON jobs (agent_session, priority DESC, created_at, job_id)
     WHERE status = 'pending' AND submitter IS NULL AND disputed IS NULL;
+CREATE INDEX jobs_left ON jobs (updated_at) WHERE status <> 'running' AND last_seq > 0;
+CREATE INDEX jobs_unseen ON jobs (created_at, job_id) WHERE status IN ('completed', 'error') AND seen_at IS NULL;
+CREATE UNIQUE INDEX jobs_idempotency ON jobs (idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX jobs_submitted ON jobs (status, created_at, job_id) WHERE status = 'pending' AND submitter IS NOT NULL;
 """
 _META_1 = "CREATE TABLE meta (schema_version integer NOT NULL); INSERT INTO meta VALUES (1);"
@@ -66,7 +73,7 @@ SQLITE_2 = SQLITE_1 + SQLITE_UPGRADE
 # Of the statements that SQLite stores for each version, so that a database is checked without creating the tables.
 SQLITE_DIGESTS = {
     1: "46f1939e6bdc0efaf66e4a5c157876650dcfe1f16e9f1b1be01e5d3a10db05c6",
-    2: "5e08c6987b65776fe24762163afa55af9f43d3df7d60f59d564936642b0a2024",
+    2: "6ec8e72ccbbfb147ce4bb5b05b6f664296d58f26ccd99ce4c2ebda71a138564c",
 }
 POSTGRES_2 = POSTGRES_1 + POSTGRES_UPGRADE
 

@@ -197,8 +197,8 @@ class SqlTransaction:
             conditions.append("(created_at, job_id) < (:after_ns, :after_id)")
             values["after_ns"], values["after_id"] = start
         restriction = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        # Few jobs were updated lately. Without the plus, SQLite walks all jobs in the wanted order instead.
-        created = "created_at" if where.updated_from_ns is None else "+created_at"
+        # Few jobs were left lately. Without the plus, SQLite walks all jobs in the wanted order instead.
+        created = "created_at" if where.left_from_ns is None else "+created_at"
         values["limit"] = limit + 1
         order = f"ORDER BY {created} DESC, job_id DESC LIMIT :limit"
         rows = self.rows(f"{self.select}{restriction} {order}", values)
@@ -336,7 +336,7 @@ def _conditions(where: JobFilter, version: int) -> tuple[list[str], dict[str, An
         ("agent_session", "agent_session =", where.agent_session),
         ("created_from_ns", "created_at >=", where.created_from_ns),
         ("created_until_ns", "created_at <=", where.created_until_ns),
-        ("updated_from_ns", "updated_at >=", where.updated_from_ns),
+        ("left_from_ns", "status <> 'running' AND last_seq > 0 AND updated_at >=", where.left_from_ns),
     ):
         if value is not None:
             conditions.append(f"{comparison} :{name}")

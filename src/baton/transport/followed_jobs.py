@@ -234,7 +234,7 @@ class FollowedJobs:
         self._since_ns = max(self._began_ns, min(self._looked_ns, now_ns) - _LATE_NS)
         self._looked_ns = now_ns
         self._forget_ended()
-        filters = (JobFilter(statuses=[Status.RUNNING]), JobFilter(updated_from_ns=self._since_ns))
+        filters = (JobFilter(statuses=[Status.RUNNING]), JobFilter(left_from_ns=self._since_ns))
         listed: dict[str, Job] = {}
         for job in self._read(lambda: [each for where in filters for each in self._jobs.each_job(where)]):
             listed[job.job_id] = job
