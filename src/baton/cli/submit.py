@@ -27,9 +27,9 @@ from baton.delegation.submit import (
     repeat_submission,
     start_submission,
 )
+from baton.delegation.targets import Target, target_live_agent, target_session
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
-from baton.storage.homes import load_settings
 
 CANCELLED = 4
 _EPILOG = (
@@ -43,8 +43,6 @@ _JOB_OPTIONS = (
     "agent", "workdir", "timeout_sec", "idle_timeout_sec", "expect", "allow_existing", "validate", "max_attempts",
     "headless", "yolo", "broker_login",
 )  # fmt: skip
-# Of the environment: what belongs to one home alone.
-_OF_A_HOME = frozenset({"BATON_HOME", "BATON_REGISTRY", "DELEGATE_JOB_LOGS_DIR"})
 
 
 def submit(options: argparse.Namespace, settings: Settings) -> int:
@@ -106,10 +104,10 @@ def _build_submissions(options: argparse.Namespace, settings: Settings) -> tuple
     queue = options.agent_session
     if queue is not None:
         options.workdir = options.workdir or "."
-    if options.session is not None:
-        queue = _queue_of_session(options, settings)
-    elif options.to is not None:
-        settings, queue = _queue_of_live_agent(options, settings)
+    if options.session is not None or options.to is not None:
+        target = _find_target(options, settings)
+        settings, queue, options.agent = target.settings, target.queue, target.agent
+        options.workdir = options.workdir or target.workdir
     common = {name: getattr(options, name) for name in _JOB_OPTIONS if getattr(options, name) is not None}
     common["label"] = queue
     if options.batch is None:
@@ -134,58 +132,13 @@ def _parse_line(settings: Settings, common: dict[str, Any], number: int, line: s
         raise InvalidValue("--batch", f"line {number}: {error}") from None
 
 
-def _queue_of_session(options: argparse.Namespace, settings: Settings) -> str:
-    from baton.sessions.session import State, job_label
-
-    session = Inventory(settings).get(options.session)
-    if session.state is not State.RUNNING or session.made_for is not None:
-        what = f"is {session.state}" if session.state is not State.RUNNING else f"was made for job {session.made_for}"
-        raise InvalidValue("--session", f"{options.session!r} {what}; it takes no jobs")
-    if not session.has_live_runner():
-        raise InvalidValue("--session", f"{options.session!r} has died; `baton monitor --once` records that")
-    options.agent = session.agent
-    options.workdir = options.workdir or session.workdir
-    return job_label(session.agent_id)
-
-
-def _queue_of_live_agent(options: argparse.Namespace, settings: Settings) -> tuple[Settings, str]:
-    """Return the queue of a live agent, and the settings of its home: it may have another registry."""
-    from baton.live_agents import open_directory
-    from baton.live_agents.names import Names
-    from baton.live_agents.resolve import resolve
-    from baton.registry import open_registry
-    from baton.sessions.live_agents import control_target, host_of
-    from baton.sessions.session import job_label
-
-    with open_directory(settings) as directory:
-        record = resolve(directory, Names(settings.agent_name_prefix), options.to).found()
-    if record.session_root is None:
-        raise InvalidValue("--to", f"{options.to} was published by hand; no runner of baton takes jobs there")
-    options.agent = record.tool
-    there = host_of(record)
-    remote = there is not None and there != settings.host
-    shared = open_registry(settings).multi_host
-    if remote and options.agent_def_dir is not None:
-        raise InvalidValue("--agent-def-dir", f"cannot be checked here: {options.to} is on {record.host}")
-    if remote and not shared:
-        raise InvalidValue("--to", f"{options.to} is on {there}: sending it a job needs a registry on PostgreSQL")
-    if not remote:
-        target = control_target(record, host=settings.host, agent_def_dir=options.agent_def_dir)
-        options.workdir = options.workdir or target.manifest.workdir
-        home = os.path.dirname(os.path.dirname(record.session_root))
-        if not shared and os.path.realpath(home) != os.path.realpath(settings.home):
-            say(f"baton: note: {record.agent_name} belongs to {home}: the job is registered there")
-            settings = _settings_of(home)
-    return settings, job_label(record.agent_id)
-
-
-def _settings_of(home: str) -> Settings:
-    """Return the settings of another home, without those of this environment that belong to this home."""
-    from baton.registry import registry_url
-
-    environment = {name: value for name, value in os.environ.items() if name not in _OF_A_HOME}
-    there = load_settings({"home": home}, environment)
-    return load_settings({"home": home, "registry": registry_url(there), "logs_dir": there.logs_dir})
+def _find_target(options: argparse.Namespace, settings: Settings) -> Target:
+    if options.session is not None:
+        return target_session(settings, options.session)
+    target = target_live_agent(settings, options.to, agent_def_dir=options.agent_def_dir)
+    if target.note is not None:
+        say(f"baton: note: {target.note}")
+    return target
 
 
 # -- run them --------------------------------------------------------------------------------------------------
