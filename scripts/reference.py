@@ -45,7 +45,8 @@ def settings() -> str:
     return (
         f"# Settings\n\n{_GENERATED}\n"
         "A command-line option takes precedence over the environment, the environment over the config file, and the\n"
-        "config file over the built-in default. `baton config show` prints each value with its source.\n\n"
+        "config file over the built-in default. `baton config show` prints each value with its source.\n"
+        "`baton config init` writes your config file, with every setting, its default and what it is as comments.\n\n"
         "The config file is `baton.toml`: the user's in `$XDG_CONFIG_HOME/baton/`, and the one in the home\n"
         "(`.hermes/baton.toml`), which takes precedence. `BATON_CONFIG` names another file instead of both.\n"
         "A config file is a regular file of at most 1 MiB; the one in a home is not a link.\n\n"

@@ -27,14 +27,14 @@ DEFAULT_LEASE_SEC = 60
 # name: (environment variable, type, what it is)
 KNOWN: dict[str, tuple[str | None, type, str]] = {
     "home": ("BATON_HOME", str, "folder of jobs, sessions and audit logs"),
-    "registry_dir": (None, str, "folder of the job registry"),
-    "registry": ("BATON_REGISTRY", str, "url of the job registry"),
-    "logs_dir": ("DELEGATE_JOB_LOGS_DIR", str, "folder of the audit logs"),
-    "state_dir": ("BATON_STATE_DIR", str, "folder of the user's state: local broker, live agents"),
-    "directory": ("BATON_DIRECTORY", str, "url of the directory of live agents"),
+    "registry_dir": (None, str, "folder of the job registry (default: jobs in the home)"),
+    "registry": ("BATON_REGISTRY", str, "url of the job registry (default: the one in registry_dir)"),
+    "logs_dir": ("DELEGATE_JOB_LOGS_DIR", str, "folder of the audit logs (default: delegate_job_logs in the home)"),
+    "state_dir": ("BATON_STATE_DIR", str, "folder of your homes, local broker, live agents (default: ~/.local/state/baton)"),
+    "directory": ("BATON_DIRECTORY", str, "url of the directory of live agents (default: your own)"),
     "agent_name_prefix": ("BATON_AGENT_NAME_PREFIX", str, "prefix of the canonical name of every live agent"),
     "tmux_socket": ("BATON_TMUX_SOCKET", str, "tmux server of agent sessions: a name or a path"),
-    "host": ("BATON_HOST", str, "name of this machine in records"),
+    "host": ("BATON_HOST", str, "name of this machine in records (default: its host name)"),
     "allow_network_fs": ("BATON_ALLOW_NETWORK_FS", bool, "accept a registry on a network file system"),
     "agent": ("BATON_AGENT", str, "agent of a job that names none"),
     "timeout_sec": ("BATON_TIMEOUT_SEC", int, "seconds after which a job fails"),
@@ -52,7 +52,7 @@ KNOWN: dict[str, tuple[str | None, type, str]] = {
     "mqtt_password": ("MQTT_PASSWORD", str, "password of the broker login"),
     "allow_plaintext": ("BATON_ALLOW_PLAINTEXT", bool, "connect to a broker on another host without TLS"),
 }
-_NOT_IN_FILES = frozenset({"home"})
+NOT_IN_FILES = frozenset({"home"})
 _NOT_IN_HOME = frozenset({"allow_plaintext", "state_dir"})
 SET_IN_PLACE = frozenset({"agent", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec", "lease_sec", "labels"})
 _TABLES = frozenset({"agents", "repository"})
@@ -97,6 +97,13 @@ def present_host(host: str, machine: str | None) -> str:
     name = os.uname().nodename
     is_renamed = machine is not None and not os.environ.get("BATON_HOST") and machine == machine_of(name)
     return name if is_renamed else host  # guard: machine-id
+
+
+def user_file(env: Mapping[str, str]) -> str:
+    """Return the path of the config file of the user, which need not exist."""
+    user = env.get("HOME") or os.path.expanduser("~")
+    folder = env.get("XDG_CONFIG_HOME") or os.path.join(user, ".config")
+    return env.get("BATON_CONFIG") or os.path.join(folder, "baton", "baton.toml")
 
 
 class Settings:
@@ -156,11 +163,10 @@ class Settings:
         self.logs_dir = os.path.join(self.home, "delegate_job_logs")
         self.state_dir = os.path.join(state, "baton")
         self.host = os.uname().nodename
-        folder = env.get("XDG_CONFIG_HOME") or os.path.join(user, ".config")
-        own = os.path.join(folder, "baton", "baton.toml")
+        own = user_file(env)
         self._only_file = bool(env.get("BATON_CONFIG"))
         if self._only_file or os.path.lexists(own):
-            self._read_file(env.get("BATON_CONFIG") or own)
+            self._read_file(own)
         for name, (variable, kind, _) in KNOWN.items():
             if variable and env.get(variable) and name != "home":
                 self._set(name, _from_text(variable, env[variable], kind), variable)
@@ -216,7 +222,7 @@ class Settings:
         for path in sorted(tables, key=len):
             top = os.path.realpath(os.path.expanduser(path))
             if repository == top or repository.startswith(top.rstrip("/") + "/"):
-                self._apply(tables[path], self.files[0], _NOT_IN_FILES | {"state_dir"}, f'[repository."{path}"] in ')
+                self._apply(tables[path], self.files[0], NOT_IN_FILES | {"state_dir"}, f'[repository."{path}"] in ')
         file = os.path.join(self.home, "baton.toml")
         if not self._only_file and os.path.lexists(file) and file not in self.files:
             self.home_file = file
@@ -243,15 +249,15 @@ class Settings:
                     "config file", f"{path} has a table [{name}]; the only ones are [agents.NAME]{where}"
                 )
             self.tables.setdefault(name, {}).update(table.pop(name))  # [agents.NAME]: the adapters read them
-        self._apply(table, path, _NOT_IN_FILES | (_NOT_IN_HOME if in_home else set()))
+        self._apply(table, path, NOT_IN_FILES | (_NOT_IN_HOME if in_home else set()))
 
     def _apply(self, table: Mapping[str, Any], path: str, forbidden: AbstractSet[str], part: str = "") -> None:
         """Set the values of a table that no variable and no option has set."""
         if not isinstance(table, dict):
             raise InvalidValue("config file", f"{part}{path} must be a table")
         for name, value in table.items():
-            if name not in KNOWN or name in _NOT_IN_FILES:
-                allowed = ", ".join(key for key in KNOWN if key not in _NOT_IN_FILES)
+            if name not in KNOWN or name in NOT_IN_FILES:
+                allowed = ", ".join(key for key in KNOWN if key not in NOT_IN_FILES)
                 raise InvalidValue("config file", f"{part}{path} sets {name!r}, which is not one of {allowed}")
             if name in forbidden:
                 allow = f"; set {KNOWN[name][0]}, or set it in your own baton.toml"
@@ -259,14 +265,14 @@ class Settings:
                 raise InvalidValue("config file", f"{part}{path} sets {name}, which {why}")
             kind = KNOWN[name][1]
             if type(value) is not kind:
-                raise InvalidValue("config file", f"{part}{path}: {name} must be {_NAMES[kind]}")
+                raise InvalidValue("config file", f"{part}{path}: {name} must be {TYPE_NAMES[kind]}")
             if self.sources[name] == "default" or self.sources[name] in self.files:
                 self._set(name, value, path)
 
 
 # Colons are allowed in IPv6 addresses only: at least two, so that name:port does not match.
 _HOST = r"[^\s/:@]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*(?:%\w+)?"
-_NAMES = {str: "text", int: "a whole number", bool: "true or false"}
+TYPE_NAMES = {str: "text", int: "a whole number", bool: "true or false"}
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 

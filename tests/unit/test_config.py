@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+import tomllib
 
 import pytest
 
-from baton.config import Home, Settings, hide_password
+from baton.config import KNOWN, Home, Settings, hide_password
 from baton.core.errors import InvalidValue
+from support.command import Baton
 
 
 @pytest.fixture
@@ -236,3 +238,52 @@ def test_the_users_own_file_may_be_a_link(env, tmp_path):
     path.parent.mkdir(parents=True)
     path.symlink_to(tmp_path / "dotfiles.toml")
     assert Settings(env=env).agent == "linked"
+
+
+class TestInit:
+    """`baton config init`."""
+
+    @pytest.fixture
+    def baton(self, tmp_path):
+        return Baton(tmp_path)
+
+    def test_it_writes_every_setting_as_a_comment_and_changes_nothing(self, baton, tmp_path):
+        path = tmp_path / ".config" / "baton" / "baton.toml"
+        assert baton("config", "init").text == str(path)
+        assert path.stat().st_mode & 0o777 == 0o600
+        text = path.read_text()
+        assert tomllib.loads(text) == {}
+        for name, (variable, _, explanation) in KNOWN.items():
+            if name != "home":
+                assert explanation[1:] in text
+                assert f"\n#{name} = " in text
+                assert variable is None or f"[{variable}]" in text
+        assert set(dict(row.split("\t")[::2] for row in baton("config", "show").out.splitlines()).values()) <= {
+            "default", "BATON_HOME",
+        }  # fmt: skip
+
+    def test_a_setting_without_its_mark_is_its_default(self, baton, env, tmp_path):
+        path = tmp_path / "named.toml"
+        assert baton("config", "init", "--json", BATON_CONFIG=str(path)).json == {"path": str(path)}
+        given = [line.removeprefix("#") for line in path.read_text().partition("\n#[")[0].splitlines()]
+        write(path, "\n".join(line for line in given if " = " in line and "<" not in line and line[0] != " "))
+        settings, defaults = Settings(env=env | {"BATON_CONFIG": str(path)}), Settings(env=env)
+        named = [name for name, source in settings.sources.items() if source == str(path)]
+        assert {"agent", "timeout_sec", "lease_sec", "allow_plaintext"} <= set(named)
+        assert [getattr(settings, name) for name in named] == [getattr(defaults, name) for name in named]
+
+    def test_a_file_that_exists_is_not_changed(self, baton, tmp_path):
+        path = tmp_path / ".config" / "baton" / "baton.toml"
+        write(path, "agent = 'mine")  # it is not even TOML
+        assert f"{path} exists and is not changed; edit it" in baton.refused("config", "init")
+        assert path.read_text() == "agent = 'mine"
+        path.unlink()
+        path.symlink_to(tmp_path / "nowhere")
+        assert "exists" in baton.refused("config", "init")
+        assert not (tmp_path / "nowhere").exists()
+
+    def test_a_place_that_cannot_be_written_is_named(self, baton, tmp_path):
+        (tmp_path / "file").write_text("")
+        assert "file/baton.toml cannot be written" in baton.refused(
+            "config", "init", BATON_CONFIG=str(tmp_path / "file" / "baton.toml")
+        )

@@ -1,4 +1,4 @@
-"""config show, version: print the settings and the version."""
+"""config show | init, version: print the settings, write a config file with every setting, print the version."""
 
 import argparse
 import os
@@ -7,9 +7,25 @@ from baton import __version__
 from baton.cli import options as opt
 from baton.cli.output import json_text, print_table, say
 from baton.cli.parser import Verb
-from baton.config import Settings, hide_password
-from baton.core.errors import BatonError
+from baton.config import KNOWN, NOT_IN_FILES, TYPE_NAMES, Settings, hide_password, user_file
+from baton.core.errors import BatonError, InvalidValue
 from baton.registry import registry_url
+from baton.storage.files import open_private, remove_file, write_all
+
+_HEAD = """\
+# Settings of baton: remove the # in front of a setting to change it.
+# A variable of the environment (in brackets) takes precedence, and an option of a command over both.
+# `baton config show` prints every value and where it comes from.
+"""
+_TABLES = """
+# Values for the folders below a path:
+#[repository."~/code/site"]
+#agent = "codex"
+
+# An agent of your own, for --agent NAME:
+#[agents.NAME]
+#headless = ["program", "--prompt-file", "{prompt_file}"]
+"""
 
 
 def version(options: argparse.Namespace) -> None:
@@ -40,7 +56,42 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
+def init(options: argparse.Namespace) -> None:
+    """Write the config file of the user, with every setting as a comment."""
+    path = os.path.abspath(user_file(os.environ))
+    try:
+        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        fd = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except OSError as error:
+        if os.path.lexists(path):
+            raise BatonError(f"{path} exists and is not changed; edit it, or move it away and run this again") from None
+        raise InvalidValue("config file", f"{path} cannot be written: {error.strerror}") from None
+    try:
+        write_all(fd, _file_of_defaults().encode())
+    except BaseException:
+        remove_file(path)
+        raise
+    finally:
+        os.close(fd)
+    print(json_text({"path": path}) if options.json else path)
+
+
+def _file_of_defaults() -> str:
+    """Return a config file that changes nothing: each setting with what it is and its default."""
+    parts = [_HEAD]
+    for name, (variable, kind, text) in KNOWN.items():
+        if name not in NOT_IN_FILES:
+            default = getattr(Settings, name, None)
+            value = f"<{TYPE_NAMES[kind]}>" if default is None else json_text(default)
+            parts.append(f"\n# {text[0].upper()}{text[1:]}{f' [{variable}]' if variable else ''}\n#{name} = {value}\n")
+    return "".join([*parts, _TABLES])
+
+
 VERBS = (
-    Verb("config", (opt.JSON,), actions=(Verb("show", (), show, "print every setting and where it comes from"),)),
+    Verb("config", (opt.JSON,), actions=(
+        Verb("show", (), show, "print every setting and where it comes from"),
+        Verb("init", (), init, "write your config file with every setting, its default and what it is",
+             reads_settings=False),
+    )),
     Verb("version", (opt.JSON,), version, reads_settings=False),
-)
+)  # fmt: skip

@@ -38,7 +38,7 @@ VERBS = {
     "prune": ("prune", "remove what jobs that ended long ago have left: records, audit logs, session files"),
     "registry": ("registry", "manage the job registry: stats, migrate, prune"),
     "broker": ("broker", "manage MQTT brokers: up, down, status, logs, init, check"),
-    "config": ("config", "print every setting and where it comes from: show"),
+    "config": ("config", "print every setting and where it comes from, or write a config file: show, init"),
     "trust": ("trust", "show what a folder holds, and make it a home of your own"),
     "doctor": ("doctor", "check the installation, the folders, the jobs and the agents"),
     "skills": ("skills", "give agents the skills to use baton: install"),
