@@ -30,7 +30,7 @@ KNOWN: dict[str, tuple[str | None, type, str]] = {
     "registry_dir": (None, str, "folder of the job registry (default: jobs in the home)"),
     "registry": ("BATON_REGISTRY", str, "url of the job registry (default: the one in registry_dir)"),
     "logs_dir": ("DELEGATE_JOB_LOGS_DIR", str, "folder of the audit logs (default: delegate_job_logs in the home)"),
-    "state_dir": ("BATON_STATE_DIR", str, "folder of your homes, local broker, live agents (default: ~/.local/state/baton)"),
+    "state_dir": ("BATON_STATE_DIR", str, "folder of homes, local broker, live agents (default: ~/.local/state/baton)"),
     "directory": ("BATON_DIRECTORY", str, "url of the directory of live agents (default: your own)"),
     "agent_name_prefix": ("BATON_AGENT_NAME_PREFIX", str, "prefix of the canonical name of every live agent"),
     "tmux_socket": ("BATON_TMUX_SOCKET", str, "tmux server of agent sessions: a name or a path"),
