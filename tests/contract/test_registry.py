@@ -104,6 +104,38 @@ class TestRegistering:
                 verb(bad)
 
 
+class TestBeginningsOfIds:
+    @pytest.fixture
+    def ids(self, registry, clock):
+        wanted = ["abcd1234", "abcd1235", "abce0000", "abcd12345678", "00000000"]
+        drafts = [new_job("x", now_ns=clock.wall_ns(), agent="x") for _ in wanted]
+        changed = [
+            draft.replace(job_id=each, topic_prefix=f"python/mqtt/jobs/{each}")
+            for draft, each in zip(drafts, wanted, strict=True)
+        ]
+        registry.register_many(changed)
+        return wanted
+
+    def test_they_find_every_job_that_begins_so(self, registry, ids):
+        assert registry.find_ids("abcd") == ["abcd1234", "abcd12345678", "abcd1235"]
+        assert registry.find_ids("abcd", limit=2) == ["abcd1234", "abcd12345678"]
+        assert registry.find_ids("abce") == ["abce0000"]
+        assert registry.find_ids("0000") == ["00000000"]
+        assert registry.find_ids("ffff") == registry.find_ids("abcf") == []
+
+    def test_an_id_that_is_whole_is_not_the_beginning_of_another(self, registry, ids):
+        assert registry.find_ids("abcd1234") == ["abcd1234"]
+        assert registry.find_ids("abcd12345") == ["abcd12345678"]
+
+    def test_a_new_registry_has_none(self, registry):
+        assert registry.find_ids("abcd1234") == []
+
+    @pytest.mark.parametrize("bad", ["", "abc", "a" * 33, "ABCD", "ab%d", "ab_d", "../abcd1234", "abcd\n", "abcdg"])
+    def test_what_cannot_begin_an_id_is_refused(self, registry, bad):
+        with pytest.raises(InvalidValue, match="job id"):
+            registry.find_ids(bad)
+
+
 class TestPicking:
     def test_a_job_that_somebody_has_or_that_is_over_is_not_picked_by_its_id(self, registry, add):
         job = add()

@@ -52,29 +52,35 @@ def register(options: argparse.Namespace, settings: Settings) -> None:
 
 def get(options: argparse.Namespace, settings: Settings) -> None:
     with open_jobs(settings) as jobs:
-        print(_record(jobs.get_job(job_of(options)), show_secrets=options.show_secrets))
+        print(_record(jobs.with_id(job_of(options), jobs.get_job), show_secrets=options.show_secrets))
 
 
 def status(options: argparse.Namespace, settings: Settings) -> None:
-    job_id = job_of(options)
     with open_jobs(settings) as jobs:
-        if options.set is None:
-            job = jobs.get_job(job_id)
-        else:
-            job = jobs.update_status(job_id, options.set, attempt=options.attempt, verify=not options.no_verify)
+
+        def do(job_id: str) -> Job:
+            if options.set is None:
+                return jobs.get_job(job_id)
+            return jobs.update_status(job_id, options.set, attempt=options.attempt, verify=not options.no_verify)
+
+        job = jobs.with_id(job_of(options), do)
     _print_field(job, job.status, options)
 
 
 def cancel(options: argparse.Namespace, settings: Settings) -> None:
-    job_id = job_of(options)
     with open_jobs(settings) as jobs:
-        try:
-            job = jobs.update_status(job_id, "cancelled")
-        except IllegalTransition:
-            _end_leftovers(settings, jobs, job_id)  # it may be an error because its runner was killed
-            raise
-        if job.attempt:
-            _end_leftovers(settings, jobs, job_id)
+
+        def do(job_id: str) -> Job:
+            try:
+                job = jobs.update_status(job_id, "cancelled")
+            except IllegalTransition:
+                _end_leftovers(settings, jobs, job_id)  # it may be an error because its runner was killed
+                raise
+            if job.attempt:
+                _end_leftovers(settings, jobs, job_id)
+            return job
+
+        job = jobs.with_id(job_of(options), do)
     _print_field(job, job.status, options)
 
 
@@ -91,13 +97,18 @@ def _end_leftovers(settings: Settings, jobs: Jobs, job_id: str) -> None:
 
 def renew(options: argparse.Namespace, settings: Settings) -> None:
     with open_jobs(settings) as jobs:
-        job = jobs.renew_lease(job_of(options), attempt=options.attempt, lease_sec=options.lease)
+        job = jobs.with_id(
+            job_of(options),
+            lambda job_id: jobs.renew_lease(job_id, attempt=options.attempt, lease_sec=options.lease),
+        )
     _print_field(job, job.lease_expires_at, options)
 
 
 def release(options: argparse.Namespace, settings: Settings) -> None:
     with open_jobs(settings) as jobs:
-        job = jobs.release(job_of(options), attempt=options.attempt, reason=options.reason)
+        job = jobs.with_id(
+            job_of(options), lambda job_id: jobs.release(job_id, attempt=options.attempt, reason=options.reason)
+        )
     _print_field(job, job.status, options)
 
 

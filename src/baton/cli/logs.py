@@ -9,8 +9,8 @@ from baton.cli.options import job_of
 from baton.cli.output import STATUS_COLOURS, counted, json_text, on_terminal, print_table, say
 from baton.cli.parser import Verb
 from baton.config import Settings
-from baton.core.errors import AuditDamaged, BatonError, InvalidValue, UsageError
-from baton.core.fields import check_job_id, one_line
+from baton.core.errors import AmbiguousId, AuditDamaged, BatonError, InvalidValue, UsageError
+from baton.core.fields import check_id_beginning, one_line
 from baton.history import log as read
 from baton.history.verify import foreign_text, verify_log
 from baton.jobs.verbs import open_jobs
@@ -24,17 +24,42 @@ def logs(options: argparse.Namespace, settings: Settings) -> int:
             raise UsageError("--list shows all logs; leave out the ID, --verify and --tail")
         _list(settings, options)
         return 0
-    job_id = check_job_id(job_of(options))
+    job_id = _full_id(job_of(options), settings)
     if not options.verify:  # verify the log as it is
         _fill_gap(job_id, settings)
     if not os.path.isdir(read.job_log_path(job_id, settings.logs_dir)):
-        raise BatonError(f"no audit log of job {job_id} in {settings.logs_dir}; `baton logs --list` shows all")
+        raise _no_log(job_id, settings)
     if options.verify:
         return _verify(job_id, settings, as_json=options.json)
     lines = list(read.iter_logged_events(job_id, settings.logs_dir))
     for line in lines[-options.tail :] if options.tail else lines:
         print(json_text(line) if options.json else readable(line))
     return 0
+
+
+def _full_id(typed: str, settings: Settings) -> str:
+    """Return the id of a job, which may be shortened. Its log may be all that is left of the job."""
+    if os.path.isdir(os.path.join(settings.logs_dir, check_id_beginning(typed))):
+        return typed
+    found = {*read.find_logged_jobs(typed, settings.logs_dir), *_ids_in_registry(typed, settings)}
+    if len(found) > 1:
+        status = {each: read.read_logged_status(each, settings.logs_dir) for each in sorted(found)}
+        raise AmbiguousId(typed, [f"{each} ({status[each] or 'no log'})" for each in status])
+    if not found:
+        raise _no_log(typed, settings)
+    return found.pop()
+
+
+def _ids_in_registry(typed: str, settings: Settings) -> list[str]:
+    try:
+        with open_jobs(settings) as jobs:
+            return jobs.registry.find_ids(typed)
+    except BatonError:
+        return []  # a log can be read without the registry
+
+
+def _no_log(job_id: str, settings: Settings) -> BatonError:
+    return BatonError(f"no audit log of job {job_id} in {settings.logs_dir}; `baton logs --list` shows all")
 
 
 def _fill_gap(job_id: str, settings: Settings) -> None:

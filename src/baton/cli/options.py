@@ -79,7 +79,8 @@ JSON_ALWAYS = JSON.but(help="print JSON, as this command always does")
 
 # Which job, session or live agent
 JOB_ID = _value("--job", "ID", "use this job, as an option (default: $BATON_JOB_ID)")
-JOB = (_value("id", "ID", "use this job (default: $BATON_JOB_ID)", nargs="?"), JOB_ID)
+_JOB_HELP = "use this job; the first characters of its id are enough (default: $BATON_JOB_ID)"
+JOB = (_value("id", "ID", _JOB_HELP, nargs="?"), JOB_ID)
 _JOBS = (
     _value("ids", "ID", "follow these jobs", nargs="*"),
     JOB_ID.but(action="append", default=[], help="follow this job, as an option; repeatable"),

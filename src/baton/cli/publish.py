@@ -21,16 +21,19 @@ def publish(options: argparse.Namespace, settings: Settings) -> None:
     if options.attempts < 1:
         raise UsageError("--attempts must be at least 1")
     with open_jobs(settings) as jobs:
-        published = publish_event(
-            jobs,
-            settings,
+        published = jobs.with_id(
             job_of(options),
-            options.event,
-            detail=options.detail,
-            data=_data(options.data),
-            attempt=_attempt(options.attempt),
-            verify=not options.no_verify,
-            tries=options.attempts,
+            lambda job_id: publish_event(
+                jobs,
+                settings,
+                job_id,
+                options.event,
+                detail=options.detail,
+                data=_data(options.data),
+                attempt=_attempt(options.attempt),
+                verify=not options.no_verify,
+                tries=options.attempts,
+            ),
         )
     event = published.event
     print(json.dumps({"job_id": event.job_id, "seq": event.seq, "event": event.event, "sent": published.sent}))

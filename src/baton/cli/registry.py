@@ -192,7 +192,7 @@ def reconcile(options: argparse.Namespace, settings: Settings) -> None:
 
     refuse_inside_session("registry reconcile")
     with open_jobs(settings) as jobs:
-        job = settle(jobs, options.id, keep_history=options.keep == "history")
+        job = jobs.with_id(options.id, lambda job_id: settle(jobs, job_id, keep_history=options.keep == "history"))
     text = f"job {job.job_id} is {job.status}, attempt {job.attempt}; the {options.keep} was kept"
     print(json_text(job.public()) if options.json else text)
 

@@ -35,7 +35,7 @@ def create(options: argparse.Namespace, settings: Settings) -> None:
         if prompt is not None:
             raise UsageError("--job has its own prompt; leave --prompt out")
         with open_jobs(settings) as jobs:
-            job = jobs.get_job(options.job)
+            job = jobs.with_id(options.job, jobs.get_job)
         agent = agent or job.agent
         workdir = job.workdir or workdir
     elif options.headless and prompt is None:
@@ -199,7 +199,7 @@ def _attach_to(name: str, inventory: Inventory, *, read_only: bool) -> int:
 def attach_job(options: argparse.Namespace, settings: Settings) -> int:
     """Attach to the session that runs a job."""
     with open_jobs(settings) as jobs:
-        job = jobs.get_job(job_of(options))
+        job = jobs.with_id(job_of(options), jobs.get_job)
     inventory = Inventory(settings)
     for session in inventory.all(State.RUNNING):
         if job.job_id in (session.job_id, session.made_for):

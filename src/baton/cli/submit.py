@@ -54,7 +54,7 @@ def submit(options: argparse.Namespace, settings: Settings) -> int:
 def retry(options: argparse.Namespace, settings: Settings) -> int:
     """Run a job again, as a new job."""
     with open_jobs(settings) as jobs:
-        job = jobs.get_job(job_of(options))
+        job = jobs.with_id(job_of(options), jobs.get_job)
     if job.status not in TERMINAL:
         if not options.force:  # guard: retry-ended-only
             what = f"job {job.job_id} is {job.status}: with a retry, two agents would do the same work"

@@ -34,7 +34,7 @@ def subscribe(options: argparse.Namespace, settings: Settings) -> int:
         subscription = Subscription(
             jobs,
             settings,
-            job_ids,
+            [jobs.full_id(each) for each in job_ids],
             follow_all=options.follow_all,
             timeout_sec=options.timeout,
             idle_timeout_sec=options.idle_timeout,
@@ -90,8 +90,9 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
     from baton.delegation.reconcile import BackgroundMonitor
 
     with open_jobs(settings) as jobs:
+        full_ids = [jobs.full_id(each) for each in job_ids]
         subscription = Subscription(
-            jobs, settings, job_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
+            jobs, settings, full_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
         )
         with BackgroundMonitor(settings):
             for _event in subscription:

@@ -64,6 +64,15 @@ class JobNotFound(BatonError):
         self.job_id = job_id
 
 
+class AmbiguousId(BatonError):
+    """Several job ids begin with the text that was typed; `matches` describes each."""
+
+    def __init__(self, text: str, matches: list[str], more: bool = False) -> None:
+        shown = ", ".join(matches) + (", ..." if more else "")
+        super().__init__(f"more than one job id begins with {text}: {shown}; type more characters")
+        self.matches = matches
+
+
 class IllegalTransition(BatonError):
     """A status may not follow the job's present one."""
 

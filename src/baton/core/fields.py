@@ -18,6 +18,8 @@ Check = Callable[[object], Any]
 
 _HARMLESS = "\u200d\ufe0f\xa0\u202f\u3000"
 JOB_ID = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
+FULL_ID_LENGTH = 8
+_ID_BEGINNING = re.compile(r"[0-9a-f]{4,32}", re.ASCII)
 
 
 def kind(value: object) -> str:
@@ -122,6 +124,13 @@ def check_job_id(value: object) -> str:
     """Return the id, or raise InvalidValue. Call it before an id becomes part of a path, a topic or a query."""
     checked: str = named("job id", job_id, value)
     return checked
+
+
+def check_id_beginning(value: str) -> str:
+    """Return the id, or the first characters of one, that a user typed; raise InvalidValue for other texts."""
+    if not _ID_BEGINNING.fullmatch(value):
+        raise InvalidValue("job id", f"must be 8 to 32 characters of 0-9 and a-f, or its first 4, not {value[:40]!r}")
+    return value
 
 
 def check_label(field: str, value: object) -> str:

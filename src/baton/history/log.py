@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 from baton.core.clock import format_micros, parse_time
-from baton.core.fields import check_job_id, json_object
+from baton.core.fields import JOB_ID, check_job_id, json_object
 from baton.core.hashing import sha256
 from baton.core.job import HIDDEN
 from baton.core.value import Any
@@ -224,6 +224,15 @@ def list_logged_jobs(logs_dir: str | None = None) -> list[str]:
     paths = {name: os.path.join(folder, name, EVENTS) for name in names}
     changed = [(os.stat(path).st_mtime_ns, name) for name, path in paths.items() if os.path.exists(path)]
     return [name for _, name in sorted(changed)]
+
+
+def find_logged_jobs(beginning: str, logs_dir: str | None = None) -> list[str]:
+    """Return the ids of the jobs that have a history and whose id begins with this text."""
+    try:
+        names = os.listdir(_logs_folder(logs_dir))
+    except FileNotFoundError:
+        return []
+    return sorted(name for name in names if name.startswith(beginning) and JOB_ID.fullmatch(name))
 
 
 def _logs_folder(logs_dir: str | None) -> str:

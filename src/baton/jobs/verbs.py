@@ -7,14 +7,15 @@ import sys
 
 from baton.core import lifecycle
 from baton.core.clock import Clock, SystemClock
-from baton.core.fields import check_label
+from baton.core.errors import AmbiguousId, InvalidRecord, JobNotFound
+from baton.core.fields import FULL_ID_LENGTH, check_label, one_line
 from baton.core.job import DEFAULT_AGENT, TERMINAL, Broker, Job, Status, check_status, new_job, with_new_id
 from baton.storage.files import make_home
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from typing import Any, Self
+    from typing import Any, Self, TypeVar
 
     from baton.config import Settings
     from baton.core.event import EventName, StoredEvent
@@ -23,7 +24,10 @@ if TYPE_CHECKING:
     from baton.registry.contract import Change, JobFilter, Page
     from baton.registry.verbs import Registry
 
+    Result = TypeVar("Result")
+
 _PAGE = 1_000
+_MATCHES = 5  # that a message about an ambiguous id names
 
 
 def _warn(message: str) -> None:
@@ -84,6 +88,36 @@ class Jobs:
 
     def get_job(self, job_id: str) -> Job:
         return self.registry.get_job(job_id)
+
+    def find_id(self, typed: str) -> str:
+        """Return the id of a job that a user typed; its first characters are enough where no other id begins so."""
+        found = self.registry.find_ids(typed, limit=_MATCHES + 1)
+        if not found:
+            raise JobNotFound(typed, self.registry.where)
+        if len(found) > 1:
+            raise AmbiguousId(typed, [self._describe(each) for each in found[:_MATCHES]], len(found) > _MATCHES)
+        return found[0]
+
+    def with_id(self, typed: str, verb: Callable[[str], Result]) -> Result:
+        """Call the verb with the id that a user typed. An id of full length is looked up only if no job has it."""
+        if len(typed) >= FULL_ID_LENGTH:
+            try:
+                return verb(typed)
+            except JobNotFound as error:
+                if error.job_id != typed:
+                    raise
+        return verb(self.find_id(typed))
+
+    def full_id(self, typed: str) -> str:
+        """Return the id of the job whose id a user typed, which may be shortened."""
+        return self.with_id(typed, lambda job_id: self.get_job(job_id).job_id)
+
+    def _describe(self, job_id: str) -> str:
+        try:
+            job = self.get_job(job_id)
+        except (InvalidRecord, JobNotFound):
+            return job_id
+        return f"{job_id} ({job.status}, {one_line(job.title or job.prompt, 40)})"
 
     def list_jobs(self, where: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page:
         return self.registry.list_jobs(where, limit=limit, after=after)

@@ -116,6 +116,9 @@ if TYPE_CHECKING:
         def page(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> Page:
             """Return jobs, newest first; with `start`, those older than that time and id."""
 
+        def ids_from(self, beginning: str, limit: int) -> list[str]:
+            """Return ids that begin with this text, in their order. The id that is the text itself may come alone."""
+
         def ids(self) -> list[str]:
             """Return the ids of all jobs, oldest first."""
 

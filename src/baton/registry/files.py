@@ -200,6 +200,12 @@ class _FileTransaction:
         following = format_cursor(*page[-1][0]) if len(found) > limit else None
         return Page(jobs=[job for _, job in page], bad=[] if start else bad, next=following)
 
+    def ids_from(self, beginning: str, limit: int) -> list[str]:
+        if os.path.exists(self._path(beginning)) and not self._missing:
+            return [beginning]
+        found = () if self._missing else _record_ids(self._folder)
+        return sorted(job_id for job_id in found if job_id.startswith(beginning))[:limit]
+
     def ids(self) -> list[str]:
         created = {job.job_id: parse_time(job.created_at) for job in self._jobs()}
         ids = [] if self._missing else _record_ids(self._folder)

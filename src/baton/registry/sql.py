@@ -15,6 +15,7 @@ from baton.core import lifecycle
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import InvalidRecord, JobDisputed, JobNotFound, RegistryBusy
 from baton.core.event import EventName, StoredEvent
+from baton.core.fields import JOB_ID
 from baton.core.job import JOB_FIELDS, OWN_DEFAULTS, TERMINAL, TIME_FIELDS, Broker, Job, Status
 from baton.core.value import Any
 from baton.registry.contract import Change, Entry, JobFilter, Page, format_cursor
@@ -216,6 +217,14 @@ class SqlTransaction:
                 if job.submitter is not None or not where.submitted:  # in version 1, the word may be another field's
                     jobs.append(job)
         return Page(jobs=jobs, bad=bad, next=following)
+
+    def ids_from(self, beginning: str, limit: int) -> list[str]:
+        # A range of the primary key: no character of an id follows "f".
+        rows = self.rows(
+            "SELECT job_id FROM jobs WHERE job_id >= :first AND job_id < :last ORDER BY job_id LIMIT :limit",
+            {"first": beginning, "last": beginning + "g", "limit": limit},
+        )
+        return [row[0] for row in rows if JOB_ID.fullmatch(row[0])]
 
     def ids(self) -> list[str]:
         return [row[0] for row in self.rows("SELECT job_id FROM jobs ORDER BY created_at, job_id")]

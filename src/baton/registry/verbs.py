@@ -22,7 +22,7 @@ from baton.core import lifecycle
 from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
 from baton.core.errors import InvalidRecord, InvalidValue, JobDisputed, JobNotFound, RegistryBusy
 from baton.core.event import EventName
-from baton.core.fields import check_job_id, check_label
+from baton.core.fields import check_id_beginning, check_job_id, check_label
 from baton.core.job import Status, new_token, with_new_id
 from baton.registry.contract import Change, Entry, JobFilter, Recorded, parse_cursor
 from baton.registry.schema import VERSION
@@ -154,6 +154,13 @@ class Registry:
         check_job_id(job_id)
         with self._reading() as tx:
             return tx.get(job_id)
+
+    def find_ids(self, beginning: str, *, limit: int = 10) -> list[str]:
+        """Return the id that is this text; else those that begin with it, in their order, at most `limit`."""
+        check_id_beginning(beginning)
+        with self._reading() as tx:
+            found = tx.ids_from(beginning, limit)
+            return found[:1] if beginning in found else found
 
     def list_jobs(self, where: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page:
         """Return one page, newest first. `after` is the `next` of the page before; jobs registered meanwhile do not

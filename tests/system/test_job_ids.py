@@ -1,0 +1,76 @@
+"""The first characters of a job id are enough, in every verb that takes one; several jobs in one command."""
+
+from __future__ import annotations
+
+import pytest
+
+from baton.core.job import new_job
+from baton.registry.sqlite import SqliteRegistry
+from support.command import Baton
+from support.homes import home_of
+
+ONE, TWO, THREE = "abcd1111", "abcd2222", "00ff3333"
+
+
+@pytest.fixture
+def baton(tmp_path):
+    """The command, in a folder with three jobs: the ids of two begin alike."""
+    baton = Baton(tmp_path, MQTT_BROKER="127.0.0.1", MQTT_PORT="9")
+    baton("cancel", baton("register", "x").text)
+    add(tmp_path, ONE, "the first")
+    add(tmp_path, TWO, "the second", title="fix it")
+    add(tmp_path, THREE, "the third")
+    return baton
+
+
+def add(folder, job_id, prompt, **fields):
+    registry = SqliteRegistry(f"{home_of(folder)}/jobs/registry.db")
+    title = fields.pop("title", None)
+    job = new_job(prompt, now_ns=2**60, agent="shell", agent_session="q", **fields)
+    registry.register_job(job.replace(job_id=job_id, topic_prefix=f"python/mqtt/jobs/{job_id}", title=title))
+    registry.close()
+
+
+def test_the_beginning_of_an_id_names_a_job(baton):
+    assert baton("get", "abcd1").json["job_id"] == ONE
+    assert baton("get", "--job", "00ff").json["job_id"] == THREE
+    assert baton("status", "abcd2").text == "pending"
+    assert baton("publish", "00ff", "--event", "started", "--attempts", "1").json["job_id"] == THREE
+    assert baton("renew", "00ff", "--attempt", "1", "--lease", "60", "--json").json["job_id"] == THREE
+    assert baton("release", "00ff").text == "pending"
+    assert baton("subscribe", "--job", "00ff3", "--timeout", "0.1", code=2).out.count(THREE) == 1
+    assert baton("cancel", "00ff").text == "cancelled"
+    assert baton("wait", "00ff33", "--json", code=4).json == {THREE: "cancelled"}
+    assert baton("logs", "00ff", "--tail", "1").out.endswith("→ cancelled  attempt 1\n")
+    assert "unbroken" in baton("logs", "00ff", "--verify").out
+    assert baton("retry", "00ff", "--detach", "--json").json["job_id"] != THREE
+    assert "no session runs it" in baton.refused("attach", "00ff")
+
+
+def test_what_begins_several_ids_names_them_all(baton):
+    for verb in (["get"], ["status"], ["cancel"], ["wait"], ["attach"], ["publish", "--event", "started"]):
+        said = baton.refused(verb[0], "abcd", *verb[1:])
+        assert f"{ONE} (pending, the first), {TWO} (pending, fix it)" in said
+        assert "type more characters" in said
+    assert baton("list", "--status", "pending").out.count("abcd") == 2
+
+
+def test_what_begins_no_id_or_cannot_begin_one_is_refused(baton):
+    assert "no job ffff in sqlite:" in baton.refused("get", "ffff")
+    assert "no job ffffffff in sqlite:" in baton.refused("get", "ffffffff")
+    for wrong in ("abc", "../abcd1111", "ABCD", "", "abcd*"):
+        assert "job id must be" in baton("get", wrong, code=None).err
+
+
+def test_the_beginning_of_a_longer_id_may_be_as_long_as_an_id(baton, tmp_path):
+    add(tmp_path, "1234567890abcdef", "long")
+    assert baton("get", "12345678").json["job_id"] == "1234567890abcdef"
+    assert baton("cancel", "1234567890").text == "cancelled"
+    assert "no job 123456789f" in baton.refused("get", "123456789f")
+
+
+def test_a_log_of_a_job_that_was_pruned_is_found_by_the_beginning_of_its_id(baton):
+    baton("cancel", "00ff")
+    baton("registry", "prune", "--older-than", "0s")
+    assert "cancelled" in baton("logs", "00ff").out
+    assert "no audit log of job ffff" in baton.refused("logs", "ffff")
