@@ -330,6 +330,28 @@ class TestStatus:
         registry.update_status(first.job_id, Status.COMPLETED, outcome=skipped)
         assert registry.get_job(first.job_id).unverified is None, "a job that is over does not change"
 
+    def test_a_retry_and_the_job_that_it_retries_name_each_other(self, registry, add):
+        first, other = add(), add()
+        pick(registry)
+        ended = registry.update_status(first.job_id, Status.COMPLETED).after
+        options = {"headless": True, "of_a_later_version": [1]}
+        again = add(retry_of=first.job_id, start_options=options)
+        assert registry.get_job(first.job_id) == ended.replace(retried_by=again.job_id)
+        assert registry.get_job(again.job_id) == again
+        assert (again.retry_of, again.start_options) == (first.job_id, options)
+        assert registry.get_job(other.job_id) == other
+        assert add(retry_of="deadbeef").retry_of == "deadbeef", "the first job may be gone"
+        third = add(retry_of=first.job_id)
+        assert registry.get_job(first.job_id).retried_by == third.job_id, "the newest"
+
+    def test_a_retry_of_a_job_that_runs_changes_nothing_else_of_it(self, registry, add):
+        first = add()
+        claimed = pick(registry, lease_sec=LEASE)
+        again = add(retry_of=first.job_id)
+        assert registry.get_job(first.job_id) == claimed.replace(retried_by=again.job_id)
+        registry.record_event(first.job_id, EventName.COMPLETED, attempt=1)
+        assert registry.get_job(first.job_id).retried_by == again.job_id
+
     def test_a_finished_job_has_no_lease(self, registry, add):
         job = add()
         pick(registry, lease_sec=LEASE)

@@ -206,8 +206,8 @@ class RegistryJudge:
         is_old = [found.get(each) == self._old.get(each) for each in self._changed]
         if not all(map(max, is_old, is_new)):
             return "half", "a job is neither as it was nor as it should be"
-        if self._verb == "register_many" and len(set(is_new)) > 1:
-            return "half", f"{sum(is_new)} of {len(is_new)} jobs registered"
+        if self._verb in ("register_many", "retry") and len(set(is_new)) > 1:
+            return "half", f"{sum(is_new)} of {len(is_new)} jobs written"
         if acknowledged and not all(is_new) and self._verb not in MAY_BE_LOST:
             return "lost", f"{len(is_new) - sum(is_new)} of {len(is_new)} changes"
         return None

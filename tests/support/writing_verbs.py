@@ -64,6 +64,7 @@ def _id(registry: Registry, prompt: str) -> str:
 REGISTRY_VERBS: dict[str, Callable[[Registry], object]] = {
     "register_job": lambda it: it.register_job(draft("new")),
     "register_many": lambda it: it.register_many([draft(f"new {i}") for i in range(3)]),
+    "retry": lambda it: it.register_job(draft("again", retry_of=_id(it, "ended"))),
     "pick_pending": lambda it: it.pick_pending(LABEL, holder="you", lease_sec=1000),
     "pick_job": lambda it: it.pick_job(_id(it, "submitted"), holder="you", lease_sec=1000),
     "clear_submitter": lambda it: it.clear_submitter(_id(it, "submitted")),

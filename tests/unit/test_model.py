@@ -138,6 +138,9 @@ def test_a_key_is_256_random_bits_in_url_safe_base64():
         ({"agent_session": "a\nb"}, "agent_session"),
         ({"priority": 10**10}, "priority"),
         ({"workdir": 5}, "workdir"),
+        ({"start_options": {"headless": "yes"}}, "start_options"),
+        ({"start_options": {"conversation_id": "a\nb"}}, "start_options"),
+        ({"start_options": {"later": float("nan")}}, "start_options"),
     ],
 )
 def test_a_new_job_names_the_argument_that_does_not_fit(arguments, field):
@@ -166,6 +169,7 @@ def test_a_repeated_job_has_every_field_except_what_became_of_the_first():
         "lease_mark": "boot/1", "deadline_at": "2026-01-01T00:00:00Z", "last_event_at": "2026-01-01T00:00:00Z",
         "finished_at": "2026-01-01T00:00:00Z", "detail": "done", "validate": "true", "labels": ["l"],
         "submitter": "host:1:2", "verified_by": ["expect: out"], "unverified": "me@host", "disputed": "why", "of_a_later_version": [1],
+        "start_options": {"headless": True, "yolo": True, "of_a_later_version": "x"},
     }  # fmt: skip
     first = Job.parse(ended)
     again = repeat_job(first, now_ns=0)

@@ -59,6 +59,28 @@ def _ended_by(value: object) -> str:
     return text
 
 
+def _start_options(value: object) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict):
+        raise ValueError(f"must be an object, not {fields.kind(value)}")
+    for name, check in _START_CHECKS.items():
+        try:
+            check(value.get(name))
+        except ValueError as error:
+            raise ValueError(f"has a field {name} that {error}") from None
+    fields.unknown_fields(value, _START_CHECKS)
+    return value
+
+
+_START_CHECKS: dict[str, Check] = {
+    "headless": fields.optional(fields.boolean),
+    "yolo": fields.optional(fields.boolean),
+    "resume": fields.optional(fields.boolean),
+    "conversation_id": fields.optional(fields.label),
+}
+
+
 def _status(value: object) -> Status:
     try:
         return Status(value)  # type: ignore[arg-type]
@@ -161,6 +183,7 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("ended_by", fields.optional(_ended_by), None),
     ("seen_at", fields.optional(fields.time), None),
     ("idempotency_key", fields.optional(fields.label), None),
+    ("start_options", _start_options, {}),
 )
 OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
 _CHECKS = {name: (check, default) for name, check, default in _SEED_FIELDS + _OWN_FIELDS}
@@ -189,7 +212,8 @@ class Job(Value):
     `disputed` says how the audit log contradicts the registry: until the user has settled it, no process may claim the
     job. `parent` is the job whose agent submitted this one, `follows` the job whose conversation this one continues.
     Of an ended job, `ended_by` is one of ENDED_BY, `reason` says it in words, and `seen_at` is when the user was shown
-    the end. `idempotency_key` is unique in a registry: a second submission with it is this job.
+    the end. `idempotency_key` is unique in a registry: a second submission with it is this job. `start_options` says
+    how its session is started: `headless`, `yolo`, and `resume` to continue the conversation `conversation_id`.
     """
 
     schema_version: int
@@ -233,6 +257,7 @@ class Job(Value):
     ended_by: str | None
     seen_at: str | None
     idempotency_key: str | None
+    start_options: dict[str, Any]
     extra: dict[str, Any]
 
     @classmethod
@@ -342,6 +367,7 @@ def new_job(
     follows: str | None = None,
     retry_of: str | None = None,
     idempotency_key: str | None = None,
+    start_options: Mapping[str, Any] | None = None,
 ) -> Job:
     """Return a job that is ready to be registered; raise InvalidValue with the argument that is not valid."""
     now = format_time(now_ns)
@@ -375,6 +401,7 @@ def new_job(
                 "follows": follows,
                 "retry_of": retry_of,
                 "idempotency_key": idempotency_key,
+                "start_options": dict(start_options) if start_options else None,
             }
         )
     except InvalidRecord as error:

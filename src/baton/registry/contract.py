@@ -104,7 +104,8 @@ if TYPE_CHECKING:
             """Return the job; raise JobNotFound, or InvalidRecord when the record is not valid."""
 
         def add(self, job: Job) -> bool:
-            """Store a new job. Return False, and store nothing, when its id is taken."""
+            """Store a new job, and note its id in the job that it retries, if that is still there. Return False, and
+            store nothing, when the id is taken."""
 
         def save(self, before: Job, after: Job, event: StoredEvent | None = None) -> Change:
             """Replace `before`, as `get` returned it, by `after`, and append the event. RegistryBusy when the stored

@@ -115,7 +115,7 @@ class _FileTransaction:
         """Write the added jobs, all or none."""
         if not self._added:
             return
-        if len(self._added) > 1:
+        if len(self._added) > 1 or any(job.retry_of for job in self._added.values()):
             # Several files cannot change at once. What is in the batch file is registered: after a crash, the next
             # writer completes it.
             records = [job.record() for job in self._added.values()]
@@ -123,6 +123,7 @@ class _FileTransaction:
         try:
             for job in self._added.values():
                 self._write(job)
+            self._link_retries(self._added.values())
         except BaseException:
             for job_id in self._added:
                 files.remove_file(self._path(job_id))
@@ -141,7 +142,14 @@ class _FileTransaction:
         for job in jobs:
             if not os.path.exists(self._path(job.job_id)):
                 self._write(job)
+        self._link_retries(jobs)
         files.remove_file(self._batch_path)
+
+    def _link_retries(self, jobs: Iterable[Job]) -> None:
+        """Note the id of each new job in the job that it retries."""
+        for old in self._jobs(retries := {job.retry_of: job.job_id for job in jobs if job.retry_of is not None}):
+            if old.retried_by != retries[old.job_id]:
+                self._write(old.replace(retried_by=retries[old.job_id]))
 
     def save(self, before: Job, after: Job, event: StoredEvent | None = None) -> Change:
         if event is not None:

@@ -10,12 +10,13 @@ Rights = Mapping[str, Mapping[str, str]]
 """For each table, what a role may do beyond reading."""
 
 _ROLES = ("submit", "work", "read")
-_CANCEL = ("status", "updated_at", "finished_at", "lease_expires_at", "lease_mark")
+# What `baton cancel` and `baton retry` change.
+_SUBMIT = ("status", "updated_at", "finished_at", "lease_expires_at", "lease_mark", "retried_by")
 # Not what the job is: a login that could change its prompt or its validation could make workers run other commands.
 _PROGRESS = tuple(name for name in COLUMNS if name in FATE | {"status", "updated_at", "auth_token", "other_fields"})
 REGISTRY_RIGHTS: Rights = {
     "meta": {},
-    "jobs": {"submit": f"INSERT, UPDATE ({', '.join(_CANCEL)})", "work": f"UPDATE ({', '.join(_PROGRESS)})"},
+    "jobs": {"submit": f"INSERT, UPDATE ({', '.join(_SUBMIT)})", "work": f"UPDATE ({', '.join(_PROGRESS)})"},
     "events": {"work": "INSERT, UPDATE (sent)"},
 }
 

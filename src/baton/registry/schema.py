@@ -42,13 +42,15 @@ CREATE INDEX events_unsent ON events (id) WHERE sent = 0;
 """
 # The columns that version 2 adds. Other fields that 0.1.0 does not know, and those that no version knows, are in
 # `other_fields`.
-NEW_COLUMNS = ("submitter", "disputed", "seen_at", "idempotency_key")
+NEW_COLUMNS = ("submitter", "disputed", "seen_at", "idempotency_key", "retried_by", "start_options")
 UPGRADE = """
 ALTER TABLE jobs RENAME COLUMN extra TO other_fields;
 ALTER TABLE jobs ADD COLUMN submitter text;
 ALTER TABLE jobs ADD COLUMN disputed text;
 ALTER TABLE jobs ADD COLUMN seen_at bigint;
 ALTER TABLE jobs ADD COLUMN idempotency_key text;
+ALTER TABLE jobs ADD COLUMN retried_by text;
+ALTER TABLE jobs ADD COLUMN start_options text;
 UPDATE jobs SET seen_at = COALESCE(finished_at, updated_at) WHERE status IN ('completed', 'error', 'cancelled');
 DROP INDEX jobs_pending;
 DROP INDEX jobs_updated;
@@ -73,7 +75,7 @@ SQLITE_2 = SQLITE_1 + SQLITE_UPGRADE
 # Of the statements that SQLite stores for each version, so that a database is checked without creating the tables.
 SQLITE_DIGESTS = {
     1: "46f1939e6bdc0efaf66e4a5c157876650dcfe1f16e9f1b1be01e5d3a10db05c6",
-    2: "6ec8e72ccbbfb147ce4bb5b05b6f664296d58f26ccd99ce4c2ebda71a138564c",
+    2: "740c0892009564823665291d7723704bf9d33ad18ce4e312ccad3fd157169578",
 }
 POSTGRES_2 = POSTGRES_1 + POSTGRES_UPGRADE
 

@@ -30,7 +30,7 @@ COLUMNS = (*_FIELDS, "other_fields")
 ID = COLUMNS.index("job_id")
 CREATED = COLUMNS.index("created_at")
 EVENT_COLUMNS = "job_id, seq, attempt, event, payload, sent"
-_JSON = frozenset({"broker", "expected_artifacts", "labels"})
+_JSON = frozenset({"broker", "expected_artifacts", "labels", "start_options"})
 _TIME_RANGE_NS = 9 * 10**18
 
 
@@ -43,7 +43,7 @@ def row_of_job(job: Job) -> dict[str, Any]:
         elif name == "broker":
             value = broker_text(value)
         elif name in _JSON:
-            value = json.dumps(value)
+            value = None if value == {} else json.dumps(value)
         elif name == "status":
             value = value.value
         row[name] = value
@@ -69,7 +69,8 @@ def job_from_row(row: Row) -> Job:
             raise InvalidRecord(job_id, name, "is not a number of nanoseconds")
     try:
         for name in _JSON:
-            record[name] = [] if record[name] == "[]" else json.loads(record[name])
+            if record[name] is not None:
+                record[name] = [] if record[name] == "[]" else json.loads(record[name])
         if others is not None:
             # Columns win: a login that may report on a job may write `other_fields`, but not the work itself.
             record = {**json.loads(others), **record}  # guard: columns-win
@@ -105,6 +106,7 @@ _INSERT = (
     f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join(':' + name for name in COLUMNS)})"
     " ON CONFLICT (job_id) DO NOTHING"
 )
+_LINK_RETRY = "UPDATE jobs SET retried_by = :job_id WHERE job_id = :retry_of"
 _INSERT_EVENT = (
     "INSERT INTO events (job_id, seq, attempt, event, payload, sent)"
     " VALUES (:job_id, :seq, :attempt, :event, :payload, :sent)"
@@ -156,7 +158,10 @@ class SqlTransaction:
         return job_from_row(rows[0])
 
     def add(self, job: Job) -> bool:
-        return self.change(_INSERT, row_of_job(job)) == 1
+        added = self.change(_INSERT, row_of_job(job)) == 1
+        if added and job.retry_of is not None:
+            self.change(_LINK_RETRY, {"job_id": job.job_id, "retry_of": job.retry_of})
+        return added
 
     def save(self, before: Job, after: Job, event: StoredEvent | None = None) -> Change:
         if before is not after:
