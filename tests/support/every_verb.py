@@ -19,6 +19,7 @@ MORE = {
     ("subscribe",): ["--timeout", "0.2"],
     ("watch",): ["--timeout", "0.2"],
     ("wait",): ["--timeout", "0.2"],
+    ("logs",): ["--timeout", "0.2"],
     ("submit",): ["--detach", "--agent-session", "q"],
     ("retry",): ["--detach"],
     ("publish",): ["--attempts", "1"],

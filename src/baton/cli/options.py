@@ -25,6 +25,20 @@ def parse_duration(field: str, text: str) -> int:
     return int(match[1]) * UNIT_SEC[match[2]] * 10**9
 
 
+def parse_since(field: str, text: str, now_ns: int) -> int:
+    """Return the moment that `2h` (this long ago) or a time such as 2026-06-19T09:30:00Z names, in nanoseconds."""
+    from baton.core.clock import parse_time
+
+    try:
+        return parse_time(text.strip())
+    except ValueError:
+        try:
+            return now_ns - parse_duration(field, text)
+        except InvalidValue:
+            why = "must be a duration such as 90s, 15m, 2h, 30d, or a time such as 2026-06-19T09:30:00Z"
+            raise InvalidValue(field, f"{why}, not {text[:40]!r}") from None
+
+
 def time_limit(
     option: str, number: type[int | float] = float, years: int = 1, *, zero: bool = False
 ) -> Callable[[str], float]:
@@ -84,6 +98,10 @@ JOB = (_value("id", "ID", _JOB_HELP, nargs="?"), JOB_ID)
 _JOBS = (
     _value("ids", "ID", "follow these jobs", nargs="*"),
     JOB_ID.but(action="append", default=[], help="follow this job, as an option; repeatable"),
+)
+LOGGED_JOBS = (
+    _JOBS[0].but(help="use these jobs; the first characters of an id are enough (default: $BATON_JOB_ID)"),
+    _JOBS[1].but(help="use this job, as an option; repeatable"),
 )
 NAME = _value("name", "NAME", "use this session")
 AGENT_NAME = NAME.but(help="use this live agent, named by name or id")
@@ -179,7 +197,12 @@ LIMIT = _value("--limit", "N", "show at most N jobs (default: 50 on a terminal, 
 AFTER = _value("--after", "CURSOR", "continue after the page that printed this cursor")
 SHOW_SECRETS = _flag("--show-secrets", "print signing keys and passwords (default: hidden)")
 TAIL = _value("--tail", "N", "print the last N lines (default: all)", type=int)
-LIST_LOGS = _flag("--list", "list every job that has a log, with its status")
+FOLLOW = Option("-f", "--follow", action="store_true", help="print new lines as they are added, until the jobs end")
+FOLLOW_TIMEOUT = _LISTEN_TIMEOUT.but(help="stop --follow after this long, with exit code 2 (default: never)")
+LOG_SINCE = _value(
+    "--since", "T", "print only what was added since then: 90s, 15m, 2h, 30d ago, or a time (default: all)"
+)
+LIST_LOGS = _flag("--list", "list every job that has a log, with its status and the time of its last line")
 VERIFY = _flag("--verify", "check that no line was changed, added or removed")
 
 # Sessions

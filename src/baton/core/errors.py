@@ -240,10 +240,6 @@ class MissingExtra(BatonError):
         super().__init__(f"{what_for} needs an extra package: pip install 'tmux-baton[{extra}]'")
 
 
-class AuditDamaged(BatonError):
-    """The audit log does not verify."""
-
-
 class MigrationFailed(BatonError):
     """The old registry is still in use, unchanged."""
 

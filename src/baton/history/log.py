@@ -216,14 +216,18 @@ def iter_logged_events(job_id: str, logs_dir: str | None = None) -> Iterator[dic
 
 def list_logged_jobs(logs_dir: str | None = None) -> list[str]:
     """Return the ids of all jobs that have a history, ordered by their last change."""
+    return [job_id for _, job_id in logged_changes(logs_dir)]
+
+
+def logged_changes(logs_dir: str | None = None) -> list[tuple[int, str]]:
+    """Return when each history last changed, and the id of its job; the last change is last."""
     folder = _logs_folder(logs_dir)
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
     paths = {name: os.path.join(folder, name, EVENTS) for name in names}
-    changed = [(os.stat(path).st_mtime_ns, name) for name, path in paths.items() if os.path.exists(path)]
-    return [name for _, name in sorted(changed)]
+    return sorted((os.stat(path).st_mtime_ns, name) for name, path in paths.items() if os.path.exists(path))
 
 
 def find_logged_jobs(beginning: str, logs_dir: str | None = None) -> list[str]:
