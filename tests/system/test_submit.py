@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shlex
 import signal
 import time
 
@@ -11,7 +13,7 @@ import psycopg
 import pytest
 
 from support.brokers import free_port
-from support.command import Baton
+from support.command import BATON, Baton
 from support.office import Office, together
 from support.waiting import wait_until
 
@@ -264,7 +266,7 @@ def test_on_a_terminal_there_is_a_table_that_ends_clean(office):
     running.says("IDLE LEFT")
     done = running.end()
     assert done.code == 0, done
-    assert "started" in done.out
+    assert "working" in done.out
     assert "completed" in done.out
     raw = running.raw
     assert raw.count("\x1b[?25l") == raw.count("\x1b[?25h") == 1  # the cursor is back
@@ -277,13 +279,13 @@ def test_on_a_narrow_terminal_the_last_words_give_way_and_not_the_id_or_the_stat
     done = running.end()
     rows = [line.split() for line in done.out.splitlines() if line[:1] in "0123456789abcdef" and "  " in line]
     assert {row[0] for row in rows} == {office.the_job()["job_id"]}, done
-    assert {row[1] for row in rows} <= {"pending", "started", "completed"}, done
+    assert {row[1] for row in rows} <= {"pending", "starting", "working", "completed"}, done
     assert rows[-1][1] == "completed"
 
 
 def test_on_a_terminal_a_cancelled_job_is_shown_as_that(office):
     running = office.start("submit", "sleep 1234", terminal=True)
-    running.says("started")
+    running.says("working")
     office("cancel", office.the_job()["job_id"])
     done = running.end()
     assert done.code == 4
@@ -292,7 +294,7 @@ def test_on_a_terminal_a_cancelled_job_is_shown_as_that(office):
 
 def test_ctrl_c_and_enter_lets_it_go_on(office, tmp_path):
     running = office.start("submit", "while ! test -e enough; do sleep 0.1; done", terminal=True)
-    running.says("started")
+    running.says("working")
     running.type("\x03")
     running.says("let it go on without you")
     running.type("\n")
@@ -308,7 +310,7 @@ def test_ctrl_c_and_enter_lets_it_go_on(office, tmp_path):
 
 def test_ctrl_c_and_c_cancels_it(office):
     running = office.start("submit", "sleep 1234", terminal=True)
-    running.says("started")
+    running.says("working")
     running.type("\x03")
     running.says("let it go on without you")
     running.type("c\n")
@@ -347,7 +349,7 @@ def test_ctrl_c_in_a_batch_withdraws_what_has_not_begun(office, tmp_path):
 def test_ctrl_c_in_a_batch_says_beforehand_that_what_has_not_begun_is_cancelled(office, tmp_path):
     orders = [{"prompt": "sleep 1234"}, {"prompt": "true"}, {"prompt": "true"}]
     running = office.start(*batch(tmp_path, *orders), "--parallel", "1", terminal=True)
-    running.says("started")
+    running.says("working")
     running.type("\x03")
     running.says("let it go on without you (Enter; 2 jobs not begun are cancelled), or cancel all (c)?")
     running.type("c\n")
@@ -376,7 +378,7 @@ def test_a_signal_withdraws_what_has_not_begun_and_tells_what_goes_on(office, tm
 def test_a_closed_terminal_withdraws_what_has_not_begun(office, tmp_path, at_the_question):
     orders = [{"prompt": "while ! test -e enough; do sleep 0.1; done"}, {"prompt": "true"}]
     running = office.start(*batch(tmp_path, *orders), "--parallel", "1", terminal=True)
-    running.says("started")
+    running.says("working")
     if at_the_question:
         running.type("\x03")
         running.says("let it go on without you")
@@ -609,3 +611,40 @@ def test_doctor_sees_a_log_that_was_touched(office, tmp_path):
     path = tmp_path / ".hermes" / "delegate_job_logs" / job / "events.ndjson"
     path.write_text("".join(path.read_text().splitlines(keepends=True)[:-1]))
     assert f"tampered with: {job}" in office("doctor", code=1).out
+
+
+@pytest.mark.parametrize("columns", [80, 60])
+def test_what_a_person_sees_on_a_real_terminal(office, tmp_path, columns):
+    """More jobs than lines, one that waits, one that failed, and Ctrl-C: drawn by tmux, read from its screen."""
+    reason = "the file of the project is locked by another process since yesterday evening, and stays so"
+    orders = [
+        {"prompt": f"echo '{reason}' >&2; exit 3"},
+        {"prompt": "baton publish --event permission_required --detail 'may I delete it'; sleep 1234 # Tidy up"},
+    ]
+    # A module of Python sets both in the tests.
+    plain = ["env", "-u", "COLUMNS", "-u", "LINES"]
+    command = shlex.join([*plain, BATON, *batch(tmp_path, *orders, *({"prompt": "true # Later"} for _ in range(30)))])
+    env = [f"-e{name}={value}" for name, value in office.env.items() if name != "TERM"]
+    size = ["-x", str(columns), "-y", "24"]
+    office.tmux("-u", "new-session", "-d", *size, *env, "-s", "screen", f"{command} --parallel 1; sleep 1234")
+
+    def screen():
+        return office.tmux("capture-pane", "-p", "-S", "-", "-t", "screen").splitlines()
+
+    seen = wait_until(lambda: any("may I" in line for line in screen()) and screen())
+    assert [line.split()[1] for line in seen[1:4]] == ["waiting", "failed", "pending"]
+    assert "Tidy" not in seen[1], "cut"
+    assert "baton publish" in seen[1]
+    assert re.fullmatch(r"and 12 more: 12 pending", seen[21])
+    assert re.fullmatch(r"1 failed, 1 waiting, 30 pending after \d+s", seen[22])
+    assert len(seen) == 23
+    office.tmux("send-keys", "-t", "screen", "C-c")
+    wait_until(lambda: "cancel all (c)?" in "".join(screen()))
+    office.tmux("send-keys", "-t", "screen", "c", "Enter")
+    wait_until(lambda: any(re.fullmatch(r"1 failed, 31 cancelled in \d+s", line) for line in screen()))
+    seen = screen()
+    assert sum("STATE" in line for line in seen) == 1, seen
+    assert not any("^C" in line for line in seen)
+    assert f"failed: the command ended with exit code 3: {reason} 1 failed" in " ".join(" ".join(seen).split())
+    office.tmux("kill-session", "-t", "screen")
+    wait_until(lambda: not office.agents())

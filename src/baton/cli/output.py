@@ -13,6 +13,10 @@ from baton.core.fields import one_line, printable
 STATUS_COLOURS = {
     "pending": "yellow", "running": "cyan", "completed": "green", "error": "red", "cancelled": "bright_black",
 }  # fmt: skip
+STATE_COLOURS = STATUS_COLOURS | {
+    "starting": "cyan", "working": "cyan", "waiting": "bold yellow", "failed": "red", "disputed": "red",
+    "unknown": "magenta",
+}  # fmt: skip
 
 
 def on_terminal() -> bool:
@@ -54,6 +58,15 @@ def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours:
             line[1].stylize(colour)
         table.add_row(*line)
     console.print(table)
+
+
+def share_width(room: int, first: int, second: int, least: int) -> tuple[int, int]:
+    """Return how many columns two texts get that need `first` and `second`, with two spaces between them. A text gets
+    0 when less than `least` would be left for it: the second one first."""
+    if not second or room < 2 * least + 2:
+        return (min(first, room) if room >= min(first, least) else 0), 0
+    wanted = min(second, room - 2 - min(first, (room - 2) // 2))
+    return min(first, room - 2 - wanted), wanted
 
 
 def json_text(value: object, indent: int | None = None) -> str:

@@ -1,23 +1,42 @@
-"""Show the progress of jobs: a table that is updated in place on a terminal, lines elsewhere."""
+"""Show the progress of jobs: a table that is updated in place on a terminal, lines elsewhere.
+
+with open_view(jobs, as_json=False) as view:
+    for payload in events:
+        view.show(payload)
+    view.over(jobs as they are at the end)
+"""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 
-from baton.cli.output import STATUS_COLOURS, json_text
+from baton.cli.output import STATE_COLOURS, json_text, on_terminal, share_width
+from baton.core.activity import FAILED, activity_after, activity_of, reason_of, state_of
+from baton.core.clock import SECOND_NS, parse_time
 from baton.core.fields import one_line
-from baton.core.job import Job
+from baton.core.job import TERMINAL, Job, Status
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Self
 
+    from rich.console import Group
     from rich.live import Live
     from rich.table import Table
 
-_LEAST_MESSAGE = 10
-_COLOURS = {**STATUS_COLOURS, "started": "cyan", "progress": "cyan", "permission_required": "yellow"}
+# From how many columns of the terminal the time that is left is shown, and also that of the idle limit.
+_ROOM_FOR_LEFT, _ROOM_FOR_IDLE_LEFT = 72, 100
+_LEAST_TEXT = 12
+# What a person must look at comes first, what is over comes last.
+_ORDER = ("waiting", FAILED, "disputed", "unknown", "working", "starting", "pending", "cancelled", "completed")
+_SUMMARY = ("completed", FAILED, "cancelled", "waiting", "disputed", "working", "starting", "unknown", "pending")
+
+
+def open_view(jobs: Sequence[Job], *, as_json: bool) -> LiveTable | Lines:
+    """Return the view of these jobs for standard output."""
+    return LiveTable(jobs) if on_terminal() and not as_json else Lines(as_json=as_json)
 
 
 class Lines:
@@ -37,16 +56,19 @@ class Lines:
         text = f"{payload['timestamp'][11:19]}  {payload['job_id']}  {payload['event']:<19}  {detail}".rstrip()
         print(json_text(payload) if self._as_json else text, flush=True)
 
-    def over(self, statuses: Mapping[str, str]) -> None:
+    def over(self, jobs: Iterable[Job]) -> None:
         """Do nothing: the last lines have shown how each job ended."""
 
 
 class LiveTable:
-    """Show each job in a row: its state, its time, what is left of both limits, and its last message."""
+    """Show each job in a row, those first that a person must look at; below them, how many are in which state.
 
-    def __init__(self, jobs: Sequence[Job]) -> None:
+    Leaving the `with` block draws it for the last time, with the whole reason of each failure."""
+
+    def __init__(self, jobs: Iterable[Job]) -> None:
         self._rows = {job.job_id: _Row(job) for job in jobs}
         self._live: Live | None = None
+        self._left = False
 
     def __enter__(self) -> Self:
         from rich.live import Live
@@ -54,78 +76,160 @@ class LiveTable:
         from baton.cli.terminal import clean_terminals, new_console
 
         console = new_console()
-        self._live = Live(console=console, get_renderable=lambda: self.table(console.width), refresh_per_second=4)
+        self._live = Live(
+            console=console, get_renderable=lambda: self.frame(console.width, console.height), refresh_per_second=4
+        )
         self._live.start()
         clean_terminals()  # rich has replaced the streams, and reads escape sequences in what is printed
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._live is not None:
+            self._left = True
             self._live.stop()
             self._live = None
 
     def show(self, payload: dict[str, Any]) -> None:
-        self._rows[payload["job_id"]].update(payload)
+        """Show an event of a job."""
+        self._rows[payload["job_id"]].add_event(payload)
 
-    def over(self, statuses: Mapping[str, str]) -> None:
-        """Show how each job ended: not every end is an event."""
-        for job_id, status in statuses.items():
-            self._rows[job_id].end(status)
+    def over(self, jobs: Iterable[Job]) -> None:
+        """Show the jobs as they are now: not every end is an event."""
+        for job in jobs:
+            self._rows[job.job_id].update(job)
 
-    def table(self, width: int) -> Table:
-        """Build the table. Only the last message is cut; columns that do not fit are left out, from the right."""
-        from rich.table import Table
+    def frame(self, width: int, height: int) -> Group:
+        """Build what is drawn. The last line is short, so that ^C after it stays on the line."""
+        from rich.console import Group
         from rich.text import Text
 
-        now = time.monotonic()
-        rows = [[Text(cell) for cell in (job_id, *row.cells(now))] for job_id, row in self._rows.items()]
-        *columns, messages = zip(*rows, strict=True)
-        table = Table(box=None, pad_edge=False)
-        for heading, cells in zip(("JOB", "STATE", "TIME", "LEFT", "IDLE LEFT"), columns, strict=True):
-            needed = max(len(heading), *(cell.cell_len for cell in cells))
-            if table.columns[1:] and needed > width:
-                width = 0
-                break
-            table.add_column(heading, no_wrap=True, min_width=needed)
-            width -= needed + 2
-        if width >= _LEAST_MESSAGE:
-            table.add_column("LAST MESSAGE", no_wrap=True)
-            for cell in messages:
-                cell.truncate(width, overflow="ellipsis")
-        for row in rows:
-            row[1].stylize(_COLOURS.get(row[1].plain, ""))
-            table.add_row(*row[: len(table.columns)])
-        return table
+        rows = sorted(self._rows.values(), key=lambda row: _ORDER.index(row.state))
+        room = max(height - 3, 1)
+        shown = rows if len(rows) <= room else rows[: max(room - 1, 1)]
+        parts: list[Table | Text] = [_table(shown, width)]
+        if more := rows[len(shown) :]:
+            parts.append(Text(f"and {len(more)} more: {_counts(more)}"))
+        if self._left:
+            parts += [part for row in rows if row.state == FAILED and (part := row.failure())]
+        parts.append(Text(one_line(_summary(rows), max(width - 4, 10))))
+        return Group(*parts)
+
+
+def summarize(jobs: Iterable[Job]) -> str:
+    """Return how the jobs ended: `3 completed, 1 failed, 1 cancelled in 2m10s`."""
+    return _summary([_Row(job) for job in jobs])
 
 
 class _Row:
     def __init__(self, job: Job) -> None:
         self._job = job
-        self._began = self._last = time.monotonic()
-        self._ended: float | None = None
+        self.began_ns: int | None = None
+        self.ended_ns: int | None = None
+        self._last_ns = 0
+        self._message = ""
         self.state = "pending"
-        self.message = job.prompt
+        self.update(job)
 
-    def update(self, payload: dict[str, Any]) -> None:
-        self._last = time.monotonic()
-        self.state = payload["event"]
-        self.message = payload["detail"] or self.message
-        if payload["event"] in ("completed", "error"):
-            self._ended = self._last
+    def add_event(self, payload: dict[str, Any]) -> None:
+        event, then_ns = payload["event"], parse_time(payload["timestamp"])
+        if self.began_ns is None or event == "started":
+            self.began_ns = then_ns
+        self._last_ns = then_ns
+        if event != "started":  # that only names the session
+            self._message = payload["detail"] or self._message
+        if event in (Status.COMPLETED, Status.ERROR):
+            self.state, self.ended_ns = state_of(Status(event), ""), then_ns
+        else:
+            self.state = activity_after(event)
 
-    def end(self, status: str) -> None:
-        self.state = status
-        self._ended = self._ended or time.monotonic()
+    def update(self, job: Job) -> None:
+        self._job = job
+        if job.status in TERMINAL or job.disputed is not None:
+            self.state = state_of(job.status, activity_of(job, None, now_ns=0))
+        if self.began_ns is None and job.deadline_at is not None:
+            self.began_ns = parse_time(job.deadline_at) - job.timeout_sec * SECOND_NS
+        if job.status is Status.RUNNING and self.state == "pending":
+            self._last_ns = parse_time(job.last_event_at or job.updated_at)
+            self.state = activity_after(None if job.last_event_at is None else "")
+        if job.finished_at is not None:
+            self.ended_ns = parse_time(job.finished_at)
 
-    def cells(self, now: float) -> tuple[str, str, str, str, str]:
-        left = idle_left = ""
-        if self._ended is None:
-            left = _clock(max(0.0, self._job.timeout_sec - (now - self._began)))
-            idle_left = _clock(max(0.0, self._job.idle_timeout_sec - (now - self._last)))
-        return self.state, _clock((self._ended or now) - self._began), left, idle_left, one_line(self.message, 80)
+    @property
+    def title(self) -> str:
+        return one_line(self._job.title or self._job.prompt, 200)
+
+    def cells(self, now_ns: int) -> list[str]:
+        taken = left = idle_left = ""
+        if self.began_ns is not None:
+            seconds = max(((self.ended_ns or now_ns) - self.began_ns) // SECOND_NS, 0)
+            taken = _clock(seconds)
+            if self.ended_ns is None:
+                silent = max((now_ns - self._last_ns) // SECOND_NS, 0)
+                left = _clock(max(self._job.timeout_sec - seconds, 0))
+                idle_left = _clock(max(self._job.idle_timeout_sec - silent, 0))
+        message = "" if self.state == "completed" else one_line(self._message, 200)
+        return [self._job.job_id, self.state, taken, left, idle_left, self.title, message]
+
+    def failure(self) -> Any:
+        """Return the whole reason of a failure, to be wrapped."""
+        from rich.text import Text
+
+        reason = " ".join((reason_of(self._job, "") or self._message).split())
+        return Text(f"{self._job.job_id} failed: {reason}") if reason else None
 
 
-def _clock(seconds: float) -> str:
-    minutes, rest = divmod(int(seconds), 60)
+def _table(rows: Sequence[_Row], width: int) -> Table:
+    """Build the table of these jobs. Columns that do not fit are left out; only titles and messages are cut."""
+    from rich.table import Table
+    from rich.text import Text
+
+    now_ns = time.time_ns()
+    cells = [[Text(cell) for cell in row.cells(now_ns)] for row in rows]
+    headings = ("JOB", "STATE", "TIME", "LEFT", "IDLE LEFT", "TITLE", "LAST MESSAGE")
+    needed = [max(len(heading), *(line[column].cell_len for line in cells)) for column, heading in enumerate(headings)]
+    fixed = [0, 1]
+    rest = width - sum(needed[column] + 2 for column in fixed)
+    for column, least_width in ((2, 0), (3, _ROOM_FOR_LEFT), (4, _ROOM_FOR_IDLE_LEFT)):
+        has_room = width >= least_width and rest - needed[column] - 2 >= _LEAST_TEXT
+        if has_room and any(line[column] for line in cells):
+            fixed.append(column)
+            rest -= needed[column] + 2
+    for column, room in zip((5, 6), share_width(rest, needed[5], needed[6], _LEAST_TEXT), strict=True):
+        if room > 0:
+            fixed.append(column)
+            for line in cells:
+                line[column].truncate(room, overflow="ellipsis")
+    table = Table(box=None, pad_edge=False)
+    for column in fixed:
+        table.add_column(headings[column], no_wrap=True, min_width=needed[column] if column < 5 else None)
+    for line in cells:
+        line[1].stylize(STATE_COLOURS.get(line[1].plain, ""))
+        table.add_row(*(line[column] for column in fixed))
+    return table
+
+
+def _counts(rows: Iterable[_Row]) -> str:
+    """Return how many jobs are in which state: `3 completed, 1 failed`."""
+    counts = Counter(row.state for row in rows)
+    return ", ".join(f"{counts[state]} {state}" for state in _SUMMARY if counts[state])
+
+
+def _summary(rows: Sequence[_Row]) -> str:
+    """Return how many jobs are in which state, and the time from the first start to the last end, or until now."""
+    began = [row.began_ns for row in rows if row.began_ns is not None]
+    if not began:
+        return _counts(rows)
+    over = all(row.ended_ns is not None for row in rows)
+    end_ns = max(row.ended_ns or 0 for row in rows) if over else time.time_ns()
+    seconds = max((end_ns - min(began)) // SECOND_NS, 0)
+    minutes, rest = divmod(seconds, 60)
+    text = f"{rest}s" if not minutes else f"{minutes}m{rest:02d}s"
+    if minutes >= 60:
+        text = f"{minutes // 60}h{minutes % 60:02d}m"
+    return f"{_counts(rows)} {'in' if over else 'after'} {text}"
+
+
+def _clock(seconds: int) -> str:
+    minutes, rest = divmod(seconds, 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02d}:{rest:02d}" if hours else f"{minutes}:{rest:02d}"

@@ -14,7 +14,7 @@ from baton.cli.main import INTERRUPTED
 from baton.cli.options import job_of
 from baton.cli.output import counted, json_text, on_terminal, say
 from baton.cli.parser import Verb, read_text
-from baton.cli.progress_view import Lines, LiveTable
+from baton.cli.progress_view import open_view, summarize
 from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
 from baton.core.job import TERMINAL
@@ -182,17 +182,16 @@ def _follow(settings: Settings, submissions: list[Submission], options: argparse
             say(f"baton: job {job_id} is completed, but {problem}")
         if delegation.subscription.timed_out is not None:
             say(f"baton: {delegation.subscription.timed_out}")
-        for job in delegation.jobs:
+        for job in delegation.jobs if len(delegation.jobs) == 1 or not on_terminal() else ():
             say(f"log: {os.path.join(jobs.logs_dir, job.job_id)}")
         return delegation.exit_code
 
 
 def _show_events(delegation: Delegation, *, as_json: bool) -> None:
-    live = on_terminal() and not as_json
-    with LiveTable(delegation.jobs) if live else Lines(as_json=as_json) as view:
+    with open_view(delegation.jobs, as_json=as_json) as view:
         for payload in delegation:
             view.show(payload)
-        view.over(delegation.statuses())
+        view.over(delegation.current_jobs())
 
 
 class _Terminated(BaseException):
@@ -233,7 +232,7 @@ def _interrupted(delegation: Delegation) -> int:
             answer = ""
     if answer.startswith("c"):
         delegation.cancel()
-        say(f"cancelled {' '.join(job.job_id for job in delegation.jobs)}")
+        say(summarize(delegation.current_jobs()))
         return CANCELLED
     _leave(delegation)
     return INTERRUPTED

@@ -193,11 +193,7 @@ class Delegation:
         """Return 1 if a completed job lacks its results or their verification, else the subscription's exit code."""
         return 1 if self._unproven else self.subscription.exit_code
 
-    def statuses(self) -> dict[str, Status]:
-        """Return the status of each job that is still in the registry."""
-        return {job.job_id: job.status for job in self._current_jobs()}
-
-    def _current_jobs(self) -> list[Job]:
+    def current_jobs(self) -> list[Job]:
         """Return the jobs as they are now, without those that were pruned."""
         found = [self.subscription.find_job(job.job_id) for job in self.jobs]
         return [job for job in found if job is not None]
@@ -250,7 +246,7 @@ class Delegation:
 
     def _end_late_jobs(self, why: str) -> None:
         """Fail the jobs that have not ended in time, except those that wait for a permission or for a worker."""
-        for job in self._current_jobs():
+        for job in self.current_jobs():
             if job.status in TERMINAL:
                 continue
             if self._jobs.last_event(job) is EventName.PERMISSION_REQUIRED:
