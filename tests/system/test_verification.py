@@ -25,6 +25,7 @@ WAYS = {
     "without variables": "env -u BATON_SESSION_ID -u BATON_SESSION_DIR sh call",
     "from a process of its own": 'env -i PATH="$PATH" HOME="$HOME" setsid sh -c \'(sh call) &\'',
     "by tmux": 'tmux run-shell -b "env -i PATH=$PATH HOME=$HOME sh $PWD/call"',
+    "from other namespaces": 'env -i PATH="$PATH" HOME="$HOME" unshare -c -p -f sh call',
 }
 
 
@@ -111,6 +112,15 @@ def false_program(folder, name, text="exit 0"):
     path.write_text(f"#!/bin/sh\n{text}\n")
     path.chmod(0o755)
     return folder
+
+
+def test_an_agent_cannot_hide_the_environment_of_its_session(office, tmp_path):
+    """In another user namespace it may not look into its runner."""
+    forged = false_program(tmp_path / "forged", "judge")
+    script = f'PATH="{forged}:$PATH" unshare -c baton publish --event completed > answer 2>&1'
+    honest = false_program(tmp_path / "honest", "judge", "exit 1")
+    office("submit", script, "--validate", "judge", code=1, PATH=f"{honest}:{os.environ['PATH']}")
+    assert "the environment of its session cannot be read" in (tmp_path / "answer").read_text()
 
 
 @pytest.mark.parametrize("claim", ["publish --event completed", "status --set completed $BATON_JOB_ID"])

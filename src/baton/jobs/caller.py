@@ -52,25 +52,34 @@ def origin_of(job: Job) -> Origin | None:
     return None
 
 
+def is_inside_session() -> bool:
+    """Return whether an agent called this process."""
+    return MARKER in os.environ or any(_memory_of(pid) or _is_of_session(pid) for pid in _ancestors())
+
+
 def refuse_inside_session(what: str) -> None:
     """Raise BatonError if an agent called this process: `what` is for people."""
-    if MARKER in os.environ or any(
-        _memory_of(pid) or _is_own_tmux(pid) for pid in _ancestors()
-    ):  # guard: inside-session
+    if is_inside_session():  # guard: inside-session
         raise BatonError(f"{what} is refused inside a session; ask the user to run this command")
 
 
 def _ancestors() -> Iterator[str]:
     """Yield this process, the one that started it, and so on. A process of an agent cannot leave this line: its runner
     adopts it when its parent ends."""
-    pid = str(os.getpid())
+    try:
+        this = pid = os.readlink("/proc/self")  # not os.getpid(): /proc may be that of another process namespace
+    except OSError:
+        return  # this system has no /proc
+    missing = ""
     while pid != "0":
         yield pid
         try:
             with open(f"/proc/{pid}/stat", "rb") as file:
                 pid = file.read().rpartition(b")")[2].split()[1].decode()
         except OSError:
-            return  # this system has no /proc, or hides the process
+            if pid == missing:
+                return  # this system hides it from the user
+            missing, pid = pid, this  # guard: ended-ancestor
 
 
 def _memory_of(pid: str) -> str | None:
@@ -82,13 +91,14 @@ def _memory_of(pid: str) -> str | None:
     return next((path for path in paths if _target(path).startswith(f"/memfd:{_MEMORY}")), None)
 
 
-def _is_own_tmux(pid: str) -> bool:
-    """Return whether the process is a tmux server that baton started. What it starts, an agent asked for; a person uses
-    another terminal."""
+def _is_of_session(pid: str) -> bool:
+    """Return whether the process is a runner, which a process of another user namespace recognises by its command line
+    alone, or a tmux server that baton started. What the server starts, an agent asked for; a person uses another
+    terminal."""
     try:
-        with open(f"/proc/{pid}/comm") as name, open(f"/proc/{pid}/cmdline") as command:
-            return name.read() == "tmux: server\n" and "baton.sessions.runner" in command.read().split("\0")
-    except (OSError, UnicodeDecodeError):
+        with open(f"/proc/{pid}/cmdline", "rb") as command:
+            return b"baton.sessions.runner" in command.read().split(b"\0")
+    except OSError:
         return False
 
 

@@ -6,7 +6,7 @@ import os
 import time
 
 from baton.core.clock import SECOND_NS, parse_time
-from baton.jobs.caller import origin_of
+from baton.jobs.caller import is_inside_session, origin_of
 from baton.jobs.job_history import SKIPPED
 from baton.storage.files import outside
 
@@ -29,6 +29,8 @@ def missing_results(job: Job, *, redact: Callable[[str], str], timeout_sec: floa
     from the output of the validation."""
     # Not with the environment of an agent: its PATH could name other programs than the user's.
     origin = origin_of(job)  # guard: validation-environment
+    if origin is None and (job.validate or job.workdir is None) and is_inside_session():  # guard: hidden-environment
+        return ["the environment of its session cannot be read from here; end, and baton verifies the work"]
     try:
         folder = job.workdir or (origin.workdir if origin else os.getcwd())
     except OSError:
