@@ -6,8 +6,9 @@ import pytest
 
 from baton.core.job import new_job
 from baton.registry.sqlite import SqliteRegistry
-from support.command import Baton
+from support.command import BATON, Baton
 from support.homes import home_of
+from support.terminal import Terminal
 
 ONE, TWO, THREE = "abcd1111", "abcd2222", "00ff3333"
 
@@ -74,3 +75,53 @@ def test_a_log_of_a_job_that_was_pruned_is_found_by_the_beginning_of_its_id(bato
     baton("registry", "prune", "--older-than", "0s")
     assert "cancelled" in baton("logs", "00ff").out
     assert "no audit log of job ffff" in baton.refused("logs", "ffff")
+
+
+class TestSeveralJobs:
+    def test_get_prints_an_array_of_several_and_the_object_of_one(self, baton):
+        assert [job["job_id"] for job in baton("get", "abcd2", THREE, "--job", ONE).json] == [TWO, THREE, ONE]
+        assert baton("get", ONE, ONE).json["job_id"] == ONE
+
+    def test_each_gets_its_line(self, baton):
+        assert baton("status", ONE, "00ff").out == f"{ONE} pending\n{THREE} pending\n"
+        assert baton("status", ONE, THREE, "--set", "running").out == f"{ONE} running\n{THREE} running\n"
+        assert baton("release", ONE, THREE).out == f"{ONE} pending\n{THREE} pending\n"
+        assert baton("cancel", ONE, THREE).out == f"{ONE} cancelled\n{THREE} cancelled\n"
+        assert baton("wait", ONE, THREE, code=4).out == f"{ONE}\tcancelled\n{THREE}\tcancelled\n"
+        assert [job["status"] for job in baton("status", ONE, TWO, "--json").json] == ["cancelled", "pending"]
+        logs = baton("logs", ONE, "00ff").out
+        assert [logs.count(ONE), logs.count(THREE), logs.count("cancelled")] == [4, 4, 2]
+        assert baton("logs", ONE, THREE, "--verify").out.count("unbroken") == 2
+
+    def test_one_that_fails_does_not_keep_the_others_from_being_done(self, baton):
+        done = baton("cancel", ONE, "ffff", "abcd2", "nonsense", code=1)
+        assert done.out == f"{ONE} cancelled\n{TWO} cancelled\n"
+        assert [line[:16] for line in done.err.splitlines()] == ["baton: no job ff", "baton: job id mu"]
+        again = baton("status", ONE, TWO, THREE, "--set", "running", code=1)
+        assert again.out == f"{THREE} running\n"
+        assert again.err.count("cannot become running") == 2
+        assert [job["job_id"] for job in baton("get", "ffff", THREE, code=1).json] == [THREE]
+        assert baton("get", "ffff", "fffe", code=1).json == []
+        waited = baton("wait", "ffff", ONE, code=1)
+        assert (waited.out, waited.err.count("\n")) == (f"{ONE}\tcancelled\n", 1)
+        logs = baton("logs", "ffff", ONE, code=1)
+        assert logs.out.startswith(f"{ONE}  ")
+        assert "no audit log of job ffff" in logs.err
+
+    def test_all_need_an_answer_or_yes(self, baton):
+        said = baton("cancel", "--all", code=1)
+        assert said.out == ""
+        assert f"  {TWO}  pending    fix it" in said.err
+        assert "nothing was changed: answer on a terminal, or add --yes" in said.err
+        assert "either job IDs or --all" in baton.refused("cancel", "--all", ONE, code=64)
+        assert baton("cancel", "--all", "--yes").out.count("cancelled") == 3
+        assert "no jobs to cancel" in baton("cancel", "--all", "--yes").err
+
+    @pytest.mark.parametrize(("answer", "code"), [("y", 0), ("n", 1), ("", 1)])
+    def test_all_are_named_on_a_terminal_with_a_question(self, baton, tmp_path, answer, code):
+        with Terminal([BATON, "cancel", "--all"], cwd=tmp_path, env=baton.env) as terminal:
+            terminal.see(f"{ONE}  pending")
+            terminal.see("cancel 3 jobs? [y/N]")
+            terminal.type(answer + "\r")
+            assert terminal.end() == code
+        assert baton("status", ONE).text == ("cancelled" if code == 0 else "pending")

@@ -153,7 +153,7 @@ def test_wrong_input(baton):
     assert "BATON_ATTEMPT" in baton.refused("publish", job, "--event", "started", code=64, BATON_ATTEMPT="x")
     assert "a.md is missing" in baton.refused("publish", job, "--event", "completed")
     assert "stale attempt" in baton.refused("publish", job, "--event", "progress", "--attempt", "7")
-    assert "no jobs are named" in baton.refused("subscribe", code=64)
+    assert "no job is named" in baton.refused("subscribe", code=64)
     assert "give either job IDs or --follow-all" in baton.refused("subscribe", "--follow-all", job, code=64)
     assert "MQTT_PORT" in baton.refused("subscribe", job, MQTT_PORT="70000")
     assert "deadbeef" in baton.refused("subscribe", "deadbeef")

@@ -8,13 +8,21 @@ import sys
 import time
 
 from baton.cli import options as opt
-from baton.cli.options import job_of
-from baton.cli.output import json_text
+from baton.cli.options import job_of, jobs_of
+from baton.cli.output import json_text, say
 from baton.cli.parser import Verb, read_text
 from baton.config import Settings
-from baton.core.errors import IllegalTransition, InvalidValue, NothingPending, UsageError
+from baton.core.errors import BatonError, IllegalTransition, InvalidValue, NothingPending, UsageError
 from baton.core.job import Job
+from baton.core.value import Any
 from baton.jobs.verbs import Jobs, open_jobs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
+
+    Result = TypeVar("Result")
 
 _POLL_SEC = 0.2
 
@@ -50,12 +58,15 @@ def register(options: argparse.Namespace, settings: Settings) -> None:
     print_id(job, as_json=options.json, state="registered")
 
 
-def get(options: argparse.Namespace, settings: Settings) -> None:
+def get(options: argparse.Namespace, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
-        print(_record(jobs.with_id(job_of(options), jobs.get_job), show_secrets=options.show_secrets))
+        found, code = each_job(jobs, jobs_of(options), jobs.get_job)
+    shown = [job.public(show_secrets=options.show_secrets) for job in found]
+    _print_json(shown, several=len(jobs_of(options)) > 1)
+    return code
 
 
-def status(options: argparse.Namespace, settings: Settings) -> None:
+def status(options: argparse.Namespace, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
 
         def do(job_id: str) -> Job:
@@ -63,11 +74,10 @@ def status(options: argparse.Namespace, settings: Settings) -> None:
                 return jobs.get_job(job_id)
             return jobs.update_status(job_id, options.set, attempt=options.attempt, verify=not options.no_verify)
 
-        job = jobs.with_id(job_of(options), do)
-    _print_field(job, job.status, options)
+        return _print_each(jobs, options, do)
 
 
-def cancel(options: argparse.Namespace, settings: Settings) -> None:
+def cancel(options: argparse.Namespace, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
 
         def do(job_id: str) -> Job:
@@ -80,13 +90,18 @@ def cancel(options: argparse.Namespace, settings: Settings) -> None:
                 _end_leftovers(settings, jobs, job_id)
             return job
 
-        job = jobs.with_id(job_of(options), do)
-    _print_field(job, job.status, options)
+        if not options.all:
+            return _print_each(jobs, options, do)
+        if options.ids or options.job:
+            raise UsageError("give either job IDs or --all")
+        from baton.cli.all_jobs import confirm_all
+
+        options.ids = confirm_all(jobs, ("pending", "running"), "cancel", sure=options.yes)
+        return _print_each(jobs, options, do) if options.ids else 0
 
 
 def _end_leftovers(settings: Settings, jobs: Jobs, job_id: str) -> None:
     """End what a killed runner left of the job. Print what may be the agent's, too."""
-    from baton.cli.output import say
     from baton.sessions.inventory import Inventory
     from baton.sessions.stop import end_leftovers
 
@@ -101,15 +116,14 @@ def renew(options: argparse.Namespace, settings: Settings) -> None:
             job_of(options),
             lambda job_id: jobs.renew_lease(job_id, attempt=options.attempt, lease_sec=options.lease),
         )
-    _print_field(job, job.lease_expires_at, options)
+    print(json_text(job.public(), indent=2) if options.json else job.lease_expires_at)
 
 
-def release(options: argparse.Namespace, settings: Settings) -> None:
+def release(options: argparse.Namespace, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
-        job = jobs.with_id(
-            job_of(options), lambda job_id: jobs.release(job_id, attempt=options.attempt, reason=options.reason)
+        return _print_each(
+            jobs, options, lambda job_id: jobs.release(job_id, attempt=options.attempt, reason=options.reason)
         )
-    _print_field(job, job.status, options)
 
 
 def pick(options: argparse.Namespace, settings: Settings) -> None:
@@ -135,18 +149,50 @@ def pick(options: argparse.Namespace, settings: Settings) -> None:
 def print_id(job: Job, *, as_json: bool, state: str) -> None:
     """Print the id of a job that was just made or claimed. A write error names the job and its state."""
     try:
-        print(_record(job) if as_json else job.job_id, flush=True)
+        print(json_text(job.public(), indent=2) if as_json else job.job_id, flush=True)
     except OSError:
         print(f"baton: cannot write the output; job {job.job_id} is {state}", file=sys.stderr)
         raise
 
 
-def _print_field(job: Job, text: str | None, options: argparse.Namespace) -> None:
-    print(_record(job) if options.json else text)
+def each_of(typed: Sequence[str], do: Callable[[str], Result]) -> tuple[list[Result], int]:
+    """Do this with each id that the user typed; return the results and the exit code. Of several, one that fails does
+    not keep the others from being done."""
+    if len(typed) == 1:
+        return [do(typed[0])], 0
+    results, code = [], 0
+    for each in typed:
+        try:
+            results.append(do(each))
+        except BatonError as error:
+            say(f"baton: {error}")
+            code = 1
+    return results, code
 
 
-def _record(job: Job, *, show_secrets: bool = False) -> str:
-    return json_text(job.public(show_secrets=show_secrets), indent=2)
+def each_job(jobs: Jobs, typed: Sequence[str], do: Callable[[str], Result]) -> tuple[list[Result], int]:
+    """Do this with each job whose id the user typed, as `each_of`."""
+    return each_of(typed, lambda each: jobs.with_id(each, do))
+
+
+def _print_each(jobs: Jobs, options: argparse.Namespace, do: Callable[[str], Job]) -> int:
+    """Do this with each job that the user named, and print its status; of several jobs with their ids."""
+    typed = jobs_of(options)
+
+    def one(job_id: str) -> Job:
+        job = do(job_id)
+        if not options.json:
+            print(f"{job.job_id} {job.status}" if len(typed) > 1 else job.status, flush=True)
+        return job
+
+    done, code = each_job(jobs, typed, one)
+    if options.json:
+        _print_json([job.public() for job in done], several=len(typed) > 1)
+    return code
+
+
+def _print_json(records: Sequence[dict[str, Any]], *, several: bool) -> None:
+    print(json_text(records if several else records[0], indent=2))
 
 
 VERBS = (
@@ -159,10 +205,14 @@ VERBS = (
         opt.EXPECT, opt.VALIDATE, opt.PRIORITY, opt.MAX_ATTEMPTS.but(default=1), opt.LABEL,
         opt.BROKER_LOGIN, opt.JSON,
     ), register),
-    Verb("get", (*opt.JOB, opt.SHOW_SECRETS, opt.JSON_ALWAYS), get),
-    Verb("status", (*opt.JOB, opt.SET_STATUS, opt.ATTEMPT, opt.NO_VERIFY, opt.JSON), status),
-    Verb("cancel", (*opt.JOB, opt.JSON), cancel),
-    Verb("release", (*opt.JOB, opt.ATTEMPT, opt.REASON, opt.JSON), release),
+    Verb("get", (*opt.JOBS, opt.SHOW_SECRETS, opt.JSON_ALWAYS), get),
+    Verb("status", (*opt.JOBS, opt.SET_STATUS, opt.ATTEMPT, opt.NO_VERIFY, opt.JSON), status),
+    Verb("cancel", (
+        *opt.JOBS,
+        opt.ALL.but(help="cancel every job that has not ended, after a question (default: the jobs named)"),
+        opt.YES, opt.JSON,
+    ), cancel),
+    Verb("release", (*opt.JOBS, opt.ATTEMPT, opt.REASON, opt.JSON), release),
     Verb("renew", (
         *opt.JOB,
         opt.ATTEMPT.but(required=True, help="refuse if another attempt than N holds the job"),

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from baton.cli import options as opt
-from baton.cli.options import parse_since
+from baton.cli.jobs import each_of
+from baton.cli.options import jobs_of, parse_since
 from baton.cli.output import STATUS_COLOURS, ago, counted, json_text, on_terminal, print_table, say
 from baton.cli.parser import Verb
 from baton.config import Settings
@@ -35,21 +36,17 @@ def logs(options: argparse.Namespace, settings: Settings) -> int:
     if options.list:
         _list(settings, since_ns, as_json=options.json)
         return 0
-    job_ids = _job_ids(options, settings)
-    for job_id in job_ids:
-        if not options.verify:  # verify the log as it is
-            _fill_gap(job_id, settings)
-        if not os.path.isdir(read.job_log_path(job_id, settings.logs_dir)):
-            raise _no_log(job_id, settings)
+    typed = jobs_of(options)
+    job_ids, code = each_of(typed, lambda each: _find_log(each, settings, complete=not options.verify))
     if options.verify:
-        return max([_verify(job_id, settings, as_json=options.json) for job_id in job_ids])
-    printer = _Printer(since_ns, name_jobs=len(job_ids) > 1, as_json=options.json)
+        return max([code, *(_verify(job_id, settings, as_json=options.json) for job_id in job_ids)])
+    printer = _Printer(since_ns, name_jobs=len(typed) > 1, as_json=options.json)
     if options.follow:
-        return _follow(settings, job_ids, printer, options)
+        return _follow(settings, job_ids, printer, options) or code
     for job_id in job_ids:
         lines = list(read.iter_logged_events(job_id, settings.logs_dir))
         printer.show(job_id, lines[-options.tail :] if options.tail else lines)
-    return 0
+    return code
 
 
 def _check_options(options: argparse.Namespace) -> None:
@@ -61,11 +58,14 @@ def _check_options(options: argparse.Namespace) -> None:
         raise UsageError("--verify checks the whole log; leave out --follow, --tail and --since")
 
 
-def _job_ids(options: argparse.Namespace, settings: Settings) -> list[str]:
-    given = [*options.ids, *options.job] or list(filter(None, [os.environ.get("BATON_JOB_ID")]))
-    if not given:
-        raise UsageError("no job is named; give its ID (`baton logs --list` shows them)")
-    return list(dict.fromkeys(_full_id(each, settings) for each in given))
+def _find_log(typed: str, settings: Settings, *, complete: bool) -> str:
+    """Return the id of a job that has a log. `complete`: first add the last change, if it is missing there."""
+    job_id = _full_id(typed, settings)
+    if complete:
+        _fill_gap(job_id, settings)
+    if not os.path.isdir(read.job_log_path(job_id, settings.logs_dir)):
+        raise _no_log(job_id, settings)
+    return job_id
 
 
 class _Printer:
@@ -238,7 +238,7 @@ def readable(line: dict[str, Any]) -> str:
 
 
 VERBS = (Verb("logs", (
-    *opt.LOGGED_JOBS, opt.TAIL, opt.FOLLOW, opt.FOLLOW_TIMEOUT, opt.LOG_SINCE,
+    *opt.JOBS, opt.TAIL, opt.FOLLOW, opt.FOLLOW_TIMEOUT, opt.LOG_SINCE,
     opt.JSON.but(help="print the lines as stored: a JSON object each (default: text)"),
     opt.LIST_LOGS, opt.VERIFY,
 ), logs),)  # fmt: skip

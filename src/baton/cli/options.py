@@ -71,6 +71,16 @@ def job_of(options: argparse.Namespace) -> str:
     return job_id
 
 
+def jobs_of(options: argparse.Namespace) -> list[str]:
+    """Return the ids that a command line with the options JOBS names, each once."""
+    named = dict.fromkeys([*options.ids, *options.job])
+    if not named and (job_id := os.environ.get("BATON_JOB_ID")) is not None:
+        named[job_id] = None
+    if not named:
+        raise UsageError("no job is named; give its ID (`baton list` shows them)")
+    return list(named)
+
+
 def _flag(name: str, text: str, **settings: object) -> Option:
     return Option(name, action="store_true", help=text, **settings)
 
@@ -95,13 +105,9 @@ JSON_ALWAYS = JSON.but(help="print JSON, as this command always does")
 JOB_ID = _value("--job", "ID", "use this job, as an option (default: $BATON_JOB_ID)")
 _JOB_HELP = "use this job; the first characters of its id are enough (default: $BATON_JOB_ID)"
 JOB = (_value("id", "ID", _JOB_HELP, nargs="?"), JOB_ID)
-_JOBS = (
-    _value("ids", "ID", "follow these jobs", nargs="*"),
-    JOB_ID.but(action="append", default=[], help="follow this job, as an option; repeatable"),
-)
-LOGGED_JOBS = (
-    _JOBS[0].but(help="use these jobs; the first characters of an id are enough (default: $BATON_JOB_ID)"),
-    _JOBS[1].but(help="use this job, as an option; repeatable"),
+JOBS = (
+    _value("ids", "ID", _JOB_HELP.replace("this job", "these jobs").replace("its id", "an id"), nargs="*"),
+    JOB_ID.but(action="append", default=[], help="use this job, as an option; repeatable"),
 )
 NAME = _value("name", "NAME", "use this session")
 AGENT_NAME = NAME.but(help="use this live agent, named by name or id")
@@ -186,7 +192,7 @@ _LISTEN_IDLE_TIMEOUT = IDLE_TIMEOUT.but(
     help="stop after this long without an event of the jobs, also while they are pending (default: the largest "
     "--idle-timeout of the jobs)",
 )  # fmt: skip
-LISTENING = (*_JOBS, _LISTEN_TIMEOUT, _LISTEN_IDLE_TIMEOUT, ALLOW_PLAINTEXT)
+LISTENING = (*JOBS, _LISTEN_TIMEOUT, _LISTEN_IDLE_TIMEOUT, ALLOW_PLAINTEXT)
 FOLLOW_ALL = _flag("--follow-all", "follow every job of the registry until interrupted")
 
 # Lists and logs

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Iterable, Sequence
 
 from baton.cli.options import UNIT_SEC
+from baton.core.errors import BatonError
 from baton.core.fields import one_line, printable
 
 STATUS_COLOURS = {
@@ -26,6 +27,14 @@ def on_terminal() -> bool:
 def say(message: str) -> None:
     """Print a message, as opposed to data: one printable line on standard error."""
     print(printable(" ".join(message.splitlines())), file=sys.stderr)
+
+
+def ask(question: str) -> bool:
+    """Ask the user on the terminal, and return whether the answer is yes."""
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise BatonError("nothing was changed: answer on a terminal, or add --yes")
+    print(f"{one_line(question)} [y/N] ", end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours: Sequence[str | None] = ()) -> None:

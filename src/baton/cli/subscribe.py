@@ -9,6 +9,8 @@ import threading
 from typing import Any
 
 from baton.cli import options as opt
+from baton.cli.jobs import each_job
+from baton.cli.options import jobs_of
 from baton.cli.output import json_text, on_terminal, say
 from baton.cli.parser import Verb
 from baton.cli.terminal import print_coloured
@@ -24,17 +26,17 @@ _COLOURS = {"completed": 32, "error": 31, "permission_required": 33}  # green, r
 
 
 def subscribe(options: argparse.Namespace, settings: Settings) -> int:
-    job_ids = [*options.ids, *options.job]
-    if job_ids and options.follow_all:
+    if options.follow_all and (options.ids or options.job):
         raise UsageError("give either job IDs or --follow-all")
-    if not job_ids and not options.follow_all:
-        raise UsageError("no jobs are named; give their IDs, or --follow-all")
     readable = on_terminal() and not options.json
     with open_jobs(settings) as jobs:
+        job_ids, code = ([], 0) if options.follow_all else _find_jobs(jobs, options)
+        if code and not job_ids:
+            return code
         subscription = Subscription(
             jobs,
             settings,
-            [jobs.full_id(each) for each in job_ids],
+            job_ids,
             follow_all=options.follow_all,
             timeout_sec=options.timeout,
             idle_timeout_sec=options.idle_timeout,
@@ -52,7 +54,12 @@ def subscribe(options: argparse.Namespace, settings: Settings) -> int:
         say("baton: ignored messages: " + ", ".join(f"{count} {reason}" for reason, count in suspicious.items()))
     if subscription.timed_out is not None:
         say(f"baton: {subscription.timed_out}")
-    return subscription.exit_code
+    return code or subscription.exit_code
+
+
+def _find_jobs(jobs: Jobs, options: argparse.Namespace) -> tuple[list[str], int]:
+    """Return the ids of the jobs that the user named, and 1 if one of several was not found."""
+    return each_job(jobs, jobs_of(options), lambda job_id: jobs.get_job(job_id).job_id)
 
 
 def _stop_without_readers(subscription: Subscription) -> None:
@@ -84,15 +91,14 @@ def _readable(payload: dict[str, Any]) -> str:
 
 def wait(options: argparse.Namespace, settings: Settings) -> int:
     """Wait until the jobs end, or until a limit of the wait is exceeded."""
-    job_ids = [*options.ids, *options.job]
-    if not job_ids:
-        raise UsageError("no job is named; give their IDs")
     from baton.delegation.reconcile import BackgroundMonitor
 
     with open_jobs(settings) as jobs:
-        full_ids = [jobs.full_id(each) for each in job_ids]
+        job_ids, code = _find_jobs(jobs, options)
+        if code and not job_ids:
+            return code
         subscription = Subscription(
-            jobs, settings, full_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
+            jobs, settings, job_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
         )
         with BackgroundMonitor(settings):
             for _event in subscription:
@@ -106,7 +112,7 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
             print("\t".join(filter(None, (job_id, status, why))))
     if subscription.timed_out is not None:
         say(f"baton: {subscription.timed_out}")
-    return 1 if unproven else subscription.exit_code
+    return 1 if unproven or code else subscription.exit_code
 
 
 def _is_proven(subscription: Subscription, jobs: Jobs, job_id: str) -> bool:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterator
 
 from baton.cli import options as opt
-from baton.cli.output import json_text, print_table, say
+from baton.cli.output import ask, json_text, print_table, say
 from baton.cli.parser import Verb
 from baton.config import DEFAULT_HOME, SET_IN_PLACE, Home, Settings, hide_password
 from baton.core.errors import BatonError, InvalidValue, UsageError
@@ -72,7 +72,7 @@ def _adopt(options: argparse.Namespace, settings: Settings, candidate: Candidate
     if candidate.kind is Kind.MOVED and candidate.home is not None and options.yes and not options.moved_from:
         raise BatonError(f"{candidate.content} is the home of {candidate.home.folder}; confirm that with --from")
     registry = _moved_registry(options, settings, candidate, contents)
-    if not options.yes and not _ask(f"Trust {candidate.content}?"):
+    if not options.yes and not ask(f"Trust {candidate.content}?"):
         return 1
     home, left = take_over(
         settings.state_dir,
@@ -113,16 +113,9 @@ def _moved_registry(
         return url
     if options.yes:
         raise BatonError(f"{folder}/.moved leads to {shown}, out of this folder; confirm it with --registry {shown}")
-    if not _ask(f"Its jobs were moved to {shown}. Use that registry?"):
+    if not ask(f"Its jobs were moved to {shown}. Use that registry?"):
         raise BatonError("its jobs are in another registry; nothing was changed")
     return url
-
-
-def _ask(question: str) -> bool:
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise BatonError("nothing was changed: answer on a terminal, or add --yes")
-    print(f"{one_line(question)} [y/N] ", end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
 def _lines(candidate: Candidate, contents: Contents, *, in_place: bool, copied: bool) -> Iterator[str]:
