@@ -8,10 +8,11 @@ import pytest
 
 from baton.api import verify_event
 from baton.core.clock import format_time, parse_time
-from baton.core.errors import EventRefused, IllegalTransition, InvalidValue, JobNotFound, StaleAttempt
+from baton.core.errors import EventRefused, IllegalTransition, InvalidRecord, InvalidValue, JobNotFound, StaleAttempt
 from baton.core.event import EventName
 from baton.core.job import Job, Status, new_job
 from baton.core.lifecycle import expired_lease_error
+from baton.core.result import Result
 from baton.registry.contract import Entry, JobFilter
 from support.backends import spoil
 
@@ -672,6 +673,81 @@ class TestEvents:
     def test_a_registry_without_events_has_none(self, registry, add):
         assert registry.unsent_events() == []
         assert registry.events_after(add().job_id) == []
+
+
+class TestResults:
+    TEXT = "line 1\n  정렬\x00\x1b[31m\u202e \udcff 'quoted'; DROP TABLE results; --\n"
+
+    def end(self, registry, add, **more):
+        job = add()
+        registry.record_event(job.job_id, EventName.COMPLETED, result=Result(**({"message": self.TEXT} | more)))
+        return job
+
+    def test_a_result_is_read_back_as_it_was(self, registry, add):
+        job = self.end(registry, add, validation="1 failed", extra={"later": [1]})
+        found = registry.get_result(job.job_id)
+        assert found == Result(message=self.TEXT, validation="1 failed", attempt=1, extra={"later": [1]})
+
+    def test_a_megabyte_is_kept_whole(self, registry, add):
+        text = "é\n" * 333_333
+        assert registry.get_result(self.end(registry, add, message=text).job_id).message == text
+
+    def test_a_job_without_a_result_has_none(self, registry, add):
+        running, ended = add(), add()
+        registry.record_event(running.job_id, EventName.STARTED, result=Result(message="too early"))
+        registry.update_status(ended.job_id, Status.CANCELLED)
+        assert registry.get_result(running.job_id) is registry.get_result(ended.job_id) is None
+        with pytest.raises(JobNotFound):
+            registry.get_result("abc12345")
+
+    def test_a_refused_end_keeps_no_result(self, registry, add):
+        job = self.end(registry, add)
+        with pytest.raises(EventRefused):
+            registry.record_event(job.job_id, EventName.ERROR, result=Result(message="late"))
+        assert registry.get_result(job.job_id).message == self.TEXT
+
+    def test_a_status_that_a_user_sets_has_a_result_too(self, registry, add):
+        job = add()
+        registry.record_event(job.job_id, EventName.STARTED)
+        registry.update_status(job.job_id, Status.COMPLETED, result=Result(validation="ok"))
+        registry.update_status(job.job_id, Status.COMPLETED, result=Result(validation="again"))
+        assert registry.get_result(job.job_id) == Result(validation="ok", attempt=1)
+
+    def test_the_result_of_an_earlier_attempt_is_not_the_jobs(self, registry, add):
+        job = self.end(registry, add)
+        registry.settle(job.job_id, Status.PENDING, attempt=1, seq=1)
+        registry.pick_job(job.job_id, holder="me")
+        assert registry.get_result(job.job_id) is None
+        registry.update_status(job.job_id, Status.CANCELLED)
+        assert registry.get_result(job.job_id) is None
+
+    def test_it_is_exported_and_imported(self, registry, add, clock):
+        job = self.end(registry, add)
+        (entry,) = registry.export()
+        assert entry.result == Result(message=self.TEXT, attempt=1)
+        registry.mark_sent(job.job_id, [1])
+        clock.advance(10)
+        registry.prune(clock.wall_ns())
+        registry.import_entries([entry.replace(result=None)])
+        assert registry.get_result(job.job_id) is None, "prune has left it"
+        registry.import_entries([entry])
+        assert list(registry.export()) == [entry]
+
+    def test_large_results_are_exported_and_imported_in_parts(self, registry, add, monkeypatch):
+        jobs = [self.end(registry, add), add(), self.end(registry, add), add(), add()]
+        monkeypatch.setattr("baton.registry.verbs._BATCH_BYTES", 10)
+        entries = list(registry.export())
+        assert [entry.job.job_id for entry in entries] == [job.job_id for job in jobs]
+        registry.import_entries(entries)
+        assert list(registry.export()) == entries
+
+    def test_an_invalid_result_is_named(self, registry, add):
+        job = self.end(registry, add)
+        spoil(registry.url, job.job_id, result=True)
+        with pytest.raises(InvalidRecord, match="result"):
+            registry.get_result(job.job_id)
+        assert isinstance(next(iter(registry.export())), InvalidRecord)
+        assert registry.get_job(job.job_id).status is Status.COMPLETED
 
 
 class TestListing:

@@ -73,6 +73,9 @@ class MemoryTransaction:
             self._events[after.job_id].append(event)
         return Change(before=before, after=after)
 
+    def keep_result(self, job_id, result):
+        assert job_id in self._jobs
+
     def leased(self):
         return [job for job in self._jobs.values() if job.status is Status.RUNNING and job.lease_expires_at]
 

@@ -45,18 +45,21 @@ def clocked_registry(url: str, clock: FakeClock) -> Registry:
     return ClockedPostgres(url, clock=clock)
 
 
-def spoil(url: str, job_id: str) -> None:
-    """Makes the record of that job one that does not fit, behind the registry's back."""
+def spoil(url: str, job_id: str, *, result: bool = False) -> None:
+    """Makes the record of that job, or its result, one that does not fit, behind the registry's back."""
     scheme, _, path = url.partition(":")
-    if scheme == "file":
+    table, column = ("results", "result") if result else ("jobs", "broker")
+    if scheme == "file" and result:
+        Path(path, f"{job_id}.result").write_text("nonsense")
+    elif scheme == "file":
         record = Path(path, f"{job_id}.json")
         record.write_text(json.dumps(json.loads(record.read_text()) | {"broker": "nonsense"}))
     elif scheme == "sqlite":
         raw = sqlite3.connect(path)
-        raw.execute("UPDATE jobs SET broker = 'nonsense' WHERE job_id = ?", [job_id])
+        raw.execute(f"UPDATE {table} SET {column} = 'nonsense' WHERE job_id = ?", [job_id])
         raw.commit()
         raw.close()
     else:
         server, _, schema = url.partition("&schema=")
         with psycopg.connect(server) as raw:
-            raw.execute(f"UPDATE {schema}.jobs SET broker = 'nonsense' WHERE job_id = %s", [job_id])
+            raw.execute(f"UPDATE {schema}.{table} SET {column} = 'nonsense' WHERE job_id = %s", [job_id])

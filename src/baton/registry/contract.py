@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from baton.core.errors import InvalidRecord
     from baton.core.event import StoredEvent
     from baton.core.job import Broker, Job, Status
+    from baton.core.result import Result
 
 
 class JobFilter(Value):
@@ -88,10 +89,11 @@ class Page(Value):
 
 
 class Entry(Value):
-    """A job with all its events."""
+    """A job with all its events, and its result if it has ended with one."""
 
     job: Job
     events: Sequence[StoredEvent]
+    result: Result | None = None
 
 
 if TYPE_CHECKING:
@@ -110,6 +112,12 @@ if TYPE_CHECKING:
         def save(self, before: Job, after: Job, event: StoredEvent | None = None) -> Change:
             """Replace `before`, as `get` returned it, by `after`, and append the event. RegistryBusy when the stored
             job is another by now."""
+
+        def keep_result(self, job_id: str, result: Result) -> None:
+            """Store the result of a job, in place of an earlier one; before `save` of the job that ends with it."""
+
+        def result(self, job_id: str) -> Result | None:
+            """Return the stored result; InvalidRecord when it is not valid. It may be of an attempt that is over."""
 
         def leased(self) -> Iterable[Job]:
             """Return the running jobs with a lease. Skip invalid records."""
@@ -130,7 +138,7 @@ if TYPE_CHECKING:
             """Return jobs that ended before that time and whose events have all been sent."""
 
         def remove(self, job_id: str) -> None:
-            """Remove a job with its events."""
+            """Remove a job with its events and its result."""
 
         def events(self, job_id: str, after: int, limit: int, attempt: int | None = None) -> list[StoredEvent]:
             """Return the events with a higher number, in order; with `attempt`, only those of that attempt."""
@@ -142,4 +150,5 @@ if TYPE_CHECKING:
             """Mark events as sent. Ignore what does not exist."""
 
         def put(self, entries: Sequence[Entry]) -> None:
-            """Add jobs with their events exactly as they are, in an import. Keep equal ones that are there already."""
+            """Add jobs with their events and results exactly as they are, in an import. Keep equal ones that are there
+            already."""

@@ -2,6 +2,7 @@
 
     <job_id>.json          the record; replacing it is what commits a verb
     <job_id>.events.log    one event a line, and lines that say which were sent
+    <job_id>.result        the result, written before the record that ends with it
     .lock                  flock around every read-modify-write
     .batch                 the records of `register_many`, while they are written
     .index/                which jobs are pending, leased, submitted, or have unsent events
@@ -39,6 +40,10 @@ from baton.registry.file_index import Index
 from baton.registry.schema import VERSION, refuse_upgrade, submitter_of_queue
 from baton.registry.verbs import Registry
 from baton.storage import files
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.core.result import Result
 
 _RECORD = re.compile(r"([0-9a-f]{8,32})\.json", re.ASCII)
 _TEMPORARY = re.compile(r"\.[0-9a-z_.]+\.[0-9a-f]{8}\.tmp", re.ASCII)
@@ -162,6 +167,20 @@ class _FileTransaction:
             self._index.drop_outdated(before, after)
         return Change(before=before, after=after)
 
+    def keep_result(self, job_id: str, result: Result, *, durable: bool = True) -> None:
+        files.replace_file(self._registry.result_path(job_id), result.content().encode(), durable=durable)
+
+    def result(self, job_id: str) -> Result | None:
+        from baton.core.result import Result
+
+        path = self._registry.result_path(job_id)
+        try:
+            return Result.parse(files.read_file(path), job_id)
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise InvalidRecord(job_id, "result", f"cannot be read: {files.os_error_text(error, path)}") from None
+
     def pending(self, agent_session: str) -> Iterator[Job]:
         """Return the jobs of a queue in the order of picking."""
         self.refresh_index()
@@ -231,10 +250,11 @@ class _FileTransaction:
         return list(islice((job.job_id for job in ended if self._log(job).all_sent()), limit))
 
     def remove(self, job_id: str) -> None:
-        # The record first: without it, the log is ignored.
+        # The record first: without it, the log and the result are ignored.
         files.remove_file(self._path(job_id))
         files.fsync_dir(self._folder)
         files.remove_file(self._registry.log_path(job_id))
+        files.remove_file(self._registry.result_path(job_id))
         self._index.drop_unsent(job_id)
 
     def events(self, job_id: str, after: int, limit: int, attempt: int | None = None) -> list[StoredEvent]:
@@ -265,6 +285,8 @@ class _FileTransaction:
         for entry in entries:
             if entry.events:
                 self._log(entry.job).write(entry.events)
+            if entry.result is not None:
+                self.keep_result(entry.job.job_id, entry.result, durable=False)
             files.replace_file(self._path(entry.job.job_id), _record_bytes(entry.job), durable=False)
 
     def refresh_index(self) -> None:
@@ -393,6 +415,9 @@ class FileRegistry(Registry):
     def log_path(self, job_id: str) -> str:
         return os.path.join(self.folder, f"{job_id}.events.log")
 
+    def result_path(self, job_id: str) -> str:
+        return os.path.join(self.folder, f"{job_id}.result")
+
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
         try:
@@ -414,7 +439,7 @@ class FileRegistry(Registry):
                 try:
                     yield _FileTransaction(staging)
                     os.sync()
-                    # Records after their logs: interrupted, this leaves a part of the jobs, but each of them whole.
+                    # Records after the rest: interrupted, this leaves a part of the jobs, but each of them whole.
                     for name in sorted(os.listdir(staging.folder), key=lambda name: name.endswith(".json")):
                         os.replace(os.path.join(staging.folder, name), os.path.join(self.folder, name))
                     self._note_version()
@@ -430,7 +455,7 @@ class FileRegistry(Registry):
 
     def set_aside(self) -> str:
         records = [f"{job_id}.json" for job_id in _record_ids(self.folder)]
-        logs = [name for name in os.listdir(self.folder) if name.endswith(".events.log")]
+        logs = [name for name in os.listdir(self.folder) if name.endswith((".events.log", ".result"))]
         index = [".index"] if os.path.isdir(self.index.folder) else []
         return files.set_aside_files(self.folder, index + records + logs)
 

@@ -18,6 +18,7 @@ REGISTRY_RIGHTS: Rights = {
     "meta": {},
     "jobs": {"submit": f"INSERT, UPDATE ({', '.join(_SUBMIT)})", "work": f"UPDATE ({', '.join(_PROGRESS)})"},
     "events": {"work": "INSERT, UPDATE (sent)"},
+    "results": {"work": "INSERT, UPDATE (result)"},
 }
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from baton.registry.contract import Transaction
     from baton.storage.postgres import Connection
 
+# Nothing is written to `results` without a row of `jobs`.
 _LOCK_TABLES = "LOCK TABLE meta, jobs, events IN SHARE ROW EXCLUSIVE MODE"
 _IS_DRAINING = "SELECT 1 FROM meta WHERE draining_until > clock_timestamp()"
 _DRAIN = "UPDATE meta SET draining_until = clock_timestamp() + interval '30 seconds'"
@@ -164,7 +165,7 @@ class PostgresRegistry(SqlRegistry):
         schema = self._database.schema
         other = connection.execute(
             "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s)"
-            " AND relkind IN ('r', 'v', 'm', 'p', 'f') AND relname NOT IN ('meta', 'jobs', 'events')",
+            " AND relkind IN ('r', 'v', 'm', 'p', 'f') AND relname NOT IN ('meta', 'jobs', 'events', 'results')",
             [schema],
         ).fetchone()
         if other is not None:

@@ -51,6 +51,7 @@ ALTER TABLE jobs ADD COLUMN seen_at bigint;
 ALTER TABLE jobs ADD COLUMN idempotency_key text;
 ALTER TABLE jobs ADD COLUMN retried_by text;
 ALTER TABLE jobs ADD COLUMN start_options text;
+CREATE TABLE results (job_id text PRIMARY KEY NOT NULL, result text NOT NULL);
 UPDATE jobs SET seen_at = COALESCE(finished_at, updated_at) WHERE status IN ('completed', 'error', 'cancelled');
 DROP INDEX jobs_pending;
 DROP INDEX jobs_updated;
@@ -75,7 +76,7 @@ SQLITE_2 = SQLITE_1 + SQLITE_UPGRADE
 # Of the statements that SQLite stores for each version, so that a database is checked without creating the tables.
 SQLITE_DIGESTS = {
     1: "46f1939e6bdc0efaf66e4a5c157876650dcfe1f16e9f1b1be01e5d3a10db05c6",
-    2: "740c0892009564823665291d7723704bf9d33ad18ce4e312ccad3fd157169578",
+    2: "1841460b98019586249f2e35af34722b79026268c30940c35fca9cbfec8e04aa",
 }
 POSTGRES_2 = POSTGRES_1 + POSTGRES_UPGRADE
 

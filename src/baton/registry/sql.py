@@ -22,6 +22,10 @@ from baton.registry.contract import Change, Entry, JobFilter, Page, format_curso
 from baton.registry.schema import NEW_COLUMNS, VERSION, refuse_upgrade, submitter_of_queue
 from baton.registry.verbs import Registry
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.core.result import Result
+
 Row = tuple[Any, ...]
 _FIELDS_1 = JOB_FIELDS[: JOB_FIELDS.index("submitter")]
 _FIELDS = _FIELDS_1 + NEW_COLUMNS
@@ -111,6 +115,10 @@ _INSERT_EVENT = (
     "INSERT INTO events (job_id, seq, attempt, event, payload, sent)"
     " VALUES (:job_id, :seq, :attempt, :event, :payload, :sent)"
 )
+_INSERT_RESULT = (
+    "INSERT INTO results (job_id, result) VALUES (:job_id, :result)"
+    " ON CONFLICT (job_id) DO UPDATE SET result = excluded.result"
+)
 _CLAIM = """
 UPDATE jobs SET status = 'running', attempt = attempt + 1, claimed_by = :holder, updated_at = :now,
     deadline_at = :now + timeout_sec * 1000000000, lease_expires_at = :expires, lease_mark = :mark,
@@ -169,6 +177,16 @@ class SqlTransaction:
         if event is not None:
             self.change(_INSERT_EVENT, row_of_event(event))
         return Change(before=before, after=after)
+
+    def keep_result(self, job_id: str, result: Result) -> None:
+        self.change(_INSERT_RESULT, {"job_id": job_id, "result": result.content()})
+
+    def result(self, job_id: str) -> Result | None:
+        from baton.core.result import Result
+
+        found = "SELECT result FROM results WHERE job_id = :job_id"
+        rows = self.rows(found, {"job_id": job_id}) if self._version > 1 else []
+        return Result.parse(rows[0][0], job_id) if rows else None
 
     def _update(self, old: dict[str, Any], new: dict[str, Any]) -> None:
         changed = [name for name in COLUMNS if old[name] != new[name]]
@@ -250,7 +268,7 @@ class SqlTransaction:
         return [row[0] for row in rows]
 
     def remove(self, job_id: str) -> None:
-        for table in ("events", "jobs"):
+        for table in ("events", "results", "jobs"):
             self.change(f"DELETE FROM {table} WHERE job_id = :job_id", {"job_id": job_id})
 
     def events(self, job_id: str, after: int, limit: int, attempt: int | None = None) -> list[StoredEvent]:
@@ -279,6 +297,9 @@ class SqlTransaction:
         self.change_many(_INSERT, [row_of_job(entry.job) for entry in entries])
         events = [row_of_event(event) for entry in entries for event in entry.events]
         self.change_many(f"{_INSERT_EVENT} ON CONFLICT (job_id, seq) DO NOTHING", events)
+        for entry in entries:
+            if entry.result is not None:
+                self.keep_result(entry.job.job_id, entry.result)
 
     def upgrade(self, statements: str, *, force: bool) -> None:
         """Upgrade version 1 to version 2. `force`: also while jobs run."""

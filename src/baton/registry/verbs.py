@@ -23,23 +23,27 @@ from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark
 from baton.core.errors import InvalidRecord, InvalidValue, JobDisputed, JobNotFound, RegistryBusy
 from baton.core.event import EventName
 from baton.core.fields import check_id_beginning, check_job_id, check_label
-from baton.core.job import Status, new_token, with_new_id
+from baton.core.job import TERMINAL, Status, new_token, with_new_id
 from baton.registry.contract import Change, Entry, JobFilter, Recorded, parse_cursor
 from baton.registry.schema import VERSION
 from baton.storage import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from typing import Any
+    from typing import Any, TypeVar
 
     from baton.core.clock import Clock
     from baton.core.event import StoredEvent
     from baton.core.job import Broker, Job
+    from baton.core.result import Result
     from baton.registry.contract import Page, Transaction
 
+    Each = TypeVar("Each", Entry, Entry | InvalidRecord)
+
 _BATCH = 500
+_BATCH_BYTES = 16 * 10**6  # of results
 _DRAINING = ".draining"  # locked by a process that drains the registry
 
 
@@ -162,6 +166,12 @@ class Registry:
             found = tx.ids_from(beginning, limit)
             return found[:1] if beginning in found else found
 
+    def get_result(self, job_id: str) -> Result | None:
+        """Return the result with which the job ended; None when it has not ended, or ended without one."""
+        check_job_id(job_id)
+        with self._reading() as tx:
+            return _result_of(tx, tx.get(job_id))
+
     def list_jobs(self, where: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page:
         """Return one page, newest first. `after` is the `next` of the page before; jobs registered meanwhile do not
         shift the pages. An invalid record is in `bad`, and does not hide others."""
@@ -199,9 +209,11 @@ class Registry:
         attempt: int | None = None,
         holder: str = "operator",
         outcome: Mapping[str, Any] | None = None,
+        result: Result | None = None,
     ) -> Change:
         """Set a status that may follow the present one, else IllegalTransition. The present status is accepted and
-        changes nothing. pending → running claims the job for `holder`. `outcome`: fields to set with it."""
+        changes nothing. pending → running claims the job for `holder`. `outcome`: fields to set with it; `result`: the
+        result of a job that ends with it."""
         token = self._new_token()
 
         def decide(job: Job, now_ns: int) -> Job:
@@ -211,7 +223,7 @@ class Registry:
             after = lifecycle.set_status(job, status, attempt=attempt, holder=holder, now_ns=now_ns, token=token)
             return after.replace(**outcome) if outcome and after is not job else after
 
-        return self._change(job_id, decide)
+        return self._change(job_id, decide, result=result)
 
     def settle(self, job_id: str, status: Status, *, attempt: int, seq: int, holder: str | None = None) -> Change:
         """Set the status of a job whose audit log contradicts the registry, and let its numbers go on after these."""
@@ -279,16 +291,17 @@ class Registry:
         attempt: int | None = None,
         holder: str = "operator",
         outcome: Mapping[str, Any] | None = None,
+        result: Result | None = None,
     ) -> Recorded:
         """Record an event in one step: check that it may come now, take the next `seq`, sign the event and store it as
         unsent, and set the status that it brings, with the fields of `outcome`. A job that was never claimed is claimed
-        first."""
+        first. `result`: the result of a job that ends with the event."""
         check_job_id(job_id)
         with self._writing() as tx:
             job = tx.get(job_id)
             has_events = event is EventName.STARTED and bool(tx.events(job_id, 0, 1, job.attempt))
             lifecycle.check_event(job, event, attempt=attempt, has_events=has_events)
-            return self._record(tx, job, event, detail, data or {}, holder, outcome or {})
+            return self._record(tx, job, event, detail, data or {}, holder, outcome or {}, result)
 
     def next_seq(self, job_id: str, *, attempt: int | None = None) -> int:
         """Take a number without an event: 1, 2, 3, ... never the same one twice."""
@@ -321,25 +334,36 @@ class Registry:
             tx.mark_sent(job_id, seqs)
 
     def export(self) -> Iterator[Entry | InvalidRecord]:
-        """Return every job with its events, oldest first, without holding all of them in memory."""
+        """Return every job with its events and its result, oldest first, without holding all of them in memory."""
         with self._reading() as tx:
             job_ids = iter(tx.ids())
-        while batch := list(islice(job_ids, _BATCH)):
-            with self._reading() as tx:
-                entries = list(read_entries(tx, batch))
+        entries: Sequence[Entry | InvalidRecord] | None = ()
+        while entries is not None:
             yield from entries
+            with self._reading() as tx:
+                entries = next(_batches(read_entries(tx, job_ids)), None)
 
     def import_entries(self, entries: Iterable[Entry]) -> None:
-        """Add jobs with their events exactly as they are, in one step."""
+        """Add jobs with their events and results exactly as they are, in one step."""
         with self.importing() as tx:
             put_entries(tx, entries)
 
-    def _change(self, job_id: str, decide: Callable[[Job, int], Job], lease_ns: int | None = None) -> Change:
+    def _change(
+        self,
+        job_id: str,
+        decide: Callable[[Job, int], Job],
+        lease_ns: int | None = None,
+        *,
+        result: Result | None = None,
+    ) -> Change:
         """Replace the job by what `decide` returns for it and the present time; with a lease that begins now."""
         check_job_id(job_id)
         with self._writing() as tx:
             before = tx.get(job_id)
-            return self._save(tx, before, decide(before, self._clock.wall_ns()), lease_ns)
+            after = decide(before, self._clock.wall_ns())
+            if after is not before:
+                _keep_result(tx, after, result)
+            return self._save(tx, before, after, lease_ns)
 
     def _save(self, tx: Transaction, before: Job, after: Job, lease_ns: int | None) -> Change:
         if lease_ns is not None:
@@ -384,6 +408,7 @@ class Registry:
         data: Mapping[str, Any],
         holder: str,
         outcome: Mapping[str, Any],
+        result: Result | None = None,
     ) -> Recorded:
         """Sign the event and save it with the job. An event for a pending job claims it."""
         from baton.wire.payload import signed_event
@@ -396,24 +421,50 @@ class Registry:
             job = lifecycle.add_missing_key(job, token=self._new_token())
         stored = signed_event(job, event, detail, data, now_ns)
         after = lifecycle.apply_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns).replace(**outcome)
+        _keep_result(tx, after, result)
         tx.save(before, after, stored)
         return Recorded(before=before, after=after, event=stored)
 
 
 def read_entries(tx: Transaction, job_ids: Iterable[str]) -> Iterator[Entry | InvalidRecord]:
-    """Return these jobs with their events. Skip those that were removed meanwhile."""
+    """Return these jobs with their events and results. Skip those that were removed meanwhile."""
     for job_id in job_ids:
         try:
             job = tx.get(job_id)
+            result = _result_of(tx, job)
         except JobNotFound:
             continue  # pruned since the ids were read
         except InvalidRecord as error:
             yield error
         else:
-            yield Entry(job=job, events=tx.events(job_id, 0, job.last_seq) if job.last_seq else [])
+            yield Entry(job=job, events=tx.events(job_id, 0, job.last_seq) if job.last_seq else [], result=result)
 
 
 def put_entries(tx: Transaction, entries: Iterable[Entry]) -> None:
-    iterator = iter(entries)
-    while batch := list(islice(iterator, _BATCH)):
+    for batch in _batches(entries):
         tx.put(batch)
+
+
+def _batches(entries: Iterable[Each]) -> Iterator[list[Each]]:
+    """Yield the entries in lists that fit into memory. Take no entry that is not in the list that is yielded."""
+    batch: list[Each] = []
+    size = 0
+    for each in entries:
+        batch.append(each)
+        size += each.result.size if isinstance(each, Entry) and each.result is not None else 0
+        if len(batch) == _BATCH or size >= _BATCH_BYTES:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _keep_result(tx: Transaction, after: Job, result: Result | None) -> None:
+    if result is not None and after.status in TERMINAL:
+        tx.keep_result(after.job_id, result.replace(attempt=after.attempt))
+
+
+def _result_of(tx: Transaction, job: Job) -> Result | None:
+    """Return the result of an ended job. One of another attempt was left by a crash, or by a job that was revived."""
+    result = tx.result(job.job_id) if job.status in TERMINAL else None
+    return result if result is not None and result.attempt == job.attempt else None
