@@ -36,6 +36,7 @@ class ModelRegistry:
             "lease": None,
             "events": [],
             "ended": None,
+            "ended_by": None,
             "submitter": submitter,
         }
 
@@ -103,7 +104,7 @@ class ModelRegistry:
                 job.update(status="pending", holder=None, lease=None)
             else:
                 self._add_event(job, "error")
-                self._end(job, "error")
+                self._end(job, "error", "lost")
         return set(late)
 
     def event(self, job_id, name, attempt):
@@ -155,5 +156,6 @@ class ModelRegistry:
         job["seq"] += 1
         job["events"].append({"seq": job["seq"], "name": name, "attempt": job["attempt"], "sent": False})
 
-    def _end(self, job, status):
-        job.update(status=status, lease=None, ended=self.now)
+    def _end(self, job, status, ended_by=None):
+        ended_by = ended_by or ("cancelled" if status == "cancelled" else "agent")
+        job.update(status=status, lease=None, ended=self.now, ended_by=ended_by)

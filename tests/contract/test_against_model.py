@@ -214,6 +214,8 @@ class Comparison(RuleBasedStateMachine):
                 job.claimed_by,
                 job.lease_expires_at is not None,
                 job.submitter,
+                job.ended_by,
+                job.reason is not None,
             )
             for job in page.jobs
         }
@@ -225,6 +227,8 @@ class Comparison(RuleBasedStateMachine):
                 job["holder"],
                 job["lease"] is not None,
                 job["submitter"],
+                job["ended_by"],
+                job["ended"] is not None,
             )
             for job_id, job in self.model.jobs.items()
         }

@@ -353,6 +353,43 @@ class TestStatus:
         registry.record_event(first.job_id, EventName.COMPLETED, attempt=1)
         assert registry.get_job(first.job_id).retried_by == again.job_id
 
+    @pytest.mark.parametrize(
+        ("status", "ended_by"), [("completed", "agent"), ("error", "agent"), ("cancelled", "cancelled")]
+    )
+    def test_every_end_says_what_ended_the_job_and_why(self, registry, add, status, ended_by):
+        job = add()
+        assert (job.ended_by, job.reason) == (None, None)
+        pick(registry)
+        ended = registry.update_status(job.job_id, Status(status)).after
+        assert ended.ended_by == ended_by
+        assert ended.reason
+        job = add()
+        pick(registry)
+        outcome = {"ended_by": "timeout", "reason": "정렬\nit took too long"}
+        registry.update_status(job.job_id, Status(status), outcome=outcome)
+        stored = registry.get_job(job.job_id)
+        assert {name: getattr(stored, name) for name in outcome} == outcome
+
+    def test_the_detail_of_the_last_event_is_the_reason(self, registry, add):
+        said, silent = add(), add()
+        registry.record_event(said.job_id, EventName.ERROR, detail="exit code 7")
+        registry.record_event(silent.job_id, EventName.ERROR)
+        assert (registry.get_job(said.job_id).ended_by, registry.get_job(said.job_id).reason) == (
+            "agent",
+            "exit code 7",
+        )
+        assert registry.get_job(silent.job_id).reason == "it was reported as an error, without a reason"
+
+    def test_a_job_that_is_settled_as_not_ended_has_no_end(self, registry, add):
+        job = add()
+        registry.update_status(job.job_id, Status.CANCELLED, outcome={"reason": "too early"})
+        for status in (Status.PENDING, Status.RUNNING):
+            registry.settle(job.job_id, status, attempt=1, seq=0)
+            stored = registry.get_job(job.job_id)
+            assert (stored.finished_at, stored.ended_by, stored.reason, stored.seen_at) == (None,) * 4
+        registry.settle(job.job_id, Status.ERROR, attempt=1, seq=0)
+        assert registry.get_job(job.job_id).reason == "the user settled it by the audit log"
+
     def test_a_finished_job_has_no_lease(self, registry, add):
         job = add()
         pick(registry, lease_sec=LEASE)
@@ -479,6 +516,7 @@ class TestLeases:
         (change,) = registry.expire_leases()
         assert change.after.status is Status.ERROR
         assert "lease expired" in change.after.detail
+        assert (change.after.ended_by, change.after.reason) == ("lost", change.after.detail)
         (event,) = registry.events_after(job.job_id)
         assert event.event is EventName.ERROR
         assert registry.expire_leases() == []

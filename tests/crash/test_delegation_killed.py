@@ -294,6 +294,7 @@ def test_a_detached_job_is_an_error_once_it_has_no_attempts_left(office):
     assert len(list(kill_the_runners(office, job_id, (1, 2)))) == 2
     job = office.wait_for_status(job_id, "error", "completed")
     assert (job["status"], job["attempt"], job["detail"]) == ("error", 2, "the agent's session died")
+    assert job["ended_by"] == "lost"
     assert attempted(office) == ["1", "2"]
 
 

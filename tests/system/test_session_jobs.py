@@ -38,10 +38,11 @@ def pid_of_agent(desk):
     return int(wait_until(read))
 
 
-def ended_once(desk, job, status, detail):
+def ended_once(desk, job, status, detail, ended_by="agent"):
     """The job ended that way, and was said to have ended that way, exactly once."""
     record = desk.until_over(job)
-    assert (record["status"], record["detail"]) == (status, detail)
+    assert (record["status"], record["detail"], record["ended_by"]) == (status, detail, ended_by)
+    assert record["reason"] == detail
     story = desk.story(job)
     assert [event for event, _ in story] == ["started", status], story
     assert story[-1] == (status, detail)
@@ -74,7 +75,7 @@ def test_a_session_killed_in_tmux(desk):
     job = in_session(desk, WAITS)
     pid_of_agent(desk)
     desk.tmux.end("gpu")
-    ended_once(desk, job, "error", "the session was stopped: the session was ended from outside (SIGHUP)")
+    ended_once(desk, job, "error", "the session was stopped: the session was ended from outside (SIGHUP)", "lost")
     desk.until_state("gpu", "terminated")
     wait_until(lambda: not desk.processes(), what="agent and runner have ended")
 
@@ -83,7 +84,7 @@ def test_a_runner_that_is_asked_to_end(desk):
     job = in_session(desk, WAITS)
     agent = pid_of_agent(desk)
     os.kill(desk.row("gpu")["pane_pid"], signal.SIGTERM)
-    ended_once(desk, job, "error", "the session was stopped: the session was ended from outside (SIGTERM)")
+    ended_once(desk, job, "error", "the session was stopped: the session was ended from outside (SIGTERM)", "lost")
     assert started_at(agent) is None
 
 
@@ -93,7 +94,7 @@ def test_a_session_that_is_stopped(desk, mode, state):
     pid_of_agent(desk)
     assert desk("session", "stop", "gpu", "--mode", mode, "--reason", "no need").text == f"gpu\t{state}"
     assert desk.job(job)["status"] == "error", "before `stop` returns"
-    ended_once(desk, job, "error", "the session was stopped: no need")
+    ended_once(desk, job, "error", "the session was stopped: no need", "cancelled")
     assert desk.row("gpu")["state"] == state
 
 
@@ -113,7 +114,7 @@ def test_a_stopped_runner_is_ended_all_the_same(desk):
     desk("session", "stop", "gpu", "--mode", "hard")
     assert started_at(runner) is None
     assert started_at(agent) is None
-    ended_once(desk, job, "error", "the session was stopped: stopped by `baton session stop --mode hard`")
+    ended_once(desk, job, "error", "the session was stopped: stopped by `baton session stop --mode hard`", "cancelled")
 
 
 def test_a_soft_stop_leaves_the_job_to_its_agent(desk):
@@ -137,13 +138,14 @@ def test_a_job_that_is_cancelled_elsewhere_ends_its_session(desk):
         wait_until(lambda: desk.row("gpu")["state"] != "running")
         assert "cancelled" in desk.row("gpu")["reason"]
         assert [event for event, _ in desk.story(job)] == ["started"]
+        assert desk.job(job)["ended_by"] == "cancelled"
         os.unlink(os.path.join(desk.folder, "pid.txt"))
 
 
 def test_a_job_that_takes_too_long(desk):
     job = in_session(desk, WAITS, "--timeout", "1")
     agent = pid_of_agent(desk)
-    ended_once(desk, job, "error", "the session was stopped: the job took longer than 1 s")
+    ended_once(desk, job, "error", "the job took longer than 1 s", "timeout")
     assert started_at(agent) is None
 
 
@@ -284,7 +286,7 @@ def test_an_agent_that_takes_its_time_is_asked_once(desk, tmp_path):
     pid_of_agent(desk)
     desk("session", "stop", "gpu", "--grace", "20", "--reason", "enough")
     assert (tmp_path / "told.txt").read_text().split() == ["SIGTERM", "SIGHUP"]
-    ended_once(desk, job, "error", "the session was stopped: enough")
+    ended_once(desk, job, "error", "the session was stopped: enough", "cancelled")
     assert desk.row("gpu")["exit"] == "exit code 0"
 
 

@@ -62,22 +62,28 @@ def test_the_validation_decides(office):
     office.submit("echo 3 > n", "--validate", "grep -q 3 n")
     done = office.submit("echo 4 > n", "--validate", "grep 3 n || echo it is not 3 && false", code=1)
     assert "it is not 3" in done.out
+    assert office.jobs()[0]["ended_by"] == "verification"
 
 
 def test_a_command_that_fails_is_an_error_with_its_exit_code(office):
     done = office.submit("exit 7", code=1)
     assert "exit code 7" in done.out
-    assert office.the_job()["status"] == "error"
+    job = office.the_job()
+    assert (job["status"], job["ended_by"], job["reason"]) == ("error", "agent", job["detail"])
 
 
 @pytest.mark.parametrize(
-    ("limit", "words"), [("--timeout", "3 s have passed"), ("--idle-timeout", "nothing was heard for 3 s")]
+    ("limit", "words", "ended_by", "reason"),
+    [
+        ("--timeout", "3 s have passed", "timeout", "the job took longer than 3 s"),
+        ("--idle-timeout", "nothing was heard for 3 s", "idle", "nothing was heard of the job for 3 s"),
+    ],
 )
-def test_work_that_takes_too_long_is_ended_with_everything_it_started(office, limit, words):
+def test_work_that_takes_too_long_is_ended_with_everything_it_started(office, limit, words, ended_by, reason):
     done = office.submit("setsid sleep 1234 & sleep 1235", limit, "3s", code=2)
     assert words in done.err
-    assert office.the_job()["status"] == "error"
-    assert words in office.the_job()["detail"]
+    job = office.the_job()
+    assert (job["status"], job["ended_by"], job["reason"], job["detail"]) == ("error", ended_by, reason, reason)
     wait_until(lambda: not office.agents())
     wait_until(lambda: not office.sessions())
 
@@ -89,7 +95,7 @@ def test_what_is_cancelled_from_another_terminal_is_exit_code_4_and_ended(office
     office("cancel", job_id)
     assert running.end().code == 4
     wait_until(lambda: not office.agents())
-    assert office.job(job_id)["status"] == "cancelled"
+    assert (office.job(job_id)["status"], office.job(job_id)["ended_by"]) == ("cancelled", "cancelled")
     assert office.session_of(job_id)["state"] == "stopped"
 
 

@@ -85,9 +85,10 @@ def test_a_job_that_takes_too_long_is_ended_once_that_was_seen_for_a_while(monit
     clock.advance(10)
     assert sweep(monitor) == []  # and it is not ended at first sight
     clock.advance(11)
-    assert sweep(monitor) == [(f"job {job_id}", "it took longer than 100 s", "ended as error")]
+    assert sweep(monitor) == [(f"job {job_id}", "the job took longer than 100 s", "ended as error")]
     assert status(jobs, job_id) == "error"
-    assert jobs.get_job(job_id).detail == "ended by the monitor: it took longer than 100 s"
+    assert jobs.get_job(job_id).detail == "ended by the monitor: the job took longer than 100 s"
+    assert jobs.get_job(job_id).ended_by == "timeout"
     assert sweep(monitor) == []
 
 
@@ -99,7 +100,7 @@ def test_a_silent_job_is_ended_and_one_that_speaks_again_is_not(monitor, jobs, c
     assert sweep(monitor) == []
     jobs.record_event(speaks, "progress")
     clock.advance(11)
-    assert sweep(monitor) == [(f"job {silent}", "it sent no event for more than 50 s", "ended as error")]
+    assert sweep(monitor) == [(f"job {silent}", "nothing was heard of the job for 50 s", "ended as error")]
     assert status(jobs, speaks) == "running"
 
 
@@ -112,7 +113,7 @@ def test_a_job_that_waits_for_a_permission_is_not_silent_but_may_take_too_long(m
     clock.advance(1000)
     sweep(monitor)
     clock.advance(11)
-    assert sweep(monitor) == [(f"job {job_id}", "it took longer than 1000 s", "ended as error")]
+    assert sweep(monitor) == [(f"job {job_id}", "the job took longer than 1000 s", "ended as error")]
 
 
 def test_a_clock_that_jumps_forward_ends_nothing_at_first_sight(monitor, jobs, clock):
@@ -215,7 +216,7 @@ def test_a_dry_run_says_what_it_would_do_and_why_and_does_nothing(settings, jobs
     monitor = Monitor(settings, jobs, Inventory(settings), dry_run=True, confirm_sec=0, clock=clock)
     found = {(each.what, each.done): each.why for each in monitor.sweep()}
     assert found == {
-        (f"job {late}", "would be ended as error"): "it took longer than 10 s",
+        (f"job {late}", "would be ended as error"): "the job took longer than 10 s",
         (f"job {expired}", "would be requeued"): "the lease of dead expired",
         (f"job {lost}", "would be ended as error"): "the process that submitted it ended before it began",
         (f"job {late}", "would be sent"): "1 event not sent yet",

@@ -7,6 +7,7 @@ import pytest
 from baton.config import Settings
 from baton.core.errors import NotVerified, RegistryUnavailable
 from baton.core.job import new_job
+from baton.core.limits import Limit
 from baton.jobs.verbs import open_jobs
 from baton.sessions import reporter as reporter_module
 from baton.sessions.reporter import MAX_REFUSALS, PROGRESS_EVERY_SEC, Reporter
@@ -97,9 +98,11 @@ def test_the_limits_follow_the_clock_and_the_events(desk):
     desk.clock.advance(10)
     assert reporter.is_silent(10)
     assert reporter.exceeded_limit(5) is None, "slack"
-    assert reporter.exceeded_limit(0) == "nothing was heard of the job for 10 s"
+    assert reporter.exceeded_limit(0) is Limit.SILENCE
+    assert Limit.SILENCE.describe(job) == "nothing was heard of the job for 10 s"
     desk.clock.advance(30)
-    assert reporter.exceeded_limit(0) == "the job took longer than 100 s"
+    assert reporter.exceeded_limit(0) is Limit.TIME
+    assert Limit.TIME.describe(job) == "the job took longer than 100 s"
     reporter.begin(None)
     assert reporter.exceeded_limit(0) is None
     assert not reporter.is_silent(0)

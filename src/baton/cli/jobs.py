@@ -82,7 +82,7 @@ def cancel(options: argparse.Namespace, settings: Settings) -> int:
 
         def do(job_id: str) -> Job:
             try:
-                job = jobs.update_status(job_id, "cancelled")
+                job = jobs.update_status(job_id, "cancelled", reason=options.reason)
             except IllegalTransition:
                 _end_leftovers(settings, jobs, job_id)  # it may be an error because its runner was killed
                 raise
@@ -210,7 +210,7 @@ VERBS = (
     Verb("cancel", (
         *opt.JOBS,
         opt.ALL.but(help="cancel every job that has not ended, after a question (default: the jobs named)"),
-        opt.YES, opt.JSON,
+        opt.YES, opt.REASON.but(default=None, help="record this reason (default: cancelled by USER@HOST)"), opt.JSON,
     ), cancel),
     Verb("release", (*opt.JOBS, opt.ATTEMPT, opt.REASON, opt.JSON), release),
     Verb("renew", (

@@ -21,6 +21,12 @@ _FOLLOWS = {
     Status.RUNNING: frozenset({Status.COMPLETED, Status.ERROR, Status.CANCELLED}),
 }
 _ENDS_WITH = {EventName.COMPLETED: Status.COMPLETED, EventName.ERROR: Status.ERROR}
+_NO_REASON = {
+    Status.COMPLETED: "it was reported as completed",
+    Status.ERROR: "it was reported as an error, without a reason",
+    Status.CANCELLED: "it was cancelled",
+}
+_NOT_ENDED: dict[str, None] = dict.fromkeys(("finished_at", "ended_by", "reason", "seen_at"))
 
 
 def check_attempt(job: Job, attempt: int | None) -> None:
@@ -89,15 +95,17 @@ def settle(job: Job, wanted: Status, *, attempt: int, seq: int, holder: str | No
     if wanted is job.status:
         return job
     if wanted is Status.PENDING:
-        return _unclaimed(job, finished_at=None)
+        return _unclaimed(job, **_NOT_ENDED)
     if wanted is Status.RUNNING:
         deadline = format_time(now_ns + job.timeout_sec * SECOND_NS)
-        return job.replace(status=wanted, claimed_by=holder or job.claimed_by, deadline_at=deadline, finished_at=None)
-    return _end(job, wanted, now_ns)
+        return job.replace(status=wanted, claimed_by=holder or job.claimed_by, deadline_at=deadline, **_NOT_ENDED)
+    return _end(job, wanted, now_ns, "the user settled it by the audit log")
 
 
-def set_status(job: Job, wanted: Status, *, attempt: int | None, holder: str, now_ns: int, token: str) -> Job:
-    """Return the job in the wanted status; the same job if it has that status already."""
+def set_status(
+    job: Job, wanted: Status, *, attempt: int | None, holder: str, now_ns: int, token: str, reason: str = ""
+) -> Job:
+    """Return the job in the wanted status; the same job if it has that status already. `reason`: why it ends."""
     check_attempt(job, attempt)
     if job.status is wanted:
         return job
@@ -110,7 +118,7 @@ def set_status(job: Job, wanted: Status, *, attempt: int | None, holder: str, no
         raise IllegalTransition(job.job_id, job.status, wanted, hint)
     if wanted is Status.RUNNING:
         return claim(job, holder=holder, now_ns=now_ns, token=token)
-    return _end(job, wanted, now_ns)
+    return _end(job, wanted, now_ns, reason)
 
 
 def check_event(job: Job, event: EventName, *, attempt: int | None, has_events: bool) -> None:
@@ -128,7 +136,7 @@ def apply_event(job: Job, event: EventName, *, seq: int, detail: str, now_ns: in
     """Return a running job after an event that `check_event` accepted."""
     now = format_time(now_ns)
     job = job.replace(last_seq=seq, detail=detail or job.detail, last_event_at=now, updated_at=now)
-    return _end(job, _ENDS_WITH[event], now_ns) if event in _ENDS_WITH else job
+    return _end(job, _ENDS_WITH[event], now_ns, detail) if event in _ENDS_WITH else job
 
 
 def take_seq(job: Job, *, attempt: int | None, now_ns: int) -> Job:
@@ -181,6 +189,14 @@ def _unclaimed(job: Job, **more: object) -> Job:
     )
 
 
-def _end(job: Job, status: Status, now_ns: int) -> Job:
+def _end(job: Job, status: Status, now_ns: int, reason: str) -> Job:
     now = format_time(now_ns)
-    return job.replace(status=status, finished_at=now, updated_at=now, lease_expires_at=None, lease_mark=None)
+    return job.replace(
+        status=status,
+        finished_at=now,
+        updated_at=now,
+        lease_expires_at=None,
+        lease_mark=None,
+        ended_by="cancelled" if status is Status.CANCELLED else "agent",
+        reason=reason or _NO_REASON[status],
+    )

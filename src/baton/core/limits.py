@@ -4,6 +4,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from baton.core.event import EventName
+from baton.core.job import Job
 
 
 class Limit(Enum):
@@ -11,6 +12,17 @@ class Limit(Enum):
 
     TIME = "time"
     SILENCE = "silence"
+
+    @property
+    def ended_by(self) -> str:
+        """Return `ended_by` of a job that ends because it exceeds this limit."""
+        return "timeout" if self is Limit.TIME else "idle"
+
+    def describe(self, job: Job) -> str:
+        """Return how the job exceeds this limit."""
+        if self is Limit.TIME:
+            return f"the job took longer than {job.timeout_sec} s"
+        return f"nothing was heard of the job for {job.idle_timeout_sec} s"
 
 
 def exceeded_limit(

@@ -175,6 +175,15 @@ def url_password(url: str) -> str:
     return url.partition("://")[2].rpartition("@")[0].partition(":")[2]
 
 
+def without_keys(text: str, keys: Iterable[str | None]) -> str:
+    """Return a text for the user's own files without these keys, and without what a terminal acts on or hides."""
+    if not text.isprintable():
+        text = re.sub(_INVISIBLE, "", re.sub(_ESCAPES, "", text))
+    for key in sorted({key for key in keys if key and len(key) >= _SHORTEST_SECRET}, key=len, reverse=True):
+        text = text.replace(key, SECRET)
+    return text
+
+
 def process_redactor(*, secrets: Iterable[str | None] = (), workdir: str | None = None) -> Redactor:
     """Return the redactor for what this process reports about one job."""
     try:

@@ -92,7 +92,7 @@ class Attempts:
                 if claimed and isinstance(error, errors.TmuxUnavailable | errors.RegistryUnavailable):
                     raise
                 why = str(error)
-            self.fail(job, attempt, why)
+            self.fail(job, attempt, why, ended_by="refused")
             return why
 
     def stop(self, job_id: str, why: str, *, hard: bool = False) -> None:
@@ -112,14 +112,14 @@ class Attempts:
         """Requeue a running job whose holder has died, or fail it when it has no attempts left. Return its new status;
         None when the job has changed meanwhile."""
         if expired_lease_error(job) is not None:
-            return Status.ERROR if self.fail(job, job.attempt, why) else None
+            return Status.ERROR if self.fail(job, job.attempt, why, ended_by="lost") else None
         try:
             return self.jobs.release(job.job_id, attempt=job.attempt, reason=why).status
         except (errors.IllegalTransition, errors.StaleAttempt):
             return None
 
-    def fail(self, job: Job, attempt: int | None, why: str, *, notify: bool = True) -> bool:
+    def fail(self, job: Job, attempt: int | None, why: str, *, ended_by: str, notify: bool = True) -> bool:
         """Record that the job failed, as `sessions.ending.fail_job` does."""
         from baton.sessions.ending import fail_job
 
-        return fail_job(self.settings, self.jobs, job, attempt, why, notify=notify)
+        return fail_job(self.settings, self.jobs, job, attempt, why, ended_by=ended_by, notify=notify)

@@ -69,7 +69,7 @@ class Monitor(Reconciler):
     def _end_orphan(self, job: Job) -> Iterator[Finding]:
         why = f"the process that submitted it ended {'and left it' if job.attempt else 'before it began'}"
         detail = f"ended by the monitor: {why}; `baton retry` it"
-        if self._dry_run or self._attempts.fail(job, None, detail, notify=False):
+        if self._dry_run or self._attempts.fail(job, None, detail, ended_by="lost", notify=False):
             yield self._act(f"job {job.job_id}", why, "ended as error")
 
     def _check_live_agents(self) -> Iterator[Finding]:

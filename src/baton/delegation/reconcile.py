@@ -109,18 +109,20 @@ class Reconciler:
         now_ns = self._clock.wall_ns()
         before, self._late_since = self._late_since, {}
         for job in self._jobs.each_job(JobFilter(statuses=[Status.RUNNING])):
-            why = self._exceeded_limit(job, now_ns)
-            if why is None or job.job_id in self._watched or self._is_held_elsewhere(job):
+            limit = self._exceeded_limit(job, now_ns)
+            if limit is None or job.job_id in self._watched or self._is_held_elsewhere(job):
                 continue
             key = (job.job_id, job.attempt, job.last_seq)
             self._late_since[key] = before.get(key, self._clock.monotonic_ns())
             if self._clock.monotonic_ns() - self._late_since[key] < self._confirm_ns:
                 continue
-            if self._dry_run or self._attempts.fail(job, job.attempt, f"ended by the monitor: {why}", notify=False):
+            why = limit.describe(job)
+            ended_by, detail = limit.ended_by, f"ended by the monitor: {why}"
+            if self._dry_run or self._attempts.fail(job, job.attempt, detail, ended_by=ended_by, notify=False):
                 yield self._act(f"job {job.job_id}", why, "ended as error")
 
-    def _exceeded_limit(self, job: Job, now_ns: int) -> str | None:
-        limit = exceeded_limit(
+    def _exceeded_limit(self, job: Job, now_ns: int) -> Limit | None:
+        return exceeded_limit(
             now_ns,
             deadline=parse_time(job.deadline_at) if job.deadline_at else None,
             silent_since=parse_time(job.last_event_at) if job.last_event_at else None,
@@ -128,9 +130,6 @@ class Reconciler:
             slack=_SLACK_NS,
             last_event=lambda: self._jobs.last_event(job),
         )
-        if limit is Limit.TIME:
-            return f"it took longer than {job.timeout_sec} s"
-        return f"it sent no event for more than {job.idle_timeout_sec} s" if limit is Limit.SILENCE else None
 
     def _is_held_elsewhere(self, job: Job) -> bool:
         """Return whether a process on another host holds the job. The clock there may differ: the monitor of that host
@@ -229,7 +228,7 @@ class Reconciler:
         if job and requeue and self._attempts.requeue_or_fail(job, "the agent's session died") is Status.PENDING:
             self._requeued.append(job.job_id)
         elif job and not requeue:
-            self._attempts.fail(job, job.attempt, "the agent's session died")
+            self._attempts.fail(job, job.attempt, "the agent's session died", ended_by="lost")
         end_session(self._settings, self._inventory, current, State.TERMINATED, reason=why)
         more = f", {len(ended)} left-over process{'es' if len(ended) > 1 else ''} ended" if ended else ""
         yield Finding(what=what, why=why, done=f"terminated{more}")

@@ -14,6 +14,7 @@ from baton.core.clock import SystemClock
 from baton.core.errors import IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Job, Status, new_job, repeat_job
+from baton.core.limits import Limit
 from baton.core.value import Value
 from baton.delegation.attempts import Attempts, is_private_queue, this_submitter
 from baton.delegation.reconcile import BackgroundMonitor
@@ -177,8 +178,8 @@ class Delegation:
                     self._start_waiting(self._attempts)
                 except RegistryUnavailable as error:
                     self._log(f"{error}; trying again")  # `_check_jobs` does
-        if self.subscription.timed_out is not None:
-            self._end_late_jobs(self.subscription.timed_out)
+        if self.subscription.limit is not None:
+            self._end_late_jobs(self.subscription.limit)
 
     def _take_note(self, payload: dict[str, Any]) -> None:
         self._append_output(payload)
@@ -244,7 +245,7 @@ class Delegation:
             return False  # it has ended, or was pruned
         return True
 
-    def _end_late_jobs(self, why: str) -> None:
+    def _end_late_jobs(self, limit: Limit) -> None:
         """Fail the jobs that have not ended in time, except those that wait for a permission or for a worker."""
         for job in self.current_jobs():
             if job.status in TERMINAL:
@@ -254,7 +255,8 @@ class Delegation:
             elif job.status is Status.PENDING and self._submissions[job.job_id].agent is None:
                 self._log(f"no worker has taken job {job.job_id} yet; `baton cancel {job.job_id}` cancels it")
             else:
-                self._attempts.fail(job, None, why)
+                why = limit.describe(job)
+                self._attempts.fail(job, None, why, ended_by=limit.ended_by)
                 self._attempts.stop(job.job_id, why)
 
     def _start_waiting(self, attempts: Attempts) -> None:

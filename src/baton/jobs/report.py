@@ -8,7 +8,7 @@ from baton.core import lifecycle
 from baton.core.errors import InvalidValue, NotVerified
 from baton.core.event import EventName, StoredEvent, check_event_name
 from baton.core.job import Job
-from baton.core.redact import Redactor, shorten
+from baton.core.redact import Redactor, shorten, without_keys
 from baton.core.value import Any
 from baton.jobs.verbs import Jobs
 from baton.wire.payload import MAX_DETAIL_BYTES
@@ -23,11 +23,13 @@ def report(
     data: Mapping[str, Any] | None = None,
     attempt: int | None = None,
     verify: bool | None = True,
+    ended_by: str = "agent",
 ) -> tuple[Job, StoredEvent]:
     """Record an event of a job, with the status it brings and its history lines. Return the job after it and the event.
 
     The event is signed and unsent. Paths and secrets are removed from `detail` and `data`; a long `detail` is cut.
-    `verify` is for `completed`, as in `verified`; None skips the check without a note.
+    The reason of an ended job, in its record, is the detail as it was given, without baton's own keys.
+    `verify` is for `completed`, as in `verified`; None skips the check without a note. `ended_by`: what ends the job.
     """
     name = check_event_name(event)
     if not isinstance(detail, str):
@@ -36,11 +38,15 @@ def report(
         raise InvalidValue("data", f"must be values by name, not {type(data).__name__}")
     job = jobs.get_job(job_id)
     redactor = jobs.redactor(job)
-    outcome: Mapping[str, Any] = {}
+    outcome: dict[str, Any] = {}
     if verify is not None and name is EventName.COMPLETED:
         # First, so that no validation runs for a job that has ended or for a holder that lost it.
         lifecycle.check_event(job, name, attempt=attempt, has_events=False)
         outcome = verified(jobs, job, redactor, skip=not verify)
+    if name.is_terminal:
+        outcome["ended_by"] = ended_by
+        if reason := shorten(without_keys(detail, jobs.keys(job)).strip(), MAX_DETAIL_BYTES):
+            outcome["reason"] = reason
     detail = shorten(redactor.text(detail, 2 * MAX_DETAIL_BYTES), MAX_DETAIL_BYTES)  # guard: redact-detail
     try:
         data = redactor.value(data or {})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
-from baton.core import lifecycle
+from baton.core import fields, lifecycle
 from baton.core.clock import Clock, SystemClock
 from baton.core.errors import AmbiguousId, InvalidRecord, JobNotFound
 from baton.core.fields import FULL_ID_LENGTH, check_label, one_line
@@ -157,17 +157,21 @@ class Jobs:
         self, job_id: str, status: str, *, attempt: int | None = None, verify: bool = True, reason: str | None = None
     ) -> Job:
         """Set a status that may follow the present one; raise IllegalTransition otherwise. `verify` is for `completed`,
-        as in `baton.jobs.report`. `reason` is for the history."""
+        as in `baton.jobs.report`. `reason` says why the job ends (default: which user set the status)."""
         wanted, holder = check_status(status), self.holder_here()
-        outcome: Mapping[str, Any] = {}
+        outcome: dict[str, Any] = {}
         if wanted is Status.COMPLETED and (job := self.get_job(job_id)).status is not wanted:
             lifecycle.set_status(job, wanted, attempt=attempt, holder=holder, now_ns=0, token="")
             if job.expected_artifacts or job.validate or not verify:
                 from baton.jobs.report import verified
 
                 outcome = verified(self, job, self.redactor(job), skip=not verify)
+        if wanted in TERMINAL:
+            done = "cancelled" if wanted is Status.CANCELLED else f"set to {wanted}"
+            reason = fields.named("reason", fields.text, f"{done} by {self.user_here()}" if reason is None else reason)
+            outcome["reason"] = reason
         change = self.registry.update_status(job_id, wanted, attempt=attempt, holder=holder, outcome=outcome)
-        return self._logged(change, reason)
+        return self._logged(change, None if reason is None else self.redactor(change.after).text(reason))
 
     def release(self, job_id: str, *, attempt: int | None = None, reason: str = "released") -> Job:
         """Requeue a running job: with `attempt` on behalf of its holder, without one on behalf of an operator."""
@@ -268,7 +272,11 @@ class Jobs:
         """Return what removes paths and secrets from texts about this job."""
         from baton.core.redact import process_redactor
 
-        return process_redactor(secrets=(job.auth_token, job.broker.password, *self._secrets), workdir=job.workdir)
+        return process_redactor(secrets=self.keys(job), workdir=job.workdir)
+
+    def keys(self, job: Job) -> tuple[str | None, ...]:
+        """Return baton's own keys, which no text about this job may show."""
+        return (job.auth_token, job.broker.password, *self._secrets)
 
     def _logged(self, change: Change, reason: str | None = None) -> Job:
         """Add the history lines of a change; return the job after it."""

@@ -11,7 +11,10 @@ Rights = Mapping[str, Mapping[str, str]]
 
 _ROLES = ("submit", "work", "read")
 # What `baton cancel` and `baton retry` change.
-_SUBMIT = ("status", "updated_at", "finished_at", "lease_expires_at", "lease_mark", "retried_by")
+_SUBMIT = (
+    "status", "updated_at", "finished_at", "lease_expires_at", "lease_mark",
+    "reason", "ended_by", "seen_at", "retried_by",
+)  # fmt: skip
 # Not what the job is: a login that could change its prompt or its validation could make workers run other commands.
 _PROGRESS = tuple(name for name in COLUMNS if name in FATE | {"status", "updated_at", "auth_token", "other_fields"})
 REGISTRY_RIGHTS: Rights = {

@@ -42,11 +42,15 @@ CREATE INDEX events_unsent ON events (id) WHERE sent = 0;
 """
 # The columns that version 2 adds. Other fields that 0.1.0 does not know, and those that no version knows, are in
 # `other_fields`.
-NEW_COLUMNS = ("submitter", "disputed", "seen_at", "idempotency_key", "retried_by", "start_options")
+NEW_COLUMNS = (
+    "submitter", "disputed", "reason", "ended_by", "seen_at", "idempotency_key", "retried_by", "start_options",
+)  # fmt: skip
 UPGRADE = """
 ALTER TABLE jobs RENAME COLUMN extra TO other_fields;
 ALTER TABLE jobs ADD COLUMN submitter text;
 ALTER TABLE jobs ADD COLUMN disputed text;
+ALTER TABLE jobs ADD COLUMN reason text;
+ALTER TABLE jobs ADD COLUMN ended_by text;
 ALTER TABLE jobs ADD COLUMN seen_at bigint;
 ALTER TABLE jobs ADD COLUMN idempotency_key text;
 ALTER TABLE jobs ADD COLUMN retried_by text;
@@ -76,7 +80,7 @@ SQLITE_2 = SQLITE_1 + SQLITE_UPGRADE
 # Of the statements that SQLite stores for each version, so that a database is checked without creating the tables.
 SQLITE_DIGESTS = {
     1: "46f1939e6bdc0efaf66e4a5c157876650dcfe1f16e9f1b1be01e5d3a10db05c6",
-    2: "1841460b98019586249f2e35af34722b79026268c30940c35fca9cbfec8e04aa",
+    2: "7f96b9a3321f996feca58470b650bb741c06a78e29ee61f748c47209b75a7c5d",
 }
 POSTGRES_2 = POSTGRES_1 + POSTGRES_UPGRADE
 

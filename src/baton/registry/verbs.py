@@ -396,7 +396,7 @@ class Registry:
         error = lifecycle.expired_lease_error(job)
         if error is None:
             return tx.save(job, lifecycle.requeue(job, attempt=None, now_ns=self._clock.wall_ns()))
-        recorded = self._record(tx, job, EventName.ERROR, error, {}, "operator", {})
+        recorded = self._record(tx, job, EventName.ERROR, error, {}, "operator", {"ended_by": "lost"})
         return Change(before=recorded.before, after=recorded.after)
 
     def _record(

@@ -63,12 +63,13 @@ def forget_name(settings: Settings, session: Session) -> None:
 
 
 def fail_job(
-    settings: Settings, jobs: Jobs, job: Job, attempt: int | None, detail: str, *, notify: bool = True
+    settings: Settings, jobs: Jobs, job: Job, attempt: int | None, detail: str, *, ended_by: str, notify: bool = True
 ) -> bool:
     """Record that the job failed; return False when it has already ended or belongs to another attempt.
 
     With an `attempt`, the caller reports as the holder of that attempt, and a job that was requeued is left alone.
-    `notify` sends the event now. Otherwise the next event, or the monitor, sends it.
+    `ended_by` is for the record of the job. `notify` sends the event now; otherwise the next event, or the monitor,
+    does.
     """
     current = jobs.get_job(job.job_id)
     if current.status in TERMINAL:
@@ -78,7 +79,8 @@ def fail_job(
             if attempt is not None:
                 return False
             attempt = jobs.pick_job(job.job_id).attempt  # only the holder of a requeued job may report on it
-        report(jobs, job.job_id, EventName.ERROR, detail=detail, data={ENDED_FROM_OUTSIDE: True}, attempt=attempt)
+        data = {ENDED_FROM_OUTSIDE: True}
+        report(jobs, job.job_id, EventName.ERROR, detail=detail, data=data, attempt=attempt, ended_by=ended_by)
     except (EventRefused, IllegalTransition, StaleAttempt):
         return False
     if notify:

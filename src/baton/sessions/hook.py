@@ -65,7 +65,7 @@ def _report(
         except NotVerified as error:
             answer = agent.refusal(message, str(error)) if reporter.may_try_again() else None
             if answer is None:
-                reporter.failed(error.why)
+                reporter.failed(error.why, ended_by="verification")
             return answer
     return None
 

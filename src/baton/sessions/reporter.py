@@ -69,8 +69,13 @@ class Reporter:
     def permission_required(self, text: str) -> None:
         self._record(EventName.PERMISSION_REQUIRED, text, patience_ns=self._patience_ns)
 
-    def failed(self, text: str) -> None:
-        self._record(EventName.ERROR, text, patience_ns=self._patience_ns)
+    def ended_late(self, limit: Limit) -> None:
+        """Report that the job exceeded this limit."""
+        assert self.job is not None
+        self.failed(limit.describe(self.job), ended_by=limit.ended_by)
+
+    def failed(self, text: str, *, ended_by: str = "agent") -> None:
+        self._record(EventName.ERROR, text, patience_ns=self._patience_ns, ended_by=ended_by)
 
     def completed(self, text: str) -> None:
         """Report that the work is done. Raise NotVerified while a result is missing."""
@@ -94,14 +99,21 @@ class Reporter:
             self._send(self.job)
 
     def _record(
-        self, event: EventName, text: str, data: dict[str, object] | None = None, *, patience_ns: int = 0
+        self,
+        event: EventName,
+        text: str,
+        data: dict[str, object] | None = None,
+        *,
+        patience_ns: int = 0,
+        ended_by: str = "agent",
     ) -> None:
         if self.job is None:
             return
         deadline_ns = self._clock.monotonic_ns() + patience_ns
+        job_id, attempt = self.job.job_id, self.job.attempt
         while True:
             try:
-                report(self.jobs, self.job.job_id, event, detail=text, data=data, attempt=self.job.attempt)
+                report(self.jobs, job_id, event, detail=text, data=data, attempt=attempt, ended_by=ended_by)
                 break
             except EventRefused:
                 break  # the job has ended; the process that reported it may have died before it sent that
@@ -146,15 +158,12 @@ class Reporter:
         if self.job is not None and not self.is_over():
             self.jobs.renew_lease(self.job.job_id, attempt=self.job.attempt, lease_sec=lease_sec)
 
-    def exceeded_limit(self, slack_sec: float) -> str | None:
-        """Return which limit the job has exceeded, in words; None when it is within both."""
+    def exceeded_limit(self, slack_sec: float) -> Limit | None:
+        """Return which limit the job has exceeded; None when it is within both."""
         if self.job is None:
             return None
         deadline_ns = self._began_ns + self.job.timeout_sec * SECOND_NS
-        limit = self._limit(deadline_ns, self.job.idle_timeout_sec, slack_sec)
-        if limit is Limit.TIME:
-            return f"the job took longer than {self.job.timeout_sec} s"
-        return f"nothing was heard of the job for {self.job.idle_timeout_sec} s" if limit is Limit.SILENCE else None
+        return self._limit(deadline_ns, self.job.idle_timeout_sec, slack_sec)
 
     def is_silent(self, for_sec: float) -> bool:
         """Return whether the job has had no event for this long and does not wait for a permission."""

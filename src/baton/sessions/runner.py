@@ -53,11 +53,18 @@ _REPORT_PATIENCE_SEC = 120.0
 
 
 class Stop(Value):
-    """Why the runner ends. `on_request`: the session counts as stopped. `by_other`: another process ends the agent."""
+    """Why the runner ends. `on_request`: the session counts as stopped. `by_other`: another process ends the agent.
+    `ended_by` is for the record of its job."""
 
     reason: str
     on_request: bool = False
     by_other: bool = False
+    ended_by: str = "cancelled"
+
+    @property
+    def why(self) -> str:
+        """Return the reason for the job: a limit is one, everything else first stops the session."""
+        return self.reason if self.ended_by in ("timeout", "idle") else f"the session was stopped: {self.reason}"
 
 
 class Runner:
@@ -92,6 +99,7 @@ class Runner:
         self._last_screen = ""
         self._reason = "it did not begin"
         self._exit_text: str | None = None
+        self._began = False
         self._chores = Chores(
             self._clock,
             [
@@ -118,9 +126,9 @@ class Runner:
         self._reason = self._run_agent()
 
     def fail(self, reason: str) -> None:
-        """Report that the runner failed."""
+        """Report that the runner failed. Before the agent ran, it was refused; later, it is lost."""
         self._reason = reason
-        self._reporter.failed(reason)
+        self._reporter.failed(reason, ended_by="lost" if self._began else "refused")
 
     def close(self) -> None:
         """End what the agent has left running, write the end of the session, and send the last events."""
@@ -164,7 +172,7 @@ class Runner:
             run = self._run_once(launch)
             self._exit_text = run.exit_text
             if self._stop is not None:
-                self._reporter.failed(run.with_trouble(f"the session was stopped: {self._stop.reason}"))
+                self._reporter.failed(run.with_trouble(self._stop.why), ended_by=self._stop.ended_by)
                 return self._stop.reason
             try:
                 self._report_end_at_last(run)
@@ -173,7 +181,7 @@ class Runner:
                 print_line(f"baton: {error}")
                 can_continue = launch.reads_lines and self._agent.keeps_conversation and self._session.conversation_id
                 if not can_continue or not self._reporter.may_try_again():
-                    self._reporter.failed(error.why)
+                    self._reporter.failed(error.why, ended_by="verification")
                     return error.why
                 prompt, resume = f"baton refused your work: {error}", True
 
@@ -184,6 +192,7 @@ class Runner:
         environment = os.environ | self._reporter.environment()
         with AgentProcess(launch, workdir=self._session.workdir, environment=environment) as process:
             self._process = process
+            self._began = True
             self._reporter.started(self._session, process.pid)
             _write_begun(self._folder, pid=process.pid)
             process.feed(launch.stdin)
@@ -266,7 +275,7 @@ class Runner:
                 if self._stop is not None:
                     self._end_processes(_LEFTOVER_GRACE_SEC)
         if self._stop is not None and result.exception() is not None:
-            self._reporter.failed(f"the session was stopped: {self._stop.reason}")
+            self._reporter.failed(self._stop.why, ended_by=self._stop.ended_by)
         else:
             result.result()
 
@@ -291,8 +300,9 @@ class Runner:
         """Stop with the job that the session was created for. A headless agent ends by itself when it is done."""
         status = self._reporter.status()
         if status is not None and status not in TERMINAL:
-            why = self._reporter.exceeded_limit(_LIMIT_SLACK_SEC)
-            self._stop = Stop(reason=why) if why else None
+            limit = self._reporter.exceeded_limit(_LIMIT_SLACK_SEC)
+            if limit is not None and self._reporter.job is not None:
+                self._stop = Stop(reason=limit.describe(self._reporter.job), ended_by=limit.ended_by)
         elif status is Status.CANCELLED or (status is not None and self._session.mode is Mode.INTERACTIVE):
             self._stop = Stop(reason=f"its job is {status}", on_request=True)
 
@@ -319,7 +329,7 @@ class Runner:
         try:
             self._reporter.renew_lease(self._settings.lease_sec)
         except errors.StaleAttempt as error:
-            self._stop = self._stop or Stop(reason=str(error))
+            self._stop = self._stop or Stop(reason=str(error), ended_by="lost")
 
     def _refresh_name(self) -> None:
         if not self._owns_name:
@@ -334,7 +344,7 @@ class Runner:
 
     def _stop_by_signal(self, number: int, _frame: object) -> None:
         reason = f"the session was ended from outside ({signal.Signals(number).name})"
-        self._stop = Stop(reason=reason) if self._stop is None else self._stop.replace(by_other=False)
+        self._stop = Stop(reason=reason, ended_by="lost") if self._stop is None else self._stop.replace(by_other=False)
 
     def _end_processes(self, grace_sec: float) -> None:
         """End the agent and everything that it started."""

@@ -36,9 +36,9 @@ class SentJobs:
         """End the present job when it exceeds a limit; take the next one when it has ended. Return the session."""
         status = self._reporter.status()
         if status is not None and status not in TERMINAL:
-            why = self._reporter.exceeded_limit(slack_sec)
-            if why is not None:
-                self._reporter.failed(why)
+            limit = self._reporter.exceeded_limit(slack_sec)
+            if limit is not None:
+                self._reporter.ended_late(limit)
                 self._interrupt(session)
             return session
         if self._reporter.was_ended_from_outside():
@@ -78,4 +78,4 @@ class SentJobs:
         try:
             Tmux(session.socket).paste(session.pane_id, text, enter=True)
         except BatonError as error:
-            self._reporter.failed(str(error))  # the session can take the next job
+            self._reporter.failed(str(error), ended_by="refused")  # the session can take the next job

@@ -113,7 +113,7 @@ def fail_job_in(settings: Settings, jobs: Jobs, session: Session, detail: str) -
     try:
         job = held_job(jobs, session)
         if job is not None:
-            fail_job(settings, jobs, job, job.attempt, detail)
+            fail_job(settings, jobs, job, job.attempt, detail, ended_by="cancelled")
     except BatonError:
         pass  # the registry is unavailable: the lease of the job expires
 

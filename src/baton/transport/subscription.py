@@ -72,6 +72,7 @@ class Subscription:
         self._deadline = math.inf
         self._last_news = 0.0
         self.timed_out: str | None = None
+        self.limit: Limit | None = None  # that made it time out
         self.stopped = False
 
     @property
@@ -217,6 +218,7 @@ class Subscription:
             self.timed_out = f"timed out: {self._timeout_sec:g} s have passed"
         elif limit is Limit.SILENCE:
             self.timed_out = f"timed out: nothing was heard for {self._idle_sec:g} s"
+        self.limit = self.limit or limit
         return limit is not None
 
     def _has_reconnected(self) -> bool:
