@@ -3,18 +3,27 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
 from baton.api import verify_event
 from baton.core.clock import format_time, parse_time
-from baton.core.errors import EventRefused, IllegalTransition, InvalidRecord, InvalidValue, JobNotFound, StaleAttempt
+from baton.core.errors import (
+    EventRefused,
+    IllegalTransition,
+    InvalidRecord,
+    InvalidValue,
+    JobNotFound,
+    KeyTaken,
+    StaleAttempt,
+)
 from baton.core.event import EventName
 from baton.core.job import Job, Status, new_job
 from baton.core.lifecycle import expired_lease_error
 from baton.core.result import Result
 from baton.registry.contract import Entry, JobFilter
-from support.backends import spoil
+from support.backends import clocked_registry, spoil
 
 LABEL = "tmux:claude"
 LEASE = 30.0
@@ -103,6 +112,57 @@ class TestRegistering:
         ):
             with pytest.raises(InvalidValue, match="job id"):
                 verb(bad)
+
+
+class TestIdempotencyKeys:
+    def test_a_second_registration_returns_the_first_job(self, registry, add):
+        first = add("x", idempotency_key="nightly")
+        assert add("x", idempotency_key="nightly") == first
+        claimed = pick(registry)
+        registry.update_status(first.job_id, Status.COMPLETED)
+        assert add("x", idempotency_key="nightly") == registry.get_job(claimed.job_id)
+        assert add("x", idempotency_key="other").job_id != first.job_id
+        assert add("x").job_id != first.job_id
+        assert registry.stats()["pending"] == 2
+
+    def test_a_registration_of_other_work_is_refused(self, registry, add):
+        first = add("x", idempotency_key="nightly")
+        with pytest.raises(KeyTaken, match=f"belongs to job {first.job_id}, whose prompt, title differ"):
+            add("y", idempotency_key="nightly", title="t")
+        assert registry.list_jobs().jobs == [first]
+
+    def test_a_batch_with_a_key_of_other_work_registers_nothing(self, registry, add, clock):
+        add("x", idempotency_key="nightly")
+        more = [new_job("x", now_ns=clock.wall_ns(), agent="a", idempotency_key=key) for key in ("new", "nightly")]
+        with pytest.raises(KeyTaken):
+            registry.register_many(more)
+        assert registry.stats()["pending"] == 1
+
+    def test_one_key_twice_in_a_batch_is_one_job(self, registry, clock):
+        more = [new_job("x", now_ns=clock.wall_ns(), agent="a", idempotency_key="k") for _ in range(2)]
+        first, second = registry.register_many(more)
+        assert first == second
+        assert registry.stats()["pending"] == 1
+
+    def test_the_key_of_a_pruned_job_is_free(self, registry, add, clock):
+        first = add("x", idempotency_key="nightly")
+        registry.update_status(first.job_id, Status.CANCELLED)
+        clock.advance(10)
+        assert registry.prune(clock.wall_ns()) == [first.job_id]
+        assert add("y", idempotency_key="nightly").job_id != first.job_id
+
+    def test_of_many_at_the_same_time_one_is_registered(self, registry, url, clock):
+        def register(_):
+            own = clocked_registry(url, clock)
+            try:
+                return own.register_job(new_job("x", now_ns=1, agent="a", idempotency_key="race")).job_id
+            finally:
+                own.close()
+
+        registry.register_job(new_job("first", now_ns=0, agent="a"))
+        with ThreadPoolExecutor(8) as pool:
+            assert len(set(pool.map(register, range(16)))) == 1
+        assert registry.stats()["pending"] == 2
 
 
 class TestBeginningsOfIds:

@@ -73,6 +73,16 @@ class AmbiguousId(BatonError):
         self.matches = matches
 
 
+class KeyTaken(BatonError):
+    """The idempotency key belongs to a job for other work; `fields` are those that differ."""
+
+    def __init__(self, key: str, job_id: str, fields: list[str]) -> None:
+        differ = ", ".join(fields)
+        super().__init__(f"idempotency key {key!r} belongs to job {job_id}, whose {differ} differ; use another key")
+        self.job_id = job_id
+        self.fields = fields
+
+
 class IllegalTransition(BatonError):
     """A status may not follow the job's present one."""
 

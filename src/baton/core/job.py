@@ -9,7 +9,7 @@ from enum import StrEnum
 
 from baton.core import fields
 from baton.core.clock import format_time
-from baton.core.errors import InvalidRecord, InvalidValue
+from baton.core.errors import InvalidRecord, InvalidValue, KeyTaken
 from baton.core.fields import Check
 from baton.core.value import Any, Value
 
@@ -200,6 +200,9 @@ FATE = frozenset(
     | {"finished_at", "submitter", "verified_by", "unverified", "disputed", "follows", "retry_of", "retried_by"}
     | {"reason", "ended_by", "seen_at", "idempotency_key"}
 )
+
+# Of a submission: which job it became, and where it was made. All other fields are its work.
+_NOT_WORK = FATE | {"job_id", "status", "created_at", "updated_at", "topic_prefix", "auth_token", "parent", "broker"}
 
 
 class Job(Value):
@@ -415,6 +418,22 @@ def repeat_job(job: Job, *, now_ns: int, **changes: Any) -> Job:
     kept = {name: value for name, value in job.record().items() if name not in FATE}
     new = {"job_id": job_id, "status": "pending", "created_at": now, "updated_at": now, "auth_token": new_token()}
     return Job.parse(kept | new | {"topic_prefix": topic_prefix(job_id)} | changes)
+
+
+def is_registered(draft: Job, job: Job) -> bool:
+    """Return whether this registered job is the draft, perhaps under another id, and not an earlier one with its
+    idempotency key: each draft has a key of its own."""
+    return draft.idempotency_key is None or draft.auth_token == job.auth_token
+
+
+def refuse_other_work(known: Job, job: Job) -> None:
+    """Raise KeyTaken if a job with the idempotency key of a known one is not for the same work."""
+    both = known.record(), job.record()
+    differ = [
+        name for name in sorted(both[0] | both[1]) if name not in _NOT_WORK and both[0].get(name) != both[1].get(name)
+    ]
+    if differ:
+        raise KeyTaken(known.idempotency_key or "", known.job_id, differ)
 
 
 def topic_prefix(job_id: str) -> str:

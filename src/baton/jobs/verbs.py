@@ -9,7 +9,17 @@ from baton.core import fields, lifecycle
 from baton.core.clock import Clock, SystemClock
 from baton.core.errors import AmbiguousId, InvalidRecord, JobNotFound
 from baton.core.fields import FULL_ID_LENGTH, check_label, one_line
-from baton.core.job import DEFAULT_AGENT, TERMINAL, Broker, Job, Status, check_status, new_job, with_new_id
+from baton.core.job import (
+    DEFAULT_AGENT,
+    TERMINAL,
+    Broker,
+    Job,
+    Status,
+    check_status,
+    is_registered,
+    new_job,
+    with_new_id,
+)
 from baton.storage.files import make_home
 
 TYPE_CHECKING = False
@@ -77,13 +87,16 @@ class Jobs:
         return self.register_many([new_job(prompt, now_ns=self._clock.wall_ns(), agent=agent, **fields)])[0]
 
     def register_many(self, drafts: Iterable[Job]) -> list[Job]:
-        """Register jobs in one step. A job whose id has a history already gets another id."""
+        """Register jobs in one step. A job whose id has a history already gets another id. In place of a job whose
+        idempotency key is known, the job with that key is returned."""
         if self._home is not None:
             make_home(self._home)
         history = self.history
-        jobs = self.registry.register_many(with_new_id(job) if history.exists(job.job_id) else job for job in drafts)
-        for job in jobs:
-            history.begin(job)
+        new = [with_new_id(job) if history.exists(job.job_id) else job for job in drafts]
+        jobs = self.registry.register_many(new)
+        for draft, job in zip(new, jobs, strict=True):
+            if is_registered(draft, job):
+                history.begin(job)
         return jobs
 
     def get_job(self, job_id: str) -> Job:

@@ -107,7 +107,10 @@ if TYPE_CHECKING:
 
         def add(self, job: Job) -> bool:
             """Store a new job, and note its id in the job that it retries, if that is still there. Return False, and
-            store nothing, when the id is taken."""
+            store nothing, when the id or the idempotency key is taken."""
+
+        def find_key(self, key: str) -> Job | None:
+            """Return the job with this idempotency key."""
 
         def save(self, before: Job, after: Job, event: StoredEvent | None = None) -> Change:
             """Replace `before`, as `get` returned it, by `after`, and append the event. RegistryBusy when the stored

@@ -14,14 +14,14 @@ from baton.storage.files import make_private_dir, open_private, refuse_link, rem
 
 class Index:
     """Empty files whose names say which jobs are pending (in the order of picking), pending with a submitter, leased,
-    or have unsent events."""
+    or have unsent events, and which have an idempotency key."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
     def check(self) -> None:
         """Refuse a link in place of one of its folders: markers would be created and removed elsewhere."""
-        for name in ("", "pending", "leased", "unsent"):
+        for name in ("", "pending", "leased", "unsent", "keys"):
             refuse_link(os.path.join(self.folder, name).rstrip("/"))
 
     def pending(self, agent_session: str) -> Iterator[tuple[str, str]]:
@@ -42,11 +42,16 @@ class Index:
     def unsent(self) -> list[str]:
         return sorted(_names(os.path.join(self.folder, "unsent")))
 
+    def with_key(self, key: str) -> list[str]:
+        return _names(self._key_dir(key))
+
     def lacks(self, job: Job) -> bool:
         """Return whether the marker of a pending job is missing."""
         return _waits_in_queue(job) and not os.path.exists(self._pending_marker(job))
 
     def add(self, job: Job) -> None:
+        if job.idempotency_key is not None:
+            _touch(os.path.join(self._key_dir(job.idempotency_key), job.job_id))
         if _waits_in_queue(job):
             _touch(self._pending_marker(job))
         elif _waits_for_submitter(job):
@@ -68,8 +73,19 @@ class Index:
     def drop_leased(self, job_id: str) -> None:
         remove_file(os.path.join(self.folder, "leased", job_id))
 
+    def drop_key(self, job: Job) -> None:
+        if job.idempotency_key is not None:
+            folder = self._key_dir(job.idempotency_key)
+            remove_file(os.path.join(folder, job.job_id))
+            if not _names(folder):
+                os.rmdir(folder)
+
     def drop_unsent(self, job_id: str) -> None:
         remove_file(os.path.join(self.folder, "unsent", job_id))
+
+    def _key_dir(self, key: str) -> str:
+        # Two keys may share a folder; the record names the key of the job.
+        return os.path.join(self.folder, "keys", f"{zlib.crc32(key.encode()):08x}")
 
     def _pending_dir(self, agent_session: str) -> str:
         # Two queues may share a folder; the record names the queue of the job.

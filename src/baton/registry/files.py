@@ -5,7 +5,7 @@
     <job_id>.result        the result, written before the record that ends with it
     .lock                  flock around every read-modify-write
     .batch                 the records of `register_many`, while they are written
-    .index/                which jobs are pending, leased, submitted, or have unsent events
+    .index/                which jobs are pending, leased, submitted, have unsent events or an idempotency key
     .moved, .schema-2.db   the note that this is a registry of version 2, and the database that it names
     .migrating/            records of an unfinished import
 
@@ -115,6 +115,11 @@ class _FileTransaction:
             return False
         self._added[job.job_id] = job
         return True
+
+    def find_key(self, key: str) -> Job | None:
+        self.refresh_index()
+        found = (*self._added.values(), *self._jobs(self._index.with_key(key)))
+        return next((job for job in found if job.idempotency_key == key), None)
 
     def write_added(self) -> None:
         """Write the added jobs, all or none."""
@@ -250,6 +255,8 @@ class _FileTransaction:
         return list(islice((job.job_id for job in ended if self._log(job).all_sent()), limit))
 
     def remove(self, job_id: str) -> None:
+        for job in self._jobs([job_id]):
+            self._index.drop_key(job)
         # The record first: without it, the log and the result are ignored.
         files.remove_file(self._path(job_id))
         files.fsync_dir(self._folder)

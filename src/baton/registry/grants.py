@@ -16,7 +16,11 @@ _SUBMIT = (
     "reason", "ended_by", "seen_at", "retried_by",
 )  # fmt: skip
 # Not what the job is: a login that could change its prompt or its validation could make workers run other commands.
-_PROGRESS = tuple(name for name in COLUMNS if name in FATE | {"status", "updated_at", "auth_token", "other_fields"})
+_PROGRESS = tuple(
+    name
+    for name in COLUMNS
+    if name in FATE - {"idempotency_key"} | {"status", "updated_at", "auth_token", "other_fields"}
+)
 REGISTRY_RIGHTS: Rights = {
     "meta": {},
     "jobs": {"submit": f"INSERT, UPDATE ({', '.join(_SUBMIT)})", "work": f"UPDATE ({', '.join(_PROGRESS)})"},

@@ -108,7 +108,7 @@ SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 _SELECT_1 = f"SELECT {', '.join(_FIELDS_1)}, {', '.join('NULL' for _ in NEW_COLUMNS)}, extra FROM jobs"
 _INSERT = (
     f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join(':' + name for name in COLUMNS)})"
-    " ON CONFLICT (job_id) DO NOTHING"
+    " ON CONFLICT DO NOTHING"
 )
 _LINK_RETRY = "UPDATE jobs SET retried_by = :job_id WHERE job_id = :retry_of"
 _INSERT_EVENT = (
@@ -170,6 +170,10 @@ class SqlTransaction:
         if added and job.retry_of is not None:
             self.change(_LINK_RETRY, {"job_id": job.job_id, "retry_of": job.retry_of})
         return added
+
+    def find_key(self, key: str) -> Job | None:
+        rows = self.rows(f"{self.select} WHERE idempotency_key = :key", {"key": key})
+        return job_from_row(rows[0]) if rows else None
 
     def save(self, before: Job, after: Job, event: StoredEvent | None = None) -> Change:
         if before is not after:

@@ -23,7 +23,7 @@ from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark
 from baton.core.errors import InvalidRecord, InvalidValue, JobDisputed, JobNotFound, RegistryBusy
 from baton.core.event import EventName
 from baton.core.fields import check_id_beginning, check_job_id, check_label
-from baton.core.job import TERMINAL, Status, new_token, with_new_id
+from baton.core.job import TERMINAL, Status, new_token, refuse_other_work, with_new_id
 from baton.registry.contract import Change, Entry, JobFilter, Recorded, parse_cursor
 from baton.registry.schema import VERSION
 from baton.storage import files
@@ -140,18 +140,26 @@ class Registry:
         return self.register_many([job])[0]
 
     def register_many(self, jobs: Iterable[Job]) -> list[Job]:
-        """Store all of them, or none. They are picked in this order."""
+        """Store all of them, or none. They are picked in this order. In place of a job whose idempotency key is taken,
+        the job with that key is returned; KeyTaken when that one is for other work."""
         registered: list[Job] = []
         last_ns = 0
         with self._writing(create=True) as tx:
             for job in jobs:
                 # A later job of the batch is younger, also when the clock gave both the same time.
                 last_ns = max(parse_time(job.created_at), last_ns + 1)
-                added = job.replace(created_at=format_time(last_ns))
-                while not tx.add(added):
-                    added = with_new_id(added)
-                registered.append(added)
+                registered.append(self._add(tx, job.replace(created_at=format_time(last_ns))))
         return registered
+
+    @staticmethod
+    def _add(tx: Transaction, job: Job) -> Job:
+        while True:
+            if job.idempotency_key is not None and (known := tx.find_key(job.idempotency_key)) is not None:
+                refuse_other_work(known, job)
+                return known
+            if tx.add(job):
+                return job
+            job = with_new_id(job)  # its id is taken, or another process has just registered its key
 
     def get_job(self, job_id: str) -> Job:
         """Return the job as it is now. InvalidRecord when the stored record is not valid."""
