@@ -21,14 +21,15 @@ _PUBLIC = {
         "register_job release renew_lease requeue stats subscribe unsent_events update_status verify_event"
     ),
     "baton.core.errors": (
-        "AgentDefDirUnusable AgentNotFound AgentTaken BatonError BrokerUnavailable ControlRefused EventRefused "
-        "IdentityMismatch IllegalTransition InvalidRecord InvalidValue JobDisputed JobNotFound ManifestGone "
-        "ManifestInvalid ManifestPathRelative MissingExtra NetworkFileSystem NewerSchema NotInTmux NotVerified "
-        "OwnershipLost RegistryBusy RegistryUnavailable Rejected RemoteAgent SessionGone SessionMismatch "
-        "StaleAttempt TmuxUnavailable UntrustedHome"
+        "AgentDefDirUnusable AgentNotFound AgentTaken AgentUnusable AmbiguousId BatonError BrokerUnavailable "
+        "ControlRefused EventRefused IdentityMismatch IllegalTransition InvalidRecord InvalidValue JobDisputed "
+        "JobFailed JobNotFound ManifestGone ManifestInvalid ManifestPathRelative MissingExtra NameInUse "
+        "NetworkFileSystem NewerSchema NotInTmux NotVerified OwnershipLost RegistryBusy RegistryUnavailable Rejected "
+        "RemoteAgent SessionGone SessionMismatch SessionNotFound StaleAttempt TimedOut TmuxUnavailable UntrustedHome"
     ),
     "baton.core.event": "EventName StoredEvent",
     "baton.core.job": "Job Status",
+    "baton.delegation_api": "Outcome cancel events retry run_worker submit submit_many wait wait_all",
     "baton.history.log": (
         "LOGS_DIR iter_logged_events job_log_path list_logged_jobs read_logged_meta read_logged_status"
     ),
@@ -41,6 +42,12 @@ _PUBLIC = {
     ),
     "baton.live_agents.record": "AgentRecord",
     "baton.registry.contract": "JobFilter",
+    "baton.session_api": (
+        "attach_command capture_screen create_session find_session get_session list_sessions resume_session send_text "
+        "stop_session"
+    ),
+    "baton.sessions.session": "Session",
+    "baton.wire.payload": "Event",
 }
 _MODULE_OF = {name: module for module, names in _PUBLIC.items() for name in names.split()}
 __all__ = ["__version__", *sorted(_MODULE_OF)]  # noqa: PLE0604
@@ -58,20 +65,24 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     )
     from baton.core.errors import (
         AgentDefDirUnusable as AgentDefDirUnusable, AgentNotFound as AgentNotFound, AgentTaken as AgentTaken,
-        BatonError as BatonError, BrokerUnavailable as BrokerUnavailable, ControlRefused as ControlRefused,
-        EventRefused as EventRefused, IdentityMismatch as IdentityMismatch, IllegalTransition as IllegalTransition,
-        InvalidRecord as InvalidRecord, InvalidValue as InvalidValue, JobDisputed as JobDisputed,
-        JobNotFound as JobNotFound,
-        ManifestGone as ManifestGone, ManifestInvalid as ManifestInvalid,
-        ManifestPathRelative as ManifestPathRelative, MissingExtra as MissingExtra,
-        NetworkFileSystem as NetworkFileSystem, NewerSchema as NewerSchema, NotInTmux as NotInTmux,
-        NotVerified as NotVerified, OwnershipLost as OwnershipLost, RegistryBusy as RegistryBusy,
-        RegistryUnavailable as RegistryUnavailable, Rejected as Rejected, RemoteAgent as RemoteAgent,
-        SessionGone as SessionGone, SessionMismatch as SessionMismatch, StaleAttempt as StaleAttempt,
+        AgentUnusable as AgentUnusable, AmbiguousId as AmbiguousId, BatonError as BatonError,
+        BrokerUnavailable as BrokerUnavailable, ControlRefused as ControlRefused, EventRefused as EventRefused,
+        IdentityMismatch as IdentityMismatch, IllegalTransition as IllegalTransition, InvalidRecord as InvalidRecord,
+        InvalidValue as InvalidValue, JobDisputed as JobDisputed, JobFailed as JobFailed, JobNotFound as JobNotFound,
+        ManifestGone as ManifestGone, ManifestInvalid as ManifestInvalid, ManifestPathRelative as ManifestPathRelative,
+        MissingExtra as MissingExtra, NameInUse as NameInUse, NetworkFileSystem as NetworkFileSystem,
+        NewerSchema as NewerSchema, NotInTmux as NotInTmux, NotVerified as NotVerified, OwnershipLost as OwnershipLost,
+        RegistryBusy as RegistryBusy, RegistryUnavailable as RegistryUnavailable, Rejected as Rejected,
+        RemoteAgent as RemoteAgent, SessionGone as SessionGone, SessionMismatch as SessionMismatch,
+        SessionNotFound as SessionNotFound, StaleAttempt as StaleAttempt, TimedOut as TimedOut,
         TmuxUnavailable as TmuxUnavailable, UntrustedHome as UntrustedHome,
     )
     from baton.core.event import EventName as EventName, StoredEvent as StoredEvent
     from baton.core.job import Job as Job, Status as Status
+    from baton.delegation_api import (
+        Outcome as Outcome, cancel as cancel, events as events, retry as retry, run_worker as run_worker,
+        submit as submit, submit_many as submit_many, wait as wait, wait_all as wait_all,
+    )
     from baton.history.log import (
         LOGS_DIR as LOGS_DIR, iter_logged_events as iter_logged_events, job_log_path as job_log_path,
         list_logged_jobs as list_logged_jobs, read_logged_meta as read_logged_meta,
@@ -84,12 +95,19 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from baton.jobs.verbs import Jobs as Jobs
     from baton.live_agent_api import (
         cleanup_registry as cleanup_registry, new_live_agent_record as new_live_agent_record,
-        publish_live_agent_record as publish_live_agent_record,
-        refresh_live_agent_record as refresh_live_agent_record, remove_live_agent_record as remove_live_agent_record,
-        resolve_for_control as resolve_for_control, resolve_live_agent_record as resolve_live_agent_record,
+        publish_live_agent_record as publish_live_agent_record, refresh_live_agent_record as refresh_live_agent_record,
+        remove_live_agent_record as remove_live_agent_record, resolve_for_control as resolve_for_control,
+        resolve_live_agent_record as resolve_live_agent_record,
     )
     from baton.live_agents.record import AgentRecord as AgentRecord
     from baton.registry.contract import JobFilter as JobFilter
+    from baton.session_api import (
+        attach_command as attach_command, capture_screen as capture_screen, create_session as create_session,
+        find_session as find_session, get_session as get_session, list_sessions as list_sessions,
+        resume_session as resume_session, send_text as send_text, stop_session as stop_session,
+    )
+    from baton.sessions.session import Session as Session
+    from baton.wire.payload import Event as Event
     # isort: on
     # fmt: on
 

@@ -1,7 +1,8 @@
 """The verbs of jobs as functions, for a script that makes one call: each opens the registry and closes it again.
 
-Every function takes, as keywords, where to look: `home`, `registry` (a url), `registry_dir`, `logs_dir`, `state_dir`.
-What is not given comes from the environment and the config file, as on the command line.
+Every function takes, as keywords, where to look: `home`, `registry` (a url), `registry_dir`, `logs_dir`, `state_dir`;
+and `tmux_socket` and `allow_plaintext`, as the options of the command. What is not given comes from the environment
+and the config file, as on the command line.
 """
 
 from __future__ import annotations
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
         registry_dir: str | None
         logs_dir: str | None
         state_dir: str | None
+        tmux_socket: str | None
+        allow_plaintext: bool | None
 
 
 def open_jobs(**where: Unpack[Where]) -> _jobs.Jobs:

@@ -21,7 +21,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 ORDER = [
     "baton", "baton.core", "baton.config", "baton.storage", "baton.wire", "baton.registry", "baton.history", "baton.jobs",
     "baton.broker", "baton.transport", "baton.live_agents", "baton.adapters", "baton.sessions", "baton.delegation",
-    "baton.live_agent_api", "baton.api", "baton.cli", "baton.__main__",
+    "baton.live_agent_api", "baton.api", "baton.delegation_api", "baton.session_api", "baton.cli", "baton.__main__",
 ]  # fmt: skip
 # `baton` itself only passes on names, when they are asked for.
 LAZY = {"baton"}
@@ -131,7 +131,7 @@ def test_modules_stay_small():
     sizes = {os.path.relpath(path, ROOT): len(lines_of(path)) for _, path in modules()}
     assert {path: size for path, size in sizes.items() if size > 500} == {}
     assert median(sizes.values()) <= 150
-    assert sum(sizes.values()) <= 22_700
+    assert sum(sizes.values()) <= 23_300
 
 
 # -- what is loaded --------------------------------------------------------------------------------------------------

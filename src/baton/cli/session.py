@@ -22,7 +22,7 @@ from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import LAST_SCREEN, create_session, resume_session
 from baton.sessions.session import Session, State
-from baton.sessions.tmux import Tmux, TmuxSnapshot
+from baton.sessions.tmux import Tmux, TmuxSnapshot, live_pane
 from baton.storage.files import read_file
 
 _COLOURS = {"running": "green", "stopped": "yellow", "lost": "red"}
@@ -244,12 +244,7 @@ def capture(options: argparse.Namespace, settings: Settings) -> None:
 def _live(name: str, inventory: Inventory) -> tuple[Session, Tmux, str]:
     """Return a session that runs, its tmux server and its pane; SessionGone when it does not run."""
     session = inventory.get(name)
-    if session.state is not State.RUNNING:
-        raise SessionGone(f"session {name!r} is {session.state}; `baton session resume {name}` starts it again")
-    pane = TmuxSnapshot().pane_of(session)
-    if pane is None:
-        raise SessionGone(f"session {name!r} is gone from tmux; `baton monitor --once` records how it ended")
-    return session, Tmux(session.socket), pane.pane_id
+    return session, *live_pane(session)
 
 
 _ACTIONS = (

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
 
 class BatonError(Exception):
     """An error whose message says, in one line, what failed, why, and what to do next."""
@@ -142,6 +146,25 @@ class NothingPending(BatonError):
 
     def __init__(self, agent_session: str) -> None:
         super().__init__(f"no pending job for {agent_session}")
+
+
+class TimedOut(BatonError):
+    """The time to wait is over, and jobs go on; `job_ids` names them."""
+
+    exit_code = 2
+
+    def __init__(self, message: str, job_ids: list[str]) -> None:
+        super().__init__(message)
+        self.job_ids = job_ids
+
+
+class JobFailed(BatonError):
+    """A job did not end well. `outcome` says how; the exit code is that of the outcome."""
+
+    def __init__(self, message: str, outcome: Any) -> None:
+        super().__init__(message)
+        self.outcome = outcome
+        self.exit_code = outcome.exit_code
 
 
 class NotVerified(BatonError):

@@ -23,7 +23,12 @@ _PRIVATE_QUEUE = "submit:"
 
 def this_submitter(host: str) -> str:
     """Return this process as the `submitter` of a job."""
-    process, machine = ProcessId.current(), machine_of(host)
+    return submitter_text(host, ProcessId.current())
+
+
+def submitter_text(host: str, process: ProcessId) -> str:
+    """Return a process of this host as the `submitter` of a job."""
+    machine = machine_of(host)
     return f"{host}{f'@{machine}' if machine else ''}:{process.pid}:{process.started}"
 
 

@@ -194,6 +194,10 @@ class Delegation:
         """Return 1 if a completed job lacks its results or their verification, else the subscription's exit code."""
         return 1 if self._unproven else self.subscription.exit_code
 
+    def doubt(self, job_id: str) -> tuple[bool, str | None]:
+        """Return whether a completed job of this delegation counts as completed, and what is wrong with it."""
+        return job_id not in self._unproven, self.problems.get(job_id)
+
     def current_jobs(self) -> list[Job]:
         """Return the jobs as they are now, without those that were pruned."""
         found = [self.subscription.find_job(job.job_id) for job in self.jobs]

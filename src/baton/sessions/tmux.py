@@ -10,7 +10,7 @@ from typing import NoReturn
 
 from baton.core.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable
 from baton.core.value import Value
-from baton.sessions.session import SESSION_NAME, TMUX_SOCKET, Session
+from baton.sessions.session import SESSION_NAME, TMUX_SOCKET, Session, State
 
 _OLDEST = (3, 2)  # new-session -e, and arguments that are not joined for a shell
 _TIMEOUT_SEC = 10
@@ -202,10 +202,14 @@ class Tmux:
         except (NoServer, SessionGone):
             pass  # it has ended
 
+    def attach_command(self, name: str, *, read_only: bool = False) -> list[str]:
+        """Return the command of a tmux client that shows the session."""
+        # -E: the variables of this client do not replace those of the session.
+        return self.command("attach-session", "-E", *(["-r"] if read_only else []), "-t", f"={name}")
+
     def attach(self, name: str, *, read_only: bool = False) -> NoReturn:
         """Replace this process by a tmux client that shows the session."""
-        # -E: the variables of this client do not replace those of the session.
-        argv = self.command("attach-session", "-E", *(["-r"] if read_only else []), "-t", f"={name}")
+        argv = self.attach_command(name, read_only=read_only)
         environment = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
         os.execvpe(argv[0], argv, environment)  # noqa: S606  there is no shell in this
 
@@ -258,6 +262,17 @@ class TmuxSnapshot:
             return self.pane_of(session) is None
         except TmuxUnavailable:
             return False
+
+
+def live_pane(session: Session) -> tuple[Tmux, str]:
+    """Return the tmux server of a session that runs, and its pane; SessionGone when it does not run."""
+    name = session.name
+    if session.state is not State.RUNNING:
+        raise SessionGone(f"session {name!r} is {session.state}; `baton session resume {name}` starts it again")
+    pane = TmuxSnapshot().pane_of(session)
+    if pane is None:
+        raise SessionGone(f"session {name!r} is gone from tmux; `baton monitor --once` records how it ended")
+    return Tmux(session.socket), pane.pane_id
 
 
 def _one_argument(argument: str) -> str:
