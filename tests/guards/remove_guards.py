@@ -140,6 +140,11 @@ GUARDS = (
     ),
     Guard("hidden-environment", condition("False"), "tests/system/test_verification.py -k cannot_hide"),
     Guard("ended-ancestor", replace(r"missing, pid = .*", "return"), "tests/unit/test_caller.py"),
+    Guard(
+        "whole-command-shown",
+        replace(r"prompt=one_line\((.*), _PROMPT_CHARS\)", r"prompt=\1[:_PROMPT_CHARS]"),
+        "tests/unit/test_inspection.py -k spaces",
+    ),
     Guard("adopt-orphans", condition("False"), "tests/system/test_escaped_processes.py -k cancel"),
     Guard("event-after-end", condition("False"), "tests/unit/test_watch.py"),
     Guard(

@@ -89,6 +89,19 @@ def test_without_an_answer_the_content_is_listed_and_left_alone(user):
     assert not (user.folder / "ran").exists()
 
 
+def test_what_is_not_shown_whole_is_marked(user):
+    """A folder cannot hide a command behind others, or behind spaces."""
+    user.carry(validate=f"make test{' ' * 1000}; touch canary {'x' * 1000}")
+    record = json.loads((user.hermes / "jobs" / f"{JOB}.json").read_text())
+    for number in range(24):
+        job_id = f"{number:08x}"
+        (user.hermes / "jobs" / f"{job_id}.json").write_text(json.dumps(record | {"job_id": job_id}))
+    shown = user("trust", code=1).out
+    assert "baton would run: make test ; touch canary xxx" in shown
+    assert "x…\n" in shown
+    assert "    and 5 more that are not listed\n" in shown
+
+
 def test_yes_moves_the_content_into_a_home_of_the_user(user):
     user.carry()
     assert (
@@ -109,7 +122,8 @@ def test_on_a_terminal_it_asks(user, answer, code):
         terminal.see("jobs: 1 pending")
         terminal.see("[y/N] ")
         terminal.type(f"{answer}\r" if answer != "\x04" else answer)
-        assert terminal.process.wait(20) == code
+        assert terminal.end() == code
+        assert (b"nothing was changed" in terminal.shown) is bool(code)
     assert user.untouched() if code else os.path.islink(user.hermes)
 
 

@@ -223,7 +223,14 @@ def test_many_jobs_are_counted_and_a_few_shown(home):
     found = look(home)
     assert found.jobs == {"pending": 30}
     assert len(found.unfinished) == 20
-    assert {len(job.prompt) for job in found.unfinished} == {200}
+    assert {job.prompt for job in found.unfinished} == {"p" * 199 + "…"}
+
+
+def test_spaces_do_not_hide_the_end_of_a_command(home):
+    command = f"make test{' ' * 100_000}; touch canary"
+    record(home, "00000001", status="pending", agent="shell", prompt=command, validate=command)
+    (job,) = look(home).unfinished
+    assert (job.prompt, job.validate) == ("make test ; touch canary",) * 2
 
 
 def test_a_folder_without_end_is_refused(home):

@@ -73,7 +73,7 @@ def _adopt(options: argparse.Namespace, settings: Settings, candidate: Candidate
         raise BatonError(f"{candidate.content} is the home of {candidate.home.folder}; confirm that with --from")
     registry = _moved_registry(options, settings, candidate, contents)
     if not options.yes and not ask(f"Trust {candidate.content}?"):
-        return 1
+        raise BatonError("nothing was changed")
     home, left = take_over(
         settings.state_dir,
         candidate,
@@ -129,6 +129,9 @@ def _lines(candidate: Candidate, contents: Contents, *, in_place: bool, copied: 
     for job in contents.unfinished:
         check = f"; baton would run: {job.validate}" if job.validate else ""
         yield f"    {job.job_id} {job.status}, agent {job.agent}: {one_line(job.prompt, 80)}{check}"
+    unfinished = sum(contents.jobs.get(status, 0) for status in ("pending", "running"))
+    if (more := unfinished - len(contents.unfinished)) > 0:
+        yield f"    and {more} more that are not listed"
     yield from (f"  running session: {session.name}, agent {session.agent}" for session in contents.sessions)
     for setting, value in contents.settings.items():
         ignored = in_place and setting not in SET_IN_PLACE

@@ -20,6 +20,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from baton.core.errors import BatonError
+from baton.core.fields import one_line
 from baton.core.value import Value
 from baton.storage.files import make_private_dir, open_private, outside
 
@@ -28,6 +29,8 @@ _MAX_RECORD_BYTES = 16 * 1024 * 1024
 _MAX_DATABASE_BYTES = 256 * 1024 * 1024
 _MAX_DEPTH = 32
 _MAX_SHOWN = 20
+_PROMPT_CHARS = 200
+_COMMAND_CHARS = 500
 _READ_SEC = 1.0  # for all databases together
 _RECORD = re.compile(r"jobs/[0-9a-f]{8,32}\.json", re.ASCII)
 # The named pipe through which a session gets its environment. One that is left is of a process that died.
@@ -233,8 +236,8 @@ def _unfinished(record: dict[str, Any]) -> UnfinishedJob:
         job_id=str(record.get("job_id"))[:32],
         status=_status(record.get("status")),
         agent=str(record.get("agent"))[:64],
-        prompt=str(record.get("prompt"))[:200],
-        validate=None if validate is None else str(validate)[:200],
+        prompt=one_line(str(record.get("prompt")), _PROMPT_CHARS),  # guard: whole-command-shown
+        validate=None if validate is None else one_line(str(validate), _COMMAND_CHARS),
     )
 
 
@@ -295,7 +298,7 @@ def _describe(
             counts[_status(status)] += count
         fields = ("job_id", "status", "agent", "prompt", "validate")
         rows = database.execute(
-            "SELECT job_id, status, agent, substr(prompt, 1, 200), validate FROM jobs"
+            "SELECT job_id, status, agent, prompt, validate FROM jobs"
             " WHERE status IN ('pending', 'running') ORDER BY created_at LIMIT ?",
             (_MAX_SHOWN,),
         )
