@@ -140,6 +140,7 @@ GUARDS = (
     ),
     Guard("hidden-environment", condition("False"), "tests/system/test_verification.py -k cannot_hide"),
     Guard("ended-ancestor", replace(r"missing, pid = .*", "return"), "tests/unit/test_caller.py"),
+    Guard("refused-claim", replace(r"= .*", "= False"), "tests/system/test_submit.py -k may_not_claim"),
     Guard(
         "whole-command-shown",
         replace(r"prompt=one_line\((.*), _PROMPT_CHARS\)", r"prompt=\1[:_PROMPT_CHARS]"),

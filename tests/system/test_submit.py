@@ -12,6 +12,10 @@ import time
 import psycopg
 import pytest
 
+from baton.core.errors import RegistryUnavailable
+from baton.jobs.verbs import open_jobs
+from baton.sessions.inventory import Inventory
+from baton.sessions.launch import create_session
 from support.brokers import free_port
 from support.command import BATON, Baton
 from support.office import Office, together
@@ -654,3 +658,16 @@ def test_what_a_person_sees_on_a_real_terminal(office, tmp_path, columns):
     assert f"failed: the command ended with exit code 3: {reason} 1 failed" in " ".join(" ".join(seen).split())
     office.tmux("kill-session", "-t", "screen")
     wait_until(lambda: not office.agents())
+
+
+def test_a_job_that_its_runner_may_not_claim_is_not_at_fault(office, tmp_path, monkeypatch):
+    """A migration waits for running jobs meanwhile, and is given up then."""
+    job_id = office("register", "true").text
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with open_jobs(office.settings) as jobs:
+        job, inventory = jobs.get_job(job_id), Inventory(office.settings)
+        with jobs.registry.draining(), pytest.raises(RegistryUnavailable, match="drained for a migration"):
+            create_session(office.settings, inventory, "one", agent="shell", workdir=str(tmp_path), job=job)
+    assert office.job(job_id)["status"] == "pending"
+    office("worker", "--until-empty")
+    assert office.job(job_id)["status"] == "completed"

@@ -49,6 +49,16 @@ def test_so_many_at_a_time_and_never_more(office, tmp_path):
     assert max(int(count) for count in (tmp_path / "counts").read_text().split()) == 3
 
 
+def test_it_ends_when_a_migration_has_moved_its_registry(office, tmp_path):
+    register(office, "true", label="other")
+    worker = office.start("worker")
+    worker.says("taking jobs")
+    office("registry", "migrate", "--to", f"sqlite:{tmp_path}/new.db")
+    ended = worker.end()
+    assert ended.code == 1
+    assert ended.err.count("this registry was moved to") == 1
+
+
 def test_it_ends_after_so_many(office):
     job_ids = register(office, "true", "true", "true")
     office("worker", "--max-jobs", "2", "--concurrency", "2")

@@ -285,6 +285,10 @@ class RegistryBusy(RegistryUnavailable):
     """Another process holds the lock of the registry."""
 
 
+class RegistryMoved(RegistryUnavailable):
+    """A migration has moved the registry: it does not come back."""
+
+
 class NewerSchema(RegistryUnavailable):
     """A newer baton wrote this."""
 

@@ -72,8 +72,9 @@ class Attempts:
         """Start a session for one attempt of a job, and return None. The runner of a pending job claims it.
 
         When the session cannot be started, the job fails: return why. A runner that dies before the agent runs is a
-        lost holder: the job is requeued if it has attempts left, and a job that was pending is started again. A claimed
-        job does not fail because tmux or the registry is unavailable: the error is raised, and the holder requeues it.
+        lost holder: the job is requeued if it has attempts left, and a job that was pending is started again. A job
+        does not fail because the registry is unavailable, a claimed one not because tmux is: the error is raised, and
+        the holder requeues it.
         """
         claimed = job.status is Status.RUNNING
         while True:
@@ -94,7 +95,9 @@ class Attempts:
                     job = self.jobs.get_job(job.job_id)
                     continue
             except errors.BatonError as error:
-                if claimed and isinstance(error, errors.TmuxUnavailable | errors.RegistryUnavailable):
+                if isinstance(error, errors.RegistryUnavailable) or (
+                    claimed and isinstance(error, errors.TmuxUnavailable)
+                ):
                     raise
                 why = str(error)
             self.fail(job, attempt, why, ended_by="refused")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from baton.adapters.contract import Mode
 from baton.config import Settings
 from baton.core.clock import SECOND_NS, Clock, SystemClock
-from baton.core.errors import BatonError, IllegalTransition, JobNotFound, RegistryUnavailable
+from baton.core.errors import BatonError, IllegalTransition, JobNotFound, RegistryMoved, RegistryUnavailable
 from baton.core.job import TERMINAL, Status
 from baton.delegation.attempts import Attempts, submitter_is_dead
 from baton.delegation.reconcile import BackgroundMonitor
@@ -74,6 +74,8 @@ class Worker:
                 try:
                     if self._check_and_take():
                         continue
+                except RegistryMoved:
+                    raise
                 except RegistryUnavailable as error:
                     self._log(f"{error}; trying again")
                     self._next_poll_ns = self._clock.monotonic_ns() + _POLL_NS

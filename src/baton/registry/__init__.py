@@ -8,7 +8,7 @@ import os
 
 from baton.config import Settings, hide_password
 from baton.core.clock import Clock
-from baton.core.errors import InvalidValue, RegistryUnavailable
+from baton.core.errors import InvalidValue, RegistryMoved, RegistryUnavailable
 from baton.registry.verbs import Registry
 from baton.storage.files import outside, read_file, refuse_network_fs
 
@@ -116,7 +116,7 @@ def refuse_moved(folder: str, own_url: str) -> None:
     that was interrupted at its end, the old registry is still in place."""
     url = moved_to(folder)
     if url is not None and url != own_url:
-        raise RegistryUnavailable(
+        raise RegistryMoved(
             f"this registry was moved to {hide_password(url)}; start again without --registry to use that one"
         )
 

@@ -12,7 +12,7 @@ from baton.adapters import find_agent
 from baton.adapters.contract import Agent, Mode, Task
 from baton.config import Settings, machine_of
 from baton.core.clock import format_micros
-from baton.core.errors import AgentUnusable, InvalidValue, RunnerDied, TmuxUnavailable
+from baton.core.errors import AgentUnusable, InvalidValue, RegistryUnavailable, RunnerDied, TmuxUnavailable
 from baton.core.job import Job
 from baton.core.value import Value
 from baton.jobs.caller import MARKER
@@ -254,13 +254,14 @@ def _check_prompt(prompt: str | None) -> None:
 
 
 def _wait_for_agent(inventory: Inventory, session: Session, pane: Pane, folder: str) -> Session:
-    """Wait until the agent runs. Raise AgentUnusable with the runner's reason, or RunnerDied."""
+    """Wait until the agent runs. Raise AgentUnusable with the runner's reason, RegistryUnavailable if the runner could
+    not claim the job, for example during a migration, or RunnerDied."""
     deadline = time.monotonic() + env_pipe.WAIT_SEC
     while time.monotonic() < deadline:
         begun = read_begun(folder)
         if begun is not None:
             if begun.get("failed"):
-                raise AgentUnusable(str(begun["failed"]))
+                raise (RegistryUnavailable if begun.get("busy") else AgentUnusable)(str(begun["failed"]))
             return inventory.get(session.name)
         if started_at(pane.pid) is None and read_begun(folder) is None:
             raise RunnerDied("the session's runner ended before the agent began")

@@ -390,7 +390,8 @@ def _show_failure(folder: str, error: Exception) -> str:
         _write(path, traceback.format_exc())
         reason = f"the runner failed: {type(error).__name__}: {error}; see {path}"
     print_line(f"baton: {reason}")
-    attempt(partial(_write_begun, folder, failed=reason))
+    busy = isinstance(error, errors.RegistryUnavailable)  # guard: refused-claim
+    attempt(partial(_write_begun, folder, failed=reason, busy=busy))
     return reason
 
 
