@@ -36,11 +36,11 @@ def commands() -> str:
 
 def settings() -> str:
     """Return the page of settings with their defaults, without paths of the current user."""
-    defaults = Settings(env={"HOME": "$HOME"})
+    defaults = Settings(env={"HOME": "/$HOME"})
     rows = ["| setting | environment | default | meaning |", "|---|---|---|---|"]
     for name, (variable, _, text) in KNOWN.items():
         default = getattr(defaults, name)
-        shown = "this machine's" if name == "host" else "" if default is None else f"`{default}`"
+        shown = "this machine's" if name == "host" else "" if default is None else f"`{default}`".replace("/$HOME", "$HOME")
         rows.append(f"| `{name}` | {f'`{variable}`' if variable else ''} | {shown} | {text} |")
     return (
         f"# Settings\n\n{_GENERATED}\n"

@@ -100,10 +100,26 @@ def present_host(host: str, machine: str | None) -> str:
 
 
 def user_file(env: Mapping[str, str]) -> str:
-    """Return the path of the config file of the user, which need not exist."""
-    user = env.get("HOME") or os.path.expanduser("~")
-    folder = env.get("XDG_CONFIG_HOME") or os.path.join(user, ".config")
-    return env.get("BATON_CONFIG") or os.path.join(folder, "baton", "baton.toml")
+    """Return the path of the config file of the user, which need not exist; "" if the user has no home folder."""
+    folder = _user_folder(env, "XDG_CONFIG_HOME", ".config")
+    return env.get("BATON_CONFIG") or (os.path.join(folder, "baton.toml") if folder else "")
+
+
+def _user_folder(env: Mapping[str, str], variable: str, usual: str) -> str:
+    """Return the folder of baton in a folder of the user: that of the variable, or the usual one in the home folder. ""
+    without a home folder. Ignore relative paths: a clone could hold what they lead to."""
+    base = env.get(variable, "")
+    if not base.startswith("/"):  # guard: absolute-user-folder
+        user = env.get("HOME", "")
+        if not user.startswith("/"):
+            import pwd
+
+            try:
+                user = pwd.getpwuid(os.getuid()).pw_dir
+            except KeyError:
+                return ""
+        base = os.path.join(user, usual)
+    return os.path.join(base, "baton")
 
 
 class Settings:
@@ -157,11 +173,9 @@ class Settings:
         if "home" in given:
             self._set("home", given["home"], "--home")
 
-        user = env.get("HOME") or os.path.expanduser("~")
-        state = env.get("XDG_STATE_HOME") or os.path.join(user, ".local", "state")
         self.registry_dir = os.path.join(self.home, "jobs")
         self.logs_dir = os.path.join(self.home, "delegate_job_logs")
-        self.state_dir = os.path.join(state, "baton")
+        self.state_dir = _user_folder(env, "XDG_STATE_HOME", ".local/state")
         self.host = os.uname().nodename
         own = user_file(env)
         self._only_file = bool(env.get("BATON_CONFIG"))
@@ -182,6 +196,8 @@ class Settings:
         return f"{name} in {source}" if source in self.files else name if source == "default" else source
 
     def _check(self) -> None:
+        if not self.state_dir:
+            raise InvalidValue("HOME", "is not set, and this user has no home folder; set HOME or BATON_STATE_DIR")
         for name, value in (("lease_sec", self.lease_sec), ("keep_days", self.keep_days)):
             if value is not None and value < 1:
                 raise InvalidValue(self.named(name), f"must be at least 1, not {value}")

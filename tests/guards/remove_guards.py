@@ -146,6 +146,7 @@ GUARDS = (
         replace(r"prompt=one_line\((.*), _PROMPT_CHARS\)", r"prompt=\1[:_PROMPT_CHARS]"),
         "tests/unit/test_inspection.py -k spaces",
     ),
+    Guard("absolute-user-folder", condition("not base"), "tests/unit/test_config.py -k working_folder"),
     Guard("adopt-orphans", condition("False"), "tests/system/test_escaped_processes.py -k cancel"),
     Guard("event-after-end", condition("False"), "tests/unit/test_watch.py"),
     Guard(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import pwd
 import tomllib
 
 import pytest
@@ -39,6 +40,18 @@ def test_defaults_follow_from_the_home():
     )  # fmt: skip
     assert settings.state_dir == "/u/.local/state/baton"
     assert set(settings.sources.values()) == {"default"}
+
+
+@pytest.mark.parametrize("env", [{"HOME": ""}, {}, {"HOME": "."}, {"XDG_STATE_HOME": "x", "XDG_CONFIG_HOME": "x"}])
+def test_a_folder_of_the_user_is_never_in_the_working_folder(env, tmp_path, monkeypatch):
+    """A clone could hold it, with a config file that names programs."""
+    write(tmp_path / "x" / "baton" / "baton.toml", 'agent = "evil"')
+    write(tmp_path / ".config" / "baton" / "baton.toml", 'agent = "evil"')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", ".")
+    settings = Settings(env=env)
+    assert settings.state_dir == os.path.join(pwd.getpwuid(os.getuid()).pw_dir, ".local/state/baton")
+    assert settings.agent != "evil"
 
 
 def test_each_source_beats_the_one_before_it(env, home, tmp_path):
