@@ -147,6 +147,7 @@ GUARDS = (
         "tests/unit/test_inspection.py -k spaces",
     ),
     Guard("absolute-user-folder", condition("not base"), "tests/unit/test_config.py -k working_folder"),
+    Guard("forged-submodule", condition("False"), "tests/unit/test_homes.py -k forged"),
     Guard("adopt-orphans", condition("False"), "tests/system/test_escaped_processes.py -k cancel"),
     Guard("event-after-end", condition("False"), "tests/unit/test_watch.py"),
     Guard(

@@ -196,6 +196,23 @@ class TestGitExclude:
         assert told.stdout == ""
         assert (odd / "e ?").is_symlink()
 
+    def test_in_a_submodule_it_is_the_file_of_the_submodule(self, state, repository, monkeypatch):
+        git = ["git", "-c", "protocol.file.allow=always", "-c", "user.name=me", "-c", "user.email=me@example.org"]
+        for command in (["commit", "-q", "--allow-empty", "-m", "x"], ["submodule", "-q", "add", "./.git", "part"]):
+            subprocess.run([*git, *command], cwd=repository, check=True, capture_output=True)
+        monkeypatch.chdir(repository / "part")
+        make(state)
+        told = subprocess.run(["git", "status", "--porcelain"], cwd=repository / "part", capture_output=True, text=True)  # noqa: PLW1510
+        assert told.stdout == ""
+        assert (repository / "part" / ".hermes").is_symlink()
+
+    def test_a_forged_submodule_writes_nowhere(self, state, repository, tmp_path, monkeypatch):
+        (tmp_path / "archive").mkdir()
+        (tmp_path / "archive" / ".git").write_text(f"gitdir: {repository / '.git'}\n")
+        monkeypatch.chdir(tmp_path / "archive")
+        make(state)
+        assert "/.hermes" not in (repository / ".git" / "info" / "exclude").read_text()
+
     def test_a_line_without_its_end_is_kept(self, state, repository):
         path = repository / ".git" / "info" / "exclude"
         path.write_text("/mine")

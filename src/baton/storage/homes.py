@@ -345,19 +345,34 @@ def main_work_tree(folder: str) -> str | None:
 def linked_git_dir(folder: str) -> str | None:
     """Return the folder of the main repository if the folder is the top of a linked work tree. The `.git` file there is
     believed only if the repository names this work tree, too: it may have come with an archive."""
-    note = os.path.join(folder, ".git")
-    content = read_small(note)
-    if content is None or not content.startswith(b"gitdir: ") or b"\0" in content:
+    admin = _named_git_dir(folder)
+    if admin is None or os.path.basename(os.path.dirname(admin)) != "worktrees":
         return None
-    admin = os.path.realpath(os.path.join(folder, os.fsdecode(content[8:].strip())))
-    if os.path.basename(os.path.dirname(admin)) != "worktrees":
-        return None
-    back = read_small(os.path.join(admin, "gitdir"))
-    if (
-        back is None or b"\0" in back or os.path.realpath(os.path.join(admin, os.fsdecode(back.strip()))) != note
-    ):  # guard: forged-git-file
+    back = _named_path(admin, read_small(os.path.join(admin, "gitdir")))
+    if back != os.path.join(folder, ".git"):  # guard: forged-git-file
         return None
     return os.path.dirname(os.path.dirname(admin))
+
+
+def submodule_git_dir(folder: str) -> str | None:
+    """Return the folder of the repository if the folder is the top of a submodule, which that repository names, too."""
+    git = _named_git_dir(folder)
+    if git is None:
+        return None
+    back = re.search(rb"^\s*worktree = (\S.*)$", read_small(os.path.join(git, "config")) or b"", re.MULTILINE)
+    if back is None or _named_path(git, back[1]) != folder:  # guard: forged-submodule
+        return None
+    return git
+
+
+def _named_git_dir(folder: str) -> str | None:
+    """Return the folder that a file `.git` names."""
+    content = read_small(os.path.join(folder, ".git"))
+    return _named_path(folder, content[8:]) if content is not None and content.startswith(b"gitdir: ") else None
+
+
+def _named_path(folder: str, name: bytes | None) -> str | None:
+    return None if name is None or b"\0" in name else os.path.realpath(os.path.join(folder, os.fsdecode(name.strip())))
 
 
 def _repository(here: str | None) -> str:

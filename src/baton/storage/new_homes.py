@@ -134,7 +134,7 @@ def _exclude_from_git(folder: str, name: str) -> None:
         if top == os.path.dirname(top):
             return
         top = os.path.dirname(top)
-    if not os.path.isdir(git) and (git := homes.linked_git_dir(top) or "") == "":
+    if not os.path.isdir(git) and (git := homes.linked_git_dir(top) or homes.submodule_git_dir(top) or "") == "":
         return
     place = os.path.join(os.path.relpath(folder, top), name)
     pattern = "/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", os.path.normpath(place))
