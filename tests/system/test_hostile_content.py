@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
 import socket
 import sqlite3
 import subprocess
+import sys
 import time
 from contextlib import closing, contextmanager
 
@@ -16,6 +18,7 @@ import pytest
 from baton.sessions.inventory import _MARK, _TABLES
 from support.command import Baton
 from support.office import Office
+from support.terminal import Terminal
 
 ENDLESS = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT"
 QUICK_SEC = 10  # of a busy machine; what hangs does so for ever
@@ -377,8 +380,6 @@ def test_a_log_folder_that_is_a_link_is_not_written_to(baton, tmp_path):
 
 
 def test_verifying_a_log_does_not_wait_for_ever_for_its_lock(baton, monkeypatch):
-    import fcntl
-
     from baton.core.errors import RegistryBusy
     from baton.history.verify import verify_log
     from baton.storage import files
@@ -388,6 +389,16 @@ def test_verifying_a_log_does_not_wait_for_ever_for_its_lock(baton, monkeypatch)
         fcntl.flock(held, fcntl.LOCK_EX)
         with pytest.raises(RegistryBusy):
             verify_log(baton.job, within(baton, "delegate_job_logs"))
+
+
+def test_at_a_terminal_a_command_tells_that_it_waits_for_a_lock(baton):
+    soon = "from baton.storage import files; files._NOTICE_SEC = 0.1; from baton.cli.main import run; run()"
+    with open(within(baton, "jobs/.lock")) as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with Terminal([sys.executable, "-c", soon, "register", "x"], cwd=baton.folder, env=baton.env) as terminal:
+            terminal.see("/jobs/.lock, which another process has locked (find it with: fuser ")
+            fcntl.flock(held, fcntl.LOCK_UN)
+            assert terminal.end() == 0
 
 
 # -- folders that are links -------------------------------------------------------------------------------------------

@@ -175,6 +175,10 @@ def _prepare_streams() -> None:
         from baton.cli.terminal import clean_terminals
 
         clean_terminals()
+    if sys.stderr.isatty():
+        from baton.storage import files
+
+        files.tell_waiting = _complain
 
 
 def run() -> None:

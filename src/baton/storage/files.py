@@ -17,6 +17,7 @@ from baton.core.errors import NetworkFileSystem, RegistryBusy
 from baton.core.value import IO, Self
 
 LOCK_TIMEOUT_SEC = 30.0
+_NOTICE_SEC = 5.0
 _IGNORE_ALL = b"*\n"
 LONGEST_FILE = 1024**3
 _LONGEST_LINE = 16 * 1024**2
@@ -27,6 +28,10 @@ _LOCAL_FUSE = frozenset({"fuse.fuse-overlayfs", "fuse.lxcfs"})
 
 
 _first_writes: dict[str, Callable[[], None]] = {}
+
+
+tell_waiting: Callable[[str], None] | None = None
+"""What tells a user at a terminal that this process waits for a lock."""
 
 
 def on_first_write(folder: str, action: Callable[[], None]) -> None:
@@ -394,7 +399,12 @@ def lock_within(fd: int, path: str, timeout_sec: float = LOCK_TIMEOUT_SEC) -> No
         done.release()
 
     _thread.start_new_thread(block, ())
-    if not done.acquire(timeout=timeout_sec):
+    locked = done.acquire(timeout=min(_NOTICE_SEC, timeout_sec))
+    if not locked and timeout_sec > _NOTICE_SEC:
+        if tell_waiting is not None:
+            tell_waiting(f"waiting for {path}, which another process has locked (find it with: fuser {path})")
+        locked = done.acquire(timeout=timeout_sec - _NOTICE_SEC)
+    if not locked:
         raise RegistryBusy(
             f"{path} has been locked for {timeout_sec:g} s; another baton is stuck, stopped or busy with a migration "
             f"(find it with: fuser {path})"
