@@ -40,7 +40,8 @@ def settings() -> str:
     rows = ["| setting | environment | default | meaning |", "|---|---|---|---|"]
     for name, (variable, _, text) in KNOWN.items():
         default = getattr(defaults, name)
-        shown = "this machine's" if name == "host" else "" if default is None else f"`{default}`".replace("/$HOME", "$HOME")
+        value = f"`{default}`".replace("/$HOME", "$HOME")
+        shown = "this machine's" if name == "host" else "" if default is None else value
         rows.append(f"| `{name}` | {f'`{variable}`' if variable else ''} | {shown} | {text} |")
     return (
         f"# Settings\n\n{_GENERATED}\n"
