@@ -1,13 +1,17 @@
-"""Write commands.md, settings.md and errors.md of docs/reference from the program itself; `--check` only compares."""
+"""Write commands.md, settings.md, errors.md and python.md of docs/reference from the program itself; `--check` only
+compares."""
 
 from __future__ import annotations
 
 import argparse
+import ast
 import inspect
 import os
+import re
 import sys
-from collections.abc import Iterator  # noqa: TC003
+from collections.abc import Callable, Iterator  # noqa: TC003
 
+import baton
 from baton.cli.main import VERBS, describe, overview
 from baton.config import KNOWN, Settings
 from baton.core import errors
@@ -81,12 +85,113 @@ def error_tree() -> str:
     )
 
 
+# The modules of the public names, in the order of the page.
+_PARTS = {
+    "Work": ("delegation_api",),
+    "Sessions": ("session_api",),
+    "Jobs and events": ("api",),
+    "Live agents": ("live_agent_api",),
+    "The audit log": ("history.log", "history.scripts", "history.verify"),
+    "Values": (
+        "core.job", "core.event", "wire.payload", "sessions.session", "jobs.verbs", "registry.contract",
+        "live_agents.record",
+    ),
+}  # fmt: skip
+
+
+def python() -> str:
+    missing = baton._PUBLIC.keys() - {f"baton.{each}" for modules in _PARTS.values() for each in modules}
+    assert missing == {"baton.core.errors"}, f"add {missing} to _PARTS"
+    head = (
+        f"# Python names\n\n{_GENERATED}\n"
+        "Every public name of `import baton`, except the [errors](errors.md). [Use it from\n"
+        "Python](../how-to/use-from-python.md) shows how they work together.\n\n"
+        f"`**where` stands for where to look: {_keys('api', 'Where')}.\n"
+        f"`**work` stands for the same and for what the job is: {_keys('delegation_api', 'Work')}.\n"
+    )
+    parts = [head]
+    for title, modules in _PARTS.items():
+        parts.append(f"\n## {title}\n")
+        for module in modules:
+            for name in sorted(baton._PUBLIC[f"baton.{module}"].split()):
+                value = getattr(baton, name)
+                if inspect.isfunction(value):
+                    parts.append(
+                        f"\n### {name}\n\n```python\n{_signature(name, value)}\n```\n\n{inspect.getdoc(value)}\n"
+                    )
+                elif inspect.isclass(value):
+                    parts.append(f"\n### {name}\n\n{inspect.getdoc(value)}\n{_members(value)}")
+    return "".join(parts)
+
+
+def _keys(module: str, name: str) -> str:
+    """Return the keys of a TypedDict, which exists for type checkers alone."""
+    with open(os.path.join(ROOT, "src", "baton", f"{module}.py"), encoding="utf-8") as file:
+        tree = ast.parse(file.read())
+    (found,) = (node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name)
+    keys = [
+        line.target.id for line in found.body if isinstance(line, ast.AnnAssign) and isinstance(line.target, ast.Name)
+    ]
+    return ", ".join(f"`{key}`" for key in keys)
+
+
+def _signature(name: str, function: Callable[..., object]) -> str:
+    signature = inspect.signature(function)
+    given = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    rest = [f"**{each.name}" for each in signature.parameters.values() if each.kind is each.VAR_KEYWORD]
+    shown = [_parameter(each) for each in given]
+    first = next((number for number, each in enumerate(given) if each.kind is each.KEYWORD_ONLY), None)
+    if first is not None and not any(each.kind is each.VAR_POSITIONAL for each in given):
+        shown.insert(first, "*")
+    one_line = f"{name}({', '.join(shown + rest)}) -> {_type(signature.return_annotation)}"
+    if len(one_line) <= 100:
+        return one_line
+    return (
+        one_line.partition("(")[0]
+        + "(\n    "
+        + ",\n    ".join(shown + rest)
+        + f",\n) -> {_type(signature.return_annotation)}"
+    )
+
+
+def _parameter(parameter: inspect.Parameter) -> str:
+    star = "*" if parameter.kind is parameter.VAR_POSITIONAL else ""
+    text = f"{star}{parameter.name}: {_type(parameter.annotation)}"
+    if parameter.default is parameter.empty:
+        return text
+    return f"{text} = {'...' if callable(parameter.default) else repr(parameter.default)}"
+
+
+def _type(annotation: object) -> str:
+    text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    for module in ("baton.", "collections.abc.", "typing."):
+        text = text.replace(module, "")
+    return re.sub(r"\b(?!threading)(?:[a-z_]+\.)+(?=[A-Z])", "", text)
+
+
+def _members(value: type) -> str:
+    """Return the fields of a record, the values of an enumeration, or the methods of a class."""
+    if hasattr(value, "_fields"):
+        what, names = "Fields", list(value._fields)
+    elif hasattr(value, "__members__"):
+        what, names = "Values", [each.value for each in value]  # type: ignore[attr-defined]
+    else:
+        what, names = (
+            "Methods",
+            [name for name, each in vars(value).items() if inspect.isfunction(each) and name[0] != "_"],
+        )
+    own = [name for name, each in vars(value).items() if isinstance(each, property)]
+    more = f" Properties: {', '.join(f'`{name}`' for name in own)}." if own and what == "Fields" else ""
+    return f"\n{what}: {', '.join(f'`{name}`' for name in names)}.{more}\n"
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail if a page is out of date")
     options = parser.parse_args()
     stale = []
-    for name, text in (("commands.md", commands()), ("settings.md", settings()), ("errors.md", error_tree())):
+    pages = {"commands.md": commands(), "settings.md": settings(), "errors.md": error_tree(), "python.md": python()}
+    for name, text in pages.items():
         path = os.path.join(_FOLDER, name)
         if options.check:
             with open(path, encoding="utf-8") as file:

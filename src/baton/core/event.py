@@ -9,6 +9,8 @@ from baton.core.value import Value
 
 
 class EventName(StrEnum):
+    """What an event says about its job."""
+
     STARTED = "started"
     PROGRESS = "progress"
     PERMISSION_REQUIRED = "permission_required"

@@ -28,6 +28,8 @@ ENDED_BY = frozenset(
 
 
 class Status(StrEnum):
+    """Where a job stands. The last three are final."""
+
     PENDING = "pending"
     RUNNING = "running"
     COMPLETED = "completed"
