@@ -130,6 +130,8 @@ GUARDS = (
     Guard("empty-artifact", condition("False"), "tests/integration/test_publisher.py"),
     Guard("unchanged-artifact", condition("False"), "tests/system/test_submit.py"),
     Guard("validation-exit-code", condition("True"), "tests/integration/test_publisher.py"),
+    Guard("follow-ended-only", condition("False"), "tests/system/test_follow_up.py -k cannot_be_followed"),
+    Guard("open-conversation", condition("False"), "tests/system/test_follow_up.py -k open_once"),
     Guard("retry-ended-only", condition("False"), "tests/system/test_submit.py -k only_with_force"),
     Guard("machine-id", replace(r"return .*", "return host"), "tests/system/test_renamed_host.py"),
     Guard("inside-session", condition("False"), "tests/system/test_verification.py -k cannot_skip"),

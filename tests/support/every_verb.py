@@ -22,6 +22,7 @@ MORE = {
     ("logs",): ["--timeout", "0.2"],
     ("submit",): ["--detach", "--agent-session", "q"],
     ("retry",): ["--detach"],
+    ("follow-up",): ["--detach"],
     ("publish",): ["--attempts", "1"],
     ("agent", "watch"): ["--timeout", "0"],
     ("agent", "publish"): ["--session", "none"],

@@ -14,7 +14,7 @@ from support.office import Office
 from support.waiting import wait_until
 
 CONNECTING = (
-    "publish", "subscribe", "watch", "wait", "submit", "retry", "worker", "monitor", "session create", "session resume",
+    "publish", "subscribe", "watch", "wait", "submit", "retry", "follow-up", "worker", "monitor", "session create", "session resume",
     "broker check",
 )  # fmt: skip
 # A name of this machine that is not a loopback address: without TLS it is refused.

@@ -15,7 +15,7 @@ from support.small_disk import SmallDisk
 # What a verb needs on its command line.
 ARGUMENTS = {
     "get": ["00000001"], "status": ["00000001"], "renew": ["00000001", "--attempt", "1", "--lease", "9"], "release": ["00000001"],
-    "cancel": ["00000001"], "retry": ["00000001"], "wait": ["00000001"], "attach": ["00000001"], "logs": ["00000001"],
+    "cancel": ["00000001"], "retry": ["00000001"], "follow-up": ["00000001", "x"], "send": ["00000001", "x"], "wait": ["00000001"], "attach": ["00000001"], "logs": ["00000001"],
     "publish": ["00000001", "--event", "started"], "subscribe": ["00000001"], "watch": ["00000001"], "submit": ["x"],
     "register": ["x"], "monitor": ["--once"], "prune": ["--older-than", "1d"],
     "session create": ["x"], "session stop": ["x"], "session resume": ["x"], "session show": ["x"],

@@ -417,7 +417,7 @@ def test_attach_shows_the_session_and_lets_one_type(office):
     office("wait", job_id)
     running.end()
     assert "42" in (office.folder / "out").read_text()
-    assert "is completed" in office.refused("attach", "--job", job_id)
+    assert " completed " in office.refused("attach", "--job", job_id)
 
 
 def test_an_agent_that_asks_at_once_has_the_terminal(office):

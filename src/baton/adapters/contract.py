@@ -93,6 +93,7 @@ class Agent(ABC):
     keeps_conversation = False
     interrupt_key = "Escape"  # the key that interrupts a turn and leaves the agent running
     resumes_by_id = True  # whether resuming a conversation needs its id
+    resume_takes_prompt = True  # whether a prompt can be given when a conversation is resumed
     conversation_form = CONVERSATION_ID  # what the ids of its conversations look like
 
     @abstractmethod
@@ -144,6 +145,15 @@ class Agent(ABC):
     def is_conversation(self, conversation_id: str) -> bool:
         """Return whether this can be the id of a conversation of this agent."""
         return self.conversation_form.fullmatch(conversation_id) is not None
+
+    def check_resume(self, conversation_id: str | None, prompt: str | None) -> None:
+        """Raise AgentUnusable if the agent cannot continue this conversation with this prompt."""
+        if not self.keeps_conversation:
+            raise self.unusable("keeps no conversation that could be continued")
+        if self.resumes_by_id and conversation_id is None:
+            raise self.unusable("did not say which conversation it was, so it cannot be continued")
+        if prompt is not None and not self.resume_takes_prompt:
+            raise self.unusable("takes no prompt when it resumes: add {prompt} to its `resume` in the config file")
 
     def checked_launch(self, task: Task) -> Launch:
         """Call `launch`; refuse a task whose conversation id could be anything but an id, such as an option."""

@@ -57,7 +57,9 @@ class Custom(Agent):
         self.exit_is_verdict = table.get("exit_is_verdict", True)
         self.chooses_id = table.get("chooses_id", False)
         self.keeps_conversation = "resume" in table
-        self.resumes_by_id = any("{conversation_id}" in part for part in table.get("resume", ()))
+        resume = " ".join(table.get("resume", ()))
+        self.resumes_by_id = "{conversation_id}" in resume
+        self.resume_takes_prompt = table.get("stdin", False) or "{prompt" in resume
 
     def launch(self, task: Task) -> Launch:
         wanted = "resume" if task.resume else task.mode.value

@@ -27,6 +27,8 @@ VERBS = {
     "release": ("jobs", "return a claimed job to its queue"),
     "cancel": ("jobs", "cancel a job and stop its agent"),
     "retry": ("submit", "run a job again, as a new job"),
+    "follow-up": ("submit", "run a new job in the conversation of an ended job"),
+    "send": ("session", "type a text, or press keys, in the session that runs a job"),
     "wait": ("subscribe", "wait until jobs end; the exit code says how they ended"),
     "attach": ("session", "attach the terminal to the session that runs a job"),
     "publish": ("publish", "record an event of a job and send it to the broker"),

@@ -81,6 +81,15 @@ def jobs_of(options: argparse.Namespace) -> list[str]:
     return list(named)
 
 
+def job_and_text(options: argparse.Namespace, text: str) -> str:
+    """Return the id of the job that a command line with the options JOB_AND and this positional argument names. With
+    --job, the first positional argument is the text."""
+    if options.job is not None and getattr(options, text) is None:
+        setattr(options, text, options.id)
+        options.id = None
+    return job_of(options)
+
+
 def _flag(name: str, text: str, **settings: object) -> Option:
     return Option(name, action="store_true", help=text, **settings)
 
@@ -109,7 +118,11 @@ JOBS = (
     _value("ids", "ID", _JOB_HELP.replace("this job", "these jobs").replace("its id", "an id"), nargs="*"),
     JOB_ID.but(action="append", default=[], help="use this job, as an option; repeatable"),
 )
-NAME = _value("name", "NAME", "use this session")
+JOB_AND = (
+    JOB[0].but(help="use this job; the first characters of its id are enough"),
+    JOB_ID.but(help="use this job, as an option: then the text is the only argument"),
+)
+NAME = _value("name", "NAME", "use this session, or that of the job with this id")
 AGENT_NAME = NAME.but(help="use this live agent, named by name or id")
 BY_ID = _flag("--id", "read NAME as an id only (default: a name or an id)")
 SESSION = _value("--session", "NAME", "give the job to this running session (default: a new session)")
@@ -226,7 +239,7 @@ GRACE = _value("--grace", "S", "give the agent S seconds to end (default: 10)", 
 ALL = _flag("--all", "show ended sessions too (default: running ones)")
 READ_ONLY = _flag("--read-only", "do not send what you type to the session")
 NO_ENTER = _flag("--no-enter", "do not press Enter after the text")
-KEY = _value("--key", "K", "press this tmux key, such as 1, Enter, Escape; repeatable", action="append", default=[])
+KEY = _value("--key", "K", "press this key, such as 1, Enter, Escape, Up, C-c; repeatable", action="append", default=[])
 LINES = _value("--lines", "N", "print N lines of the scrollback too (default: 0)", type=int)
 STOPPED = _flag("--stopped", "remove sessions that could be resumed too (default: keep them)")
 INVALID = _flag("--invalid", "remove rows of the inventory that are no sessions too (default: name them)")

@@ -1,4 +1,4 @@
-"""session create | stop | resume | list | show | attach | send | capture | prune, and attach: agents in tmux."""
+"""session create | stop | resume | list | show | attach | send | capture | prune, and attach, send: agents in tmux."""
 
 import argparse
 import os
@@ -10,23 +10,26 @@ from collections import Counter
 from baton.adapters import find_agent
 from baton.adapters.contract import Mode
 from baton.cli import options as opt
-from baton.cli.options import job_of, parse_duration
+from baton.cli.options import job_and_text, job_of, parse_duration
 from baton.cli.output import ago, counted, json_text, on_terminal, print_table, say
 from baton.cli.parser import OneOf, Verb, read_text
 from baton.config import Settings
 from baton.core.clock import parse_time
-from baton.core.errors import InvalidValue, SessionGone, TmuxUnavailable, UsageError
-from baton.core.fields import one_line, printable
-from baton.core.job import TERMINAL
-from baton.jobs.verbs import open_jobs
+from baton.core.errors import InvalidValue, JobNotFound, SessionGone, SessionNotFound, TmuxUnavailable, UsageError
+from baton.core.fields import is_id_beginning, one_line, printable
+from baton.core.job import TERMINAL, Job, Status
+from baton.jobs.caller import refuse_inside_session
+from baton.jobs.verbs import Jobs, open_jobs
 from baton.sessions.inventory import Inventory
-from baton.sessions.launch import LAST_SCREEN, create_session, resume_session
+from baton.sessions.launch import LAST_SCREEN, check_prompt, create_session, resume_session
+from baton.sessions.of_job import running_session_of, session_of
 from baton.sessions.session import Session, State
-from baton.sessions.tmux import Tmux, TmuxSnapshot, live_pane
+from baton.sessions.tmux import TmuxSnapshot, check_keys, live_pane
 from baton.storage.files import read_file
 
 _COLOURS = {"running": "green", "stopped": "yellow", "lost": "red"}
 _LIFE = {True: "running", False: "lost", None: "unknown"}
+_ENDED = {Status.COMPLETED: "completed", Status.ERROR: "failed", Status.CANCELLED: "was cancelled"}
 
 
 def create(options: argparse.Namespace, settings: Settings) -> None:
@@ -65,12 +68,14 @@ def stop(options: argparse.Namespace, settings: Settings) -> None:
         raise InvalidValue("--grace", "must be from 0 to 3600 seconds")
     # When the command runs inside the session, its terminal closes before everything is recorded.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    inventory = Inventory(settings)
+    name = _find(options.name, settings, inventory).name
     with open_jobs(settings) as jobs:
         stopped = stop_session(
             settings,
-            Inventory(settings),
+            inventory,
             jobs,
-            options.name,
+            name,
             mode=StopMode(options.mode),
             reason=one_line(options.reason, 200),
             capture_id=options.capture_id,
@@ -89,7 +94,10 @@ def stop(options: argparse.Namespace, settings: Settings) -> None:
 
 def resume(options: argparse.Namespace, settings: Settings) -> None:
     prompt = None if options.prompt is None else read_text("prompt", options.prompt)
-    session = resume_session(settings, Inventory(settings), options.name, prompt=prompt)
+    check_prompt(prompt)
+    inventory = Inventory(settings)
+    name = _find(options.name, settings, inventory).name
+    session = resume_session(settings, inventory, name, prompt=prompt)
     if not find_agent(settings, session.agent).keeps_conversation:
         say(f"baton: note: {session.agent} keeps no conversation: it starts again in {session.workdir}")
     _print_started(options, session)
@@ -144,7 +152,10 @@ def prune(options: argparse.Namespace, settings: Settings) -> int:
 
 def list_sessions(options: argparse.Namespace, settings: Settings) -> None:
     inventory = Inventory(settings)
-    sessions = inventory.all() if options.all else inventory.all(State.RUNNING)
+    if options.name is not None:
+        sessions = [_find(options.name, settings, inventory)]
+    else:
+        sessions = inventory.all() if options.all else inventory.all(State.RUNNING)
     if (note := inventory.note()) is not None:
         say(f"baton: note: {note}")
     for error in inventory.invalid():
@@ -175,7 +186,7 @@ def _is_alive(session: Session, tmux: TmuxSnapshot) -> bool | None:
 
 def show(options: argparse.Namespace, settings: Settings) -> None:
     inventory = Inventory(settings)
-    session = inventory.get(options.name)
+    session = _find(options.name, settings, inventory)
     print(json_text(_shown(session, TmuxSnapshot()) | {"folder": inventory.folder_of(session)}, indent=2))
 
 
@@ -184,12 +195,12 @@ def _shown(session: Session, tmux: TmuxSnapshot) -> dict[str, object]:
 
 
 def attach(options: argparse.Namespace, settings: Settings) -> int:
-    return _attach_to(options.name, Inventory(settings), read_only=options.read_only)
+    return _attach_to(_find(options.name, settings, Inventory(settings)), read_only=options.read_only)
 
 
-def _attach_to(name: str, inventory: Inventory, *, read_only: bool) -> int:
+def _attach_to(session: Session, *, read_only: bool) -> int:
     """Replace this process by tmux, attached to the session: it does not return."""
-    session, tmux, _ = _live(name, inventory)
+    tmux, _ = live_pane(session)
     if not (sys.stdin.isatty() and on_terminal()):
         raise UsageError("attach needs a terminal; `baton session capture` prints what the session shows")
     sys.stdout.flush()
@@ -197,59 +208,120 @@ def _attach_to(name: str, inventory: Inventory, *, read_only: bool) -> int:
 
 
 def attach_job(options: argparse.Namespace, settings: Settings) -> int:
-    """Attach to the session that runs a job."""
+    """Attach to the session that runs a job, or name what is left of an ended job."""
     with open_jobs(settings) as jobs:
         job = jobs.with_id(job_of(options), jobs.get_job)
-    inventory = Inventory(settings)
-    for session in inventory.all(State.RUNNING):
-        if job.job_id in (session.job_id, session.made_for):
-            return _attach_to(session.name, inventory, read_only=options.read_only)
-    if job.status in TERMINAL:
-        raise SessionGone(f"job {job.job_id} is {job.status}, no session runs it; `baton logs {job.job_id}` shows why")
+    session = session_of(Inventory(settings), job)
+    if session is not None and session.state is State.RUNNING:
+        return _attach_to(session, read_only=options.read_only)
+    if job.status not in TERMINAL:
+        raise _not_here(job)
+    when = "" if job.finished_at is None else f" {ago(parse_time(job.finished_at), time.time_ns())}"
+    offer = f"`baton result {job.job_id}` shows its answer"
+    if session is not None and find_agent(settings, session.agent).keeps_conversation:
+        offer += f", `baton session resume {job.job_id}` opens its conversation again"
+    raise SessionGone(f"job {job.job_id} {_ENDED[job.status]}{when}: {offer}")
+
+
+def _not_here(job: Job) -> SessionGone:
     holder = f", held by {job.claimed_by}" if job.claimed_by else ""
-    raise SessionGone(f"no session on this host runs job {job.job_id}: it is {job.status}{holder}")
+    return SessionGone(f"no session on this host runs job {job.job_id}: it is {job.status}{holder}")
 
 
 def send(options: argparse.Namespace, settings: Settings) -> None:
+    text = _text_to_send(options)
+    session = _find(options.name, settings, Inventory(settings))
+    if session.job_id is None:
+        _type_into(session, text, options)
+        return
+    with open_jobs(settings) as jobs:
+        _type_for_job(jobs, jobs.get_job(session.job_id), session, text, options)
+
+
+def send_to_job(options: argparse.Namespace, settings: Settings) -> None:
+    """Type into the session that runs a job."""
+    job_id = job_and_text(options, "text")
+    text = _text_to_send(options)
+    with open_jobs(settings) as jobs:
+        job = jobs.with_id(job_id, jobs.get_job)
+        if job.status in TERMINAL:
+            more = f"`baton follow-up {job.job_id} TEXT` continues its conversation"
+            raise SessionGone(f"job {job.job_id} is {job.status}, so nothing is typed; {more}")
+        session = running_session_of(Inventory(settings), job)
+        if session is None:
+            raise _not_here(job)
+        _type_for_job(jobs, job, session, text, options)
+
+
+def _text_to_send(options: argparse.Namespace) -> str | None:
+    """Return the text to type; None for keys."""
     if (options.text is None) == (not options.key):
         raise UsageError("give either a TEXT to type or --key")
+    check_keys(options.key)
     text = None if options.key else read_text("text", options.text)
-    session, tmux, pane_id = _live(options.name, Inventory(settings))
+    if text is not None and "\0" in text:
+        raise InvalidValue("text", "must not contain a NUL character")
+    return text
+
+
+def _type_for_job(jobs: Jobs, job: Job, session: Session, text: str | None, options: argparse.Namespace) -> None:
+    """Type into the session of a job, and record that in its audit log."""
+    refuse_inside_session("typing into the session of a job")  # a key may answer a question of its agent
+    _type_into(session, text, options)
+    what = jobs.redactor(job).text(text) if text is not None else f"keys {' '.join(options.key)}"
+    jobs.history.add_typed(job.job_id, what, jobs.user_here())
+
+
+def _type_into(session: Session, text: str | None, options: argparse.Namespace) -> None:
+    if session.mode is Mode.HEADLESS:
+        raise SessionGone(f"session {session.name!r} is headless: its agent reads no keyboard, so nothing is typed")
+    tmux, pane_id = live_pane(session)
     if text is None:
         tmux.press(pane_id, options.key)
-        return
-    if "\0" in text:
-        raise InvalidValue("text", "must not contain a NUL character")
-    tmux.paste(pane_id, text, enter=not options.no_enter)
+    else:
+        tmux.paste(pane_id, text, enter=not options.no_enter)
     if options.json:
-        print(json_text({"session": session.name, "sent": len(text)}))
+        sent = {"keys": options.key} if text is None else {"sent": len(text)}
+        print(json_text({"session": session.name, "job_id": session.job_id} | sent))
 
 
 def capture(options: argparse.Namespace, settings: Settings) -> None:
     if options.lines is not None and not 0 < options.lines <= 1_000_000:
         raise InvalidValue("--lines", "must be from 1 to 1000000")
     inventory = Inventory(settings)
-    session = inventory.get(options.name)
+    session = _find(options.name, settings, inventory)
     last = os.path.join(inventory.folder_of(session), LAST_SCREEN)
     if session.state is not State.RUNNING and os.path.exists(last):
         screen = read_file(last).decode(errors="replace")
         say(f"baton: note: session {session.name!r} is {session.state}; this is its last screen")
     else:
-        session, tmux, pane_id = _live(options.name, inventory)
+        tmux, pane_id = live_pane(session)
         screen = tmux.capture(pane_id, options.lines)
     lines = [printable(line.expandtabs()) for line in screen.rstrip("\n").split("\n")]
     print(json_text({"session": session.name, "lines": lines}) if options.json else "\n".join(lines))
 
 
-def _live(name: str, inventory: Inventory) -> tuple[Session, Tmux, str]:
-    """Return a session that runs, its tmux server and its pane; SessionGone when it does not run."""
-    session = inventory.get(name)
-    return session, *live_pane(session)
+def _find(name: str, settings: Settings, inventory: Inventory) -> Session:
+    """Return the session of this name, or else that of the job whose id this is; the id may be shortened."""
+    try:
+        return inventory.get(name)
+    except SessionNotFound:
+        if not is_id_beginning(name):
+            raise
+        with open_jobs(settings) as jobs:
+            try:
+                job = jobs.with_id(name, jobs.get_job)
+            except JobNotFound:
+                raise SessionNotFound(name) from None
+    session = session_of(inventory, job)
+    if session is None:
+        raise _not_here(job)
+    return session
 
 
 _ACTIONS = (
     Verb("create", (
-        opt.NAME, opt.AGENT, opt.WORKDIR.but(default="."),
+        opt.NAME.but(help="give the session this name"), opt.AGENT, opt.WORKDIR.but(default="."),
         opt.JOB_ID.but(help="run this pending job; the session ends with it (default: none)"),
         opt.FIRST_PROMPT,
         opt.HEADLESS.but(default=False, help="run one task without questions, then end"),
@@ -262,7 +334,9 @@ _ACTIONS = (
     ), stop, "stop a session and every process its agent started; its conversation is kept"),
     Verb("resume", (opt.NAME, opt.FIRST_PROMPT, opt.ALLOW_PLAINTEXT), resume,
          "start the agent of an ended session again, with its conversation"),
-    Verb("list", (opt.ALL,), list_sessions, "show sessions and whether they are alive"),
+    Verb("list", (
+        opt.NAME.but(nargs="?", help="show only this session, or that of the job with this id (default: all)"), opt.ALL,
+    ), list_sessions, "show sessions and whether they are alive"),
     Verb("show", (opt.NAME,), show, "print everything about a session"),
     Verb("attach", (opt.NAME, opt.READ_ONLY), attach,
          "attach the terminal to a session (leave with Ctrl-b d; inside your own tmux, Ctrl-b Ctrl-b d)"),
@@ -276,4 +350,5 @@ _ACTIONS = (
 VERBS = (
     Verb("session", (opt.JSON,), actions=_ACTIONS),
     Verb("attach", (*opt.JOB, opt.READ_ONLY), attach_job),
+    Verb("send", (*opt.JOB_AND, opt.TEXT, opt.NO_ENTER, opt.KEY, opt.JSON), send_to_job),
 )

@@ -1,4 +1,4 @@
-"""submit, retry: run a task with an agent and wait until its result is verified."""
+"""submit, retry, follow-up: run a task with an agent and wait until its result is verified."""
 
 import argparse
 import json
@@ -11,7 +11,7 @@ from typing import Any
 from baton.adapters.contract import Mode
 from baton.cli import options as opt
 from baton.cli.main import INTERRUPTED
-from baton.cli.options import job_of
+from baton.cli.options import job_and_text, job_of
 from baton.cli.output import counted, json_text, on_terminal, say
 from baton.cli.parser import Verb, read_text
 from baton.cli.progress_view import open_view, summarize
@@ -43,6 +43,10 @@ _JOB_OPTIONS = (
     "agent", "workdir", "timeout_sec", "idle_timeout_sec", "expect", "allow_existing", "validate", "max_attempts",
     "headless", "yolo", "broker_login",
 )  # fmt: skip
+_FOLLOW_OPTIONS = (
+    "timeout_sec", "idle_timeout_sec", "expect", "allow_existing", "validate", "max_attempts", "headless", "yolo",
+    "broker_login",
+)  # fmt: skip
 
 
 def submit(options: argparse.Namespace, settings: Settings) -> int:
@@ -61,7 +65,26 @@ def retry(options: argparse.Namespace, settings: Settings) -> int:
             raise BatonError(f"{what}; cancel it first, or retry it with --force")
         say(f"baton: note: job {job.job_id} is still {job.status}: two agents will do the same work")
     again = repeat_submission(settings, job, headless=bool(options.headless), yolo=bool(options.yolo))
+    if again.yolo and not options.yolo:
+        say(f"baton: note: it runs with --yolo, as job {job.job_id} did")
     return _run(options, settings, [again])
+
+
+def follow_up(options: argparse.Namespace, settings: Settings) -> int:
+    """Run a new job in the conversation of an ended one."""
+    from baton.delegation.follow_up import follow_submission
+
+    job_id = job_and_text(options, "prompt")
+    if (options.prompt is None) == (options.prompt_file is None):
+        raise UsageError("give the task as one of: a PROMPT, --prompt-file FILE")
+    prompt = read_text("prompt", options.prompt, file=options.prompt_file)
+    given = {name: getattr(options, name) for name in _FOLLOW_OPTIONS}
+    with open_jobs(settings) as jobs:
+        first = jobs.with_id(job_id, jobs.get_job)
+    following = follow_submission(settings, first, prompt, **given)
+    if following.yolo and not options.yolo:
+        say(f"baton: note: it runs with --yolo, as job {first.job_id} did")
+    return _run(options, settings, [following])
 
 
 def _run(options: argparse.Namespace, settings: Settings, submissions: list[Submission]) -> int:
@@ -274,4 +297,9 @@ VERBS = (
         opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.BATCH, opt.PARALLEL, opt.BROKER_LOGIN, *_HOW,
     ), submit, epilog=_EPILOG),
     Verb("retry", (*opt.JOB, opt.FORCE.but(help=_FORCE), *_HOW), retry, epilog=_EPILOG),
+    Verb("follow-up", (
+        *opt.JOB_AND, opt.PROMPT, opt.PROMPT_FILE, opt.TIMEOUT, opt.IDLE_TIMEOUT,
+        opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable"),
+        opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.BROKER_LOGIN, *_HOW,
+    ), follow_up, epilog=_EPILOG),
 )  # fmt: skip

@@ -128,9 +128,14 @@ def check_job_id(value: object) -> str:
 
 def check_id_beginning(value: str) -> str:
     """Return the id, or the first characters of one, that a user typed; raise InvalidValue for other texts."""
-    if not _ID_BEGINNING.fullmatch(value):
+    if not is_id_beginning(value):
         raise InvalidValue("job id", f"must be 8 to 32 characters of 0-9 and a-f, or its first 4, not {value[:40]!r}")
     return value
+
+
+def is_id_beginning(text: str) -> bool:
+    """Return whether this may be the id of a job, or the first characters of one."""
+    return _ID_BEGINNING.fullmatch(text) is not None
 
 
 def check_label(field: str, value: object) -> str:

@@ -41,12 +41,23 @@ class Submission(Value):
 
     job: Job
     agent: Agent | None
-    mode: Mode
-    yolo: bool
+
+    @property
+    def mode(self) -> Mode:
+        return Mode.HEADLESS if self.job.start_options.get("headless") else Mode.INTERACTIVE
+
+    @property
+    def yolo(self) -> bool:
+        return bool(self.job.start_options.get("yolo"))
 
 
 def build_submission(settings: Settings, prompt: str, **given: Any) -> Submission:
-    """Build a job, with values of the settings for what is not given. Refuse what cannot work before anything is made.
+    """Build a job, as `build_job` does. Refuse what cannot work before anything is made."""
+    return checked_submission(settings, build_job(settings, prompt, **given))
+
+
+def build_job(settings: Settings, prompt: str, **given: Any) -> Job:
+    """Build a job, with values of the settings for what is not given.
 
     `label` is the queue of a worker or session. Without it, this process starts a session for the job."""
     _check_given(given)
@@ -65,38 +76,40 @@ def build_submission(settings: Settings, prompt: str, **given: Any) -> Submissio
         expected_artifacts=given.get("expect", []),
         workdir=workdir,
         submitter=this_submitter(settings.host) if queue is None else None,
+        start_options={name: True for name in ("headless", "yolo") if given.get(name)},
         **{name: given[name] for name in ("max_attempts", "priority", "validate", "labels") if name in given},
     )
     if "idle_timeout_sec" not in given:
         job = job.replace(idle_timeout_sec=allowed_silence(settings, job.agent, job.timeout_sec))
     if not given.get("allow_existing"):
         job = job.replace(extra={"fresh_artifacts": True})
-    return _checked(settings, job, headless=bool(given.get("headless")), yolo=bool(given.get("yolo")))
+    return job
 
 
 def repeat_submission(settings: Settings, job: Job, *, headless: bool, yolo: bool) -> Submission:
-    """Build a new job for the work of another. A job that had a session of its own gets one again."""
-    changes: dict[str, Any] = {}
+    """Build a new job for the work of another, with its start options and these. A job that had a session of its own
+    gets one again."""
+    more = {name: True for name, given in (("headless", headless), ("yolo", yolo)) if given}
+    changes: dict[str, Any] = {"retry_of": job.job_id, "start_options": job.start_options | more}
     if job.submitter is not None or is_private_queue(job.agent_session):
-        changes = {"submitter": this_submitter(settings.host), "agent_session": f"tmux:{job.agent}"}
+        changes |= {"submitter": this_submitter(settings.host), "agent_session": f"tmux:{job.agent}"}
         changes["workdir"] = os.path.abspath(job.workdir or ".")
-    again = repeat_job(job, now_ns=SystemClock().wall_ns(), **changes)
-    return _checked(settings, again, headless=headless, yolo=yolo)
+    return checked_submission(settings, repeat_job(job, now_ns=SystemClock().wall_ns(), **changes))
 
 
-def _checked(settings: Settings, job: Job, *, headless: bool, yolo: bool) -> Submission:
+def checked_submission(settings: Settings, job: Job) -> Submission:
     """Return the job as a submission, if it can work. This process starts the session of a job that it is the submitter
     of."""
-    mode, workdir = Mode.HEADLESS if headless else Mode.INTERACTIVE, job.workdir or "."
-    if yolo:
-        refuse_inside_session("--yolo")  # it may stand in a line of a batch
-    agent = None
+    submission, workdir = Submission(job=job, agent=None), job.workdir or "."
+    if submission.yolo:
+        refuse_inside_session("--yolo")  # it may stand in a line of a batch, or belong to a job that is retried
     if job.submitter is not None:
-        agent = check_launch(settings, job.agent, workdir=workdir, mode=mode, yolo=yolo, job=job)
+        agent = check_launch(settings, job.agent, workdir=workdir, mode=submission.mode, yolo=submission.yolo, job=job)
+        submission = submission.replace(agent=agent)
     for name in job.expected_artifacts:
         if outside(name, workdir):
             raise InvalidValue("expect", f"{name!r} lies outside the work folder {job.workdir or ''}".rstrip())
-    return Submission(job=job, agent=agent, mode=mode, yolo=yolo)
+    return submission
 
 
 def _check_given(given: dict[str, Any]) -> None:

@@ -115,7 +115,8 @@ class Worker:
         try:
             # A job that fails here is reported by the next check.
             workdir = job.workdir or self._workdir
-            self._attempts.start(job, agent=self._agent or job.agent, workdir=workdir, mode=self._mode, yolo=self._yolo)
+            mode = Mode.HEADLESS if job.start_options.get("headless") else self._mode
+            self._attempts.start(job, agent=self._agent or job.agent, workdir=workdir, mode=mode, yolo=self._yolo)
         except BaseException:
             # tmux or the registry is unavailable, or the worker is interrupted: the job is not at fault.
             self._to_requeue[job.job_id] = self._running.pop(job.job_id)

@@ -90,6 +90,10 @@ class JobHistory:
             line |= {"detail": SKIPPED, "by": skipped_by}
         self._try(job_id, lambda: self._append(job_id, line))
 
+    def add_typed(self, job_id: str, what: str, by: str) -> None:
+        """Record what a user typed into the session of the job, without secrets."""
+        self._try(job_id, lambda: self._append(job_id, {"event": "typed", "detail": what, "by": by}))
+
     def add_reconciled(self, logged: str, after: Job, kept: str) -> None:
         """Record that the user settled a disagreement between the registry and this log."""
         numbers = {"attempt": after.attempt, "seq": after.last_seq}

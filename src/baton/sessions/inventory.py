@@ -113,6 +113,13 @@ class Inventory:
             return session
         raise invalid[0] if invalid else SessionNotFound(name)
 
+    def named(self, *names: str) -> list[Session]:
+        """Return the sessions that have these names, in this order, without invalid ones."""
+        found = {
+            session.name: session for session in self._select(f"WHERE name IN ({', '.join('?' * len(names))})", *names)
+        }
+        return [found[name] for name in names if name in found]
+
     def find(self, session_id: str) -> Session | None:
         found = self._select("WHERE session_id = ?", session_id)
         return found[0] if found else None
@@ -134,6 +141,7 @@ class Inventory:
             before = _row(tx, session.name)
             if before is not None:
                 _refuse_replacing(before, stopped_too=not replace)
+            _refuse_open_conversation(tx, session)
             _write(tx, session)
         return before
 
@@ -147,6 +155,8 @@ class Inventory:
             if before is None or before.session_id != session.session_id:
                 raise SessionNotFound(session.name)
             after = change(before)
+            if after.state is State.RUNNING and before.state is not State.RUNNING:
+                _refuse_open_conversation(tx, after)
             _write(tx, after)
             if after.state is not State.RUNNING and after != before:
                 self._archive().put(after)
@@ -203,21 +213,25 @@ class Inventory:
         return invalid
 
     def _parsed(self, condition: str, *values: str) -> tuple[list[Session], list[InvalidSession]]:
-        sessions, invalid = [], []
         with self._file().reading() as tx:
-            rows = tx.execute(f"{_SELECT} {condition}", values).fetchall()
-        for row in rows:
-            try:
-                sessions.append(_parse(row))
-            except InvalidSession as error:
-                invalid.append(error)
-        return sessions, invalid
+            return _parsed(tx, condition, *values)
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         make_home(self.home)
         with self._file().writing(create=True) as tx:
             yield tx
+
+
+def _parsed(tx: sqlite3.Connection, condition: str, *values: str) -> tuple[list[Session], list[InvalidSession]]:
+    """Return the sessions of these rows, and why each of the others is none."""
+    sessions, invalid = [], []
+    for row in tx.execute(f"{_SELECT} {condition}", values).fetchall():
+        try:
+            sessions.append(_parse(row))
+        except InvalidSession as error:
+            invalid.append(error)
+    return sessions, invalid
 
 
 def _row(tx: sqlite3.Connection, name: str) -> Session | None:
@@ -244,6 +258,19 @@ def _write(tx: sqlite3.Connection, session: Session) -> None:
         "INSERT OR REPLACE INTO sessions VALUES (?, ?, ?, ?)",
         (session.name, session.session_id, session.state, json.dumps(session.record())),
     )
+
+
+def _refuse_open_conversation(tx: sqlite3.Connection, session: Session) -> None:
+    """Raise NameInUse if a running session has the same conversation: two agents would write into it."""
+    if session.conversation_id is None:
+        return
+    for other in _parsed(tx, "WHERE state = ?", State.RUNNING)[0]:
+        same = other.conversation_id == session.conversation_id and other.agent == session.agent
+        if same and other.session_id != session.session_id:  # guard: open-conversation
+            job = f" with job {other.job_id}" if other.job_id else ""
+            raise NameInUse(
+                f"session {other.name!r} runs{job} and has this conversation open; wait for its end, or stop it first"
+            )
 
 
 def _refuse_replacing(before: Session, *, stopped_too: bool) -> None:

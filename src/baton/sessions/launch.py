@@ -58,21 +58,31 @@ def check_launch(
     program = usable_agent(settings, agent)
     if not os.path.isdir(workdir):
         raise InvalidValue("workdir", f"{workdir} is not a folder")
+    resume, conversation_id = _conversation(program, job)
     task = Task(
         mode=mode,
         prompt=prompt if job is None else job_prompt(program, job),
-        conversation_id=str(uuid4()) if program.chooses_id else None,
-        resume=False,
+        conversation_id=conversation_id,
+        resume=resume,
         yolo=yolo,
         folder="",
         workdir=workdir,
         hook=hook_command(program.name),
     )
+    if resume:
+        program.check_resume(conversation_id, task.prompt)
     argv = program.checked_launch(task).argv
     if yolo and argv == program.checked_launch(task.replace(yolo=False)).argv:
         raise program.unusable("has no flag that skips permissions, so --yolo means nothing for it")
     _check_tmux(settings.tmux_socket)
     return program
+
+
+def _conversation(agent: Agent, job: Job | None) -> tuple[bool, str | None]:
+    """Return whether a session for this job continues a conversation, and the id of the old or the new one."""
+    if job is not None and job.start_options.get("resume"):
+        return True, job.start_options.get("conversation_id")
+    return False, str(uuid4()) if agent.chooses_id else None
 
 
 @cache
@@ -101,13 +111,14 @@ def create_session(
     NameInUse when another session has the name: of two that try at once, one gets it. Whatever fails on the way is
     undone. An `agent` that `check_launch` returned for the same task is not checked again."""
     check_session_name(name)
-    _check_prompt(prompt)
+    check_prompt(prompt)
     workdir = os.path.abspath(workdir)
     if isinstance(agent, str):
         agent = check_launch(settings, agent, workdir=workdir, mode=mode, yolo=yolo, prompt=prompt, job=job)
     agent_name = Names(settings.agent_name_prefix).canonical(name)
     now = format_micros(time.time_ns())
     job_id = job.job_id if job else None
+    resume, conversation_id = _conversation(agent, job)
     session = Session(
         name=name,
         session_id=os.urandom(8).hex(),
@@ -116,7 +127,7 @@ def create_session(
         mode=mode,
         workdir=workdir,
         yolo=yolo,
-        conversation_id=str(uuid4()) if agent.chooses_id else None,
+        conversation_id=conversation_id,
         made_for=job_id,
         job_id=job_id,
         agent_name=agent_name,
@@ -130,7 +141,7 @@ def create_session(
     )
     before = inventory.add(session, replace=replace)
     try:
-        return _start_runner(settings, inventory, session, Plan(prompt=prompt, attempt=attempt))
+        return _start_runner(settings, inventory, session, Plan(prompt=prompt, resume=resume, attempt=attempt))
     except BaseException:
         inventory.remove(session, restore=before)
         _remove_folder(inventory.folder_of(session))
@@ -139,17 +150,18 @@ def create_session(
 
 def resume_session(settings: Settings, inventory: Inventory, name: str, *, prompt: str | None = None) -> Session:
     """Start the agent of an ended session again, with its conversation, in the same folder and generation."""
-    _check_prompt(prompt)
+    check_prompt(prompt)
     before = inventory.get(name)
     if before.state is State.RUNNING:
         raise InvalidValue("session", f"{name!r} is running; `baton session attach {name}` shows it")
     program = usable_agent(settings, before.agent)
     if before.state is State.ARCHIVED and inventory.runner_of(before) is not None:
         return _manage_again(settings, inventory, before)
-    if program.keeps_conversation and program.resumes_by_id and before.conversation_id is None:
-        raise AgentUnusable(
-            f"the conversation of session {name!r} is unknown, so {before.agent} cannot resume it; create a new session"
-        )
+    if program.keeps_conversation:
+        if program.resumes_by_id and before.conversation_id is None:
+            unknown = f"the conversation of session {name!r} is unknown, so {before.agent} cannot resume it"
+            raise AgentUnusable(f"{unknown}; create a new session")
+        program.check_resume(before.conversation_id, prompt)
     if not os.path.isdir(before.workdir):
         raise InvalidValue("workdir", f"{before.workdir} of session {name!r} is gone; conversations are bound to it")
     now = format_micros(time.time_ns())
@@ -248,7 +260,8 @@ def _remove_folder(folder: str) -> None:
         rmtree(folder, ignore_errors=True)
 
 
-def _check_prompt(prompt: str | None) -> None:
+def check_prompt(prompt: str | None) -> None:
+    """Raise InvalidValue for a prompt that no program can get as an argument."""
     if prompt is not None and "\0" in prompt:
         raise InvalidValue("prompt", "must not contain a NUL character")
 

@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from typing import NoReturn
 
-from baton.core.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable
+from baton.core.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable, UsageError
 from baton.core.value import Value
 from baton.sessions.session import SESSION_NAME, TMUX_SOCKET, Session, State
 
@@ -20,7 +20,12 @@ _WIDTH, _HEIGHT = 200, 50
 _PANE_FIELDS = "#{pane_id} #{pane_pid} #{pane_dead} #{session_name}"  # the name comes last: it may contain spaces
 _OWN_SERVER = "@baton"  # an option of tmux servers that baton started
 _PASTE_END = "\x1b[201~"  # tmux would type what follows it as keys
-_KEY = re.compile(r"[A-Za-z0-9-]{1,16}", re.ASCII)
+# tmux would type the name of a key that it does not know.
+_KEY = re.compile(
+    r"(?:[CMS]-){0,3}(?:[A-Za-z0-9]|Enter|Escape|Space|Tab|BTab|BSpace|Up|Down|Left|Right|Home|End|PageUp|PageDown"
+    r"|PPage|NPage|PgUp|PgDn|IC|DC|Insert|Delete|F(?:[1-9]|1[0-2]))",
+    re.ASCII,
+)
 # A tmux server inherits nothing else: every session on it can read the environment of the server.
 _SERVER_ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "LOGNAME", "PATH", "SHELL", "TERM", "TMUX_TMPDIR", "USER")
 
@@ -43,6 +48,14 @@ def check_session_name(name: str) -> str:
         return name
     shown = repr(name[:40]) + ("..." if len(name) > 40 else "")
     raise InvalidValue("session name", f"must be 1 to 64 of A-Z a-z 0-9 _ -, begin with a letter or digit; not {shown}")
+
+
+def check_keys(keys: Sequence[str]) -> None:
+    """Raise UsageError for a name that is not a key of tmux."""
+    for key in keys:
+        if not _KEY.fullmatch(key):
+            known = "Enter, Escape, Tab, Space, BSpace, Up, Down, Left, Right, Home, End, PageUp, PageDown, F1 to F12"
+            raise UsageError(f"there is no key {key[:40]!r}; keys are letters, digits, {known}, also as C-c or M-x")
 
 
 class Pane(Value):
@@ -188,11 +201,7 @@ class Tmux:
 
     def press(self, pane_id: str, keys: Sequence[str]) -> None:
         """Press keys by their tmux names. Use it for dialogs: they ignore pasted text."""
-        for key in keys:
-            if not _KEY.fullmatch(key):
-                raise InvalidValue(
-                    "key", f"must be a key as tmux names it, such as 1, y, Enter, Escape or C-c; not {key!r}"
-                )
+        check_keys(keys)
         self.run("send-keys", "-t", pane_id, "--", *keys)
 
     def kill_session(self, name: str) -> None:
