@@ -432,4 +432,4 @@ def run_worker(
             log=log,
         )
         worker.run()
-        return worker.done
+        return worker.ended.total()

@@ -440,6 +440,22 @@ class TestStatus:
         )
         assert registry.get_job(silent.job_id).reason == "it was reported as an error, without a reason"
 
+    def test_the_end_of_a_job_is_seen_once_and_nothing_else_changes(self, registry, add, clock):
+        job = add()
+        registry.mark_seen(job.job_id)
+        assert registry.get_job(job.job_id) == job, "it has not ended"
+        ended = registry.update_status(job.job_id, Status.CANCELLED).after
+        clock.advance(5)
+        registry.mark_seen(job.job_id)
+        seen = registry.get_job(job.job_id)
+        assert seen == ended.replace(seen_at=seen.seen_at)
+        assert parse_time(seen.seen_at) > parse_time(ended.finished_at) + 4 * 10**9
+        clock.advance(5)
+        registry.mark_seen(job.job_id)
+        assert registry.get_job(job.job_id) == seen
+        with pytest.raises(JobNotFound):
+            registry.mark_seen("deadbeef")
+
     def test_a_job_that_is_settled_as_not_ended_has_no_end(self, registry, add):
         job = add()
         registry.update_status(job.job_id, Status.CANCELLED, outcome={"reason": "too early"})

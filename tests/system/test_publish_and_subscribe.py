@@ -66,15 +66,15 @@ def test_events_appear_at_once_and_the_exit_code_tells_how_it_ended(baton, last,
 def test_the_other_exit_codes(baton):
     job = baton("register", "x").text
     code, out, err = Listening(baton, job, "--idle-timeout", "0.5").end()
-    assert (code, out) == (2, "")
+    assert (code, json.loads(out)["timed_out"]) == (2, "listener")
     assert "nothing was heard for 0.5 s" in err
     code, out, err = Listening(baton, job, "--timeout", "0.5").end()
-    assert (code, out) == (2, "")
+    assert (code, json.loads(out)["timed_out"]) == (2, "listener")
     assert "0.5 s have passed" in err
     listening = Listening(baton, job)
     baton("cancel", job)
     code, out, err = listening.end()
-    assert (code, out) == (4, "")
+    assert (code, json.loads(out)["status"]) == (4, "cancelled")
     assert "was cancelled" in err
     listening = Listening(baton, job := baton("register", "y").text)
     baton("publish", job, "--event", "started")
@@ -89,7 +89,8 @@ def test_an_end_without_an_event_is_told(baton, status, code):
     baton("pick")
     listening = Listening(baton, job)
     baton("status", job, "--set", status)
-    assert listening.end() == (code, "", f"baton: job {job} was set to {status}\n")
+    ended, out, err = listening.end()
+    assert (ended, json.loads(out)["status"], err) == (code, status, f"baton: job {job} was set to {status}\n")
 
 
 def test_a_reader_that_has_gone_ends_the_listening_at_once(baton):

@@ -121,7 +121,14 @@ def test_detached_work_goes_on_and_wait_gives_its_exit_code(office, tmp_path):
     assert office("wait", good).out == f"{good}\tcompleted\n"
     why = "the command ended with exit code 1"
     assert office("wait", "--job", bad, code=1).out == f"{bad}\terror\t{why}\n"
-    assert office("wait", good, bad, "--json", code=1).json == {good: "completed", bad: "error"}
+    lines = [json.loads(line) for line in office("wait", good, bad, "--json", code=1).out.splitlines()]
+    assert [(each["job_id"], each["status"], each["timed_out"]) for each in lines] == [
+        (good, "completed", None),
+        (bad, "error", None),
+    ]
+    assert lines[1]["reason"] == office.job(bad)["reason"]
+    assert lines[1]["finished_at"]
+    assert office.job(good)["seen_at"]
     wait_until(lambda: not office.sessions())
 
 

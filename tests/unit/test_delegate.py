@@ -59,7 +59,9 @@ def test_wait_tells_how_a_job_ended_that_was_pruned_meanwhile(jobs, monkeypatch,
     end(jobs, bad, EventName.ERROR)
     before(monkeypatch, Subscription, "connect", lambda: prune(jobs))
     assert run_verb("wait", [good, bad, "--json"]) == 1
-    assert json.loads(capsys.readouterr().out) == {good: "completed", bad: "error"}
+    lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert {each["job_id"]: each["status"] for each in lines} == {good: "completed", bad: "error"}
+    assert {each["reason"] for each in lines} == {None}
 
 
 def test_wait_says_of_a_job_that_is_gone_that_nobody_knows(jobs, monkeypatch, capsys):

@@ -60,4 +60,4 @@ def test_a_job_that_could_not_begin_while_the_registry_was_away_is_handed_back_a
     worker.run()
     ended = jobs.get_job(job.job_id)
     assert (ended.status, ended.attempt) == ("completed", 2)
-    assert (worker.done, away.starts) == (1, 2)
+    assert (worker.ended, away.starts) == ({"completed": 1}, 2)

@@ -14,9 +14,10 @@ from collections.abc import Iterable, Sequence
 
 from baton.cli.output import STATE_COLOURS, json_text, on_terminal, share_width
 from baton.core.activity import FAILED, activity_after, activity_of, reason_of, state_of
-from baton.core.clock import SECOND_NS, parse_time
+from baton.core.clock import SECOND_NS, duration_text, parse_time
 from baton.core.fields import one_line
 from baton.core.job import TERMINAL, Job, Status
+from baton.core.outcome import outcome_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -56,8 +57,16 @@ class Lines:
         text = f"{payload['timestamp'][11:19]}  {payload['job_id']}  {payload['event']:<19}  {detail}".rstrip()
         print(json_text(payload) if self._as_json else text, flush=True)
 
+    def end(self, job: Job) -> None:
+        """Show the end of a job that ended without an event. A program gets it as a line, a person as a message."""
+        if self._as_json:
+            print(json_text(outcome_of(job)), flush=True)
+
     def over(self, jobs: Iterable[Job]) -> None:
-        """Do nothing: the last lines have shown how each job ended."""
+        """Show the jobs that ran out of time, and those that go on: the last lines have shown how the others ended."""
+        for outcome in map(outcome_of, jobs):
+            if self._as_json and outcome["timed_out"] is not None:
+                print(json_text(outcome), flush=True)
 
 
 class LiveTable:
@@ -92,6 +101,10 @@ class LiveTable:
     def show(self, payload: dict[str, Any]) -> None:
         """Show an event of a job."""
         self._rows[payload["job_id"]].add_event(payload)
+
+    def end(self, job: Job) -> None:
+        """Show the end of a job that ended without an event."""
+        self.over([job])
 
     def over(self, jobs: Iterable[Job]) -> None:
         """Show the jobs as they are now: not every end is an event."""
@@ -221,12 +234,7 @@ def _summary(rows: Sequence[_Row]) -> str:
         return _counts(rows)
     over = all(row.ended_ns is not None for row in rows)
     end_ns = max(row.ended_ns or 0 for row in rows) if over else time.time_ns()
-    seconds = max((end_ns - min(began)) // SECOND_NS, 0)
-    minutes, rest = divmod(seconds, 60)
-    text = f"{rest}s" if not minutes else f"{minutes}m{rest:02d}s"
-    if minutes >= 60:
-        text = f"{minutes // 60}h{minutes % 60:02d}m"
-    return f"{_counts(rows)} {'in' if over else 'after'} {text}"
+    return f"{_counts(rows)} {'in' if over else 'after'} {duration_text(end_ns - min(began))}"
 
 
 def _clock(seconds: int) -> str:

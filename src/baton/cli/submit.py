@@ -212,9 +212,12 @@ def _follow(settings: Settings, submissions: list[Submission], options: argparse
 
 def _show_events(delegation: Delegation, *, as_json: bool) -> None:
     with open_view(delegation.jobs, as_json=as_json) as view:
+        delegation.subscription.events.on_end = view.end
         for payload in delegation:
             view.show(payload)
-        view.over(delegation.current_jobs())
+        ended = delegation.current_jobs()
+        view.over(ended)
+    delegation.mark_seen(ended)
 
 
 class _Terminated(BaseException):

@@ -15,9 +15,10 @@ from baton.cli.output import json_text, on_terminal, say
 from baton.cli.parser import Verb
 from baton.cli.terminal import print_coloured
 from baton.config import Settings
-from baton.core.errors import JobNotFound, UsageError
+from baton.core.errors import UsageError
 from baton.core.fields import one_line
-from baton.core.job import Status
+from baton.core.job import Job, Status
+from baton.core.outcome import outcome_of
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.jobs.verification import doubt
 from baton.transport.subscription import Subscription
@@ -43,11 +44,11 @@ def subscribe(options: argparse.Namespace, settings: Settings) -> int:
             log=lambda line: say(f"baton: {line}"),
         )
         _stop_without_readers(subscription)
-        for payload in subscription:
-            if readable:
+        if readable:
+            for payload in subscription:
                 print_coloured(_readable(payload), _COLOURS.get(payload["event"]))
-            else:
-                print(json_text(payload), flush=True)
+        else:
+            _print_json(subscription, last_outcomes=not options.follow_all)
     if subscription.stopped:
         raise BrokenPipeError
     if suspicious := subscription.suspicious():
@@ -60,6 +61,19 @@ def subscribe(options: argparse.Namespace, settings: Settings) -> int:
 def _find_jobs(jobs: Jobs, options: argparse.Namespace) -> tuple[list[str], int]:
     """Return the ids of the jobs that the user named, and 1 if one of several was not found."""
     return each_job(jobs, jobs_of(options), lambda job_id: jobs.get_job(job_id).job_id)
+
+
+def _print_json(subscription: Subscription, *, last_outcomes: bool) -> None:
+    """Print the events, and the end of each job that ended without one or ran out of time."""
+
+    def show(value: dict[str, Any]) -> None:
+        print(json_text(value), flush=True)
+
+    subscription.events.on_end = lambda job: show(outcome_of(job))
+    for payload in subscription:
+        show(payload)
+    for outcome in subscription.last_outcomes() if last_outcomes and not subscription.stopped else ():
+        show(outcome)
 
 
 def _stop_without_readers(subscription: Subscription) -> None:
@@ -101,38 +115,47 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
             jobs, settings, job_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
         )
         with BackgroundMonitor(settings):
-            for _event in subscription:
-                pass
-        unproven = [job_id for job_id in subscription.outcomes() if not _is_proven(subscription, jobs, job_id)]
-        ended = {job_id: _outcome(subscription, job_id, status) for job_id, status in subscription.outcomes().items()}
-    if options.json:
-        print(json_text({job_id: status for job_id, (status, _why) in ended.items()}))
-    else:
-        for job_id, (status, why) in ended.items():
-            print("\t".join(filter(None, (job_id, status, why))))
+            if on_terminal() and not options.json:
+                _show_progress(subscription)
+            else:
+                for _event in subscription:
+                    pass
+        found = [job for job_id in subscription.outcomes() if (job := subscription.find_job(job_id)) is not None]
+        unproven = [job for job in found if not _is_proven(jobs, job)]
+        outcomes = subscription.last_outcomes(of_all=True)
+        for outcome in outcomes if options.json or not on_terminal() else ():
+            print(json_text(outcome) if options.json else _line(outcome))
+        jobs.mark_seen(found)
     if subscription.timed_out is not None:
         say(f"baton: {subscription.timed_out}")
     return 1 if unproven or code else subscription.exit_code
 
 
-def _is_proven(subscription: Subscription, jobs: Jobs, job_id: str) -> bool:
+def _show_progress(subscription: Subscription) -> None:
+    from baton.cli.progress_view import open_view
+
+    followed = subscription.events.cursors.values()
+    with open_view([cursor.job for cursor in followed], as_json=False) as view:
+        for payload in subscription:
+            view.show(payload)
+        found = (subscription.find_job(cursor.job.job_id) for cursor in followed)
+        view.over(job for job in found if job is not None)
+
+
+def _is_proven(jobs: Jobs, job: Job) -> bool:
     """Return whether a job, if it is completed, was verified, or a person skipped that. Print a warning otherwise."""
-    job = subscription.find_job(job_id)
-    if job is None or job.status is not Status.COMPLETED:
+    if job.status is not Status.COMPLETED:
         return True
     counts, warning = doubt(jobs, job)
     if warning is not None:
-        say(f"baton: job {job_id} is completed, but {warning}")
+        say(f"baton: job {job.job_id} is completed, but {warning}")
     return counts
 
 
-def _outcome(subscription: Subscription, job_id: str, status: str | None) -> tuple[str, str]:
-    """Return the status of a job, or `gone`, and why it failed."""
-    try:
-        job = subscription.job(job_id)
-    except JobNotFound:
-        return status or "gone", ""
-    return status or job.status, one_line(job.detail or "", 200) if job.status is Status.ERROR else ""
+def _line(outcome: dict[str, Any]) -> str:
+    """Return the id of a job, its status, and why it ended so if that is not plain."""
+    why = "" if outcome["status"] == Status.COMPLETED else one_line(outcome["reason"] or "", 200)
+    return "\t".join(filter(None, (outcome["job_id"], outcome["status"], why)))
 
 
 _OPTIONS = (

@@ -3,13 +3,17 @@
 import argparse
 import os
 import signal
+import time
+from collections import Counter
 
 from baton.cli import options as opt
 from baton.cli.output import say
 from baton.cli.parser import Verb
 from baton.config import Settings
+from baton.core.clock import duration_text
 from baton.core.errors import InvalidValue
 from baton.core.fields import one_line
+from baton.core.job import Status
 from baton.delegation.worker import Worker
 from baton.jobs.verbs import open_jobs
 from baton.sessions.launch import usable_agent
@@ -53,9 +57,16 @@ def work(options: argparse.Namespace, settings: Settings) -> int:
         signal.signal(signal.SIGTERM, stop)
         signal.signal(signal.SIGINT, stop)
         say(f"baton: taking jobs of {queue}, {options.concurrency} at a time")
+        began_ns = time.monotonic_ns()
         worker.run()
-    say(f"baton: {worker.done} done")
+    say(f"baton: {_summary(worker.ended)} in {duration_text(time.monotonic_ns() - began_ns)}")
     return 0
+
+
+def _summary(ended: Counter[Status]) -> str:
+    """Return how many jobs ended how: `3 done, 1 failed`, and how many were cancelled, if any."""
+    words = f"{ended[Status.COMPLETED]} done, {ended[Status.ERROR]} failed"
+    return f"{words}, {ended[Status.CANCELLED]} cancelled" if ended[Status.CANCELLED] else words
 
 
 VERBS = (Verb("worker", (

@@ -55,6 +55,14 @@ def format_micros(ns: int) -> str:
     return format_time(ns // 1000 * 1000)
 
 
+def duration_text(ns: int) -> str:
+    """Return a duration for people: 12s, 2m10s, 3h05m."""
+    minutes, seconds = divmod(max(ns, 0) // SECOND_NS, 60)
+    if minutes >= 60:
+        return f"{minutes // 60}h{minutes % 60:02d}m"
+    return f"{minutes}m{seconds:02d}s" if minutes else f"{seconds}s"
+
+
 class Clock(ABC):
     """The clocks that code reads. Tests pass their own."""
 

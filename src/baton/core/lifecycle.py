@@ -139,6 +139,11 @@ def apply_event(job: Job, event: EventName, *, seq: int, detail: str, now_ns: in
     return _end(job, _ENDS_WITH[event], now_ns, detail) if event in _ENDS_WITH else job
 
 
+def see(job: Job, *, now_ns: int) -> Job:
+    """Return the job with the time when the user was first shown its end."""
+    return job.replace(seen_at=format_time(now_ns)) if job.status in TERMINAL and job.seen_at is None else job
+
+
 def take_seq(job: Job, *, attempt: int | None, now_ns: int) -> Job:
     check_attempt(job, attempt)
     if job.status in TERMINAL:

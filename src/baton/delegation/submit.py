@@ -3,7 +3,7 @@
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from baton.adapters import allowed_silence
@@ -201,6 +201,10 @@ class Delegation:
         if payload["event"] in (EventName.COMPLETED, EventName.ERROR):
             self._at_work.discard(payload["job_id"])
             self._verify(payload)
+
+    def mark_seen(self, jobs: Iterable[Job]) -> None:
+        """Note that the user was shown the end of these jobs."""
+        self._jobs.mark_seen(jobs)
 
     @property
     def exit_code(self) -> int:

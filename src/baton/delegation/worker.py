@@ -2,11 +2,12 @@
 
 import os
 import time
+from collections import Counter
 from collections.abc import Callable
 
 from baton.adapters.contract import Mode
 from baton.config import Settings
-from baton.core.clock import SECOND_NS, Clock, SystemClock
+from baton.core.clock import SECOND_NS, Clock, SystemClock, duration_text
 from baton.core.errors import BatonError, IllegalTransition, JobNotFound, RegistryMoved, RegistryUnavailable
 from baton.core.job import TERMINAL, Status
 from baton.delegation.attempts import Attempts, submitter_is_dead
@@ -61,11 +62,12 @@ class Worker:
         self._sleep = sleep
         self._log = log
         self._running: dict[str, int] = {}  # job: attempt
+        self._began_ns: dict[str, int] = {}  # job: when this worker took it
         self._to_requeue: dict[str, int] = {}  # jobs whose session could not be started
         self._next_poll_ns = self._next_orphans_ns = 0
         self._empty = False
         self.stopping = False
-        self.done = 0
+        self.ended: Counter[Status] = Counter()  # how many jobs ended how
 
     def run(self) -> None:
         """Run jobs until the worker ends."""
@@ -111,6 +113,7 @@ class Worker:
         if self._left is not None:
             self._left -= 1
         self._running[job.job_id] = job.attempt
+        self._began_ns[job.job_id] = self._clock.monotonic_ns()
         self._log(f"job {job.job_id}: attempt {job.attempt} begins")
         try:
             # A job that fails here is reported by the next check.
@@ -162,9 +165,12 @@ class Worker:
             if job.status in TERMINAL and has_session:
                 continue  # its session is about to end
             del self._running[job_id]
-            self.done += 1
-            detail = f": {job.detail}" if job.status is Status.ERROR and job.detail else ""
-            self._log(f"job {job_id}: {job.status}{detail}")
+            now_ns = self._clock.monotonic_ns()
+            taken = duration_text(now_ns - self._began_ns.pop(job_id, now_ns))
+            if job.status in TERMINAL:
+                self.ended[job.status] += 1
+            why = f": {job.reason}" if job.status in (Status.ERROR, Status.CANCELLED) and job.reason else ""
+            self._log(f"job {job_id}: {job.status} after {taken}{why}")
 
     def _drain(self) -> None:
         began_ns = self._clock.monotonic_ns()

@@ -7,7 +7,7 @@ import sys
 
 from baton.core import fields, lifecycle
 from baton.core.clock import Clock, SystemClock
-from baton.core.errors import AmbiguousId, InvalidRecord, JobNotFound
+from baton.core.errors import AmbiguousId, InvalidRecord, JobNotFound, RegistryUnavailable
 from baton.core.fields import FULL_ID_LENGTH, check_label, one_line
 from baton.core.job import (
     DEFAULT_AGENT,
@@ -181,8 +181,8 @@ class Jobs:
                 outcome = verified(self, job, self.redactor(job), skip=not verify)
         if wanted in TERMINAL:
             done = "cancelled" if wanted is Status.CANCELLED else f"set to {wanted}"
-            reason = fields.named("reason", fields.text, f"{done} by {self.user_here()}" if reason is None else reason)
-            outcome["reason"] = reason
+            why = f"{done} by {self.user_here()}" if reason is None else reason
+            outcome["reason"] = fields.named("reason", fields.text, why)
         change = self.registry.update_status(job_id, wanted, attempt=attempt, holder=holder, outcome=outcome)
         return self._logged(change, None if reason is None else self.redactor(change.after).text(reason))
 
@@ -193,6 +193,15 @@ class Jobs:
 
     def renew_lease(self, job_id: str, *, attempt: int, lease_sec: float) -> Job:
         return self.registry.renew_lease(job_id, attempt=attempt, lease_sec=lease_sec)
+
+    def mark_seen(self, jobs: Iterable[Job]) -> None:
+        """Note that the user was shown the end of those of these jobs that have ended, as far as the user may write."""
+        try:
+            for job in jobs:
+                if job.status in TERMINAL and job.seen_at is None:
+                    self.registry.mark_seen(job.job_id)
+        except (RegistryUnavailable, JobNotFound):
+            return  # a login that may only read, a full disk, or a job that was pruned meanwhile
 
     def expire_leases(self) -> list[Change]:
         """Take jobs from holders whose lease has expired: requeue them, or fail those without attempts left."""

@@ -257,6 +257,11 @@ class Registry:
             job_id, lambda job, now_ns: lifecycle.renew(job, attempt=attempt, now_ns=now_ns), lease_ns
         ).after
 
+    def mark_seen(self, job_id: str) -> None:
+        """Note that the user was shown the end of the job, once. In a registry of an older version, do nothing."""
+        if self.schema() >= VERSION:  # the user only looks: that must not upgrade it
+            self._change(job_id, lambda job, now_ns: lifecycle.see(job, now_ns=now_ns))
+
     def expired_leases(self, *, limit: int = 100) -> list[Job]:
         """Return the running jobs whose lease has expired by the registry's own clock: those that `expire_leases` would
         take now. `lifecycle.expired_lease_error` says what it would do with each. Change nothing."""

@@ -13,9 +13,13 @@ from baton.core.clock import SECOND_NS, parse_time
 from baton.core.errors import InvalidValue, JobNotFound, Rejected
 from baton.core.event import EventName, StoredEvent
 from baton.core.job import TERMINAL, Job, Status, topic_prefix
+from baton.core.outcome import LATE
 from baton.history.received import Received
 from baton.jobs.verbs import Jobs
 from baton.wire.payload import Event, check_signature, parse_event
+
+_EXIT_CODES = {Status.COMPLETED: 0, Status.ERROR: 1, Status.CANCELLED: 4, None: 1}  # None: its end is unknown
+_TIMED_OUT = 2
 
 
 class JobCursor:
@@ -39,6 +43,13 @@ class JobCursor:
     @property
     def is_over(self) -> bool:
         return self.gone or self.outcome is not None
+
+    @property
+    def exit_code(self) -> int:
+        """Return the exit code for a job that is over."""
+        if self.outcome is Status.ERROR and self.job.ended_by in LATE:
+            return _TIMED_OUT
+        return _EXIT_CODES[self.outcome]
 
     def check(self, event: Event) -> None:
         """Raise Rejected for an event that is not signed with the job's key, of another attempt, old, or too late.
@@ -114,7 +125,8 @@ class FollowedJobs:
         self._refreshed: dict[str, float] = {}
         self._began_ns = self._looked_ns = self._since_ns = time.time_ns()
         self.cursors = {job_id: JobCursor(jobs.get_job(job_id)) for job_id in dict.fromkeys(job_ids)}
-        self.past_outcomes: set[Status | None] = set()  # of jobs that were forgotten; None: removed, its end is unknown
+        self.past_codes: set[int] = set()  # of jobs that were forgotten
+        self.on_end: Callable[[Job], None] = lambda _job: None  # called for a job that ended without an event
         self.rejected: Counter[str] = Counter()
         # Messages that are no news: repeated ones, and, following all jobs, those about other registries' jobs.
         self.expected_rejections = frozenset({"seq", "over", "job"} if follow_all else {"seq"})
@@ -246,7 +258,7 @@ class FollowedJobs:
         """Forget the jobs whose end was passed on and is not news any more, or that were removed from the registry."""
         for job_id, cursor in list(self.cursors.items()):
             if cursor.is_over and (cursor.job.status not in TERMINAL or self._was_over(cursor.job)):
-                self.past_outcomes.add(cursor.outcome)
+                self.past_codes.add(cursor.exit_code)
                 self._refreshed.pop(job_id, None)
                 del self.cursors[job_id]
 
@@ -276,6 +288,7 @@ class FollowedJobs:
         if cursor.settle():
             cancelled = cursor.outcome is Status.CANCELLED
             self._log(f"job {job_id} was {'cancelled' if cancelled else f'set to {cursor.outcome}'}")
+            self.on_end(cursor.job)
 
     def _pass_on(
         self, cursor: JobCursor, events: Iterable[StoredEvent], parsed: Mapping[bytes, Event]

@@ -16,6 +16,7 @@ from baton.config import Settings
 from baton.core.errors import InvalidValue, JobNotFound, RegistryUnavailable
 from baton.core.job import Job, Status
 from baton.core.limits import Limit, exceeded_limit
+from baton.core.outcome import outcome_of, outcome_of_gone
 from baton.jobs.verbs import Jobs
 from baton.transport.followed_jobs import FollowedJobs
 from baton.transport.listener_connection import ListenerConnection
@@ -30,8 +31,6 @@ _POLL_WITHOUT_BROKER_SEC = 0.25
 _AWAY_SEC = 60.0
 _RETRY_SEC = 0.5
 _WAKE_UP = ("", b"")  # in the queue: ends the wait for a message
-
-_EXIT_CODES = {Status.COMPLETED: 0, Status.ERROR: 1, Status.CANCELLED: 4, None: 1}  # None: its end is unknown
 
 
 class Subscription:
@@ -77,14 +76,12 @@ class Subscription:
 
     @property
     def exit_code(self) -> int:
-        """0 all completed, 1 some error, 2 timed out, 4 some cancelled: the worst of all jobs."""
-        over = {cursor.outcome for cursor in self.events.cursors.values() if cursor.is_over}
-        codes = {_EXIT_CODES[outcome] for outcome in over | self.events.past_outcomes}
-        if 1 in codes:
-            return 1
+        """0 all completed, 1 some error, 2 some job or this listener timed out, 4 some cancelled: the worst of all."""
+        codes = {cursor.exit_code for cursor in self.events.cursors.values() if cursor.is_over}
+        codes |= self.events.past_codes
         if self.timed_out is not None:
-            return 2
-        return max(codes, default=0)
+            codes.add(2)
+        return next((code for code in (1, 2, 4) if code in codes), 0)
 
     @property
     def rejected(self) -> Counter[str]:
@@ -110,6 +107,17 @@ class Subscription:
             return self.job(job_id)
         except JobNotFound:
             return None
+
+    def last_outcomes(self, *, of_all: bool = False) -> list[dict[str, Any]]:
+        """Return the outcome of each job, after the iteration: of those that timed out, or that this listener stopped
+        to follow; with `of_all`, of every job."""
+        found = []
+        for job_id, cursor in self.events.cursors.items():
+            job = self.find_job(job_id)
+            outcome = outcome_of_gone(job_id, cursor.outcome) if job is None else outcome_of(job)
+            if of_all or outcome["timed_out"] is not None:
+                found.append(outcome)
+        return found
 
     def connect(self, wait_sec: float = 0) -> bool:
         """Begin to listen; return whether every broker confirms the subscription within `wait_sec`."""
