@@ -58,7 +58,9 @@ def _shown(value: object) -> str:
 
 def init(options: argparse.Namespace) -> None:
     """Write the config file of the user, with every setting as a comment."""
-    path = os.path.abspath(user_file(os.environ))
+    if not (path := user_file(os.environ)):
+        raise InvalidValue("HOME", "is not set, and this user has no home folder; name the file with BATON_CONFIG")
+    path = os.path.abspath(path)
     try:
         os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
         fd = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
