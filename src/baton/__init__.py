@@ -29,7 +29,7 @@ _PUBLIC = {
     ),
     "baton.core.event": "EventName StoredEvent",
     "baton.core.job": "Job Status",
-    "baton.delegation_api": "Outcome cancel events retry run_worker submit submit_many wait wait_all",
+    "baton.delegation_api": "Outcome cancel events follow_up retry run_worker submit submit_many wait wait_all",
     "baton.history.log": (
         "LOGS_DIR iter_logged_events job_log_path list_logged_jobs read_logged_meta read_logged_status"
     ),
@@ -43,8 +43,7 @@ _PUBLIC = {
     "baton.live_agents.record": "AgentRecord",
     "baton.registry.contract": "JobFilter",
     "baton.session_api": (
-        "attach_command capture_screen create_session find_session get_session list_sessions resume_session send_text "
-        "stop_session"
+        "attach_command capture_screen create_session get_session list_sessions resume_session send_text stop_session"
     ),
     "baton.sessions.session": "Session",
     "baton.wire.payload": "Event",
@@ -80,8 +79,8 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from baton.core.event import EventName as EventName, StoredEvent as StoredEvent
     from baton.core.job import Job as Job, Status as Status
     from baton.delegation_api import (
-        Outcome as Outcome, cancel as cancel, events as events, retry as retry, run_worker as run_worker,
-        submit as submit, submit_many as submit_many, wait as wait, wait_all as wait_all,
+        Outcome as Outcome, cancel as cancel, events as events, follow_up as follow_up, retry as retry,
+        run_worker as run_worker, submit as submit, submit_many as submit_many, wait as wait, wait_all as wait_all,
     )
     from baton.history.log import (
         LOGS_DIR as LOGS_DIR, iter_logged_events as iter_logged_events, job_log_path as job_log_path,
@@ -103,8 +102,8 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from baton.registry.contract import JobFilter as JobFilter
     from baton.session_api import (
         attach_command as attach_command, capture_screen as capture_screen, create_session as create_session,
-        find_session as find_session, get_session as get_session, list_sessions as list_sessions,
-        resume_session as resume_session, send_text as send_text, stop_session as stop_session,
+        get_session as get_session, list_sessions as list_sessions, resume_session as resume_session,
+        send_text as send_text, stop_session as stop_session,
     )
     from baton.sessions.session import Session as Session
     from baton.wire.payload import Event as Event

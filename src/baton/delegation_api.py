@@ -1,4 +1,4 @@
-"""The verbs that see jobs through to their end, as functions: submit, retry, cancel, wait, events, worker.
+"""The verbs that see jobs through to their end, as functions: submit, retry, follow-up, cancel, wait, events, worker.
 
 Every function opens what it needs and closes it again, so each may be called from any thread. Where to look is given by
 the keywords of `baton.api`.
@@ -159,7 +159,7 @@ def submit(
     elif queue is not None:
         given["workdir"] = given.get("workdir") or "."
     submission = build_submission(settings, prompt, **given, label=queue)
-    return _start(settings, submission) if detach else _follow(settings, [submission], 1, on_event)[0]
+    return _run(settings, submission, detach, on_event)
 
 
 def submit_many(
@@ -205,7 +205,34 @@ def retry(
         what = f"job {job_id} is {job.status}: with a retry, two agents would do the same work"
         raise BatonError(f"{what}; cancel it first, or pass force=True")
     submission = repeat_submission(settings, job, headless=False, yolo=False)
-    return _start(settings, submission) if detach else _follow(settings, [submission], 1, on_event)[0]
+    return _run(settings, submission, detach, on_event)
+
+
+@overload
+def follow_up(
+    job_id: str, prompt: str, *, detach: Literal[False] = False, on_event: "OnEvent" = None, **work: "Unpack[Work]"
+) -> Outcome: ...
+
+
+@overload
+def follow_up(job_id: str, prompt: str, *, detach: Literal[True], **work: "Unpack[Work]") -> Job: ...
+
+
+def follow_up(
+    job_id: str, prompt: str, *, detach: bool = False, on_event: "OnEvent" = None, **work: "Unpack[Work]"
+) -> Outcome | Job:
+    """Run a new job in the conversation of an ended one, and wait for it as `submit` does. Agent and work folder are
+    those of the conversation. Raise AgentUnusable if the agent keeps no conversation."""
+    from baton.delegation.follow_up import follow_submission
+
+    where, given = _split(work)
+    for name in ("agent", "workdir"):
+        if given.get(name) is not None:
+            raise InvalidValue(name, "is that of the conversation; leave it out")
+    settings = load_settings(where)
+    with open_jobs(settings) as jobs:
+        first = jobs.get_job(job_id)
+    return _run(settings, follow_submission(settings, first, prompt, **given), detach, on_event)
 
 
 def _split(work: "Work") -> tuple[dict[str, Any], dict[str, Any]]:
@@ -221,6 +248,10 @@ def _listed(task: Mapping[str, Any]) -> dict[str, Any]:
         if name in given and not isinstance(given[name], str):
             given[name] = list(given[name])
     return given
+
+
+def _run(settings: "Settings", submission: Submission, detach: bool, on_event: "OnEvent") -> Outcome | Job:
+    return _start(settings, submission) if detach else _follow(settings, [submission], 1, on_event)[0]
 
 
 def _start(settings: "Settings", submission: Submission) -> Job:

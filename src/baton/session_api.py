@@ -1,6 +1,6 @@
 """The verbs of sessions as functions, each of which may be called from any thread.
 
-Where to look is given by the keywords of `baton.api`.
+A session is named by its name or by the id of its job. Where to look is given by the keywords of `baton.api`.
 """
 
 from typing import TYPE_CHECKING, Unpack
@@ -12,6 +12,8 @@ from baton.jobs.caller import refuse_inside_session
 from baton.jobs.verbs import open_jobs
 from baton.sessions import launch, stop
 from baton.sessions.inventory import Inventory
+from baton.sessions.keyboard import check_text, type_for_job, type_into
+from baton.sessions.of_job import named_session
 from baton.sessions.session import Session, State
 from baton.sessions.tmux import live_pane
 from baton.storage.homes import load_settings
@@ -68,14 +70,9 @@ def list_sessions(*, ended: bool = False, **where: "Unpack[Where]") -> list[Sess
 
 
 def get_session(name: str, **where: "Unpack[Where]") -> Session:
-    """Return the session; raise SessionNotFound if there is none of that name."""
-    return Inventory(load_settings(where)).get(name)
-
-
-def find_session(job_id: str, **where: "Unpack[Where]") -> Session | None:
-    """Return the running session of this host that runs a job; None without one."""
-    running = Inventory(load_settings(where)).all(State.RUNNING)
-    return next((each for each in running if job_id in (each.job_id, each.made_for)), None)
+    """Return the session of this name, or the one that runs or last ran the job of this id; raise SessionNotFound."""
+    settings = load_settings(where)
+    return named_session(settings, Inventory(settings), name)
 
 
 def stop_session(
@@ -94,13 +91,13 @@ def stop_session(
         raise InvalidValue("mode", f"must be one of {', '.join(stop.StopMode)}, not {mode!r}")
     if not 0 <= grace_sec <= 3600:
         raise InvalidValue("grace_sec", "must be from 0 to 3600 seconds")
-    settings = load_settings(where)
+    settings, session = load_settings(where), get_session(name, **where)
     with open_jobs(settings) as jobs:
         stopped = stop.stop_session(
             settings,
             Inventory(settings),
             jobs,
-            name,
+            session.name,
             mode=stop.StopMode(mode),
             reason=one_line(reason, 200),
             grace_sec=grace_sec,
@@ -110,8 +107,8 @@ def stop_session(
 
 def resume_session(name: str, *, prompt: str | None = None, **where: "Unpack[Where]") -> Session:
     """Start the agent of an ended session again, with its conversation, and send it `prompt` first."""
-    settings = load_settings(where)
-    return launch.resume_session(settings, Inventory(settings), name, prompt=prompt)
+    settings, session = load_settings(where), get_session(name, **where)
+    return launch.resume_session(settings, Inventory(settings), session.name, prompt=prompt)
 
 
 def attach_command(name: str, *, read_only: bool = False, **where: "Unpack[Where]") -> list[str]:
@@ -121,11 +118,14 @@ def attach_command(name: str, *, read_only: bool = False, **where: "Unpack[Where
 
 
 def send_text(name: str, text: str, *, enter: bool = True, **where: "Unpack[Where]") -> None:
-    """Type a text into a running session, and press Enter."""
-    if "\0" in text:
-        raise InvalidValue("text", "must not contain a NUL character")
-    tmux, pane_id = live_pane(get_session(name, **where))
-    tmux.paste(pane_id, text, enter=enter)
+    """Type a text into a running session, and press Enter. While it has a job, the audit log of the job says so."""
+    check_text(text)
+    session = get_session(name, **where)
+    if session.job_id is None:
+        type_into(session, text=text, enter=enter)
+        return
+    with open_jobs(load_settings(where)) as jobs:
+        type_for_job(jobs, jobs.get_job(session.job_id), session, text=text, enter=enter)
 
 
 def capture_screen(name: str, *, lines: int | None = None, **where: "Unpack[Where]") -> str:

@@ -97,9 +97,8 @@ def test_a_detached_job_is_waited_for_cancelled_and_retried(folder: Path, office
     assert (late.value.exit_code, late.value.job_ids) == (2, [job.job_id])
     with pytest.raises(baton.BatonError, match=r"is running: with a retry, two agents .*force=True"):
         baton.retry(job.job_id)
-    session = baton.find_session(job.job_id)
-    assert session is not None
-    assert session.name == f"job-{job.job_id}-1"
+    session = baton.get_session(job.job_id)
+    assert (session.name, session.state) == (f"job-{job.job_id}-1", "running")
     assert baton.cancel(job.job_id, reason="enough").status is baton.Status.CANCELLED
     outcome = baton.wait(job.job_id)
     assert (outcome.status, outcome.exit_code, outcome.ended_by, outcome.reason) == (
@@ -112,7 +111,9 @@ def test_a_detached_job_is_waited_for_cancelled_and_retried(folder: Path, office
     assert_type(again, baton.Outcome)
     assert (again.exit_code, again.job.prompt, again.job.max_attempts) == (0, WAITS, 2)
     assert again.job.job_id != job.job_id
-    wait_until(lambda: baton.find_session(job.job_id) is None, "for the end of the session")
+    assert (again.job.retry_of, baton.get_job(job.job_id).retried_by) == (job.job_id, again.job.job_id)
+    with pytest.raises(baton.AgentUnusable, match=r"shell keeps no conversation"):
+        baton.follow_up(job.job_id, "and more")
 
 
 def test_events_are_typed_and_end_with_the_job(folder: Path) -> None:
@@ -210,6 +211,8 @@ REFUSED: list[tuple[str, Callable[[], object], type[baton.BatonError]]] = [
     ("00000000", lambda: baton.wait("00000000"), baton.JobNotFound),
     ("00000000", lambda: baton.retry("00000000"), baton.JobNotFound),
     ("00000000", lambda: baton.cancel("00000000"), baton.JobNotFound),
+    ("00000000", lambda: baton.follow_up("00000000", "x"), baton.JobNotFound),
+    ("workdir", lambda: baton.follow_up("00000000", "x", workdir="/"), baton.InvalidValue),
     ("mode", lambda: baton.stop_session("x", mode="gently"), baton.InvalidValue),
     ("needs a task", lambda: baton.create_session("x", headless=True), baton.InvalidValue),
 ]
@@ -223,6 +226,18 @@ def test_what_a_command_refuses_is_refused(
     with pytest.raises(error, match=words):
         call()
     assert len(office.jobs()) == before
+
+
+def test_what_is_typed_while_a_session_has_a_job_is_in_its_log(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    job = baton.submit("read line; echo $line > typed.txt", workdir=str(folder), expect=["typed.txt"], detach=True)
+    with monkeypatch.context() as inside:
+        inside.setenv("BATON_SESSION_ID", "0" * 16)
+        with pytest.raises(baton.BatonError, match="refused inside a session"):
+            baton.send_text(job.job_id, "no")
+    baton.send_text(job.job_id, "yes")
+    assert baton.wait(job.job_id).ok
+    assert (folder / "typed.txt").read_text() == "yes\n"
+    assert [line["detail"] for line in baton.iter_logged_events(job.job_id) if line["event"] == "typed"] == ["yes"]
 
 
 def test_yolo_is_refused_inside_a_session(monkeypatch: pytest.MonkeyPatch) -> None:

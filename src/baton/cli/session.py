@@ -15,14 +15,14 @@ from baton.cli.output import ago, counted, json_text, on_terminal, print_table, 
 from baton.cli.parser import OneOf, Verb, read_text
 from baton.config import Settings
 from baton.core.clock import parse_time
-from baton.core.errors import InvalidValue, JobNotFound, SessionGone, SessionNotFound, TmuxUnavailable, UsageError
-from baton.core.fields import is_id_beginning, one_line, printable
-from baton.core.job import TERMINAL, Job, Status
-from baton.jobs.caller import refuse_inside_session
-from baton.jobs.verbs import Jobs, open_jobs
+from baton.core.errors import InvalidValue, SessionGone, TmuxUnavailable, UsageError
+from baton.core.fields import one_line, printable
+from baton.core.job import TERMINAL, Status
+from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
+from baton.sessions.keyboard import check_text, type_for_job, type_into
 from baton.sessions.launch import LAST_SCREEN, check_prompt, create_session, resume_session
-from baton.sessions.of_job import running_session_of, session_of
+from baton.sessions.of_job import named_session, not_here, running_session_of, session_of
 from baton.sessions.session import Session, State
 from baton.sessions.tmux import TmuxSnapshot, check_keys, live_pane
 from baton.storage.files import read_file
@@ -69,7 +69,7 @@ def stop(options: argparse.Namespace, settings: Settings) -> None:
     # When the command runs inside the session, its terminal closes before everything is recorded.
     signal.signal(signal.SIGHUP, signal.SIG_IGN)
     inventory = Inventory(settings)
-    name = _find(options.name, settings, inventory).name
+    name = named_session(settings, inventory, options.name).name
     with open_jobs(settings) as jobs:
         stopped = stop_session(
             settings,
@@ -96,7 +96,7 @@ def resume(options: argparse.Namespace, settings: Settings) -> None:
     prompt = None if options.prompt is None else read_text("prompt", options.prompt)
     check_prompt(prompt)
     inventory = Inventory(settings)
-    name = _find(options.name, settings, inventory).name
+    name = named_session(settings, inventory, options.name).name
     session = resume_session(settings, inventory, name, prompt=prompt)
     if not find_agent(settings, session.agent).keeps_conversation:
         say(f"baton: note: {session.agent} keeps no conversation: it starts again in {session.workdir}")
@@ -153,7 +153,7 @@ def prune(options: argparse.Namespace, settings: Settings) -> int:
 def list_sessions(options: argparse.Namespace, settings: Settings) -> None:
     inventory = Inventory(settings)
     if options.name is not None:
-        sessions = [_find(options.name, settings, inventory)]
+        sessions = [named_session(settings, inventory, options.name)]
     else:
         sessions = inventory.all() if options.all else inventory.all(State.RUNNING)
     if (note := inventory.note()) is not None:
@@ -186,7 +186,7 @@ def _is_alive(session: Session, tmux: TmuxSnapshot) -> bool | None:
 
 def show(options: argparse.Namespace, settings: Settings) -> None:
     inventory = Inventory(settings)
-    session = _find(options.name, settings, inventory)
+    session = named_session(settings, inventory, options.name)
     print(json_text(_shown(session, TmuxSnapshot()) | {"folder": inventory.folder_of(session)}, indent=2))
 
 
@@ -195,7 +195,7 @@ def _shown(session: Session, tmux: TmuxSnapshot) -> dict[str, object]:
 
 
 def attach(options: argparse.Namespace, settings: Settings) -> int:
-    return _attach_to(_find(options.name, settings, Inventory(settings)), read_only=options.read_only)
+    return _attach_to(named_session(settings, Inventory(settings), options.name), read_only=options.read_only)
 
 
 def _attach_to(session: Session, *, read_only: bool) -> int:
@@ -215,7 +215,7 @@ def attach_job(options: argparse.Namespace, settings: Settings) -> int:
     if session is not None and session.state is State.RUNNING:
         return _attach_to(session, read_only=options.read_only)
     if job.status not in TERMINAL:
-        raise _not_here(job)
+        raise not_here(job)
     when = "" if job.finished_at is None else f" {ago(parse_time(job.finished_at), time.time_ns())}"
     offer = f"`baton result {job.job_id}` shows its answer"
     if session is not None and find_agent(settings, session.agent).keeps_conversation:
@@ -223,19 +223,16 @@ def attach_job(options: argparse.Namespace, settings: Settings) -> int:
     raise SessionGone(f"job {job.job_id} {_ENDED[job.status]}{when}: {offer}")
 
 
-def _not_here(job: Job) -> SessionGone:
-    holder = f", held by {job.claimed_by}" if job.claimed_by else ""
-    return SessionGone(f"no session on this host runs job {job.job_id}: it is {job.status}{holder}")
-
-
 def send(options: argparse.Namespace, settings: Settings) -> None:
     text = _text_to_send(options)
-    session = _find(options.name, settings, Inventory(settings))
+    session = named_session(settings, Inventory(settings), options.name)
+    typed = {"text": text, "keys": options.key, "enter": not options.no_enter}
     if session.job_id is None:
-        _type_into(session, text, options)
-        return
-    with open_jobs(settings) as jobs:
-        _type_for_job(jobs, jobs.get_job(session.job_id), session, text, options)
+        type_into(session, **typed)
+    else:
+        with open_jobs(settings) as jobs:
+            type_for_job(jobs, jobs.get_job(session.job_id), session, **typed)
+    _print_sent(session, text, options)
 
 
 def send_to_job(options: argparse.Namespace, settings: Settings) -> None:
@@ -249,8 +246,9 @@ def send_to_job(options: argparse.Namespace, settings: Settings) -> None:
             raise SessionGone(f"job {job.job_id} is {job.status}, so nothing is typed; {more}")
         session = running_session_of(Inventory(settings), job)
         if session is None:
-            raise _not_here(job)
-        _type_for_job(jobs, job, session, text, options)
+            raise not_here(job)
+        type_for_job(jobs, job, session, text=text, keys=options.key, enter=not options.no_enter)
+    _print_sent(session, text, options)
 
 
 def _text_to_send(options: argparse.Namespace) -> str | None:
@@ -259,27 +257,12 @@ def _text_to_send(options: argparse.Namespace) -> str | None:
         raise UsageError("give either a TEXT to type or --key")
     check_keys(options.key)
     text = None if options.key else read_text("text", options.text)
-    if text is not None and "\0" in text:
-        raise InvalidValue("text", "must not contain a NUL character")
+    if text is not None:
+        check_text(text)
     return text
 
 
-def _type_for_job(jobs: Jobs, job: Job, session: Session, text: str | None, options: argparse.Namespace) -> None:
-    """Type into the session of a job, and record that in its audit log."""
-    refuse_inside_session("typing into the session of a job")  # a key may answer a question of its agent
-    _type_into(session, text, options)
-    what = jobs.redactor(job).text(text) if text is not None else f"keys {' '.join(options.key)}"
-    jobs.history.add_typed(job.job_id, what, jobs.user_here())
-
-
-def _type_into(session: Session, text: str | None, options: argparse.Namespace) -> None:
-    if session.mode is Mode.HEADLESS:
-        raise SessionGone(f"session {session.name!r} is headless: its agent reads no keyboard, so nothing is typed")
-    tmux, pane_id = live_pane(session)
-    if text is None:
-        tmux.press(pane_id, options.key)
-    else:
-        tmux.paste(pane_id, text, enter=not options.no_enter)
+def _print_sent(session: Session, text: str | None, options: argparse.Namespace) -> None:
     if options.json:
         sent = {"keys": options.key} if text is None else {"sent": len(text)}
         print(json_text({"session": session.name, "job_id": session.job_id} | sent))
@@ -289,7 +272,7 @@ def capture(options: argparse.Namespace, settings: Settings) -> None:
     if options.lines is not None and not 0 < options.lines <= 1_000_000:
         raise InvalidValue("--lines", "must be from 1 to 1000000")
     inventory = Inventory(settings)
-    session = _find(options.name, settings, inventory)
+    session = named_session(settings, inventory, options.name)
     last = os.path.join(inventory.folder_of(session), LAST_SCREEN)
     if session.state is not State.RUNNING and os.path.exists(last):
         screen = read_file(last).decode(errors="replace")
@@ -299,24 +282,6 @@ def capture(options: argparse.Namespace, settings: Settings) -> None:
         screen = tmux.capture(pane_id, options.lines)
     lines = [printable(line.expandtabs()) for line in screen.rstrip("\n").split("\n")]
     print(json_text({"session": session.name, "lines": lines}) if options.json else "\n".join(lines))
-
-
-def _find(name: str, settings: Settings, inventory: Inventory) -> Session:
-    """Return the session of this name, or else that of the job whose id this is; the id may be shortened."""
-    try:
-        return inventory.get(name)
-    except SessionNotFound:
-        if not is_id_beginning(name):
-            raise
-        with open_jobs(settings) as jobs:
-            try:
-                job = jobs.with_id(name, jobs.get_job)
-            except JobNotFound:
-                raise SessionNotFound(name) from None
-    session = session_of(inventory, job)
-    if session is None:
-        raise _not_here(job)
-    return session
 
 
 _ACTIONS = (
