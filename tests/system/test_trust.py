@@ -102,6 +102,14 @@ def test_what_is_not_shown_whole_is_marked(user):
     assert "    and 5 more that are not listed\n" in shown
 
 
+def test_a_job_whose_agent_would_not_ask_is_marked(user):
+    user.carry(start_options={"yolo": True})
+    assert f"{JOB} pending, agent shell without asking (yolo): echo hello" in user("trust", code=1).out
+    user("trust", "--yes")
+    shutil.copytree(user.hermes, user.folder / "copy")
+    assert "agent shell without asking (yolo)" in user("--home", "./copy", "trust", code=1).out
+
+
 def test_yes_moves_the_content_into_a_home_of_the_user(user):
     user.carry()
     assert (

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 
 import pytest
 
@@ -189,3 +190,11 @@ def test_nor_by_a_line_of_a_batch(office, tmp_path):
     (tmp_path / "batch").write_text('{"prompt": "true", "agent": "claude-code", "yolo": true}\n')
     office.submit("baton submit --batch batch > answer 2>&1; echo $? > code")
     assert "--yolo is refused inside a session" in (tmp_path / "answer").read_text()
+
+
+def test_nor_by_the_record_of_a_job(office, tmp_path):
+    """A worker outside of the session would start it."""
+    program = "import baton; baton.open_jobs().register_job('x', start_options={'yolo': True})"
+    office.submit(f"env -u BATON_SESSION_ID {sys.executable} -c {shlex.quote(program)} > answer 2>&1; echo $? > code")
+    assert "(yolo) is refused inside a session" in (tmp_path / "answer").read_text()
+    assert [job["status"] for job in office.jobs()] == ["completed"]

@@ -128,7 +128,8 @@ def _lines(candidate: Candidate, contents: Contents, *, in_place: bool, copied: 
     yield f"  jobs: {counts or 'none'}"
     for job in contents.unfinished:
         check = f"; baton would run: {job.validate}" if job.validate else ""
-        yield f"    {job.job_id} {job.status}, agent {job.agent}: {one_line(job.prompt, 80)}{check}"
+        agent = f"{job.agent} without asking (yolo)" if job.yolo else job.agent
+        yield f"    {job.job_id} {job.status}, agent {agent}: {one_line(job.prompt, 80)}{check}"
     unfinished = sum(contents.jobs.get(status, 0) for status in ("pending", "running"))
     if (more := unfinished - len(contents.unfinished)) > 0:
         yield f"    and {more} more that are not listed"

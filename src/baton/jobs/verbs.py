@@ -93,6 +93,10 @@ class Jobs:
             make_home(self._home)
         history = self.history
         new = [with_new_id(job) if history.exists(job.job_id) else job for job in drafts]
+        if any(job.start_options.get("yolo") for job in new):  # guard: yolo-in-a-record
+            from baton.jobs.caller import refuse_inside_session
+
+            refuse_inside_session("a job whose agent does not ask (yolo)")
         jobs = self.registry.register_many(new)
         for draft, job in zip(new, jobs, strict=True):
             if is_registered(draft, job):

@@ -44,13 +44,15 @@ _KINDS = {stat.S_IFIFO: "a named pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR:
 
 
 class UnfinishedJob(Value):
-    """A job that would go on after the home is adopted; `validate` is a command that baton would run for it."""
+    """A job that would go on after the home is adopted; `validate` is a command that baton would run for it. `yolo`:
+    its agent would not ask before it acts."""
 
     job_id: str
     status: str
     agent: str
     prompt: str
     validate: str | None
+    yolo: bool
 
 
 class FoundSession(Value):
@@ -177,7 +179,8 @@ def inspect(home: str, *, scratch: str, owner: int, in_place: bool = False) -> C
     counts: Counter[str] = Counter()
     unfinished: list[UnfinishedJob] = []
     for path in files:
-        if _RECORD.fullmatch(path) and (record := _read_json(home, path)) is not None:
+        if _RECORD.fullmatch(path):
+            record = _read_json(home, path)
             counts[_status(record.get("status"))] += 1
             if record.get("status") in _UNFINISHED and len(unfinished) < _MAX_SHOWN:
                 unfinished.append(_unfinished(record))
@@ -192,7 +195,7 @@ def inspect(home: str, *, scratch: str, owner: int, in_place: bool = False) -> C
             except (sqlite3.Error, OSError) as error:
                 databases[path] = f"cannot be read: {error}"
     note = _read(home, "jobs/.moved", 4096) if "jobs/.moved" in files else b""
-    marker = (_read_json(home, "home.json") or {}) if "home.json" in files else {}
+    marker = _read_json(home, "home.json") if "home.json" in files else {}
     home_id = marker.get("home_id")
     return Contents(
         home_id=home_id if isinstance(home_id, str) and re.fullmatch(r"[0-9a-f]{16}", home_id) else None,
@@ -218,9 +221,14 @@ def _read(home: str, path: str, at_most: int) -> bytes:
         return file.read(at_most)
 
 
-def _read_json(home: str, path: str) -> dict[str, Any] | None:
+def _read_json(home: str, path: str) -> dict[str, Any]:
+    return _parse_object(_read(home, path, _MAX_RECORD_BYTES))
+
+
+def _parse_object(text: str | bytes) -> dict[str, Any]:
+    """Return the JSON object; an empty one for anything else."""
     try:
-        record = json.loads(_read(home, path, _MAX_RECORD_BYTES))
+        record = json.loads(text)
     except (ValueError, RecursionError):
         record = {}
     return record if isinstance(record, dict) else {}
@@ -231,13 +239,16 @@ def _status(value: object) -> str:
 
 
 def _unfinished(record: dict[str, Any]) -> UnfinishedJob:
-    validate = record.get("validate")
+    validate, options = record.get("validate"), record.get("start_options")
+    if isinstance(options, str):  # in a database
+        options = _parse_object(options)
     return UnfinishedJob(
         job_id=str(record.get("job_id"))[:32],
         status=_status(record.get("status")),
         agent=str(record.get("agent"))[:64],
         prompt=one_line(str(record.get("prompt")), _PROMPT_CHARS),  # guard: whole-command-shown
         validate=None if validate is None else one_line(str(validate), _COMMAND_CHARS),
+        yolo=isinstance(options, dict) and options.get("yolo") is True,
     )
 
 
@@ -296,9 +307,11 @@ def _describe(
     if path == _REGISTRY and {"jobs", "events"} <= tables:
         for status, count in database.execute("SELECT status, count(*) FROM jobs GROUP BY 1").fetchmany(100):
             counts[_status(status)] += count
-        fields = ("job_id", "status", "agent", "prompt", "validate")
+        fields = ("job_id", "status", "agent", "prompt", "validate", "start_options")
+        columns = {row[1] for row in database.execute("PRAGMA table_info(jobs)").fetchmany(1000)}
+        options = "start_options" if "start_options" in columns else "NULL"
         rows = database.execute(
-            "SELECT job_id, status, agent, prompt, validate FROM jobs"
+            f"SELECT job_id, status, agent, prompt, validate, {options} FROM jobs"
             " WHERE status IN ('pending', 'running') ORDER BY created_at LIMIT ?",
             (_MAX_SHOWN,),
         )
