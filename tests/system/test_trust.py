@@ -96,7 +96,14 @@ def test_what_is_not_shown_whole_is_marked(user):
     for number in range(24):
         job_id = f"{number:08x}"
         (user.hermes / "jobs" / f"{job_id}.json").write_text(json.dumps(record | {"job_id": job_id}))
+    (user.hermes / "baton.toml").write_text(
+        f'registry = "sqlite:x.db"\n[agents.a]\ncommand = ["sh", "-c", "true {" " * 1000}; rm x"]\n'
+    )
+    (user.hermes / "jobs" / ".moved").write_text("sqlite:other.db\n")
     shown = user("trust", code=1).out
+    assert "setting registry = sqlite:x.db (the jobs there are not listed)" in shown
+    assert "setting [agents.a] = {'command': ['sh', '-c', 'true ; rm x']}" in shown
+    assert "its jobs were moved to sqlite:other.db; they are not listed" in shown
     assert "baton would run: make test ; touch canary xxx" in shown
     assert "x…\n" in shown
     assert "    and 5 more that are not listed\n" in shown

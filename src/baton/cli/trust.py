@@ -135,11 +135,13 @@ def _lines(candidate: Candidate, contents: Contents, *, in_place: bool, copied: 
         yield f"    and {more} more that are not listed"
     yield from (f"  running session: {session.name}, agent {session.agent}" for session in contents.sessions)
     for setting, value in contents.settings.items():
-        ignored = in_place and setting not in SET_IN_PLACE
-        yield f"  setting {setting} = {one_line(value, _SHOWN)}{' (ignored in place)' if ignored else ''}"
+        note = " (the jobs there are not listed)" if setting in ("registry", "registry_dir") else ""
+        if in_place and setting not in SET_IN_PLACE:
+            note = " (ignored in place)"
+        yield f"  setting {setting} = {one_line(value, _SHOWN)}{note}"
     yield from (f"  database {path}: {what}" for path, what in contents.databases.items())
     if contents.moved_to not in (None, FILES_NOTE):
-        yield f"  its jobs were moved to {hide_password(contents.moved_to)}"
+        yield f"  its jobs were moved to {hide_password(contents.moved_to)}; they are not listed"
     yield from (f"  refused: {each}" for each in contents.refused)
 
 

@@ -264,9 +264,9 @@ def _settings(home: str, size: int) -> dict[str, str]:
     found: dict[str, str] = {}
     for name, value in table.items():
         if isinstance(value, dict):
-            found |= {f"[{name}.{key}]": str(each)[:400] for key, each in value.items()}
+            found |= {f"[{name}.{key}]": one_line(str(each), _COMMAND_CHARS) for key, each in value.items()}
         else:
-            found[name] = str(value)[:400]
+            found[name] = one_line(str(value), _COMMAND_CHARS)
     return found
 
 
