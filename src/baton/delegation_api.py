@@ -8,6 +8,7 @@ import os
 import subprocess
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 from baton.core.errors import BatonError, IllegalTransition, InvalidValue, JobFailed, TimedOut
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Job, Status
+from baton.core.outcome import exit_code_of
 from baton.core.value import Value
 from baton.delegation.attempts import Attempts, submitter_text
 from baton.delegation.reconcile import BackgroundMonitor
@@ -62,7 +64,6 @@ if TYPE_CHECKING:
     OnEvent = Callable[[Event], None] | None
 
 _WHERE = frozenset({"home", "registry", "registry_dir", "logs_dir", "state_dir", "tmux_socket", "allow_plaintext"})
-_EXIT_CODES: dict[str, int] = {"completed": 0, "error": 1, "cancelled": 4, "timeout": 2, "idle": 2}
 
 
 class Outcome(Value):
@@ -287,7 +288,7 @@ def _follow(settings: "Settings", submissions: list[Submission], parallel: int, 
         except BaseException:
             delegation.withdraw()
             raise
-        return _outcomes(delegation.subscription, delegation.doubt)
+        return _outcomes(jobs, delegation.subscription, delegation.doubt)
 
 
 # -- wait ------------------------------------------------------------------------------------------------------
@@ -324,7 +325,7 @@ def wait_all(
                     on_event(_typed(payload))
         found = {
             each.job.job_id: each
-            for each in _outcomes(subscription, lambda job_id: doubt(jobs, subscription.job(job_id)))
+            for each in _outcomes(jobs, subscription, lambda job_id: doubt(jobs, subscription.job(job_id)))
         }
     return [found[job_id] for job_id in wanted]
 
@@ -370,17 +371,20 @@ def _unfinished(subscription: Subscription) -> list[str]:
     return [job_id for job_id, status in subscription.outcomes().items() if status is None]
 
 
-def _outcomes(subscription: Subscription, doubt_of: Callable[[str], tuple[bool, str | None]]) -> list[Outcome]:
-    """Return how each job ended; TimedOut if a job goes on. `doubt_of` returns whether a completed job counts, and what
-    is wrong with it."""
+def _outcomes(
+    jobs: Jobs, subscription: Subscription, doubt_of: Callable[[str], tuple[bool, str | None]]
+) -> list[Outcome]:
+    """Return how each job ended, and note that the user was shown it; TimedOut if a job goes on. `doubt_of` returns
+    whether a completed job counts, and what is wrong with it."""
     found = []
     for job_id in subscription.outcomes():
         job = subscription.job(job_id)
         if job.status not in TERMINAL:
             raise TimedOut(subscription.timed_out or f"job {job_id} is {job.status}", _unfinished(subscription))
         counts, problem = doubt_of(job_id) if job.status is Status.COMPLETED else (True, None)
-        code = _EXIT_CODES.get(job.ended_by or "", _EXIT_CODES[job.status]) if counts else 1
+        code = exit_code_of(job.status, job.ended_by) if counts else 1
         found.append(Outcome(job=job, exit_code=code, problem=problem))
+    jobs.mark_seen(each.job for each in found)
     return found
 
 
@@ -421,8 +425,8 @@ def run_worker(
     stop: threading.Event | None = None,
     log: Callable[[str], None] = lambda _line: None,
     **where: "Unpack[Where]",
-) -> int:
-    """Take jobs from a queue (default: `tmux:AGENT`), run each in its own session, and return how many ended.
+) -> Counter[Status]:
+    """Take jobs from a queue (default: `tmux:AGENT`), run each in its own session, and return how many ended how.
 
     It goes on until the queue is empty (`until_empty`), `max_jobs` were taken, or `stop` is set: then running jobs have
     `drain_sec` seconds to end, and the rest are requeued. `log` gets a line for each change."""
@@ -463,4 +467,4 @@ def run_worker(
             log=log,
         )
         worker.run()
-        return worker.ended.total()
+        return worker.ended

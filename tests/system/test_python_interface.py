@@ -54,7 +54,9 @@ def test_a_job_is_submitted_and_its_outcome_returned(folder: Path) -> None:
     assert [each.event for each in seen] == ["started", "progress", "completed"]
     assert (seen[1].detail, seen[1].attempt, seen[1].job_id) == ("half", 1, outcome.job.job_id)
     assert isinstance(seen[1].event, baton.EventName)
-    assert baton.get_job(outcome.job.job_id) == outcome.job
+    kept = baton.get_job(outcome.job.job_id)
+    assert kept.seen_at is not None
+    assert kept.replace(seen_at=None) == outcome.job
 
 
 def test_a_failure_is_an_outcome_and_check_raises_it(folder: Path) -> None:
@@ -150,7 +152,8 @@ def test_several_threads_submit_and_wait_at_once(folder: Path) -> None:
     for thread in threads:
         thread.join()
     assert [outcome.exit_code for outcome in found] == [0, 0]
-    assert baton.wait_all(outcome.job.job_id for outcome in found) == found
+    ids = [outcome.job.job_id for outcome in found]
+    assert [outcome.job.job_id for outcome in baton.wait_all(ids)] == ids
 
 
 def test_a_worker_runs_a_queue_and_can_be_stopped(folder: Path) -> None:
@@ -159,12 +162,15 @@ def test_a_worker_runs_a_queue_and_can_be_stopped(folder: Path) -> None:
         for prompt in ("true", "exit 4")
     ]
     lines: list[str] = []
-    assert baton.run_worker("python", until_empty=True, workdir=str(folder), log=lines.append) == 2
+    assert baton.run_worker("python", until_empty=True, workdir=str(folder), log=lines.append) == {
+        "completed": 1,
+        "error": 1,
+    }
     assert [baton.wait(job.job_id).exit_code for job in jobs] == [0, 1]
-    assert f"job {jobs[0].job_id}: completed" in lines
+    assert any(line.startswith(f"job {jobs[0].job_id}: completed after ") for line in lines)
     stop = threading.Event()
     stop.set()
-    assert baton.run_worker("python", stop=stop) == 0
+    assert baton.run_worker("python", stop=stop) == {}
     for wrong in ({"concurrency": 0}, {"max_jobs": 0}, {"workdir": "gone"}):
         with pytest.raises(baton.InvalidValue, match=next(iter(wrong))):
             baton.run_worker("python", **wrong)

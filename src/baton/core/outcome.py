@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from baton.core.job import TERMINAL, Job
+from baton.core.job import TERMINAL, Job, Status
 from baton.core.value import Any
 
 # `ended_by` of a job that exceeded one of its limits.
 LATE = frozenset({"timeout", "idle"})
+_EXIT_CODES = {Status.COMPLETED: 0, Status.ERROR: 1, Status.CANCELLED: 4, None: 1}
+_TIMED_OUT = 2
+
+
+def exit_code_of(status: Status | None, ended_by: str | None) -> int:
+    """Return the exit code for a job that ended so; `status` None: its end is unknown."""
+    return _TIMED_OUT if status is Status.ERROR and ended_by in LATE else _EXIT_CODES[status]
 
 
 def outcome_of(job: Job) -> dict[str, Any]:

@@ -13,13 +13,10 @@ from baton.core.clock import SECOND_NS, parse_time
 from baton.core.errors import InvalidValue, JobNotFound, Rejected
 from baton.core.event import EventName, StoredEvent
 from baton.core.job import TERMINAL, Job, Status, topic_prefix
-from baton.core.outcome import LATE
+from baton.core.outcome import exit_code_of
 from baton.history.received import Received
 from baton.jobs.verbs import Jobs
 from baton.wire.payload import Event, check_signature, parse_event
-
-_EXIT_CODES = {Status.COMPLETED: 0, Status.ERROR: 1, Status.CANCELLED: 4, None: 1}  # None: its end is unknown
-_TIMED_OUT = 2
 
 
 class JobCursor:
@@ -47,9 +44,7 @@ class JobCursor:
     @property
     def exit_code(self) -> int:
         """Return the exit code for a job that is over."""
-        if self.outcome is Status.ERROR and self.job.ended_by in LATE:
-            return _TIMED_OUT
-        return _EXIT_CODES[self.outcome]
+        return exit_code_of(self.outcome, self.job.ended_by)
 
     def check(self, event: Event) -> None:
         """Raise Rejected for an event that is not signed with the job's key, of another attempt, old, or too late.
