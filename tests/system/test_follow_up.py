@@ -215,17 +215,20 @@ def test_a_text_arrives_as_it_is_and_is_in_the_audit_log_without_secrets(desk, t
     desk.until_shown(f"job-{job}-1", "ready")
     hostile = "-rf; $(touch canary) `touch canary` #{pid} #(touch canary) \x1b[31mred\n--key Enter\n\t'quoted\""
     secret = "password=hunter2secret"
-    desk("send", job[:6], "--", hostile)
-    desk("send", "--job", job, "-", "--no-enter", stdin=secret)
+    desk("send", job[:6], "--json", "--", hostile)
+    desk("send", job, "--no-enter", "-", stdin=secret)
+    desk("send", "--job", job, "--no-enter", "!")
     assert desk("send", job, "--key", "Enter", "--json").json["keys"] == ["Enter"]
+    for wrong in (("--json", "x", "y"), ("--json", "-x"), ("x", "y")):
+        assert "unrecognized arguments" in desk.refused("send", job, *wrong, code=64)
     desk("send", job, "--key", "C-d")
     assert over(desk, job)["status"] == "completed"
-    assert (tmp_path / "got").read_text() == f"{hostile}\n{secret}\n"
+    assert (tmp_path / "got").read_text() == f"{hostile}\n{secret}!\n"
     assert not (tmp_path / "canary").exists()
     told = typed(desk, job)
     assert told[0].startswith("-rf; $(touch canary)")
     assert "\x1b" not in told[0]
-    assert told[1:] == ["password=<secret>", "keys Enter", "keys C-d"]
+    assert told[1:] == ["password=<secret>", "!", "keys Enter", "keys C-d"]
     assert "typed           keys C-d" in desk("logs", job).out
     refusal = f"job {job} is completed, so nothing is typed; `baton follow-up {job} TEXT`"
     assert refusal in desk.refused("send", job, "too late")

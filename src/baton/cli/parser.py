@@ -81,6 +81,7 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(formatter_class=_formatter, allow_abbrev=False, **settings)
+        self.second: str | None = None  # an optional argument after the first
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         for each in args:
@@ -89,7 +90,16 @@ class Parser(argparse.ArgumentParser):
                 break
             if option.startswith("--") and value == "--":
                 self.error(f"argument {option}: -- cannot be its value")  # argparse would make a list of it
-        return super().parse_args(args, namespace)
+        options, rest = self.parse_known_args(args, namespace)
+        if rest and self.second is not None and getattr(options, self.second) is None:
+            # argparse leaves out an optional argument that an option separates from the first.
+            words = rest[1:] if rest[0] == "--" else rest
+            if len(words) == 1 and (words is not rest or words[0] == "-" or not words[0].startswith("-")):
+                setattr(options, self.second, words[0])
+                rest = []
+        if rest:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return options
 
     def error(self, message: str) -> NoReturn:
         from baton.core.fields import one_line
@@ -116,6 +126,9 @@ def build_parser(verb: Verb, help: str, common: Sequence[Option]) -> Parser:  # 
 def _add_options(parser: Parser, options: Sequence[Option | OneOf], common: Sequence[Option]) -> None:
     for option in options:
         option.add_to(parser)
+    arguments = [each for each in options if isinstance(each, Option) and not each.names[0].startswith("-")]
+    if len(arguments) == 2 and arguments[1].settings.get("nargs") == "?":
+        parser.second = arguments[1].names[0]
     group = parser.add_argument_group("options of every command", argument_default=argparse.SUPPRESS)
     for each in common:
         each.add_to(group)
