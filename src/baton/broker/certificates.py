@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 
 from baton.core.errors import InvalidValue, MissingExtra
 from baton.storage.files import read_given_file
+from baton.storage.installation import install_command
 
 try:
     from cryptography import x509
@@ -14,7 +15,7 @@ try:
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 except ImportError:
-    raise MissingExtra("tls", "writing certificates") from None
+    raise MissingExtra("writing certificates", install_command("tls")) from None
 
 from collections.abc import Sequence
 

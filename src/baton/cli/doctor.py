@@ -32,6 +32,7 @@ from baton.sessions.inventory import Inventory
 from baton.sessions.session import State
 from baton.sessions.tmux import Tmux
 from baton.storage.files import network_fs_kind, try_lock
+from baton.storage.installation import install_command
 from baton.storage.sqlite import LEAST_SQLITE
 
 _VERSION_SEC = 10
@@ -66,7 +67,7 @@ def _examine(settings: Settings) -> Iterator[Finding]:
     for check in (_config, _folders, _file_system, _registry, _broker, _sessions, _live_agents, _agents):
         yield from check(settings)
     for extra, module, user in (("postgres", "psycopg", "PostgreSQL"), ("tls", "cryptography", "`baton broker init`")):
-        missing = f"not installed; {user} needs it: pip install 'tmux-baton[{extra}]'"
+        missing = f"not installed; {user} needs it: {install_command(extra)}"
         yield _ok(f"extra {extra}", missing if find_spec(module) is None else "installed")
 
 

@@ -269,8 +269,8 @@ class TmuxUnavailable(BatonError):
 class MissingExtra(BatonError):
     """An optional package is not installed."""
 
-    def __init__(self, extra: str, what_for: str) -> None:
-        super().__init__(f"{what_for} needs an extra package: pip install 'tmux-baton[{extra}]'")
+    def __init__(self, what_for: str, command: str) -> None:
+        super().__init__(f"{what_for} needs an extra package: {command}")
 
 
 class MigrationFailed(BatonError):

@@ -6,12 +6,13 @@ from typing import Any
 
 from baton.config import hide_password, scrub_password
 from baton.core.errors import InvalidValue, MissingExtra, NewerSchema, RegistryBusy, RegistryUnavailable
+from baton.storage.installation import install_command
 
 try:
     import psycopg
     from psycopg import errors as pg
 except ImportError:
-    raise MissingExtra("postgres", "PostgreSQL") from None
+    raise MissingExtra("PostgreSQL", install_command("postgres")) from None
 
 from collections.abc import Callable, Iterator
 
