@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from baton.api import verify_event
+from baton.core.activity import Outline
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import (
     EventRefused,
@@ -932,6 +933,55 @@ class TestListing:
         assert [each.job_id for each in listed] == [job.job_id]
         registry.clear_submitter(job.job_id)
         assert registry.list_jobs(JobFilter(submitted=True)).jobs == []
+
+    def test_only_jobs_with_a_label(self, registry, add):
+        def ids(label):
+            listed = registry.list_jobs(JobFilter(label=label)).jobs
+            outlined = registry.list_outlines(JobFilter(label=label)).jobs
+            assert [job.job_id for job in listed] == [job.job_id for job in outlined]
+            return [job.job_id for job in listed]
+
+        one, two = add(labels=["release", "b%"]), add(labels=['a"release"', "日本", "x\\"])
+        add()
+        assert ids("release") == [one.job_id]
+        assert ids("b%") == [one.job_id]
+        assert ids("日本") == ids("x\\") == [two.job_id]
+        assert ids("rel") == ids("Release") == ids("b_") == ids("") == []
+
+    def test_only_ends_that_the_user_has_not_seen(self, registry, add):
+        def unseen(**more):
+            return [job.job_id for job in registry.list_jobs(JobFilter(unseen=True, **more)).jobs]
+
+        pending, completed, failed, cancelled = (add() for _ in range(4))
+        registry.record_event(completed.job_id, EventName.COMPLETED)
+        registry.record_event(failed.job_id, EventName.ERROR, detail="no")
+        registry.update_status(cancelled.job_id, Status.CANCELLED)
+        assert unseen() == [failed.job_id, completed.job_id]
+        assert unseen(statuses=[Status.ERROR]) == [failed.job_id]
+        shown = {job.job_id: job.seen for job in registry.list_outlines().jobs}
+        assert shown == {pending.job_id: True, completed.job_id: False, failed.job_id: False, cancelled.job_id: True}
+        seen = {"seen_at": "2026-06-19T09:30:00Z"}
+        registry._change(failed.job_id, lambda job, _now: job.replace(**seen))
+        assert unseen() == [completed.job_id]
+
+    def test_an_outline_says_the_same_as_the_record(self, registry, add):
+        add("long " * 1000, labels=["a", "b"], title="Title")
+        running, waiting, again, silent = (add(agent_session=f"q{number}") for number in range(4))
+        for job in (running, waiting, again):
+            registry.record_event(job.job_id, EventName.STARTED)
+        registry.record_event(waiting.job_id, EventName.PERMISSION_REQUIRED, detail="may I?")
+        registry.requeue(again.job_id)
+        registry.pick_job(again.job_id, holder="me", lease_sec=5)
+        registry.pick_job(silent.job_id, holder="me")
+        outcome = {"reason": "why", "ended_by": "agent"}
+        registry.record_event(add().job_id, EventName.ERROR, detail="no", outcome=outcome)
+        page, outlines = registry.list_jobs(), registry.list_outlines()
+        events = {running.job_id: EventName.STARTED, waiting.job_id: EventName.PERMISSION_REQUIRED}
+        assert outlines.jobs == [Outline.of(job, events.get(job.job_id)) for job in page.jobs]
+        assert outlines.next is None
+        first = registry.list_outlines(limit=2)
+        assert first.jobs == outlines.jobs[:2]
+        assert registry.list_outlines(limit=9, after=first.next).jobs == outlines.jobs[2:]
 
     @pytest.mark.parametrize("bad", ["x", "1", "1-", "-abc12345", "1-../../x"])
     def test_a_cursor_that_is_none_is_refused(self, registry, bad):

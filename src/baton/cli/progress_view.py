@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from baton.cli.output import STATE_COLOURS, json_text, on_terminal, share_width
-from baton.core.activity import FAILED, activity_after, activity_of, reason_of, state_of
+from baton.core.activity import FAILED, Outline, activity_after, activity_of, reason_of, state_of
 from baton.core.clock import SECOND_NS, duration_text, parse_time
 from baton.core.fields import one_line
 from baton.core.job import TERMINAL, Job, Status
@@ -158,7 +158,7 @@ class _Row:
     def update(self, job: Job) -> None:
         self._job = job
         if job.status in TERMINAL or job.disputed is not None:
-            self.state = state_of(job.status, activity_of(job, None, now_ns=0))
+            self.state = state_of(job.status, activity_of(Outline.of(job), now_ns=0))
         if self.began_ns is None and job.deadline_at is not None:
             self.began_ns = parse_time(job.deadline_at) - job.timeout_sec * SECOND_NS
         if job.status is Status.RUNNING and self.state == "pending":
@@ -187,7 +187,7 @@ class _Row:
         """Return the whole reason of a failure, to be wrapped."""
         from rich.text import Text
 
-        reason = " ".join((reason_of(self._job, "") or self._message).split())
+        reason = " ".join((reason_of(Outline.of(self._job), "") or self._message).split())
         return Text(f"{self._job.job_id} failed: {reason}") if reason else None
 
 

@@ -1,4 +1,4 @@
-"""Say what a job is doing, from its record and its last event.
+"""Say what a job is doing and why, for lists and tables.
 
 Agents will report their activity on a channel of their own: then only `activity_of` changes."""
 
@@ -6,21 +6,59 @@ from __future__ import annotations
 
 from baton.core.clock import parse_time
 from baton.core.event import EventName
-from baton.core.job import TERMINAL, Job, Status
+from baton.core.job import TERMINAL, Job, Status, is_unseen
+from baton.core.value import Value
 
 FAILED = "failed"
+LONGEST_PROMPT = 1000  # characters of a prompt that are kept in an outline
 
 
-def activity_of(job: Job, last_event: EventName | None, *, now_ns: int) -> str:
+class Outline(Value):
+    """What a list shows of a job. Times are nanoseconds since 1970. `last_event` is that of the present attempt of a
+    running job, None for others. `seen`: it has not ended with a result that the user has yet to see."""
+
+    job_id: str
+    status: Status
+    created_ns: int
+    finished_ns: int | None
+    agent: str
+    agent_session: str
+    attempt: int
+    labels: tuple[str, ...]
+    prompt: str
+    title: str | None
+    detail: str | None
+    reason: str | None
+    ended_by: str | None
+    disputed: str | None
+    lease_expires_ns: int | None
+    last_event: EventName | None
+    seen: bool
+
+    @classmethod
+    def of(cls, job: Job, last_event: EventName | None = None) -> Outline:
+        same = ("job_id", "status", "agent", "agent_session", "attempt", "labels", "title", "detail", "reason")
+        return cls(
+            created_ns=parse_time(job.created_at),
+            finished_ns=None if job.finished_at is None else parse_time(job.finished_at),
+            prompt=job.prompt[:LONGEST_PROMPT],
+            lease_expires_ns=None if job.lease_expires_at is None else parse_time(job.lease_expires_at),
+            last_event=last_event,
+            seen=not is_unseen(job.status, job.seen_at),
+            **{name: getattr(job, name) for name in (*same, "ended_by", "disputed")},
+        )
+
+
+def activity_of(job: Outline, *, now_ns: int) -> str:
     """Return the activity of a running job: starting, working, waiting (for a person), or unknown past its lease.
     `disputed` for a job that the user must settle; "" for other jobs."""
     if job.disputed is not None and job.status not in TERMINAL:
         return "disputed"
     if job.status is not Status.RUNNING:
         return ""
-    if job.lease_expires_at is not None and parse_time(job.lease_expires_at) < now_ns:
+    if job.lease_expires_ns is not None and job.lease_expires_ns < now_ns:
         return "unknown"
-    return activity_after(last_event)
+    return activity_after(job.last_event)
 
 
 def activity_after(event: EventName | str | None) -> str:
@@ -35,8 +73,8 @@ def state_of(status: Status, activity: str) -> str:
     return activity or (FAILED if status is Status.ERROR else status.value)
 
 
-def reason_of(job: Job, activity: str) -> str:
-    """Return why a job is in its state, for people; "" if there is nothing to say."""
+def reason_of(job: Outline, activity: str) -> str:
+    """Return why a job is in its state; "" if there is nothing to say."""
     if activity == "disputed":
         return job.disputed or ""
     if job.status is Status.ERROR or activity == "waiting":

@@ -40,6 +40,11 @@ class Status(StrEnum):
 TERMINAL = frozenset({Status.COMPLETED, Status.ERROR, Status.CANCELLED})
 
 
+def is_unseen(status: Status, seen_at: object) -> bool:
+    """Return whether a job has completed or failed and the user was not shown that yet."""
+    return seen_at is None and status in (Status.COMPLETED, Status.ERROR)
+
+
 def _prompt(value: object) -> str:
     text = fields.text(value, MAX_PROMPT_BYTES)
     if not text.strip():

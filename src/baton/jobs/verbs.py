@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from baton.core.event import EventName, StoredEvent
     from baton.core.redact import Redactor
     from baton.jobs.job_history import JobHistory
-    from baton.registry.contract import Change, JobFilter, Page
+    from baton.registry.contract import Change, JobFilter, OutlinePage, Page
     from baton.registry.verbs import Registry
 
     Result = TypeVar("Result")
@@ -145,6 +145,19 @@ class Jobs:
         """Yield a listing page by page: all jobs, or at most `limit`."""
         while True:
             page = self.list_jobs(where, limit=_PAGE if limit is None else min(limit, _PAGE), after=after)
+            yield page
+            after = page.next
+            if limit is not None:
+                limit -= len(page.jobs)
+            if after is None or limit == 0:
+                return
+
+    def outlines(
+        self, where: JobFilter | None = None, *, limit: int | None = None, after: str | None = None
+    ) -> Iterator[OutlinePage]:
+        """Yield a listing page by page, as outlines."""
+        while True:
+            page = self.registry.list_outlines(where, limit=_PAGE if limit is None else min(limit, _PAGE), after=after)
             yield page
             after = page.next
             if limit is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue
 from baton.core.fields import check_job_id
+from baton.core.job import is_unseen
 from baton.core.value import Value
 
 TYPE_CHECKING = False
@@ -12,6 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from typing import Protocol
 
+    from baton.core.activity import Outline
     from baton.core.errors import InvalidRecord
     from baton.core.event import StoredEvent
     from baton.core.job import Broker, Job, Status
@@ -20,7 +22,8 @@ if TYPE_CHECKING:
 
 class JobFilter(Value):
     """Conditions that must all hold. None: no condition. Times are nanoseconds since 1970. `left_from_ns`: only jobs
-    that a holder has left since, with events: ended, or requeued. `submitted`: only jobs with a submitter."""
+    that a holder has left since, with events: ended, or requeued. `submitted`: only jobs with a submitter. `unseen`:
+    only jobs that have completed or failed without the user having been shown it."""
 
     statuses: Collection[Status] | None = None
     agent: str | None = None
@@ -29,6 +32,8 @@ class JobFilter(Value):
     created_until_ns: int | None = None
     left_from_ns: int | None = None
     submitted: bool = False
+    label: str | None = None
+    unseen: bool = False
 
     def matches(self, job: Job) -> bool:
         created = parse_time(job.created_at)
@@ -40,6 +45,8 @@ class JobFilter(Value):
             and (self.created_until_ns is None or created <= self.created_until_ns)
             and (self.left_from_ns is None or self._was_left(job, self.left_from_ns))
             and (job.submitter is not None or not self.submitted)
+            and (self.label is None or self.label in job.labels)
+            and (not self.unseen or is_unseen(job.status, job.seen_at))
         )
 
     @staticmethod
@@ -88,6 +95,14 @@ class Page(Value):
         return iter(self.jobs)
 
 
+class OutlinePage(Value):
+    """One page of a list, as outlines."""
+
+    jobs: list[Outline]
+    bad: list[InvalidRecord]
+    next: str | None
+
+
 class Entry(Value):
     """A job with all its events, and its result if it has ended with one."""
 
@@ -130,6 +145,9 @@ if TYPE_CHECKING:
 
         def ids_from(self, beginning: str, limit: int) -> list[str]:
             """Return ids that begin with this text, in their order. The id that is the text itself may come alone."""
+
+        def outlines(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> OutlinePage:
+            """Return what `page` returns, as outlines."""
 
         def ids(self) -> list[str]:
             """Return the ids of all jobs, oldest first."""

@@ -1,4 +1,4 @@
-"""The index of a file registry: which jobs are pending, leased, submitted or unsent, without reading records."""
+"""Index a file registry: jobs that are pending, leased, submitted, unseen or unsent, without reading records."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ import zlib
 from collections.abc import Iterator
 
 from baton.core.clock import parse_time
-from baton.core.job import Job, Status
+from baton.core.job import Job, Status, is_unseen
 from baton.storage.files import make_private_dir, open_private, refuse_link, remove_file
 
 
 class Index:
     """Empty files whose names say which jobs are pending (in the order of picking), pending with a submitter, leased,
-    or have unsent events, and which have an idempotency key."""
+    have ended without the user having seen it, or have unsent events, and which have an idempotency key."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
     def check(self) -> None:
         """Refuse a link in place of one of its folders: markers would be created and removed elsewhere."""
-        for name in ("", "pending", "leased", "unsent", "keys"):
+        for name in ("", "pending", "leased", "submitted", "unseen", "unsent", "keys"):
             refuse_link(os.path.join(self.folder, name).rstrip("/"))
 
     def pending(self, agent_session: str) -> Iterator[tuple[str, str]]:
@@ -38,6 +38,9 @@ class Index:
 
     def submitted(self) -> list[str]:
         return _names(os.path.join(self.folder, "submitted"))
+
+    def unseen(self) -> list[str]:
+        return _names(os.path.join(self.folder, "unseen"))
 
     def unsent(self) -> list[str]:
         return sorted(_names(os.path.join(self.folder, "unsent")))
@@ -58,6 +61,8 @@ class Index:
             _touch(os.path.join(self.folder, "submitted", job.job_id))
         elif job.status is Status.RUNNING and job.lease_expires_at is not None:
             _touch(os.path.join(self.folder, "leased", job.job_id))
+        elif is_unseen(job.status, job.seen_at):
+            _touch(os.path.join(self.folder, "unseen", job.job_id))
 
     def add_unsent(self, job_id: str) -> None:
         _touch(os.path.join(self.folder, "unsent", job_id))
@@ -69,6 +74,8 @@ class Index:
             remove_file(os.path.join(self.folder, "submitted", before.job_id))
         if before.lease_expires_at is not None and after.lease_expires_at is None:
             self.drop_leased(before.job_id)
+        if is_unseen(before.status, before.seen_at) and not is_unseen(after.status, after.seen_at):
+            self.drop_unseen(before.job_id)
 
     def drop_leased(self, job_id: str) -> None:
         remove_file(os.path.join(self.folder, "leased", job_id))
@@ -79,6 +86,9 @@ class Index:
             remove_file(os.path.join(folder, job.job_id))
             if not _names(folder):
                 os.rmdir(folder)
+
+    def drop_unseen(self, job_id: str) -> None:
+        remove_file(os.path.join(self.folder, "unseen", job_id))
 
     def drop_unsent(self, job_id: str) -> None:
         remove_file(os.path.join(self.folder, "unsent", job_id))

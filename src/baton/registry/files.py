@@ -5,7 +5,7 @@
     <job_id>.result        the result, written before the record that ends with it
     .lock                  flock around every read-modify-write
     .batch                 the records of `register_many`, while they are written
-    .index/                which jobs are pending, leased, submitted, have unsent events or an idempotency key
+    .index/                which jobs are pending, leased, submitted, unseen, have unsent events or an idempotency key
     .moved, .schema-2.db   the note that this is a registry of version 2, and the database that it names
     .migrating/            records of an unfinished import
 
@@ -26,15 +26,16 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
+from functools import cached_property
 from itertools import islice
 
 from baton.core import lifecycle
 from baton.core.clock import Clock, parse_time
 from baton.core.errors import InvalidRecord, JobDisputed, JobNotFound, RegistryUnavailable
-from baton.core.event import StoredEvent
-from baton.core.job import Broker, Job, Status
+from baton.core.event import EventName, StoredEvent
+from baton.core.job import TERMINAL, Broker, Job, Status
 from baton.registry import FILES_NOTE, MOVED_NOTE, NEWER_DATABASE, read_note, refuse_moved
-from baton.registry.contract import Change, Entry, JobFilter, Page, format_cursor
+from baton.registry.contract import Change, Entry, JobFilter, OutlinePage, Page, format_cursor
 from baton.registry.event_log import EventLog
 from baton.registry.file_index import Index
 from baton.registry.schema import VERSION, refuse_upgrade, submitter_of_queue
@@ -76,6 +77,10 @@ class _FileTransaction:
         # Only a verb that began with a current index leaves a current one.
         self.index_is_current = locked and (registry.stamp.is_current() or _is_new(registry.folder))
 
+    @cached_property
+    def _is_version_1(self) -> bool:
+        return read_note(self._folder) != FILES_NOTE
+
     def get(self, job_id: str) -> Job:
         if self._missing:
             raise JobNotFound(job_id, self._registry.where)
@@ -91,7 +96,10 @@ class _FileTransaction:
             record = json.loads(content)
         except (ValueError, RecursionError):
             raise InvalidRecord(job_id, "record", "is not JSON") from None
-        return Job.parse(record, job_id)
+        job = Job.parse(record, job_id)
+        if job.seen_at is None and job.status in TERMINAL and self._is_version_1:  # such an end counts as seen
+            return job.replace(seen_at=job.finished_at or job.updated_at)
+        return job
 
     def _records(self, job_ids: Iterable[str]) -> Iterator[Job | InvalidRecord]:
         for job_id in [] if self._missing else job_ids:
@@ -102,13 +110,14 @@ class _FileTransaction:
             except InvalidRecord as error:
                 yield error
 
-    def _jobs(self, job_ids: Iterable[str] | None = None) -> Iterator[Job]:
+    def all_jobs(self, job_ids: Iterable[str] | None = None) -> Iterator[Job]:
         """Return these jobs, or all. Skip invalid records: `list` and `doctor` name them."""
         records = self._records(list(_record_ids(self._folder)) if job_ids is None else job_ids)
         return (record for record in records if isinstance(record, Job))
 
-    def unended(self) -> Iterator[Job]:
-        return (job for job in self._jobs() if job.status in (Status.PENDING, Status.RUNNING))
+    def overwrite(self, job: Job) -> None:
+        """Replace the record of a job whose place in the index does not matter. The folder is not synced yet."""
+        files.replace_file(self._path(job.job_id), _record_bytes(job), sync_folder=False)
 
     def add(self, job: Job) -> bool:
         if job.job_id in self._added or os.path.exists(self._path(job.job_id)):
@@ -157,7 +166,7 @@ class _FileTransaction:
 
     def _link_retries(self, jobs: Iterable[Job]) -> None:
         """Note the id of each new job in the job that it retries."""
-        for old in self._jobs(retries := {job.retry_of: job.job_id for job in jobs if job.retry_of is not None}):
+        for old in self.all_jobs(retries := {job.retry_of: job.job_id for job in jobs if job.retry_of is not None}):
             if old.retried_by != retries[old.job_id]:
                 self._write(old.replace(retried_by=retries[old.job_id]))
 
@@ -204,7 +213,7 @@ class _FileTransaction:
 
     def leased(self) -> Iterator[Job]:
         self.refresh_index()
-        for job in self._jobs(self._index.leased()):
+        for job in self.all_jobs(self._index.leased()):
             if job.status is Status.RUNNING and job.lease_expires_at is not None:
                 yield job
             elif self._locked:
@@ -216,6 +225,9 @@ class _FileTransaction:
         if where.submitted and where.statuses == [Status.PENDING]:
             self.refresh_index()
             job_ids = self._index.submitted()
+        elif where.unseen:
+            self.refresh_index()
+            job_ids = self._index.unseen()
         else:
             job_ids = list(_record_ids(self._folder))
         for job in self._records(job_ids):
@@ -238,20 +250,31 @@ class _FileTransaction:
         found = () if self._missing else _record_ids(self._folder)
         return sorted(job_id for job_id in found if job_id.startswith(beginning))[:limit]
 
+    def outlines(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> OutlinePage:
+        from baton.core.activity import Outline
+
+        page = self.page(where, limit, start)
+        jobs = [Outline.of(job, self._last_event(job) if job.status is Status.RUNNING else None) for job in page]
+        return OutlinePage(jobs=jobs, bad=page.bad, next=page.next)
+
+    def _last_event(self, job: Job) -> EventName | None:
+        events = [event for event in self._log(job).events() if event.attempt == job.attempt]
+        return events[-1].event if events else None
+
     def ids(self) -> list[str]:
-        created = {job.job_id: parse_time(job.created_at) for job in self._jobs()}
+        created = {job.job_id: parse_time(job.created_at) for job in self.all_jobs()}
         ids = [] if self._missing else _record_ids(self._folder)
         return sorted(ids, key=lambda job_id: (created.get(job_id, 0), job_id))
 
     def counts(self) -> dict[str, int]:
         counts = {"unsent": 0}
-        for job in self._jobs():
+        for job in self.all_jobs():
             counts[job.status.value] = counts.get(job.status.value, 0) + 1
             counts["unsent"] += sum(not event.sent for event in self._log(job).events())
         return counts
 
     def prunable(self, before_ns: int, limit: int) -> list[str]:
-        ended = (job for job in self._jobs() if lifecycle.may_prune(job, before_ns))
+        ended = (job for job in self.all_jobs() if lifecycle.may_prune(job, before_ns))
         return list(islice((job.job_id for job in ended if self._log(job).all_sent()), limit))
 
     def remove(self, job_id: str) -> None:
@@ -263,6 +286,7 @@ class _FileTransaction:
         files.remove_file(self._registry.log_path(job_id))
         files.remove_file(self._registry.result_path(job_id))
         self._index.drop_unsent(job_id)
+        self._index.drop_unseen(job_id)
 
     def events(self, job_id: str, after: int, limit: int, attempt: int | None = None) -> list[StoredEvent]:
         events = (event for event in self._log(self.get(job_id)).events() if event.seq > after)
@@ -272,7 +296,7 @@ class _FileTransaction:
         found: list[StoredEvent] = []
         if job_id is None:
             self.refresh_index()
-        for job in self._jobs(self._index.unsent() if job_id is None else [job_id]):
+        for job in self.all_jobs(self._index.unsent() if job_id is None else [job_id]):
             if broker is None or job.broker == broker:
                 found += [event for event in self._log(job).events() if not event.sent]
             if len(found) >= limit:
@@ -306,7 +330,7 @@ class _FileTransaction:
         for name in os.listdir(self._folder):
             if _TEMPORARY.fullmatch(name):
                 files.remove_file(os.path.join(self._folder, name))
-        for job in self._jobs():
+        for job in self.all_jobs():
             self._index.add(job)
             if not self._log(job).all_sent():
                 self._index.add_unsent(job.job_id)
@@ -374,16 +398,18 @@ class FileRegistry(Registry):
         return VERSION if read_note(self.folder) == FILES_NOTE or not holds_records(self.folder) else 1
 
     def _bring_up_to_date(self) -> None:
-        """Upgrade version 1, with the lock held: its records stay as they are, but for jobs in private queues."""
+        """Upgrade version 1, with the lock held: jobs in private queues get a submitter, ended ones count as seen."""
         if read_note(self.folder) == FILES_NOTE:
             return
         tx = _FileTransaction(self, locked=True)
         tx.complete_batch()
-        jobs = list(tx.unended())
+        jobs = list(tx.all_jobs())
         running = [job.job_id for job in jobs if job.status is Status.RUNNING and job.claimed_by is not None]
         refuse_upgrade(self.where, [] if self._force_upgrade else sorted(running))
         for job in jobs:
-            if (submitter := submitter_of_queue(job.agent_session)) is not None:
+            if job.status in TERMINAL:
+                tx.overwrite(job)  # `get` has set when it was seen
+            elif (submitter := submitter_of_queue(job.agent_session)) is not None:
                 tx.save(job, job.replace(submitter=submitter))
         self._note_version()
         if not _is_new(self.folder):

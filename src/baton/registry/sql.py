@@ -18,7 +18,7 @@ from baton.core.event import EventName, StoredEvent
 from baton.core.fields import JOB_ID
 from baton.core.job import JOB_FIELDS, OWN_DEFAULTS, TERMINAL, TIME_FIELDS, Broker, Job, Status
 from baton.core.value import Any
-from baton.registry.contract import Change, Entry, JobFilter, Page, format_cursor
+from baton.registry.contract import Change, Entry, JobFilter, OutlinePage, Page, format_cursor
 from baton.registry.schema import NEW_COLUMNS, VERSION, refuse_upgrade, submitter_of_queue
 from baton.registry.verbs import Registry
 
@@ -105,7 +105,9 @@ def row_of_event(event: StoredEvent) -> dict[str, Any]:
 
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 # A registry of version 1, in the columns of version 2.
-_SELECT_1 = f"SELECT {', '.join(_FIELDS_1)}, {', '.join('NULL' for _ in NEW_COLUMNS)}, extra FROM jobs"
+_ENDED_1 = "CASE WHEN status IN ('completed', 'error', 'cancelled') THEN COALESCE(finished_at, updated_at) END"
+_ADDED_1 = ", ".join(_ENDED_1 if name == "seen_at" else "NULL" for name in NEW_COLUMNS)
+_SELECT_1 = f"SELECT {', '.join(_FIELDS_1)}, {_ADDED_1}, extra FROM jobs"
 _INSERT = (
     f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join(':' + name for name in COLUMNS)})"
     " ON CONFLICT DO NOTHING"
@@ -127,6 +129,8 @@ WHERE job_id = (
     SELECT job_id FROM jobs WHERE status = 'pending' AND agent_session = :agent_session
         AND submitter IS NULL AND disputed IS NULL"""
 _RETURNING = f"RETURNING {', '.join(COLUMNS)}"
+_UNSEEN = "status IN ('completed', 'error') AND seen_at IS NULL"  # as in the index jobs_unseen
+_IDS_AT_ONCE = 500
 _EVENTS = f"SELECT {EVENT_COLUMNS} FROM events WHERE"
 
 
@@ -219,7 +223,10 @@ class SqlTransaction:
             self.rows(f"{self.select} WHERE status = 'running' AND lease_expires_at IS NOT NULL ORDER BY job_id")
         )
 
-    def page(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> Page:
+    def _page_rows(
+        self, select: str, where: JobFilter, limit: int, start: tuple[int, str] | None, key: tuple[int, int]
+    ) -> tuple[list[Row], str | None]:
+        """Return rows, newest first, and the cursor of the next page. `key`: where a row has its time and its id."""
         conditions, values = _conditions(where, self._version)
         if start is not None:
             conditions.append("(created_at, job_id) < (:after_ns, :after_id)")
@@ -229,11 +236,43 @@ class SqlTransaction:
         created = "created_at" if where.left_from_ns is None else "+created_at"
         values["limit"] = limit + 1
         order = f"ORDER BY {created} DESC, job_id DESC LIMIT :limit"
-        rows = self.rows(f"{self.select}{restriction} {order}", values)
+        rows = self.rows(f"{select}{restriction} {order}", values)
         following = None
         if len(rows) > limit:
             rows.pop()
-            following = format_cursor(rows[-1][CREATED], rows[-1][ID])
+            following = format_cursor(rows[-1][key[0]], rows[-1][key[1]])
+        return rows, following
+
+    def outlines(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> OutlinePage:
+        from baton.core.activity import Outline
+        from baton.registry import outlines
+
+        key = outlines.CREATED, outlines.ID
+        rows, following = self._page_rows(outlines.select_outlines(self._version), where, limit, start, key)
+        running = [str(row[outlines.ID]) for row in rows if row[outlines.STATUS] == "running"]
+        reader = outlines.OutlineReader(self._last_events(outlines.LAST_EVENTS, running))
+        jobs, bad = [], []
+        for row in rows:
+            found = reader.read(row)
+            if found is None:
+                try:
+                    found = Outline.of(self.get(row[outlines.ID]))
+                except InvalidRecord as error:
+                    bad.append(error)
+                    continue
+            if where.label is None or where.label in found.labels:
+                jobs.append(found)
+        return OutlinePage(jobs=jobs, bad=bad, next=following)
+
+    def _last_events(self, statement: str, job_ids: Sequence[str]) -> dict[str, str]:
+        found: dict[str, str] = {}
+        for first in range(0, len(job_ids), _IDS_AT_ONCE):
+            values = {f"id_{number}": job_id for number, job_id in enumerate(job_ids[first : first + _IDS_AT_ONCE])}
+            found.update(self.rows(statement.format(ids=", ".join(f":{name}" for name in values)), values))
+        return found
+
+    def page(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> Page:
+        rows, following = self._page_rows(self.select, where, limit, start, (CREATED, ID))
         jobs, bad = [], []
         for row in rows:
             try:
@@ -241,7 +280,8 @@ class SqlTransaction:
             except InvalidRecord as error:
                 bad.append(error)
             else:
-                if job.submitter is not None or not where.submitted:  # in version 1, the word may be another field's
+                # In version 1, the word may be another field's; a label may stand in the text of another one.
+                if (job.submitter or not where.submitted) and (where.label is None or where.label in job.labels):
                     jobs.append(job)
         return Page(jobs=jobs, bad=bad, next=following)
 
@@ -380,6 +420,11 @@ def _conditions(where: JobFilter, version: int) -> tuple[list[str], dict[str, An
         if value is not None:
             conditions.append(f"{comparison} :{name}")
             values[name] = value
+    if where.label is not None:
+        conditions.append("replace(labels, :label, '') <> labels")
+        values["label"] = json.dumps(where.label)
+    if where.unseen:  # the ends of version 1 count as seen
+        conditions.append(_UNSEEN if version > 1 else "1 = 0")
     if where.submitted:
         conditions.append("submitter IS NOT NULL" if version > 1 else "extra LIKE :submitted")
         values["submitted"] = '%"submitter"%'

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from baton.core.event import StoredEvent
     from baton.core.job import Broker, Job
     from baton.core.result import Result
-    from baton.registry.contract import Page, Transaction
+    from baton.registry.contract import OutlinePage, Page, Transaction
 
     Each = TypeVar("Each", Entry, Entry | InvalidRecord)
 
@@ -188,6 +188,14 @@ class Registry:
         start = None if after is None else parse_cursor(after)
         with self._reading() as tx:
             return tx.page(where or JobFilter(), limit, start)
+
+    def list_outlines(
+        self, where: JobFilter | None = None, *, limit: int = 50, after: str | None = None
+    ) -> OutlinePage:
+        """Return what `list_jobs` returns, as outlines. An invalid value that no outline has is not found."""
+        start = None if after is None else parse_cursor(after)
+        with self._reading() as tx:
+            return tx.outlines(where or JobFilter(), limit, start)
 
     def pick_pending(self, agent_session: str, *, holder: str, lease_sec: float | None = None) -> Change | None:
         """Claim the first pending job of that queue (higher priority, then older, then id) as its next attempt. Skip

@@ -1,0 +1,83 @@
+"""Read outlines of jobs from rows of a database: only the columns that a list shows, in a third of the time of whole
+records. A row that is not valid is read again as a whole, so that the error names its field."""
+
+from __future__ import annotations
+
+import json
+
+from baton.core.activity import LONGEST_PROMPT, Outline
+from baton.core.event import EventName
+from baton.core.fields import label, text, texts
+from baton.core.job import Status, is_unseen, topic_prefix
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Any
+
+_STATUSES = {status.value: status for status in Status}
+_SHOWN = "job_id, status, created_at, finished_at, agent, agent_session, attempt, labels, "
+_START = f"substr(prompt, 1, {LONGEST_PROMPT}), topic_prefix, detail, lease_expires_at, "
+_ADDED = {1: "NULL, updated_at, extra", 2: "disputed, seen_at, other_fields"}
+ID, STATUS, CREATED = 0, 1, 2
+LAST_EVENTS = (
+    "SELECT events.job_id, events.event FROM events JOIN jobs ON jobs.job_id = events.job_id"
+    " AND jobs.last_seq = events.seq AND jobs.attempt = events.attempt WHERE jobs.job_id IN ({ids})"
+)
+
+
+def select_outlines(version: int) -> str:
+    return f"SELECT {_SHOWN}{_START}{_ADDED[version]} FROM jobs"
+
+
+class OutlineReader:
+    """Reads rows of `select_outlines`. Names and labels that many jobs share are checked once."""
+
+    def __init__(self, last_events: Mapping[str, str]) -> None:
+        self._last_events = last_events
+        self._names: set[str] = set()
+        self._labels: dict[str, tuple[str, ...]] = {"[]": ()}
+
+    def read(self, row: tuple[Any, ...]) -> Outline | None:
+        """Return the outline; None if a value is not valid."""
+        (job_id, status, created, finished, agent, queue, attempt, labels, prompt, topic, detail, lease, disputed) = (
+            row[:13]
+        )
+        seen_at, others = row[13:]
+        try:
+            if topic != topic_prefix(job_id) or type(prompt) is not str or type(attempt) is not int:
+                return None
+            if type(created) is not int or any(type(each) is not int for each in (finished, lease) if each is not None):
+                return None
+            for name in (agent, queue):
+                if name not in self._names:
+                    self._names.add(label(name))
+            if labels not in self._labels:
+                self._labels[labels] = texts(json.loads(labels))
+            more = json.loads(others) if others is not None else {}
+            for each in (detail, disputed, more.get("title"), more.get("reason"), more.get("ended_by")):
+                if each is not None:
+                    text(each)
+            last = self._last_events.get(job_id)
+            known = _STATUSES[status]
+            return Outline(
+                job_id=job_id,
+                status=known,
+                created_ns=created,
+                finished_ns=finished,
+                agent=agent,
+                agent_session=queue,
+                attempt=attempt,
+                labels=self._labels[labels],
+                prompt=prompt,
+                title=more.get("title"),
+                detail=detail,
+                reason=more.get("reason"),
+                ended_by=more.get("ended_by"),
+                disputed=disputed,
+                lease_expires_ns=lease,
+                last_event=None if last is None else EventName(last),
+                seen=not is_unseen(known, seen_at),
+            )
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+            return None
