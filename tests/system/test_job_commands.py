@@ -361,11 +361,13 @@ class TestList:
         registry.close()
         screen = on_terminal(default, "list", NO_COLOR="1")
         lines = screen.splitlines()
-        assert lines[0].split() == ["ID", "STATUS", "QUEUE", "TRY", "CREATED", "PROMPT"]
+        assert lines[0].split() == ["ID", "STATE", "AGE", "AGENT", "TITLE"]
+        assert all(len(line) <= 100 for line in lines)
         assert len(lines) == 52
         assert "\x1b" not in screen
         assert "\u202e" not in screen
-        cursor = re.search(r"--after (\S+)", lines[-1])[1]
+        cursor = re.search(r"--cursor (\S+)", lines[-1])[1]
+        assert len(on_terminal(default, "list", "--cursor", cursor, NO_COLOR="1").splitlines()) == 52
         assert len(on_terminal(default, "list", "--after", cursor, NO_COLOR="1").splitlines()) == 52
         assert "\x1b[33m" in on_terminal(default, "list")
         assert len(default("list", "--json").json) == len(default("list").out.splitlines()) == 120
@@ -410,7 +412,7 @@ class TestTheRecordOfTheSeeds:
         return folder
 
     def test_it_is_listed_picked_and_finished(self, default, dropped, tmp_path):
-        assert default("list").out.startswith("abc12345\tpending\ttmux:claude\t")
+        assert default("list").out.startswith("abc12345\tpending\t-\tclaude-code\t")
         assert default("pick", "--agent-session", "tmux:claude").text == "abc12345"
         (tmp_path / "sort_problems.md").write_text("sorted")
         assert default("status", "abc12345", "--set", "completed").text == "completed"

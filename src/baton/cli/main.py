@@ -19,7 +19,7 @@ VERBS = {
     "worker": ("worker", "run the jobs of a queue, each in its own session"),
     "monitor": ("monitor", "find jobs and sessions that died or take too long, and requeue, fail or stop them"),
     "register": ("jobs", "add a job to a queue and print its id"),
-    "list": ("registry", "show jobs, newest first"),
+    "list": ("listing", "show what each job is doing, how it ended and why"),
     "get": ("jobs", "print one job as JSON"),
     "status": ("jobs", "print or set the status of a job"),
     "pick": ("jobs", "claim the next pending job of a queue and print its id"),

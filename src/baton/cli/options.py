@@ -26,16 +26,18 @@ def parse_duration(field: str, text: str) -> int:
 
 
 def parse_since(field: str, text: str, now_ns: int) -> int:
-    """Return the moment that `2h` (this long ago) or a time such as 2026-06-19T09:30:00Z names, in nanoseconds."""
+    """Return the moment that `2h` (this long ago), a date (its beginning in UTC) or a time such as 2026-06-19T09:30:00Z
+    names, in nanoseconds."""
     from baton.core.clock import parse_time
 
+    text = text.strip()
     try:
-        return parse_time(text.strip())
+        return parse_time(f"{text}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", text, re.ASCII) else text)
     except ValueError:
         try:
             return now_ns - parse_duration(field, text)
         except InvalidValue:
-            why = "must be a duration such as 90s, 15m, 2h, 30d, or a time such as 2026-06-19T09:30:00Z"
+            why = "must be a duration such as 90s, 15m, 2h, 30d, a date or a time such as 2026-06-19T09:30:00Z"
             raise InvalidValue(field, f"{why}, not {text[:40]!r}") from None
 
 
@@ -213,7 +215,16 @@ STATUS = _value("--status", "S", "show only this status; repeatable (default: al
 NEWER_THAN = _value("--newer-than", "AGE", "show only jobs registered in the last 90s, 15m, 2h, 30d (default: all)")
 OLDER_THAN = _value("--older-than", "AGE", "show only jobs registered more than 90s, 15m, 2h, 30d ago (default: all)")
 LIMIT = _value("--limit", "N", "show at most N jobs (default: 50 on a terminal, else all)", type=int)
-AFTER = _value("--after", "CURSOR", "continue after the page that printed this cursor")
+ONE_LABEL = LABEL.but(action="store", default=None, help="show only jobs with this label (default: all)")
+NEEDS_ME = _flag("--needs-me", "show only jobs that failed or completed and that you have not seen (default: all)")
+ALL_HOMES = _flag("--all-homes", "show the jobs of all your folders (default: of this folder)")
+COLUMNS = _value(
+    "--columns", "NAMES", "show these columns, such as id,state,title (default: id, state, age, agent, title, reason "
+    "on a terminal; else id, status, activity, agent, created, finished, queue, title, reason)",
+)  # fmt: skip
+CURSOR = Option(
+    "--cursor", "--after", metavar="CURSOR", help="continue after the page that printed this cursor (default: none)"
+)
 SHOW_SECRETS = _flag("--show-secrets", "print signing keys and passwords (default: hidden)")
 TAIL = _value("--tail", "N", "print the last N lines (default: all)", type=int)
 FOLLOW = Option("-f", "--follow", action="store_true", help="print new lines as they are added, until the jobs end")
@@ -221,6 +232,7 @@ FOLLOW_TIMEOUT = _LISTEN_TIMEOUT.but(help="stop --follow after this long, with e
 LOG_SINCE = _value(
     "--since", "T", "print only what was added since then: 90s, 15m, 2h, 30d ago, or a time (default: all)"
 )
+SINCE = LOG_SINCE.but(help="show only jobs registered since then: 2h or 3d ago, or a date (default: all)")
 LIST_LOGS = _flag("--list", "list every job that has a log, with its status and the time of its last line")
 VERIFY = _flag("--verify", "check that no line was changed, added or removed")
 

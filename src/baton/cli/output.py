@@ -18,6 +18,11 @@ STATE_COLOURS = STATUS_COLOURS | {
     "starting": "cyan", "working": "cyan", "waiting": "bold yellow", "failed": "red", "disputed": "red",
     "unknown": "magenta",
 }  # fmt: skip
+_CODES = {
+    "yellow": "33", "cyan": "36", "green": "32", "red": "31", "magenta": "35", "bright_black": "90",
+    "bold yellow": "1;33",
+}  # fmt: skip
+_LEAST_COLUMN = 6
 
 
 def on_terminal() -> bool:
@@ -40,33 +45,40 @@ def ask(question: str) -> bool:
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours: Sequence[str | None] = ()) -> None:
     """Print a table as wide as the terminal; in a pipe, print the rows with tabs between the cells and no headings.
 
-    `colours` has one entry for each row, for its second cell. The last column takes the rest of the width.
+    `colours` has one entry for each row, for its second cell. What does not fit is cut, in the widest columns; a text
+    with nothing after it may use the rest of the line.
     """
     rows = [[one_line(cell, 1000) for cell in row] for row in rows]
     if not on_terminal():
         for row in rows:
             print("\t".join(row))
         return
-    from rich.table import Table
-    from rich.text import Text
+    from baton.cli.terminal import cut_text, print_styled, terminal_width, text_width
 
-    from baton.cli.terminal import new_console
+    widths = [max(map(text_width, column)) for column in zip(headings, *rows, strict=True)]
+    last, room = len(widths) - 1, terminal_width()
+    # The first column is what the user types again, the second one is short: neither is cut while others can be.
+    while sum(widths) + 2 * last > room and max(widths[2:] or [0]) > _LEAST_COLUMN:
+        widest = max(range(2, len(widths)), key=lambda column: (widths[column], column))
+        widths[widest] -= 1
 
-    console = new_console()
-    table = Table(box=None, pad_edge=False, header_style="" if console.no_color else "bold")
-    lines = [[Text(cell) for cell in row] for row in rows]
-    widths = [
-        max([len(heading), *(line[column].cell_len for line in lines)]) for column, heading in enumerate(headings[:-1])
-    ]
-    for column, heading in enumerate(headings):
-        # The first column is what the user types again: it is never cut.
-        table.add_column(heading, no_wrap=True, min_width=widths[0] if column == 0 else None)
-    for line, colour in zip(lines, colours or [None] * len(lines), strict=True):
-        line[-1].truncate(max(console.width - sum(width + 2 for width in widths), 10), overflow="ellipsis")
-        if colour:
-            line[1].stylize(colour)
-        table.add_row(*line)
-    console.print(table)
+    def line(cells: Sequence[str], styles: Sequence[str]) -> list[tuple[str, str]]:
+        parts, start = [], 0
+        for column, (cell, style) in enumerate(zip(cells, styles, strict=True)):
+            is_last = not any(cells[column + 1 :])
+            width = max(room - start, _LEAST_COLUMN) if is_last else widths[column]
+            text = cell if column == 0 else cut_text(cell, width)
+            parts.append((text, style))
+            if is_last:
+                break
+            parts.append((" " * (widths[column] - text_width(text) + 2), ""))
+            start += widths[column] + 2
+        return parts
+
+    lines = [line(headings, ["1"] * len(headings))]
+    for row, colour in zip(rows, colours or [None] * len(rows), strict=True):
+        lines.append(line(row, ["", _CODES.get(colour or "", ""), *[""] * last][: len(row)]))
+    print_styled(lines)
 
 
 def share_width(room: int, first: int, second: int, least: int) -> tuple[int, int]:
@@ -97,10 +109,13 @@ def counted(number: int, noun: str) -> str:
 
 def ago(then_ns: int, now_ns: int) -> str:
     """Return how long ago that was: `3m ago`, `2h ago`, `5d ago`."""
-    seconds = (now_ns - then_ns) // 10**9
-    if seconds < 0:
-        return "in future"
+    return f"{age(then_ns, now_ns)} ago" if then_ns <= now_ns else "in future"
+
+
+def age(then_ns: int, now_ns: int) -> str:
+    """Return the time since then: `3m`, `2h`, `5d`; `0s` for a time to come."""
+    seconds = max(now_ns - then_ns, 0) // 10**9
     for unit in ("w", "d", "h", "m"):
         if seconds >= UNIT_SEC[unit] * (2 if unit == "w" else 1):
-            return f"{seconds // UNIT_SEC[unit]}{unit} ago"
-    return f"{seconds}s ago"
+            return f"{seconds // UNIT_SEC[unit]}{unit}"
+    return f"{seconds}s"

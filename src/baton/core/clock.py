@@ -41,7 +41,7 @@ def parse_time(text: str) -> int:
 def format_time(ns: int) -> str:
     """Return the time in UTC with `Z` and as many digits (0, 3, 6 or 9) as it needs."""
     seconds, fraction = divmod(ns, SECOND_NS)
-    text = (_EPOCH + timedelta(seconds=seconds)).isoformat()[:19]
+    text = datetime.fromtimestamp(seconds, timezone.utc).isoformat()[:19]
     if fraction:
         digits = f"{fraction:09d}"
         while digits.endswith("000"):

@@ -5,6 +5,8 @@ The registry decides every change of a job, in one transaction. It does not know
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 
 from baton.config import Settings, hide_password
 from baton.core.clock import Clock
@@ -18,6 +20,7 @@ MOVED_NOTE = ".moved"
 # and stops: that database is empty, and of a newer version.
 NEWER_DATABASE = ".schema-2.db"
 FILES_NOTE = f"sqlite:{NEWER_DATABASE}"
+_RECORD = re.compile(r"([0-9a-f]{8,32})\.json", re.ASCII)
 LOCAL_SCHEMES = ("sqlite", "file")
 SERVERS = ("postgresql:", "postgres:")
 
@@ -44,12 +47,23 @@ def registry_url(settings: Settings) -> str:
             )
         return moved
     database = os.path.join(folder, DATABASE)
-    if not os.path.exists(database) and os.path.isdir(folder):
-        from baton.registry.files import holds_records
-
-        if holds_records(folder):
-            return f"file:{folder}"
+    if not os.path.exists(database) and os.path.isdir(folder) and holds_records(folder):
+        return f"file:{folder}"
     return f"sqlite:{database}"
+
+
+def holds_records(folder: str) -> bool:
+    """Return whether the folder holds a job record of a file registry."""
+    return next(record_ids(folder), None) is not None
+
+
+def record_ids(folder: str) -> Iterator[str]:
+    """Return the ids of the job records in the folder of a file registry."""
+    try:
+        with os.scandir(folder) as entries:
+            yield from (match[1] for entry in entries if (match := _RECORD.fullmatch(entry.name)))
+    except FileNotFoundError:
+        return
 
 
 def own_server(settings: Settings, setting: str, url: str) -> str:
@@ -123,8 +137,6 @@ def refuse_moved(folder: str, own_url: str) -> None:
 
 def other_registry_here(settings: Settings) -> str | None:
     """Return one line about records of another backend in the registry folder that are not in use, or None."""
-    from baton.registry.files import holds_records
-
     folder = settings.registry_dir
     database = os.path.join(folder, DATABASE)
     url = registry_url(settings)

@@ -34,7 +34,7 @@ from baton.core.clock import Clock, parse_time
 from baton.core.errors import InvalidRecord, JobDisputed, JobNotFound, RegistryUnavailable
 from baton.core.event import EventName, StoredEvent
 from baton.core.job import TERMINAL, Broker, Job, Status
-from baton.registry import FILES_NOTE, MOVED_NOTE, NEWER_DATABASE, read_note, refuse_moved
+from baton.registry import FILES_NOTE, MOVED_NOTE, NEWER_DATABASE, holds_records, read_note, record_ids, refuse_moved
 from baton.registry.contract import Change, Entry, JobFilter, OutlinePage, Page, format_cursor
 from baton.registry.event_log import EventLog
 from baton.registry.file_index import Index
@@ -46,21 +46,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from baton.core.result import Result
 
-_RECORD = re.compile(r"([0-9a-f]{8,32})\.json", re.ASCII)
 _TEMPORARY = re.compile(r"\.[0-9a-z_.]+\.[0-9a-f]{8}\.tmp", re.ASCII)
-
-
-def holds_records(folder: str) -> bool:
-    """Return whether the folder holds a job record."""
-    return next(_record_ids(folder), None) is not None
-
-
-def _record_ids(folder: str) -> Iterator[str]:
-    try:
-        with os.scandir(folder) as entries:
-            yield from (match[1] for entry in entries if (match := _RECORD.fullmatch(entry.name)))
-    except FileNotFoundError:
-        return
 
 
 class _FileTransaction:
@@ -112,7 +98,7 @@ class _FileTransaction:
 
     def all_jobs(self, job_ids: Iterable[str] | None = None) -> Iterator[Job]:
         """Return these jobs, or all. Skip invalid records: `list` and `doctor` name them."""
-        records = self._records(list(_record_ids(self._folder)) if job_ids is None else job_ids)
+        records = self._records(list(record_ids(self._folder)) if job_ids is None else job_ids)
         return (record for record in records if isinstance(record, Job))
 
     def overwrite(self, job: Job) -> None:
@@ -127,7 +113,7 @@ class _FileTransaction:
 
     def find_key(self, key: str) -> Job | None:
         self.refresh_index()
-        found = (*self._added.values(), *self._jobs(self._index.with_key(key)))
+        found = (*self._added.values(), *self.all_jobs(self._index.with_key(key)))
         return next((job for job in found if job.idempotency_key == key), None)
 
     def write_added(self) -> None:
@@ -229,7 +215,7 @@ class _FileTransaction:
             self.refresh_index()
             job_ids = self._index.unseen()
         else:
-            job_ids = list(_record_ids(self._folder))
+            job_ids = list(record_ids(self._folder))
         for job in self._records(job_ids):
             if isinstance(job, InvalidRecord):
                 bad.append(job)
@@ -247,7 +233,7 @@ class _FileTransaction:
     def ids_from(self, beginning: str, limit: int) -> list[str]:
         if os.path.exists(self._path(beginning)) and not self._missing:
             return [beginning]
-        found = () if self._missing else _record_ids(self._folder)
+        found = () if self._missing else record_ids(self._folder)
         return sorted(job_id for job_id in found if job_id.startswith(beginning))[:limit]
 
     def outlines(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> OutlinePage:
@@ -263,7 +249,7 @@ class _FileTransaction:
 
     def ids(self) -> list[str]:
         created = {job.job_id: parse_time(job.created_at) for job in self.all_jobs()}
-        ids = [] if self._missing else _record_ids(self._folder)
+        ids = [] if self._missing else record_ids(self._folder)
         return sorted(ids, key=lambda job_id: (created.get(job_id, 0), job_id))
 
     def counts(self) -> dict[str, int]:
@@ -278,7 +264,7 @@ class _FileTransaction:
         return list(islice((job.job_id for job in ended if self._log(job).all_sent()), limit))
 
     def remove(self, job_id: str) -> None:
-        for job in self._jobs([job_id]):
+        for job in self.all_jobs([job_id]):
             self._index.drop_key(job)
         # The record first: without it, the log and the result are ignored.
         files.remove_file(self._path(job_id))
@@ -487,7 +473,7 @@ class FileRegistry(Registry):
                 yield
 
     def set_aside(self) -> str:
-        records = [f"{job_id}.json" for job_id in _record_ids(self.folder)]
+        records = [f"{job_id}.json" for job_id in record_ids(self.folder)]
         logs = [name for name in os.listdir(self.folder) if name.endswith((".events.log", ".result"))]
         index = [".index"] if os.path.isdir(self.index.folder) else []
         return files.set_aside_files(self.folder, index + records + logs)

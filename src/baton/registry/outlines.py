@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 _STATUSES = {status.value: status for status in Status}
 _SHOWN = "job_id, status, created_at, finished_at, agent, agent_session, attempt, labels, "
 _START = f"substr(prompt, 1, {LONGEST_PROMPT}), topic_prefix, detail, lease_expires_at, "
-_ADDED = {1: "NULL, updated_at, extra", 2: "disputed, seen_at, other_fields"}
+_ADDED = {1: "NULL, NULL, NULL, updated_at, extra", 2: "disputed, reason, ended_by, seen_at, other_fields"}
 ID, STATUS, CREATED = 0, 1, 2
 LAST_EVENTS = (
     "SELECT events.job_id, events.event FROM events JOIN jobs ON jobs.job_id = events.job_id"
@@ -40,10 +40,8 @@ class OutlineReader:
 
     def read(self, row: tuple[Any, ...]) -> Outline | None:
         """Return the outline; None if a value is not valid."""
-        (job_id, status, created, finished, agent, queue, attempt, labels, prompt, topic, detail, lease, disputed) = (
-            row[:13]
-        )
-        seen_at, others = row[13:]
+        job_id, status, created, finished, agent, queue, attempt, labels, *rest = row
+        prompt, topic, detail, lease, disputed, reason, ended_by, seen_at, others = rest
         try:
             if topic != topic_prefix(job_id) or type(prompt) is not str or type(attempt) is not int:
                 return None
@@ -54,8 +52,8 @@ class OutlineReader:
                     self._names.add(label(name))
             if labels not in self._labels:
                 self._labels[labels] = texts(json.loads(labels))
-            more = json.loads(others) if others is not None else {}
-            for each in (detail, disputed, more.get("title"), more.get("reason"), more.get("ended_by")):
+            title = json.loads(others).get("title") if others and '"title"' in others else None
+            for each in (title, detail, disputed, reason, ended_by):
                 if each is not None:
                     text(each)
             last = self._last_events.get(job_id)
@@ -70,10 +68,10 @@ class OutlineReader:
                 attempt=attempt,
                 labels=self._labels[labels],
                 prompt=prompt,
-                title=more.get("title"),
+                title=title,
                 detail=detail,
-                reason=more.get("reason"),
-                ended_by=more.get("ended_by"),
+                reason=reason,
+                ended_by=ended_by,
                 disputed=disputed,
                 lease_expires_ns=lease,
                 last_event=None if last is None else EventName(last),

@@ -16,7 +16,7 @@ import json
 import os
 import re
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from baton.config import DEFAULT_HOME, Home, Settings
 from baton.core.errors import BatonError, InvalidValue, UntrustedHome
@@ -71,8 +71,22 @@ def find(state_dir: str, named: str = DEFAULT_HOME, user_home: str | None = None
     return _find_above(state, _working_folder(here), named, os.path.realpath(user_home) if user_home else "")
 
 
-def known(state_dir: str) -> list[Home]:
-    """Return every home of the user, by folder. Leave out entries that cannot be read."""
+def settings_of(state_dir: str, home: Home) -> Settings:
+    """Return the settings of a command in the folder of a known home. Touch nothing there. BatonError if the home is
+    gone or was replaced."""
+    if (now := look_up(check_state(state_dir), home.folder)) is None:
+        raise BatonError(f"another home is at {home.path}; see `baton trust`")
+    if not now.made:
+        raise BatonError(f"its home {home.path} is gone; `baton trust --remove {home.folder}` forgets it")
+    settings = Settings(None, {name: value for name, value in os.environ.items() if name != "BATON_HOME"})
+    for name in _FOLDERS:
+        files.refuse_link(os.path.join(now.path, name))
+    settings.use_home(now, _repository(now.folder) if "repository" in settings.tables else "")
+    return settings
+
+
+def known(state_dir: str, skip: Callable[[BatonError], None] = lambda _error: None) -> list[Home]:
+    """Return every home of the user, by folder. Call `skip` for each entry that cannot be read."""
     state = check_state(state_dir)
     found = []
     try:
@@ -82,8 +96,9 @@ def known(state_dir: str) -> list[Home]:
     for name in names:
         try:
             home = _read_entry(state, os.path.join(state, "folders", name)) if len(name) == 64 else None
-        except BatonError:
-            home = None  # a command in its folder reports it
+        except BatonError as error:
+            skip(error)
+            continue
         if home is not None:
             found.append(home)
     return sorted(found, key=lambda home: home.folder)

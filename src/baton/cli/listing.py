@@ -1,0 +1,315 @@
+"""list: show what each job is doing, how it ended and why."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
+
+from baton.cli import options as opt
+from baton.cli.options import parse_duration, parse_since
+from baton.cli.output import STATE_COLOURS, age, counted, json_text, on_terminal, print_table, say
+from baton.cli.parser import Verb
+from baton.cli.terminal import terminal_width
+from baton.config import Settings
+from baton.core.activity import FAILED, Outline, activity_of, reason_of, state_of
+from baton.core.clock import format_micros, parse_time
+from baton.core.errors import BatonError, InvalidValue, UsageError
+from baton.core.fields import one_line
+from baton.core.job import Job, Status, agent_name, check_status
+from baton.jobs.verbs import Jobs, open_jobs
+from baton.registry import other_registry_here
+from baton.registry.contract import JobFilter, format_cursor
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from baton.registry.contract import OutlinePage, Page
+
+    _Found = tuple[int, str, str, Any]  # when it was registered, its id, its folder, and its outline or record
+
+_SCREEN = 50
+_NARROW = 72  # columns of a terminal below which the agent is left out
+_LONGEST = 1000
+_IN_PIPE = ("id", "status", "activity", "agent", "created", "finished", "queue", "title", "reason")
+_ON_SCREEN = ("id", "state", "age", "agent", "queue", "folder", "title", "reason")
+
+
+class _Line:
+    """One job of a list."""
+
+    __slots__ = ("activity", "folder", "job", "now_ns")
+
+    def __init__(self, job: Outline, folder: str, now_ns: int) -> None:
+        self.job = job
+        self.folder = folder
+        self.now_ns = now_ns
+        self.activity = activity_of(job, now_ns=now_ns)
+
+    @property
+    def state(self) -> str:
+        return state_of(self.job.status, self.activity)
+
+    @property
+    def place(self) -> int:
+        """The place on a terminal: what waits for a person and what runs comes first, then what was not seen yet."""
+        if self.activity:
+            return 0 if self.activity in ("waiting", "disputed") else 1
+        if not self.job.seen:
+            return 2 if self.state == FAILED else 3
+        return 4
+
+
+# Each column: its heading, and what it shows of a line; "" for nothing.
+_COLUMNS: dict[str, tuple[str, Callable[[_Line], str]]] = {
+    "id": ("ID", lambda line: line.job.job_id),
+    "status": ("STATUS", lambda line: line.job.status.value),
+    "activity": ("ACTIVITY", lambda line: line.activity),
+    "state": ("STATE", lambda line: line.state),
+    "age": ("AGE", lambda line: age(line.job.created_ns, line.now_ns)),
+    "agent": ("AGENT", lambda line: line.job.agent),
+    "created": ("CREATED", lambda line: format_micros(line.job.created_ns)),
+    "finished": ("FINISHED", lambda line: _moment(line.job.finished_ns)),
+    "queue": ("QUEUE", lambda line: line.job.agent_session),
+    "title": ("TITLE", lambda line: one_line(line.job.title or line.job.prompt, 200)),
+    "reason": ("REASON", lambda line: (why := reason_of(line.job, line.activity)) and one_line(why, _LONGEST)),
+    "attempt": ("TRY", lambda line: str(line.job.attempt)),
+    "ended_by": ("ENDED BY", lambda line: line.job.ended_by or ""),
+    "labels": ("LABELS", lambda line: one_line(", ".join(line.job.labels), _LONGEST)),
+    "folder": ("FOLDER", lambda line: one_line(line.folder, _LONGEST)),
+}
+
+
+def list_jobs(options: argparse.Namespace, settings: Settings) -> None:
+    condition, columns = _condition(options), _chosen_columns(options)
+    homes = _all_homes(options, settings) if options.all_homes else [_this_home(settings)]
+    try:
+        if options.json:
+            _print_json(homes, condition, options)
+        elif on_terminal():
+            _print_screen(homes, condition, columns, options)
+        else:
+            default = (*_IN_PIPE, "folder") if options.all_homes else _IN_PIPE
+            _print_lines(_limited(homes, condition, options), columns or default)
+    finally:
+        for home in homes:
+            home.jobs.registry.close()
+
+
+def _condition(options: argparse.Namespace) -> JobFilter:
+    now = time.time_ns()
+    since = [] if options.since is None else [parse_since("--since", options.since, now)]
+    if options.newer_than is not None:
+        since.append(now - parse_duration("--newer-than", options.newer_than))
+    older = options.older_than
+    return JobFilter(
+        statuses=[check_status(each) for each in options.status],
+        agent=options.for_agent and agent_name(options.for_agent),
+        agent_session=options.agent_session,
+        created_from_ns=max(since, default=None),
+        created_until_ns=None if older is None else now - parse_duration("--older-than", older),
+        label=options.label,
+        unseen=options.needs_me,
+    )
+
+
+def _chosen_columns(options: argparse.Namespace) -> list[str]:
+    if options.columns is None:
+        return []
+    if options.json:
+        raise UsageError("--columns is for text; --json prints whole records")
+    names = [name.strip() for name in options.columns.split(",")]
+    for name in names:
+        if name not in _COLUMNS:
+            raise UsageError(f"--columns: there is no column {name[:40]!r}; there are {', '.join(_COLUMNS)}")
+    return names
+
+
+# -- which jobs ------------------------------------------------------------------------------------------------------
+
+
+class _Home:
+    """The jobs of one home. `folder` is the folder that it serves."""
+
+    def __init__(self, folder: str, jobs: Jobs, *, alone: bool) -> None:
+        self.folder = folder
+        self.jobs = jobs
+        self._alone = alone
+
+    def found(self, condition: JobFilter, limit: int | None, after: str | None, *, whole: bool) -> Iterator[_Found]:
+        """Yield outlines or `whole` records, newest first. Name what cannot be read."""
+        read = self.jobs.pages if whole else self.jobs.outlines
+        pages: Iterator[Page | OutlinePage] = read(condition, limit=limit, after=after)
+        try:
+            for page in pages:
+                for error in page.bad:
+                    say(f"baton: skipped {error}{'' if self._alone else f' in {self.folder}'}")
+                if not self._alone:
+                    self.jobs.registry.close()  # it opens again for the next page; there may be many homes
+                for job in page.jobs:
+                    created = parse_time(job.created_at) if isinstance(job, Job) else job.created_ns
+                    yield created, job.job_id, self.folder, job
+        except BatonError as error:
+            if self._alone:
+                raise
+            _skip(self.folder, error)
+
+
+def _this_home(settings: Settings) -> _Home:
+    jobs = open_jobs(settings)
+    if (other := other_registry_here(settings)) is not None:
+        say(f"baton: note: {other}")
+    return _Home(settings.folder, jobs, alone=True)
+
+
+def _all_homes(options: argparse.Namespace, settings: Settings) -> list[_Home]:
+    """Return every home of the user. Homes with the same registry are one. Name each that cannot be read."""
+    from baton.storage.homes import known, settings_of
+
+    for name in ("home", "registry", "registry_dir"):
+        if hasattr(options, name):
+            raise UsageError(f"--all-homes reads the registry of every home; leave out --{name.replace('_', '-')}")
+    found: dict[str, _Home] = {}
+    for home in known(settings.state_dir, lambda error: say(f"baton: skipped {error}")):
+        try:
+            jobs = open_jobs(settings_of(settings.state_dir, home))
+        except BatonError as error:
+            _skip(home.folder, error)
+            continue
+        shared = found.get(jobs.registry.url)
+        folder = home.folder if shared is None else jobs.registry.where
+        found[jobs.registry.url] = _Home(folder, jobs, alone=False)
+    return list(found.values())
+
+
+def _skip(where: str, error: BatonError) -> None:
+    say(f"baton: skipped {where}: {error}")
+
+
+def _newest(
+    homes: Sequence[_Home], condition: JobFilter, limit: int | None, after: str | None, *, whole: bool = False
+) -> Iterator[_Found]:
+    """Yield the jobs of all homes, newest first."""
+    parts = [home.found(condition, limit, after, whole=whole) for home in homes]
+    if len(parts) == 1:
+        return parts[0]
+    import heapq
+
+    return heapq.merge(*parts, reverse=True)
+
+
+def _limited(homes: Sequence[_Home], condition: JobFilter, options: argparse.Namespace) -> Iterator[_Found]:
+    """Yield jobs up to --limit, and say where the list continues."""
+    one_more = None if options.limit is None else options.limit + 1
+    found = _newest(homes, condition, one_more, options.cursor, whole=options.json)
+    last = None
+    for last in islice(found, options.limit):
+        yield last
+    if last is not None and next(found, None) is not None:
+        say(f"there are more jobs: add --cursor {format_cursor(*last[:2])}")
+
+
+# -- how they are shown ----------------------------------------------------------------------------------------------
+
+
+def _print_json(homes: Sequence[_Home], condition: JobFilter, options: argparse.Namespace) -> None:
+    """Print the array piece by piece: 100,000 jobs need no more memory than one page."""
+    separator = "[\n"
+    for _, _, folder, job in _limited(homes, condition, options):
+        record = job.public(show_secrets=options.show_secrets)
+        if options.all_homes:
+            record["folder"] = folder
+        sys.stdout.write(separator + json_text(record))
+        separator = ",\n"
+    sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
+
+
+def _print_lines(found: Iterable[_Found], columns: Sequence[str]) -> None:
+    """Print tab-separated lines, - for nothing."""
+    cells, now_ns = [_COLUMNS[name][1] for name in columns], time.time_ns()
+    for _, _, folder, job in found:
+        line = _Line(job, folder, now_ns)
+        sys.stdout.write("\t".join([cell(line) or "-" for cell in cells]) + "\n")
+
+
+def _print_screen(
+    homes: Sequence[_Home], condition: JobFilter, columns: Sequence[str], options: argparse.Namespace
+) -> None:
+    limit = _SCREEN if options.limit is None else options.limit
+    if limit < 1:
+        raise InvalidValue("limit", "must be at least 1")
+    now_ns = time.time_ns()
+    upper = [] if options.cursor is not None else _urgent(homes, condition, limit)
+    newest = list(islice(_newest(homes, condition, limit + 1, options.cursor), limit + 1))
+    shown = {(folder, job_id) for _, job_id, folder, _ in upper}
+    rest = [each for each in newest if (each[2], each[1]) not in shown]
+    room = max(limit - len(upper), 0)
+    lines = [_Line(job, folder, now_ns) for _, _, folder, job in upper[:limit] + rest[:room]]
+    if not lines:
+        where = f"{counted(len(homes), 'home')}" if options.all_homes else homes[0].jobs.registry.where
+        say(f"no {'such ' if condition != JobFilter(statuses=[]) else ''}jobs in {where}")
+        return
+    _print_table(sorted(lines, key=lambda line: (line.place, -line.job.created_ns)), columns, options)
+    if len(rest) > room or len(newest) > limit:
+        last = rest[room - 1] if len(rest) > room and room else newest[-1]
+        more = f"add --cursor {format_cursor(*last[:2])}" if room else "raise --limit"
+        say(f"{len(lines)} shown, there are more jobs: {more}")
+
+
+def _urgent(homes: Sequence[_Home], condition: JobFilter, limit: int) -> list[_Found]:
+    """Return the jobs that run, and those whose end the user has not seen, wherever they are in the list."""
+    conditions = [condition.replace(unseen=True)]
+    if not condition.unseen and (not condition.statuses or Status.RUNNING in condition.statuses):
+        conditions.insert(0, condition.replace(statuses=[Status.RUNNING]))
+    return [each for one in conditions for each in islice(_newest(homes, one, limit, None), limit)]
+
+
+def _print_table(lines: Sequence[_Line], columns: Sequence[str], options: argparse.Namespace) -> None:
+    if not columns:
+        columns = [name for name in _ON_SCREEN if name != "folder" or options.all_homes]
+        if terminal_width() < _NARROW:
+            columns.remove("agent")
+        if not any(_has_own_queue(line.job) for line in lines):
+            columns.remove("queue")
+    rows = [[_shown(name, line) for name in columns] for line in lines]
+    # A column in which no job has anything is left out.
+    kept = [number for number in range(len(columns)) if any(row[number] for row in rows)]
+    headings = [_COLUMNS[columns[number]][0] for number in kept]
+    colours = [STATE_COLOURS.get(line.state) for line in lines]
+    print_table(headings, [[row[number] for number in kept] for row in rows], colours)
+
+
+def _shown(name: str, line: _Line) -> str:
+    if name == "queue" and not _has_own_queue(line.job):
+        return ""
+    if name == "folder":
+        user = os.path.expanduser("~")
+        return one_line(f"~{line.folder[len(user) :]}" if f"{line.folder}/".startswith(f"{user}/") else line.folder)
+    return _COLUMNS[name][1](line)
+
+
+def _has_own_queue(job: Outline) -> bool:
+    """Return whether a person chose the queue of the job: it is neither that of the agent nor that of a session."""
+    kind, _, name = job.agent_session.partition(":")
+    return not (kind in ("submit", "agent") or (kind == "tmux" and agent_name(name) == job.agent))
+
+
+def _moment(ns: int | None) -> str:
+    return "" if ns is None else format_micros(ns)
+
+
+VERBS = (
+    Verb("list", (
+        opt.STATUS,
+        opt.QUEUE.but(help="show only jobs of this queue (default: all)"),
+        # Not "agent": that would be the agent setting.
+        opt.AGENT.but(dest="for_agent", help="show only jobs for this agent (default: all)"),
+        opt.ONE_LABEL, opt.NEEDS_ME, opt.SINCE, opt.NEWER_THAN, opt.OLDER_THAN, opt.ALL_HOMES, opt.COLUMNS,
+        opt.LIMIT, opt.CURSOR, opt.JSON,
+        opt.SHOW_SECRETS.but(help="print signing keys and passwords, with --json (default: hidden)"),
+    ), list_jobs),
+)  # fmt: skip
