@@ -28,6 +28,8 @@ from baton.core.errors import BatonError, RegistryBusy
 from baton.core.event import EventName
 from baton.registry import open_url
 registry, seed = open_url(sys.argv[1]), random.Random(int(sys.argv[2]))
+registry.stats()  # opens it: one that opens a database after the migration finds no registry there
+print("ready", flush=True)
 while True:
     try:
         change = registry.pick_pending("q", holder=f"{sys.argv[3]}:{os.getpid()}")
@@ -187,6 +189,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(places, tmp_path, backend, full,
     for _ in range(rounds):
         ids = fill(old, 6)
         workers = [start_worker(old, chance.randrange(10**6)) for _ in range(2)]
+        assert [worker.stdout.readline() for worker in workers] == ["ready\n"] * 2
         watched = open_url(old)
         wait_until(lambda watched=watched: watched.stats()["running"], what="a running job")
         watched.close()

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import subprocess
 import sys
 import threading
+import time
 
 import pytest
 
 from baton.core.event import EventName
 from baton.core.job import new_job
 from baton.registry import open_url
+from baton.storage.files import LOCK_TIMEOUT_SEC, FileLock
 
 
 @pytest.fixture
@@ -55,6 +59,30 @@ def test_one_thread_forks_while_another_has_the_registry_open(registry, unraisab
     thread.join()
     assert unraisable == []
     assert seqs == [1, 2]
+
+
+def test_a_process_that_ends_does_not_wait_for_the_lock(registry):
+    """At the end of a process no thread runs that could wait for it."""
+    registry.register_job(new_job("x", now_ns=1, agent="a"))
+    script = "import sys\nfrom baton.registry import open_url\nregistry = open_url(sys.argv[1])\n"
+    script += "registry.prune(1)\nprint('open', flush=True)\nsys.stdin.read()"
+    command = [sys.executable, "-c", script, registry.url]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "open\n"
+        with FileLock(registry.lock_path):
+            process.stdin.close()
+            assert process.wait(LOCK_TIMEOUT_SEC / 2) == 0
+
+
+def test_a_forgotten_connection_does_not_wait_for_the_lock_of_its_own_thread(registry):
+    registry.register_job(new_job("x", now_ns=1, agent="a"))
+    forgotten = open_url(registry.url)
+    forgotten.prune(1)
+    began = time.monotonic()
+    with FileLock(registry.lock_path):
+        del forgotten
+        gc.collect()
+    assert time.monotonic() - began < LOCK_TIMEOUT_SEC / 2
 
 
 def test_a_fork_waits_for_the_transaction_of_another_thread(registry, unraisable):

@@ -385,6 +385,8 @@ def lock_within(fd: int, path: str, timeout_sec: float = LOCK_TIMEOUT_SEC) -> No
     on its own descriptor: a lock that comes too late is released with that descriptor."""
     if _lock_at_once(fd):
         return
+    if timeout_sec <= 0:
+        raise RegistryBusy(f"{path} is locked by another process")
     done = _thread.allocate_lock()
     done.acquire()
     own = os.dup(fd)

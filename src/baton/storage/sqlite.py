@@ -134,6 +134,8 @@ class SqliteFile:
         connection.close()
 
     def __del__(self) -> None:
+        # Do not wait: this thread may hold the lock by another connection, and a process that ends starts no thread.
+        self.lock.timeout_sec = 0
         self.close()
 
     @contextmanager
@@ -422,8 +424,9 @@ class SqliteFile:
                 os.close(os.open(self.lock.path, os.O_RDWR | os.O_CREAT, 0o600))
             except OSError as error:
                 return f"{error.strerror}; nothing was changed"
-        if "disk I/O error" in message and _nearly_full(self.folder):
-            message = "disk is full"
+        if "disk I/O error" in message:
+            room = os.statvfs(self.folder)
+            message = "disk is full" if room.f_bavail * room.f_frsize < 1024 * 1024 else message
         return next((advice for part, advice in _ADVICE if part in message), message)
 
 
@@ -471,10 +474,6 @@ def _identity(path: str) -> tuple[int, int] | None:
     except FileNotFoundError:
         return None
     return found.st_dev, found.st_ino
-
-
-def _nearly_full(folder: str) -> bool:
-    return (room := os.statvfs(folder)).f_bavail * room.f_frsize < 1024 * 1024
 
 
 _files: WeakSet[SqliteFile] = WeakSet()
