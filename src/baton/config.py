@@ -41,6 +41,7 @@ KNOWN: dict[str, tuple[str | None, type, str]] = {
     "idle_timeout_sec": ("BATON_IDLE_TIMEOUT_SEC", int, "seconds of silence after which a job fails"),
     "lease_sec": ("BATON_LEASE_SEC", int, "seconds after which a dead or hanging runner loses its job"),
     "keep_days": ("BATON_KEEP_DAYS", int, "days after which the monitor removes what ended (default: never)"),
+    "keep_output_mb": ("BATON_KEEP_OUTPUT_MB", int, "megabytes that are kept of an agent's output, from its end"),
     "mqtt_host": ("MQTT_BROKER", str, "host of the MQTT broker (default: a local broker of the user)"),
     "mqtt_port": ("MQTT_PORT", int, "port of the broker (default: 1883, with TLS 8883)"),
     "mqtt_tls": ("MQTT_TLS", bool, "use TLS"),
@@ -140,6 +141,7 @@ class Settings:
     idle_timeout_sec: int = DEFAULT_IDLE_TIMEOUT_SEC
     lease_sec: int = DEFAULT_LEASE_SEC
     keep_days: int | None = None
+    keep_output_mb: int = 10
     mqtt_host: str | None = None
     mqtt_port: int | None = None
     mqtt_tls: bool | None = None
@@ -198,7 +200,8 @@ class Settings:
     def _check(self) -> None:
         if not self.state_dir:
             raise InvalidValue("HOME", "is not set, and this user has no home folder; set HOME or BATON_STATE_DIR")
-        for name, value in (("lease_sec", self.lease_sec), ("keep_days", self.keep_days)):
+        for name in ("lease_sec", "keep_days", "keep_output_mb"):
+            value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValue(self.named(name), f"must be at least 1, not {value}")
         if self.mqtt_port is not None and not 1 <= self.mqtt_port <= 65535:

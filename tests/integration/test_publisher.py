@@ -26,10 +26,9 @@ from baton.core.errors import (
 )
 from baton.core.event import EventName
 from baton.core.job import new_job
-from baton.core.redact import Redactor
 from baton.history.log import iter_logged_events
 from baton.jobs.verbs import open_jobs
-from baton.jobs.verification import missing_results
+from baton.jobs.verification import check_results
 from baton.transport import publisher_connection
 from baton.transport.publish import publish_event
 from support.brokers import free_port
@@ -301,8 +300,7 @@ class TestValidation:
 
     def missing(self, tmp_path, command, timeout_sec=20.0):
         job = new_job("x", now_ns=1, agent="a", validate=command, workdir=str(tmp_path))
-        redactor = Redactor({}, secrets=["hunter2hunter2"])
-        return missing_results(job, redact=redactor.text, timeout_sec=timeout_sec)
+        return check_results(job, timeout_sec=timeout_sec).problems
 
     def test_only_the_end_of_what_it_prints_is_kept(self, tmp_path):
         assert self.missing(tmp_path, "head -c 300000000 /dev/zero | tr '\\0' x; echo; echo last") == []
@@ -310,9 +308,20 @@ class TestValidation:
         (problem,) = self.missing(tmp_path, "echo no; echo the reason; exit 3")
         assert problem == "the validation failed with exit code 3: the reason"
 
-    def test_the_reason_is_redacted(self, tmp_path):
-        (problem,) = self.missing(tmp_path, "echo it is hunter2hunter2 in /home/kim/x/y; false")
-        assert problem == "the validation failed with exit code 1: it is <secret> in <path>"
+    def test_its_last_lines_are_kept_as_they_are(self, tmp_path):
+        job = new_job("x", now_ns=1, agent="a", validate="seq 300; echo in /home/kim/x/y; false", workdir=str(tmp_path))
+        found = check_results(job)
+        assert found.problems == ["the validation failed with exit code 1: in /home/kim/x/y"]
+        assert found.validation.splitlines() == [*map(str, range(102, 301)), "in /home/kim/x/y"]
+
+    def test_the_audit_log_has_it_redacted(self, settings_for, tmp_path):
+        settings = settings_for({"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(free_port())})
+        with open_jobs(settings) as jobs:
+            job = jobs.register_job("x", agent="a", validate="echo in /srv/x/y; false", workdir=str(tmp_path))
+            with pytest.raises(NotVerified, match="in /srv/x/y"):
+                publish_event(jobs, settings, job.job_id, "completed", tries=1)
+            lines = [line for line in iter_logged_events(job.job_id, jobs.logs_dir) if line["event"] == "validated"]
+        assert [line["problems"] for line in lines] == [["the validation failed with exit code 1: in <path>"]]
 
     @pytest.mark.parametrize(
         "command", ["sleep 30 & echo $! >pid", "(sleep 30; echo x) & echo $! >pid", "exec >&- 2>&-"]
@@ -340,7 +349,7 @@ class TestValidation:
         monkeypatch.chdir(tmp_path / "gone")
         (tmp_path / "gone").rmdir()
         job = new_job("x", now_ns=1, agent="a", validate="true")
-        assert missing_results(job, redact=str) == ["the work folder is gone"]
+        assert check_results(job).problems == ["the work folder is gone"]
 
 
 class TestSafeButNotSent:

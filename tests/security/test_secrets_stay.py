@@ -100,7 +100,8 @@ def test_secrets_stay_where_they_have_to_be(desk, tmp_path, figure):
         f"token {number}": token for number, token in enumerate(tokens)
     }
     home = os.path.realpath(desk.home)
-    jobs, logs, sessions = (os.path.join(home, name) + "/" for name in ("jobs", "delegate_job_logs", "sessions"))
+    folders = ("jobs", "delegate_job_logs", "sessions", "outputs")
+    jobs, logs, sessions, outputs = (os.path.join(home, name) + "/" for name in folders)
 
     def may_hold(name, path):
         if name.startswith("token"):
@@ -111,9 +112,11 @@ def test_secrets_stay_where_they_have_to_be(desk, tmp_path, figure):
                 "prompt.sh",
                 "last-screen.txt",
             )
-            return path.startswith(jobs) or own or (path.startswith(logs) and path.endswith("/meta.json"))
-        # What somebody types as the reason is kept for people, and goes no further.
-        return name == "reason" and os.path.basename(path).startswith("agent-sessions.")
+            return path.startswith((jobs, outputs)) or own or (path.startswith(logs) and path.endswith("/meta.json"))
+        if name == "key":  # of the agent: what it prints is the user's own
+            return path.startswith(outputs) or (path.startswith(sessions) and path.endswith("/last-screen.txt"))
+        # What somebody types as the reason is kept for people, in the record of the job too, and goes no further.
+        return name == "reason" and (os.path.basename(path).startswith("agent-sessions.") or path.startswith(jobs))
 
     places = [(path, content) for path, content in contents(tmp_path, desk.tmux.folder) if path != str(wire)]
     places += [("the wire", wire.read_bytes()), *shown.items()]
@@ -123,10 +126,9 @@ def test_secrets_stay_where_they_have_to_be(desk, tmp_path, figure):
         for name, secret in secrets.items()
         if secret.encode() in content and not may_hold(name, place)
     ]
-    # `get` prints the record, and that has the prompt.
-    hits += [
-        f"{name} in what was printed" for name, secret in secrets.items() if secret in desk.said and name != "prompt"
-    ]
+    # `get` prints the record, and that has the prompt and the reason.
+    printed = [name for name, secret in secrets.items() if secret in desk.said and name not in ("prompt", "reason")]
+    hits += [f"{name} in what was printed" for name in printed]
     assert any(PROMPT.encode() in content for path, content in places if path.startswith(jobs)), "it was searched for"
     assert b"<secret>" in wire.read_bytes(), "the agent did try to say them"
     count = f"{len(secrets)} secrets, {len(places) + 1} places"

@@ -20,6 +20,7 @@ MORE = {
     ("watch",): ["--timeout", "0.2"],
     ("wait",): ["--timeout", "0.2"],
     ("logs",): ["--timeout", "0.2"],
+    ("result",): ["--timeout", "0.2"],
     ("submit",): ["--detach", "--agent-session", "q"],
     ("retry",): ["--detach"],
     ("follow-up",): ["--detach"],

@@ -66,16 +66,20 @@ class Attic(Baton):
         return job_id
 
     def output(self, job_id: str, days_ago: float = 0) -> None:
-        path = self.home / "jobs" / f"{job_id}.subscriber.out"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text("{}\n")
+        events = self.home / "jobs" / f"{job_id}.subscriber.out"
+        printed = self.home / "outputs" / job_id / "1.0.out"
         then = time.time() - days_ago * 86400
-        os.utime(path, (then, then))
+        for path in (events, printed):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text("{}\n")
+            os.utime(path, (then, then))
+        os.utime(printed.parent, (then, then))
 
     def left_of(self, job_id: str) -> set[str]:
         """Which of the things that a job leaves are there."""
         found = {"log": self.home / "delegate_job_logs" / job_id, "output": self.home / f"jobs/{job_id}.subscriber.out"}
         left = {name for name, path in found.items() if path.exists()}
+        assert (self.home / "outputs" / job_id).exists() == ("output" in left)
         with open_jobs(self.settings) as jobs:
             return left | {"job" for job in jobs.each_job() if job.job_id == job_id}
 
@@ -114,11 +118,11 @@ def test_what_ended_jobs_have_left_is_removed(attic):
     ended = [attic.ended("completed"), attic.ended("cancelled"), attic.ended("error")]
     others = [attic.job(), attic.job("running")]
     told = attic("prune", "--older-than", "0s", "--dry-run")
-    assert re.fullmatch(r"would remove 3 jobs, 3 audit logs, 3 output files: \d+ kB\n", told.out)
+    assert re.fullmatch(r"would remove 3 jobs, 3 audit logs, 6 output files: \d+ kB\n", told.out)
     assert [attic.left_of(job_id) for job_id in ended] == [EVERYTHING] * 3
 
     told = attic("prune", "--older-than", "0s")
-    assert re.fullmatch(r"removed 3 jobs, 3 audit logs, 3 output files: \d+ kB freed\n", told.out)
+    assert re.fullmatch(r"removed 3 jobs, 3 audit logs, 6 output files: \d+ kB freed\n", told.out)
     assert told.err == ""
     assert [attic.left_of(job_id) for job_id in ended] == [set()] * 3
     assert [attic.left_of(job_id) for job_id in others] == [EVERYTHING] * 2
@@ -131,13 +135,13 @@ def test_how_much_is_freed_is_told_to_programs(attic):
     told = attic("prune", "--older-than", "0s", "--json").json
     assert told["bytes"] >= 8 * 1024
     assert {name: count for name, count in told.items() if name != "bytes"} == {
-        "jobs": 1, "audit logs": 1, "output files": 1, "sessions": 0, "archived sessions": 0, "listener files": 0,
+        "jobs": 1, "audit logs": 1, "output files": 2, "sessions": 0, "archived sessions": 0, "listener files": 0,
     }  # fmt: skip
 
 
 def test_only_what_ended_that_long_ago_is_removed(attic):
     old, young, now = attic.old_job(31), attic.old_job(29), attic.ended()
-    assert attic("prune", "--older-than", "30d").text.startswith("removed 1 job, 1 audit log, 1 output file:")
+    assert attic("prune", "--older-than", "30d").text.startswith("removed 1 job, 1 audit log, 2 output files:")
     assert [attic.left_of(job_id) for job_id in (old, young, now)] == [set(), EVERYTHING, EVERYTHING]
 
 
@@ -191,7 +195,7 @@ def test_what_an_earlier_prune_left_is_removed_too(attic):
     job_id = attic.old_job(40)
     attic("registry", "prune", "--older-than", "30d")
     assert attic.left_of(job_id) == {"log", "output"}
-    assert attic("prune", "--older-than", "30d").text.startswith("removed 1 audit log, 1 output file:")
+    assert attic("prune", "--older-than", "30d").text.startswith("removed 1 audit log, 2 output files:")
     assert attic.left_of(job_id) == set()
 
 
@@ -204,7 +208,7 @@ def test_audit_logs_that_may_be_of_another_registry_stay(attic, tmp_path):
     shared = str(tmp_path / "shared")
     (attic.home / "delegate_job_logs").rename(shared)
     told = attic("prune", "--older-than", "30d", DELEGATE_JOB_LOGS_DIR=shared)
-    assert told.text.startswith("removed 1 output file:")
+    assert told.text.startswith("removed 2 output files:")
     assert os.path.isdir(os.path.join(shared, job_id))
 
 
@@ -221,7 +225,7 @@ def test_every_registry(tmp_path, backend, request):
     server = request.getfixturevalue("postgres") if backend == "postgresql" else None
     attic = Attic(tmp_path, BATON_REGISTRY=registry_url(backend, str(tmp_path / ".hermes" / "jobs"), server))
     ended, other = attic.ended(), attic.job()
-    assert attic("prune", "--older-than", "0s").text.startswith("removed 1 job, 1 audit log, 1 output file:")
+    assert attic("prune", "--older-than", "0s").text.startswith("removed 1 job, 1 audit log, 2 output files:")
     assert attic.left_of(ended) == set()
     assert attic.left_of(other) == EVERYTHING
 
@@ -316,3 +320,12 @@ def test_the_monitor_removes_only_where_a_keep_time_is_set(attic):
 
 def test_a_keep_time_of_nothing_is_refused(attic):
     assert "BATON_KEEP_DAYS must be at least 1" in attic.refused("list", BATON_KEEP_DAYS="0")
+
+
+def test_a_link_in_place_of_the_outputs_is_not_followed(attic, tmp_path):
+    job = attic.old_job(40)
+    elsewhere = tmp_path / "elsewhere"
+    (attic.home / "outputs").rename(elsewhere)
+    (attic.home / "outputs").symlink_to(elsewhere)
+    attic("prune", "--older-than", "30d")
+    assert (elsewhere / job / "1.0.out").exists()

@@ -567,7 +567,7 @@ def test_a_validation_ends_with_its_job(office):
 
 def test_what_a_command_said_last_is_told_and_can_be_read_afterwards(office):
     done = office.submit("echo first; echo the disk is on fire >&2; exit 5", code=1)
-    assert "exit code 5: the disk is on fire" in done.out
+    assert "exit code 5: first the disk is on fire" in done.out
     session = office("session", "list", "--all", "--json").json[0]["name"]
     shown = office("session", "capture", session)
     assert shown.out.splitlines()[:2] == ["first", "the disk is on fire"]

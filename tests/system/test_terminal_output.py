@@ -62,6 +62,7 @@ class HostileOffice(Office):
         self.home = os.path.join(folder, ".hermes")
         self._spoil_registry()
         self._spoil_history()
+        self._spoil_output()
         self._spoil_sessions()
         self._spoil_state(os.path.join(folder, ".local", "state", "baton"))
         with open(os.path.join(folder, "config.toml"), "w") as file:
@@ -98,6 +99,12 @@ class HostileOffice(Office):
         for name in ("meta.json", "status.json"):
             with open(os.path.join(folder, name), "w") as file:
                 json.dump({"prompt": HOSTILE, "status": HOSTILE}, file)
+
+    def _spoil_output(self) -> None:
+        folder = os.path.join(self.home, "outputs", JOB)
+        os.makedirs(folder)
+        with open(os.path.join(folder, "1.0.out"), "wb") as file:
+            file.write(ONE_LINE.encode(errors="surrogateescape"))
 
     def _spoil_sessions(self) -> None:
         """Rows whose free texts are hostile, and rows in which everything is: those are named, and not used."""
@@ -229,7 +236,7 @@ def test_what_is_shown_comes_from_the_folder(baton, office, saved):
     """Without this, the tests above could pass because each command fails before it prints anything."""
     restore(office, saved)
     for arguments in (
-        ["list"], ["list", "--json"], ["get", JOB], ["logs", JOB], ["logs", "--list"], ["session", "list", "--all"],
+        ["list"], ["list", "--json"], ["get", JOB], ["logs", JOB], ["logs", "--list"], ["result", JOB, "--output"], ["session", "list", "--all"],
         ["session", "show", SESSION], ["session", "prune", "--dry-run"], ["doctor"], ["broker", "logs"],
         ["registry", "stats"], ["retry", JOB, "--detach", "--json"],
     ):  # fmt: skip

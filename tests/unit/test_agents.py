@@ -123,7 +123,7 @@ HOOKED = {
         ({"hook_event_name": "PermissionRequest", "session_id": "s", "tool_name": "Bash", "tool_input": {"command": "rm x"}}, {"conversation_id": "s", "permission": "Bash: rm x"}),
         ({"hook_event_name": "PermissionRequest", "session_id": "s", "tool_name": "Write", "tool_input": {"file_path": "a.txt"}}, {"conversation_id": "s", "permission": "Write: a.txt"}),
         ({"hook_event_name": "PostToolUse", "session_id": "s", "tool_name": "Task", "tool_input": {}}, {"conversation_id": "s", "progress": "Task"}),
-        ({"hook_event_name": "Stop", "session_id": "s", "last_assistant_message": "all\ndone"}, {"conversation_id": "s", "finished": "all done"}),
+        ({"hook_event_name": "Stop", "session_id": "s", "last_assistant_message": "all\ndone"}, {"conversation_id": "s", "finished": "all\ndone"}),
         ({"hook_event_name": "Stop", "session_id": "s"}, {"conversation_id": "s", "finished": ""}),
         ({"hook_event_name": "StopFailure", "session_id": "s", "error": "overloaded"}, {"conversation_id": "s", "failed": "overloaded"}),
         ({"hook_event_name": "StopFailure", "session_id": "s"}, {"conversation_id": "s", "failed": "the model service failed"}),

@@ -26,11 +26,11 @@ PROGRESS = Signal(progress="Bash: ls")
         (ClaudeCode(), [GAVE_UP], 0, False, "no network"),
         (ClaudeCode(), [DONE, GAVE_UP], 1, False, "no network"),
         (ClaudeCode(), [], 0, False, "claude-code ended with exit code 0 before it said that the job was done"),
-        (ClaudeCode(), [DONE], 2, False, "claude-code ended with exit code 2 though it had said that the job was done"),
+        (ClaudeCode(), [DONE], 2, False, "claude-code ended with exit code 2 though it had said that the job was done: last words"),
         (ClaudeCode(), [TROUBLE], 1, False,
-         "claude-code ended with exit code 1 before it said that the job was done; before that: try 3 of 9"),
+         "claude-code ended with exit code 1 before it said that the job was done; before that: try 3 of 9: last words"),
         (ClaudeCode(), [TROUBLE, PROGRESS], 1, False,
-         "claude-code ended with exit code 1 before it said that the job was done"),
+         "claude-code ended with exit code 1 before it said that the job was done: last words"),
     ],
 )  # fmt: skip
 def test_the_end_of_a_program(agent, signals, code, success, detail):
@@ -46,3 +46,22 @@ def test_a_command_that_showed_nothing():
     run = AgentRun()
     run.exit_code = 1
     assert explain(Shell(), run, lambda: "") == "the command ended with exit code 1"
+
+
+def test_the_reason_of_a_failure_has_the_last_lines_of_the_screen():
+    run = AgentRun()
+    run.exit_code = 1
+    screen = "\n".join(["", *(f"line {number}" for number in range(40)), "", "  it failed  ", ""])
+    said = explain(Shell(), run, lambda: screen).splitlines()
+    assert said == [
+        "the command ended with exit code 1:",
+        *(f"line {number}" for number in range(31, 40)),
+        "  it failed",
+    ]
+
+
+def test_a_long_last_message_is_one_line_in_the_event():
+    run = AgentRun()
+    run.note(Signal(finished="first\n" + "x" * 5000))
+    said = explain(ClaudeCode(), run, lambda: "")
+    assert (said.splitlines(), len(said)) == ([said], 300)

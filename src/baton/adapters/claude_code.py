@@ -55,7 +55,7 @@ class ClaudeCode(Agent):
         if kind == "assistant":
             return _current_step(message)
         if kind == "result":
-            text = summary(message.get("result") or message.get("subtype") or "")
+            text = str(message.get("result") or message.get("subtype") or "")
             denied = message.get("permission_denials") or []
             if message.get("is_error"):
                 return signal(failed=text or "it ended with an error")
@@ -64,6 +64,17 @@ class ClaudeCode(Agent):
                 text = f"{text} (not allowed to use: {names})"
             return signal(finished=text)
         return None
+
+    def render_output(self, line: str) -> str:
+        message = json_object(line)
+        kind = message.get("type")
+        if kind in ("assistant", "user"):
+            return "".join(f"{text}\n" for part in _parts(message) if (text := _part_text(part)))
+        if kind == "system" and message.get("subtype") == "api_retry":
+            found = self.parse_output(line)
+            return f"{found.trouble}\n" if found else ""
+        # The last message comes a second time, as the result.
+        return f"{message.get('result')}\n" if message.get("is_error") else "" if kind else line + "\n"
 
     def parse_hook(self, message: Mapping[str, Any]) -> Signal | None:
         event = message.get("hook_event_name")
@@ -75,11 +86,11 @@ class ClaudeCode(Agent):
         if event == "PostToolUse":
             return signal(conversation_id=conversation, progress=_tool_use(message))
         if event == "Stop":
-            return signal(conversation_id=conversation, finished=summary(message.get("last_assistant_message") or ""))
+            return signal(conversation_id=conversation, finished=str(message.get("last_assistant_message") or ""))
         if event == "StopFailure":
             # `error` is a category, such as "unknown"; the last message is readable.
             why = message.get("last_assistant_message") or message.get("error") or "the model service failed"
-            return signal(conversation_id=conversation, failed=summary(why))
+            return signal(conversation_id=conversation, failed=str(why))
         return None
 
     def conversation_contains(self, message: Mapping[str, Any], mark: str) -> bool:
@@ -125,13 +136,27 @@ def _settings(hook: list[str]) -> str:
 
 
 def _current_step(message: Mapping[str, Any]) -> Signal | None:
-    content = (message.get("message") or {}).get("content") or []
-    for part in content if isinstance(content, list) else []:
+    for part in _parts(message):
         if part.get("type") == "tool_use":
             return signal(progress=_tool_use({"tool_name": part.get("name"), "tool_input": part.get("input")}))
         if part.get("type") == "text" and part.get("text"):
             return signal(progress=summary(part["text"]))
     return None
+
+
+def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
+    content = (message.get("message") or {}).get("content") or []
+    return content if isinstance(content, list) else []  # a text is the prompt
+
+
+def _part_text(part: Mapping[str, Any]) -> str:
+    """Return a part of a message as text: what the agent says, which tool it uses, what that returned."""
+    if part.get("type") == "tool_use":
+        return _tool_use({"tool_name": part.get("name"), "tool_input": part.get("input")})
+    if part.get("type") == "tool_result":
+        content = part.get("content")
+        return content if isinstance(content, str) else "\n".join(map(_part_text, content or []))
+    return str(part.get("text") or "") if part.get("type") == "text" else ""
 
 
 def _tool_use(message: Mapping[str, Any]) -> str:

@@ -42,17 +42,30 @@ class Codex(Agent):
         if kind == "turn.completed":
             return signal(finished=self._last_message)
         if kind == "turn.failed":
-            return signal(failed=summary((message.get("error") or {}).get("message") or "the turn failed"))
+            return signal(failed=str((message.get("error") or {}).get("message") or "the turn failed"))
         if kind == "error":  # warnings have this type, too: the end of the turn decides
             return signal(trouble=summary(message.get("message") or "an error"))
         return None
+
+    def render_output(self, line: str) -> str:
+        message = json_object(line)
+        kind, item = message.get("type"), message.get("item") or {}
+        if not message:
+            return line + "\n"
+        if kind == "item.started" and item.get("type") == "command_execution":
+            return f"$ {item.get('command')}\n"
+        if kind == "item.completed":
+            text = str(item.get("text") or item.get("aggregated_output") or "").rstrip("\n")
+            return f"{text}\n" if text else ""
+        why = message.get("message") or (message.get("error") or {}).get("message")
+        return f"{why}\n" if kind in ("error", "turn.failed") and why else ""
 
     def _item(self, kind: str, item: Mapping[str, Any]) -> Signal | None:
         if item.get("type") == "command_execution" and kind == "item.started":
             return signal(progress=summary(item.get("command") or "runs a command"))
         if item.get("type") == "agent_message" and item.get("text"):
-            self._last_message = summary(item["text"])
-            return signal(progress=self._last_message)
+            self._last_message = str(item["text"])
+            return signal(progress=summary(self._last_message))
         return None
 
     def parse_hook(self, message: Mapping[str, Any]) -> Signal | None:
@@ -61,7 +74,7 @@ class Codex(Agent):
         conversation = message.get("thread-id")
         if message.get("type") != "agent-turn-complete" or not _is_users_conversation(conversation):
             return None
-        return signal(conversation_id=conversation, finished=summary(message.get("last-assistant-message") or ""))
+        return signal(conversation_id=conversation, finished=str(message.get("last-assistant-message") or ""))
 
     def conversation_contains(self, message: Mapping[str, Any], mark: str) -> bool:
         asked = message.get("input-messages")

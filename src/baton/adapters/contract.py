@@ -59,7 +59,7 @@ class Signal(Value):
 
     `progress`     the agent is doing this
     `permission`   the agent waits until a person allows this
-    `finished`     the agent has finished its turn; its last message
+    `finished`     the agent has finished its turn; its last message, whole
     `failed`       the agent gave up, for this reason
     `trouble`      something failed and the agent tries again; the reason, in case it never succeeds
     """
@@ -112,6 +112,10 @@ class Agent(ABC):
         """Return what a line of the headless output means; None for nothing."""
         return None
 
+    def render_output(self, line: str) -> str:
+        """Return a line of the headless output as text for people, with its line breaks; empty for nothing."""
+        return line + "\n"
+
     def parse_hook(self, message: Mapping[str, Any]) -> Signal | None:
         """Return what a hook's message means; None for nothing."""
         return None
@@ -128,6 +132,13 @@ class Agent(ABC):
             return self._without_foreign_id(self.parse_output(line))
         except _UNEXPECTED_SHAPE:
             return None
+
+    def read_text(self, line: str) -> str:
+        """Call `render_output`; return the line itself if its shape is unexpected."""
+        try:
+            return self.render_output(line)
+        except _UNEXPECTED_SHAPE:
+            return line + "\n"
 
     def read_hook(self, message: Mapping[str, Any]) -> Signal | None:
         """Call `parse_hook`; return None for a message of an unexpected shape."""

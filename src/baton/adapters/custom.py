@@ -90,7 +90,8 @@ class Custom(Agent):
     def parse_output(self, line: str) -> Signal | None:
         for field, pattern in self._patterns.items():
             if found := pattern.search(line):
-                return signal(**{field: summary(found[1] if pattern.groups else found[0])})
+                text = found[1] if pattern.groups else found[0]
+                return signal(**{field: text if field in ("finished", "failed") else summary(text)})
         return None
 
 

@@ -46,9 +46,23 @@ class Gemini(Agent):
             return signal(progress=summary(f"{message.get('tool_name')}: {message.get('parameters') or ''}"))
         if kind == "result":
             if message.get("status") == "success":
-                return signal(finished=summary(self._message))
-            return signal(failed=summary((message.get("error") or {}).get("message") or "it ended with an error"))
+                return signal(finished=self._message)
+            return signal(failed=str((message.get("error") or {}).get("message") or "it ended with an error"))
         return None
+
+    def render_output(self, line: str) -> str:
+        message = json_object(line)
+        kind = message.get("type")
+        if not message:
+            return line + "\n"
+        if kind == "message" and message.get("role") == "assistant":
+            return str(message.get("content") or "")
+        if kind == "tool_use":
+            return f"\n{message.get('tool_name')}: {message.get('parameters') or ''}\n"
+        if kind == "tool_result":
+            return f"{message.get('output') or ''}\n"
+        why = (message.get("error") or {}).get("message")
+        return "\n" + (f"{why}\n" if why else "") if kind == "result" else ""
 
     def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
         home = environment.get("HOME", os.path.expanduser("~"))

@@ -30,6 +30,7 @@ VERBS = {
     "follow-up": ("submit", "run a new job in the conversation of an ended job"),
     "send": ("session", "type a text, or press keys, in the session that runs a job"),
     "wait": ("subscribe", "wait until jobs end; the exit code says how they ended"),
+    "result": ("result", "print what a job left: the agent's last message, its output, or all of it as JSON"),
     "attach": ("session", "attach the terminal to the session that runs a job"),
     "publish": ("publish", "record an event of a job and send it to the broker"),
     "subscribe": ("subscribe", "print the events of jobs until the jobs end"),

@@ -228,6 +228,7 @@ CURSOR = Option(
 SHOW_SECRETS = _flag("--show-secrets", "print signing keys and passwords (default: hidden)")
 TAIL = _value("--tail", "N", "print the last N lines (default: all)", type=int)
 FOLLOW = Option("-f", "--follow", action="store_true", help="print new lines as they are added, until the jobs end")
+OUTPUT = _flag("--output", "print what the agent printed (default: its last message; for agent shell, this)")
 FOLLOW_TIMEOUT = _LISTEN_TIMEOUT.but(help="stop --follow after this long, with exit code 2 (default: never)")
 LOG_SINCE = _value(
     "--since", "T", "print only what was added since then: 90s, 15m, 2h, 30d ago, or a time (default: all)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import sys
 from collections.abc import Sequence
 
 from baton.cli import options as opt
@@ -12,16 +13,31 @@ from baton.cli.options import job_of
 from baton.cli.output import say
 from baton.cli.parser import Verb
 from baton.config import Settings
-from baton.core.errors import BrokerUnavailable, InvalidValue, UsageError
+from baton.core.errors import BrokerUnavailable, InvalidValue, NotVerified, UsageError
 from baton.jobs.verbs import open_jobs
-from baton.transport.publish import TRIES, publish_event
+from baton.transport.publish import TRIES, Published, publish_event
 
 
 def publish(options: argparse.Namespace, settings: Settings) -> None:
     if options.attempts < 1:
         raise UsageError("--attempts must be at least 1")
+    try:
+        published = _publish(options, settings)
+    except NotVerified as error:
+        if error.validation:
+            print(error.validation, file=sys.stderr)
+        raise
+    event = published.event
+    print(json.dumps({"job_id": event.job_id, "seq": event.seq, "event": event.event, "sent": published.sent}))
+    if published.trouble is not None:
+        if options.require_broker:
+            raise BrokerUnavailable(f"{published.trouble}; the event is recorded and will be sent later")
+        say(f"baton: warning: not sent yet: {published.trouble}; the event is recorded and will be sent later")
+
+
+def _publish(options: argparse.Namespace, settings: Settings) -> Published:
     with open_jobs(settings) as jobs:
-        published = jobs.with_id(
+        return jobs.with_id(
             job_of(options),
             lambda job_id: publish_event(
                 jobs,
@@ -35,12 +51,6 @@ def publish(options: argparse.Namespace, settings: Settings) -> None:
                 tries=options.attempts,
             ),
         )
-    event = published.event
-    print(json.dumps({"job_id": event.job_id, "seq": event.seq, "event": event.event, "sent": published.sent}))
-    if published.trouble is not None:
-        if options.require_broker:
-            raise BrokerUnavailable(f"{published.trouble}; the event is recorded and will be sent later")
-        say(f"baton: warning: not sent yet: {published.trouble}; the event is recorded and will be sent later")
 
 
 def _attempt(given: int | None) -> int | None:

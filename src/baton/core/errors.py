@@ -168,11 +168,17 @@ class JobFailed(BatonError):
 
 
 class NotVerified(BatonError):
-    """`completed` came without the expected results. `why` says which are missing, without advice."""
+    """`completed` came without the expected results. `why` says which are missing, without advice; `validation` is the
+    end of what the validation printed, if it failed."""
 
-    def __init__(self, message: str, why: str = "") -> None:
+    def __init__(self, message: str, why: str = "", validation: str | None = None) -> None:
         super().__init__(message)
         self.why = why or message
+        self.validation = validation
+
+    def with_output(self, text: str) -> str:
+        """Return a text about this error with the output of the validation below it."""
+        return f"{text}\n\nThe validation printed:\n{self.validation}" if self.validation else text
 
 
 class BrokerUnavailable(BatonError):

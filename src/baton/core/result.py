@@ -58,16 +58,27 @@ class Result(Value):
         return sum(len(text) for text in (self.message, self.validation) if text)
 
 
-def message_text(text: str, keys: Iterable[str | None]) -> str | None:
-    """Return the agent's last message as it is kept: whole up to a limit, and without baton's own keys."""
-    return shorten(without_keys(text, keys), MAX_MESSAGE_BYTES) or None
+def new_result(message: str | None, validation: str | None, keys: Iterable[str | None]) -> Result | None:
+    """Return the result as it is kept: whole up to a limit, and without baton's own keys; None if it is empty."""
+    if not message and validation is None:
+        return None
+    text = hide_keys(message or "", keys).encode(errors="replace").decode()
+    return Result(
+        message=shorten(text, MAX_MESSAGE_BYTES) or None,
+        validation=None if validation is None else hide_keys(validation, keys),
+    )
 
 
-def without_keys(text: str, keys: Iterable[str | None]) -> str:
+def hide_keys(text: str, keys: Iterable[str | None]) -> str:
     """Return the text without baton's own keys. Nothing else is hidden from the user to whom the result belongs."""
-    for key in sorted({key for key in keys if key and len(key) >= _SHORTEST_KEY}, key=len, reverse=True):
-        text = text.replace(key, HIDDEN)
+    for key in own_keys(keys):
+        text = text.replace(key, HIDDEN)  # guard: keys-in-results
     return text
+
+
+def own_keys(keys: Iterable[str | None]) -> list[str]:
+    """Return the keys that are long enough to be recognised, the longest first: one may be a part of another."""
+    return sorted({key for key in keys if key and len(key) >= _SHORTEST_KEY}, key=len, reverse=True)
 
 
 def last_lines(text: str, count: int = VALIDATION_LINES, longest: int = MAX_VALIDATION_BYTES) -> str:

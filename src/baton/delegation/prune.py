@@ -18,17 +18,19 @@ from baton.core.lifecycle import may_prune
 from baton.core.value import Value
 from baton.history.log import job_log_path
 from baton.history.prune import ended_logs, remove_log
+from baton.jobs.output import OUTPUTS, PART
 from baton.jobs.verbs import Jobs
 from baton.registry.contract import JobFilter
 from baton.sessions.inventory import Inventory
 from baton.sessions.prune import Verdict, prune_sessions
 from baton.storage.files import outside
-from baton.storage.removal import entries_of, is_older, remove_sized
+from baton.storage.removal import entries_of, is_older, remove_known, remove_sized
 from baton.transport.listener_ids import remove_unused
 from baton.transport.publish import KEEP_RETAINED_NS, clear_retained
 
 _NAMING_A_REGISTRY = ("registry", "registry_dir")
 _OUTPUT = re.compile(rf"({JOB_ID.pattern})\.subscriber\.out")
+_OUTPUT_FOLDER = re.compile(f"({JOB_ID.pattern})")
 
 
 class Pruned(Value):
@@ -95,12 +97,19 @@ class Prune:
         return self._remove("audit logs", [partial(remove_log, job_id, logs_dir) for job_id in sorted(ended)])
 
     def _remove_outputs(self) -> Pruned:
-        outputs = [
-            partial(remove_sized, entry.path)
-            for match, entry in entries_of(self._settings.registry_dir, _OUTPUT)
+        folder = os.path.join(self._settings.home, OUTPUTS)
+        outputs = [partial(remove_sized, path) for path in self._left_in(self._settings.registry_dir, _OUTPUT)]
+        if not os.path.islink(folder):  # guard: prune-output-link
+            outputs += [partial(remove_known, path, PART) for path in self._left_in(folder, _OUTPUT_FOLDER)]
+        return self._remove("output files", outputs)
+
+    def _left_in(self, folder: str, names: re.Pattern[str]) -> list[str]:
+        """Return what a folder holds of jobs that go now, or that are gone for as long as that."""
+        return [
+            entry.path
+            for match, entry in entries_of(folder, names)
             if match[1] in self._ended or (is_older(entry, self._before_ns) and self._is_gone(match[1]))
         ]
-        return self._remove("output files", outputs)
 
     def _remove_sessions(self) -> list[Pruned]:
         judged = list(

@@ -226,12 +226,12 @@ class Delegation:
         job = self.subscription.find_job(payload["job_id"])
         if job is None or payload["event"] != EventName.COMPLETED or not (job.expected_artifacts or job.validate):
             return  # pruned, so it was verified when `completed` was recorded; or without conditions
-        from baton.jobs.verification import doubt, missing_results
+        from baton.jobs.verification import check_results, doubt
 
         counts, problem = doubt(self._jobs, job)
         here = self._hosts.get(job.job_id) == self._settings.host
         if job.verified_by and here and job.workdir is not None and os.path.isdir(job.workdir):
-            missing = missing_results(job.replace(validate=None), redact=str)
+            missing = check_results(job.replace(validate=None)).problems
             counts, problem = not missing, "; ".join(missing) or problem
         if problem is not None:
             self.problems[job.job_id] = problem

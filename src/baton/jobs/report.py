@@ -9,6 +9,7 @@ from baton.core.errors import InvalidValue, NotVerified
 from baton.core.event import EventName, StoredEvent, check_event_name
 from baton.core.job import Job
 from baton.core.redact import Redactor, shorten, without_keys
+from baton.core.result import hide_keys, new_result
 from baton.core.value import Any
 from baton.jobs.verbs import Jobs
 from baton.wire.payload import MAX_DETAIL_BYTES
@@ -24,12 +25,17 @@ def report(
     attempt: int | None = None,
     verify: bool | None = True,
     ended_by: str = "agent",
+    reason: str | None = None,
+    message: str | None = None,
+    validation: str | None = None,
 ) -> tuple[Job, StoredEvent]:
     """Record an event of a job, with the status it brings and its history lines. Return the job after it and the event.
 
     The event is signed and unsent. Paths and secrets are removed from `detail` and `data`; a long `detail` is cut.
-    The reason of an ended job, in its record, is the detail as it was given, without baton's own keys.
-    `verify` is for `completed`, as in `verified`; None skips the check without a note. `ended_by`: what ends the job.
+    `verify` is for `completed`, as in `verified`; None skips the check without a note.
+    Of an event that ends the job: `ended_by` and `reason` are for the record, `message` and `validation` for the result
+    (`baton.core.result`). Without them, the reason is the detail as it was given; so is the message of `completed`.
+    They hold all but baton's own keys: they stay with the user.
     """
     name = check_event_name(event)
     if not isinstance(detail, str):
@@ -42,39 +48,48 @@ def report(
     if verify is not None and name is EventName.COMPLETED:
         # First, so that no validation runs for a job that has ended or for a holder that lost it.
         lifecycle.check_event(job, name, attempt=attempt, has_events=False)
-        outcome = verified(jobs, job, redactor, skip=not verify)
+        outcome, validation = verified(jobs, job, redactor, skip=not verify)
+    result = None
     if name.is_terminal:
         outcome["ended_by"] = ended_by
-        if reason := shorten(without_keys(detail, jobs.keys(job)).strip(), MAX_DETAIL_BYTES):
+        given = detail if reason is None else reason
+        if reason := shorten(without_keys(given, jobs.keys(job)).strip(), MAX_DETAIL_BYTES):
             outcome["reason"] = reason
+        if message is None and name is EventName.COMPLETED:
+            message = detail
+        result = new_result(message, validation, jobs.keys(job))
     detail = shorten(redactor.text(detail, 2 * MAX_DETAIL_BYTES), MAX_DETAIL_BYTES)  # guard: redact-detail
     try:
         data = redactor.value(data or {})
     except RecursionError:
         raise InvalidValue("data", "cannot be sent: nested too deeply") from None
+    holder = jobs.holder_here()
     recorded = jobs.registry.record_event(
-        job_id, name, detail=detail, data=data, attempt=attempt, holder=jobs.holder_here(), outcome=outcome
+        job_id, name, detail=detail, data=data, attempt=attempt, holder=holder, outcome=outcome, result=result
     )
     jobs.history.add_change(recorded.before, recorded.after)
     jobs.history.add_event(recorded.event)
     return recorded.after, recorded.event
 
 
-def verified(jobs: Jobs, job: Job, redactor: Redactor, *, skip: bool) -> dict[str, Any]:
-    """Check the results of a job that is to be completed. Return the fields of the record that say how it was verified.
+def verified(jobs: Jobs, job: Job, redactor: Redactor, *, skip: bool) -> tuple[dict[str, Any], str | None]:
+    """Check the results of a job that is to be completed. Return the fields of the record that say how it was verified,
+    and what its validation printed.
 
     Raise NotVerified while a result is missing. `skip`: do not check, and note who skipped it. Agents may not."""
     from baton.jobs.caller import refuse_inside_session
-    from baton.jobs.verification import checks_of, missing_results
+    from baton.jobs.verification import Findings, check_results, checks_of
 
     if skip:
         refuse_inside_session("--no-verify")
     if not (checks := checks_of(job)):
-        return {}
-    problems = [] if skip else missing_results(job, redact=redactor.text)
+        return {}, None
+    found = Findings(problems=[]) if skip else check_results(job)
     skipped_by = jobs.user_here() if skip else None
-    jobs.history.add_validation(job.job_id, problems, skipped_by=skipped_by)
-    if problems:
-        why = f"not completed: {'; '.join(problems)}"
-        raise NotVerified(f"job {job.job_id} is {why}; fix this and publish again", why)
-    return {"unverified": skipped_by} if skip else {"verified_by": tuple(checks)}
+    redacted = [redactor.text(problem) for problem in found.problems]  # guard: redact-validation
+    jobs.history.add_validation(job.job_id, redacted, skipped_by=skipped_by)
+    validation = None if found.validation is None else hide_keys(found.validation, jobs.keys(job))
+    if found.problems:
+        why = f"not completed: {hide_keys('; '.join(found.problems), jobs.keys(job))}"
+        raise NotVerified(f"job {job.job_id} is {why}; fix this and publish again", why, validation)
+    return ({"unverified": skipped_by} if skip else {"verified_by": tuple(checks)}), validation

@@ -30,11 +30,12 @@ if TYPE_CHECKING:
     from baton.config import Settings
     from baton.core.event import EventName, StoredEvent
     from baton.core.redact import Redactor
+    from baton.core.result import Result
     from baton.jobs.job_history import JobHistory
     from baton.registry.contract import Change, JobFilter, OutlinePage, Page
     from baton.registry.verbs import Registry
 
-    Result = TypeVar("Result")
+    Found = TypeVar("Found")
 
 _PAGE = 1_000
 _MATCHES = 5  # that a message about an ambiguous id names
@@ -115,7 +116,7 @@ class Jobs:
             raise AmbiguousId(typed, [self._describe(each) for each in found[:_MATCHES]], len(found) > _MATCHES)
         return found[0]
 
-    def with_id(self, typed: str, verb: Callable[[str], Result]) -> Result:
+    def with_id(self, typed: str, verb: Callable[[str], Found]) -> Found:
         """Call the verb with the id that a user typed. An id of full length is looked up only if no job has it."""
         if len(typed) >= FULL_ID_LENGTH:
             try:
@@ -135,6 +136,10 @@ class Jobs:
         except (InvalidRecord, JobNotFound):
             return job_id
         return f"{job_id} ({job.status}, {one_line(job.title or job.prompt, 40)})"
+
+    def get_result(self, job_id: str) -> Result | None:
+        """Return the message and the validation output with which the job ended; None without either."""
+        return self.registry.get_result(job_id)
 
     def list_jobs(self, where: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page:
         return self.registry.list_jobs(where, limit=limit, after=after)
@@ -190,17 +195,22 @@ class Jobs:
         as in `baton.jobs.report`. `reason` says why the job ends (default: which user set the status)."""
         wanted, holder = check_status(status), self.holder_here()
         outcome: dict[str, Any] = {}
+        result = None
         if wanted is Status.COMPLETED and (job := self.get_job(job_id)).status is not wanted:
             lifecycle.set_status(job, wanted, attempt=attempt, holder=holder, now_ns=0, token="")
             if job.expected_artifacts or job.validate or not verify:
+                from baton.core.result import new_result
                 from baton.jobs.report import verified
 
-                outcome = verified(self, job, self.redactor(job), skip=not verify)
+                outcome, validation = verified(self, job, self.redactor(job), skip=not verify)
+                result = new_result(None, validation, self.keys(job))
         if wanted in TERMINAL:
             done = "cancelled" if wanted is Status.CANCELLED else f"set to {wanted}"
             why = f"{done} by {self.user_here()}" if reason is None else reason
             outcome["reason"] = fields.named("reason", fields.text, why)
-        change = self.registry.update_status(job_id, wanted, attempt=attempt, holder=holder, outcome=outcome)
+        change = self.registry.update_status(
+            job_id, wanted, attempt=attempt, holder=holder, outcome=outcome, result=result
+        )
         return self._logged(change, None if reason is None else self.redactor(change.after).text(reason))
 
     def release(self, job_id: str, *, attempt: int | None = None, reason: str = "released") -> Job:

@@ -6,45 +6,53 @@ import os
 import time
 
 from baton.core.clock import SECOND_NS, parse_time
+from baton.core.result import MAX_VALIDATION_BYTES, last_lines
+from baton.core.value import Value
 from baton.jobs.caller import is_inside_session, origin_of
 from baton.jobs.job_history import SKIPPED
 from baton.storage.files import outside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from subprocess import Popen
 
     from baton.core.job import Job
     from baton.jobs.verbs import Jobs
 
 VALIDATE_TIMEOUT_SEC = 600
+_LAST_LINE = 200
 _CHECK_CHARS = 1000
-_TAIL_BYTES = 4096
 _PIPE_BYTES = 65536
 
 
-def missing_results(job: Job, *, redact: Callable[[str], str], timeout_sec: float = VALIDATE_TIMEOUT_SEC) -> list[str]:
-    """Return what is missing before the job may be completed, in words an agent can act on. `redact` removes secrets
-    from the output of the validation."""
+class Findings(Value):
+    """What is missing before a job may be completed, in words an agent can act on, and the end of what its validation
+    printed; None if that did not run to its end."""
+
+    problems: list[str]
+    validation: str | None = None
+
+
+def check_results(job: Job, *, timeout_sec: float = VALIDATE_TIMEOUT_SEC) -> Findings:
+    """Look for the files that the job must leave behind; if all are there, run its validation."""
     # Not with the environment of an agent: its PATH could name other programs than the user's.
     origin = origin_of(job)  # guard: validation-environment
     if origin is None and (job.validate or job.workdir is None) and is_inside_session():  # guard: hidden-environment
-        return ["the environment of its session cannot be read from here; end, and baton verifies the work"]
+        why = "the environment of its session cannot be read from here; end, and baton verifies the work"
+        return Findings(problems=[why])
     try:
         folder = job.workdir or (origin.workdir if origin else os.getcwd())
     except OSError:
-        return ["the work folder is gone"]
+        return Findings(problems=["the work folder is gone"])
     since_ns = _claimed_ns(job) if job.extra.get("fresh_artifacts") else None
     problems = [problem for name in job.expected_artifacts if (problem := _problem_with(name, folder, since_ns))]
-    if not problems and job.validate:
-        environment = origin.environment if origin else dict(os.environ)
-        problems += _failed_validation(job, folder, environment, timeout_sec, redact)
-    return problems
+    if problems or not job.validate:
+        return Findings(problems=problems)
+    return _validate(job, folder, origin.environment if origin else dict(os.environ), timeout_sec)
 
 
 def checks_of(job: Job) -> list[str]:
-    """Return what `missing_results` checks, for the record of the job."""
+    """Return what `check_results` checks, for the record of the job."""
     checks = [f"expect: {name}" for name in job.expected_artifacts]
     if job.validate:
         checks.append(f"validate: {job.validate}")
@@ -89,21 +97,21 @@ def _problem_with(name: str, folder: str, since_ns: int | None) -> str | None:
     return None
 
 
-def _failed_validation(
-    job: Job, folder: str, environment: dict[str, str], timeout_sec: float, redact: Callable[[str], str]
-) -> list[str]:
+def _validate(job: Job, folder: str, environment: dict[str, str], timeout_sec: float) -> Findings:
     assert job.validate is not None
     about = {"BATON_JOB_ID": job.job_id, "BATON_WORKDIR": folder, "BATON_EXPECTED": "\n".join(job.expected_artifacts)}
     try:
         code, tail = _run(job.validate, folder, timeout_sec, environment | about)
     except TimeoutError:
-        return [f"the validation did not end within {timeout_sec:g} s"]
+        return Findings(problems=[f"the validation did not end within {timeout_sec:g} s"])
     except OSError as error:
-        return [f"the validation could not run: {error.strerror}"]
+        return Findings(problems=[f"the validation could not run: {error.strerror}"])
+    printed = last_lines(tail.decode(errors="replace"))
     if code == 0:  # guard: validation-exit-code
-        return []
-    last = tail.decode(errors="replace").strip().splitlines()[-1:]
-    return [f"the validation failed with exit code {code}" + (f": {redact(last[0])[:200]}" if last else "")]
+        return Findings(problems=[], validation=printed)
+    last = printed.strip().splitlines()[-1:]
+    why = f"the validation failed with exit code {code}" + (f": {last[0][:_LAST_LINE]}" if last else "")
+    return Findings(problems=[why], validation=printed)
 
 
 def _run(command: str, folder: str, timeout_sec: float, environment: dict[str, str]) -> tuple[int, bytes]:
@@ -142,7 +150,7 @@ def _last_bytes(process: Popen[bytes], output: int, deadline: float) -> bytes:
             read = os.read(output, _PIPE_BYTES)
             if not read:
                 return tail
-            tail = (tail + read)[-_TAIL_BYTES:]
+            tail = (tail + read)[-MAX_VALIDATION_BYTES:]
         if ended:
             return tail  # its last output fits into one pipe; more comes from a background process
         if time.monotonic() > deadline:

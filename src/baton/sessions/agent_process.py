@@ -73,9 +73,10 @@ class AgentProcess:
             more = read_available(self._output)
             if more is None:
                 break
-            text += more or b"\n"
+            text += more
             if not more:
                 self._output = None
+                text += b"" if text.endswith(b"\n") or not text else b"\n"
         *lines, rest = text.split(b"\n")
         self._rest = rest[-_LINE_BYTES:]
         return [line.decode(errors="replace") for line in lines]

@@ -7,15 +7,17 @@ from collections.abc import Mapping
 from functools import partial
 
 from baton.adapters import find_agent
-from baton.adapters.contract import Agent, Signal
+from baton.adapters.contract import Agent, Signal, summary
 from baton.config import Settings
 from baton.core.errors import BatonError, NotVerified
 from baton.core.job import TERMINAL, Job
 from baton.jobs.caller import MARKER
+from baton.jobs.output import OutputWriter
 from baton.jobs.verbs import open_jobs
 from baton.sessions.ending import try_to_send
 from baton.sessions.instructions import mark
 from baton.sessions.inventory import Inventory
+from baton.sessions.pane_output import output_writer
 from baton.sessions.reporter import Reporter
 from baton.sessions.session import Session
 from baton.storage.files import append_line
@@ -43,8 +45,18 @@ def hook(settings: Settings, agent_name: str, message: Mapping[str, object]) -> 
         job = jobs.get_job(session.job_id)
         if job.status in TERMINAL:
             return None
+        try:
+            _keep_output(output_writer(settings, jobs, job), signal)
+        except OSError as error:
+            log_error(error)  # a full disk must not keep the end of the job from being reported
         reporter = Reporter(jobs, folder, partial(try_to_send, settings, jobs), job=job)
         return _report(reporter, job, session, agent, message, signal)
+
+
+def _keep_output(writer: OutputWriter, signal: Signal) -> None:
+    if text := signal.progress or signal.permission or signal.failed or signal.finished:
+        writer.write_line(text)
+        writer.flush()
 
 
 def _report(
@@ -61,11 +73,11 @@ def _report(
         reporter.failed(signal.failed)
     elif signal.finished is not None:
         try:
-            reporter.completed(signal.finished)
+            reporter.completed(summary(signal.finished), message=signal.finished)
         except NotVerified as error:
-            answer = agent.refusal(message, str(error)) if reporter.may_try_again() else None
+            answer = agent.refusal(message, error.with_output(str(error))) if reporter.may_try_again() else None
             if answer is None:
-                reporter.failed(error.why, ended_by="verification")
+                reporter.refused(error)
             return answer
     return None
 

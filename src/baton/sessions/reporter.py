@@ -8,21 +8,32 @@ from collections.abc import Callable
 
 from baton.config import Settings
 from baton.core.clock import SECOND_NS, Clock, SystemClock
-from baton.core.errors import EventRefused, RegistryUnavailable, StaleAttempt
+from baton.core.errors import EventRefused, NotVerified, RegistryUnavailable, StaleAttempt
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.limits import Limit, exceeded_limit
-from baton.core.redact import process_redactor
+from baton.core.result import last_lines
+from baton.core.value import Value
 from baton.jobs.report import report
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.sessions.ending import ENDED_FROM_OUTSIDE, try_to_send
 from baton.sessions.session import Session
 from baton.storage.files import open_private, read_file, replace_file
+from baton.wire.payload import MAX_DETAIL_BYTES
 
 PROGRESS_EVERY_SEC = 5
 MAX_REFUSALS = 3  # how often an agent is sent back to fix its results
 _RETRY_SEC = 0.5
 _CLOSE_SEC = 8.0
+
+
+class Ending(Value):
+    """What `report` keeps of the end of a job."""
+
+    ended_by: str = "agent"
+    reason: str | None = None
+    message: str | None = None
+    validation: str | None = None
 
 
 class Reporter:
@@ -74,12 +85,22 @@ class Reporter:
         assert self.job is not None
         self.failed(limit.describe(self.job), ended_by=limit.ended_by)
 
-    def failed(self, text: str, *, ended_by: str = "agent") -> None:
-        self._record(EventName.ERROR, text, patience_ns=self._patience_ns, ended_by=ended_by)
+    def failed(self, text: str, *, ended_by: str = "agent", message: str | None = None) -> None:
+        """Report that the job failed, for this reason. `message` is the last one of the agent."""
+        end = Ending(ended_by=ended_by, message=message)
+        self._record(EventName.ERROR, text, patience_ns=self._patience_ns, end=end)
 
-    def completed(self, text: str) -> None:
-        """Report that the work is done. Raise NotVerified while a result is missing."""
-        self._record(EventName.COMPLETED, text)
+    def refused(self, error: NotVerified) -> None:
+        """Report that the job failed because its results were refused for the last time."""
+        printed = last_lines(error.validation or "", longest=MAX_DETAIL_BYTES // 2)
+        reason = f"{error.why}\n{printed}" if printed else None
+        end = Ending(ended_by="verification", reason=reason, validation=error.validation)
+        self._record(EventName.ERROR, error.why, patience_ns=self._patience_ns, end=end)
+
+    def completed(self, text: str, *, message: str | None) -> None:
+        """Report that the work is done, with the last message of the agent. Raise NotVerified while a result is
+        missing."""
+        self._record(EventName.COMPLETED, text, end=Ending(message=message or ""))
 
     def may_try_again(self) -> bool:
         """Count a refusal of the agent's results; return False when there have been MAX_REFUSALS before."""
@@ -105,7 +126,7 @@ class Reporter:
         data: dict[str, object] | None = None,
         *,
         patience_ns: int = 0,
-        ended_by: str = "agent",
+        end: Ending | None = None,
     ) -> None:
         if self.job is None:
             return
@@ -113,7 +134,8 @@ class Reporter:
         job_id, attempt = self.job.job_id, self.job.attempt
         while True:
             try:
-                report(self.jobs, job_id, event, detail=text, data=data, attempt=attempt, ended_by=ended_by)
+                more = {} if end is None else end.as_dict()
+                report(self.jobs, job_id, event, detail=text, data=data, attempt=attempt, **more)
                 break
             except EventRefused:
                 break  # the job has ended; the process that reported it may have died before it sent that
@@ -177,11 +199,6 @@ class Reporter:
             return True
         last = self.jobs.events_after(self.job.job_id, self._heard_seq - 1)
         return bool(last) and ENDED_FROM_OUTSIDE in json.loads(last[-1].payload)["data"]
-
-    def redact(self, text: str) -> str:
-        """Return the text without secrets, line by line."""
-        redactor = self.jobs.redactor(self.job) if self.job is not None else process_redactor()
-        return "\n".join(redactor.text(line) for line in text.splitlines())
 
     def _limit(self, deadline_ns: int | None, idle_sec: float, slack_sec: float = 0) -> Limit | None:
         assert self.job is not None

@@ -19,6 +19,7 @@ from baton.config import Settings
 from baton.core import errors
 from baton.core.clock import SECOND_NS, Clock, SystemClock, format_micros
 from baton.core.job import TERMINAL, Job, Status
+from baton.core.result import hide_keys
 from baton.core.value import Value
 from baton.jobs.caller import Origin, keep_origin
 from baton.jobs.verbs import open_jobs
@@ -30,6 +31,7 @@ from baton.sessions.env_pipe import receive
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import BEGUN, LAST_SCREEN, LAUNCH, RUNNER_LOG, Plan, task_for
+from baton.sessions.pane_output import JobOutput, PaneOutput
 from baton.sessions.processes import ProcessId, adopt_orphans, end_processes, ended_children, marked_processes
 from baton.sessions.reporter import BackgroundSender, Reporter
 from baton.sessions.sent_jobs import SentJobs
@@ -93,6 +95,8 @@ class Runner:
         self._holder = f"{session.host}:{session.name}:{os.getpid()}"
         self._sent_jobs = SentJobs(settings, inventory, self._agent, folder, self._reporter, self._holder)
         self._process: AgentProcess | None = None
+        self._output = JobOutput(settings, self._jobs)
+        self._pane: PaneOutput | None = None
         self._stop: Stop | None = None
         self._owns_name = True
         self._ended: set[int] = set()
@@ -140,7 +144,8 @@ class Runner:
             self._sender.close()
 
     def _write_end(self) -> None:
-        screen = self._reporter.redact("\n".join(line.rstrip() for line in self._screen().splitlines())).strip("\n")
+        keys = self._jobs.keys(self._reporter.job) if self._reporter.job is not None else ()
+        screen = hide_keys("\n".join(line.rstrip() for line in self._screen().splitlines()).strip("\n"), keys)
         if screen:  # the pane closes with the runner
             _write(os.path.join(self._folder, LAST_SCREEN), screen + "\n")
         end = {"reason": self._reason, "exit": self._exit_text, "at": format_micros(self._clock.wall_ns())}
@@ -181,14 +186,16 @@ class Runner:
                 print_line(f"baton: {error}")
                 can_continue = launch.reads_lines and self._agent.keeps_conversation and self._session.conversation_id
                 if not can_continue or not self._reporter.may_try_again():
-                    self._reporter.failed(error.why, ended_by="verification")
+                    self._reporter.refused(error)
                     return error.why
-                prompt, resume = f"baton refused your work: {error}", True
+                prompt, resume = error.with_output(f"baton refused your work: {error}"), True
 
     def _run_once(self, launch: Launch) -> AgentRun:
         for name, content in launch.files.items():
             replace_file(os.path.join(self._folder, name), content.encode())
         run = AgentRun()
+        if self._agent.exit_is_verdict and not launch.reads_lines and self._pane is None and self._session.pane_id:
+            self._pane = PaneOutput(self._session.socket, self._session.pane_id)
         environment = os.environ | self._reporter.environment()
         with AgentProcess(launch, workdir=self._session.workdir, environment=environment) as process:
             self._process = process
@@ -197,18 +204,26 @@ class Runner:
             _write_begun(self._folder, pid=process.pid)
             process.feed(launch.stdin)
             self._watch(process, run)
+        if self._pane is not None:
+            self._pane.read_rest(self._keep_output)
+        self._output.flush()
         run.exit_code = process.exit_code
         return run
 
     def _watch(self, process: AgentProcess, run: AgentRun) -> None:
         """Handle the agent's output and do the chores until its program has ended."""
         while True:
-            if self._woken in select.select([self._woken, *process.outputs()], [], [], self._chores.wait_sec())[0]:
+            outputs = process.outputs() + (self._pane.outputs() if self._pane is not None else [])
+            if self._woken in select.select([self._woken, *outputs], [], [], self._chores.wait_sec())[0]:
                 os.read(self._woken, 4096)
                 continue_if_suspended(process.pid)
             # Read all that an ended agent has written, but do not wait for processes that keep its output open.
             has_ended = process.has_ended()
-            for line in process.read_lines():
+            if self._pane is not None:
+                self._keep_output(self._pane.read())
+            lines = process.read_lines()
+            self._keep_output("".join(map(self._agent.read_text, lines)).encode(errors="replace"))
+            for line in lines:
                 attempt(partial(self._handle, self._agent.read_output(line), run))
             if has_ended:
                 self._process = None
@@ -217,6 +232,9 @@ class Runner:
             self._chores.run_due()
             if self._stop is not None and not self._stop.by_other:
                 self._end_processes(_GRACE_SEC)
+
+    def _keep_output(self, content: bytes) -> None:
+        self._output.write(self._reporter.job, content)
 
     def _handle(self, said: Signal | None, run: AgentRun) -> None:
         if said is None:
@@ -252,13 +270,13 @@ class Runner:
         if self._reporter.is_over():
             self._reporter.send()
             return
-        detail = explain(self._agent, run, lambda: _last_line(self._screen()))
+        why = explain(self._agent, run, self._screen)
         if is_success(self._agent, run):
-            self._complete(detail)
+            self._complete(why, run.finished)
         else:
-            self._reporter.failed(detail)
+            self._reporter.failed(why, message=run.finished)
 
-    def _complete(self, detail: str) -> None:
+    def _complete(self, detail: str, message: str | None) -> None:
         """Verify and report in a thread: meanwhile the lease is renewed and a stop is obeyed."""
         from concurrent.futures import ThreadPoolExecutor, wait
 
@@ -266,7 +284,7 @@ class Runner:
             with open_jobs(self._settings) as jobs:
                 reporter = Reporter(jobs, self._folder, self._sender.send, job=self._reporter.job)
                 reporter.renew_lease(self._settings.lease_sec)  # a full disk must fail this, not the validation
-                reporter.completed(detail)
+                reporter.completed(detail, message=message)
 
         with ThreadPoolExecutor(1) as pool:
             result = pool.submit(verify_and_report)

@@ -134,6 +134,10 @@ class Tmux:
         history = [] if lines is None else ["-S", f"-{lines}"]
         return self.run("capture-pane", "-p", "-J", "-t", pane_id, *history)
 
+    def copy_output(self, pane_id: str, fd: int) -> None:
+        """Copy what the pane shows from now on to a pipe of this process, of which `fd` is the end to write to."""
+        self.run("pipe-pane", "-t", pane_id, f"exec cat >/proc/{os.getpid()}/fd/{fd}")
+
     def new_session(self, name: str, argv: Sequence[str], *, workdir: str) -> Pane:
         """Start a program in a new session, and return its pane. Raise NameInUse when the name is taken."""
         check_session_name(name)

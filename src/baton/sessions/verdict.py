@@ -3,7 +3,11 @@
 from collections.abc import Callable
 from signal import Signals
 
-from baton.adapters.contract import Agent, Signal
+from baton.adapters.contract import Agent, Signal, summary
+from baton.core.result import last_lines
+
+_LINES = 10
+_LINES_BYTES = 2000
 
 
 class AgentRun:
@@ -44,15 +48,22 @@ def is_success(agent: Agent, run: AgentRun) -> bool:
     return run.failed is None and run.exit_code == 0 and (agent.exit_is_verdict or run.finished is not None)
 
 
-def explain(agent: Agent, run: AgentRun, last_line: Callable[[], str]) -> str:
-    """Return the detail of the job's last event. `last_line` is called for a command that failed."""
+def explain(agent: Agent, run: AgentRun, screen: Callable[[], str]) -> str:
+    """Return why the job ended so: one line of a success, the agent's own words for a failure. `screen` is called for a
+    program that ended with an error."""
     if run.failed is not None:
         return run.failed
     ended = f"{'the command' if agent.exit_is_verdict else agent.name} ended with {run.exit_text}"
     if is_success(agent, run):
-        return run.finished or ended
-    if agent.exit_is_verdict:
-        line = last_line()
-        return f"{ended}: {line}" if line else ended
-    when = "before it said" if run.finished is None else "though it had said"
-    return run.with_trouble(f"{ended} {when} that the job was done")
+        return summary(run.finished or "") or ended
+    if not agent.exit_is_verdict:
+        when = "before it said" if run.finished is None else "though it had said"
+        ended = run.with_trouble(f"{ended} {when} that the job was done")
+    lines = _last_lines(screen()) if run.exit_code else ""
+    before = ":\n" if "\n" in lines else ": "
+    return f"{ended}{before}{lines}" if lines else ended
+
+
+def _last_lines(screen: str) -> str:
+    """Return the last lines that are not empty."""
+    return last_lines("\n".join(line.rstrip() for line in screen.splitlines() if line.strip()), _LINES, _LINES_BYTES)

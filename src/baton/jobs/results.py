@@ -1,0 +1,70 @@
+"""Put together what a job left: message, artifacts, validation, output."""
+
+from __future__ import annotations
+
+import os
+
+from baton.core.clock import SECOND_NS, parse_time
+from baton.core.hashing import sha256
+from baton.jobs.output import OutputReader
+from baton.storage.files import open_given_file, outside
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+    from baton.core.job import Job
+    from baton.core.result import Result
+
+_CHUNK = 1 << 20
+
+
+def result_record(job: Job, result: Result | None, home: str) -> dict[str, Any]:
+    """Return the result of an ended job as JSON. What is not known, or not visible here, is null."""
+    return {
+        "job_id": job.job_id,
+        "status": job.status.value,
+        "title": job.title,
+        "ended_by": job.ended_by,
+        "reason": job.reason,
+        "message": result.message if result is not None else None,
+        "artifacts": [_artifact(name, job.workdir) for name in job.expected_artifacts],
+        "validation": result.validation if result is not None else None,
+        "tokens": None,
+        "cost_usd": None,
+        "duration_sec": _duration_sec(job),
+        "attempts": job.attempt,
+        "workdir": job.workdir,
+        "worktree": None,
+        "commits": None,
+        "output": {"host": host_of(job), "here": OutputReader(home, job).exists()},
+        "finished_at": job.public()["finished_at"],
+    }
+
+
+def host_of(job: Job) -> str | None:
+    """Return the host where the last attempt at the job ran; None before the first."""
+    return job.claimed_by.partition(":")[0] if job.claimed_by else None
+
+
+def _duration_sec(job: Job) -> float | None:
+    """Return how long the last attempt took."""
+    if job.deadline_at is None or job.finished_at is None:
+        return None
+    began_ns = parse_time(job.deadline_at) - job.timeout_sec * SECOND_NS
+    return round(max(parse_time(job.finished_at) - began_ns, 0) / SECOND_NS, 3)
+
+
+def _artifact(name: str, workdir: str | None) -> dict[str, Any]:
+    unknown = {"path": name, "size": None, "sha256": None}
+    if workdir is None or outside(name, workdir):
+        return unknown
+    try:
+        with open_given_file(os.path.join(workdir, name)) as file:
+            size, digest = 0, sha256(b"")
+            while chunk := file.read(_CHUNK):
+                size += len(chunk)
+                digest.update(chunk)
+    except OSError:
+        return unknown  # a folder, or the work folder is on another host
+    return {"path": name, "size": size, "sha256": digest.hexdigest()}
