@@ -13,7 +13,7 @@ from collections.abc import Iterable, Mapping
 from baton.core.value import Any
 
 PATH = "<path>"
-SECRET = "<secret>"  # noqa: S105  the replacement, not a secret
+SECRET = "<secret>"  # noqa: S105  # nosec B105: the replacement, not a secret
 LONGEST = 64 * 1024
 _CUT = " … (cut)"
 

@@ -87,7 +87,7 @@ def _from_history(jobs: Jobs, job_id: str, position: Position | None, *, keep_hi
         raise JobNotFound(job_id, jobs.registry.where)
     broker = meta.get("broker")
     if isinstance(broker, dict):
-        meta["broker"] = broker | {"password": None}
+        meta["broker"] = broker | {"password": None}  # nosec B105: none
     status = Status.PENDING if keep_history else Status.CANCELLED
     job = Job.parse(meta | {"auth_token": new_token(), "status": status}, job_id)
     jobs.registry.import_entries([Entry(job=job, events=())])
