@@ -159,7 +159,7 @@ def submit(
         given["workdir"] = target.workdir
     elif queue is not None:
         given["workdir"] = given.get("workdir") or "."
-    submission = build_submission(settings, prompt, **given, label=queue)
+    submission = build_submission(settings, prompt, **given, queue=queue)
     return _run(settings, submission, detach, on_event)
 
 

@@ -153,5 +153,5 @@ def test_the_agents_of_a_home_in_place_are_not_run(hostile):
     baton("trust", "--yes", "--in-place")
     baton("doctor", code=None)
     assert "ignore" in baton("config", "show").out + baton("config", "show").err
-    assert "no agent 'evil'" in baton("submit", "true", code=1).err
+    assert "no agent 'evil'" in baton("submit", "true", code=64).err
     assert hostile.was_reached() == []

@@ -117,7 +117,7 @@ def test_an_id_can_be_told_from_a_name(tmp_path, tmux):
     baton = Baton(tmp_path, BATON_HOST="here")
     tmux.start("gpu")
     assert "reads like a name" in baton.refused(
-        "agent", "publish", "gpu", "--agent-id", "HOUMAO-cpu", "--tmux-socket", tmux.socket
+        "agent", "publish", "gpu", "--agent-id", "HOUMAO-cpu", "--tmux-socket", tmux.socket, code=64
     )
     record = publish(baton, tmux, "gpu", "gpu", "--agent-id", "cpu")
     assert "no live agent with id gpu" in baton.refused("agent", "resolve", "--id", "gpu")
@@ -226,7 +226,7 @@ def test_a_wrong_name_is_refused_before_anything_is_built_from_it(baton, tmux, n
         ["remove", "--generation", "g"],
         ["refresh", "--generation", "g"],
     ):
-        result = baton("agent", *action, "--json", "--", name, code=1)
+        result = baton("agent", *action, "--json", "--", name, code=64)
         assert result.out == ""
         assert "agent name" in result.err
         assert len(result.err) < 250
@@ -236,20 +236,20 @@ def test_a_wrong_name_is_refused_before_anything_is_built_from_it(baton, tmux, n
 @pytest.mark.parametrize(
     ("arguments", "code", "why"),
     [
-        (["publish", "gpu", "--lease", "soon"], 1, "--lease must be a duration"),
-        (["publish", "gpu", "--lease", "0s"], 1, "--lease must be more than 0"),
-        (["publish", "gpu", "--lease", "9999w"], 1, "--lease must be more than 0 and at most 10 years"),
-        (["publish", "gpu", "--agent-id", "a/b"], 1, "agent id must be"),
+        (["publish", "gpu", "--lease", "soon"], 64, "--lease must be a duration"),
+        (["publish", "gpu", "--lease", "0s"], 64, "--lease must be more than 0"),
+        (["publish", "gpu", "--lease", "9999w"], 64, "--lease must be more than 0 and at most 10 years"),
+        (["publish", "gpu", "--agent-id", "a/b"], 64, "agent id must be"),
         (["publish", "gpu", "--manifest", "none.json"], 1, "no longer exists"),
         (["remove", "gpu"], 64, "--generation"),
-        (["resolve", "gpu", "--directory", "sqlite:x"], 1, "directory must be file:/FOLDER"),
-        (["resolve", "gpu", "--directory", "file:here"], 1, "directory must be file:/FOLDER"),
-        (["cleanup", "--grace-seconds", "-1"], 1, "--grace-seconds must be 0 seconds or more"),
-        (["cleanup", "--grace-seconds", "nan"], 1, "--grace-seconds must be 0 seconds or more"),
-        (["cleanup", "--grace-seconds", "inf"], 1, "--grace-seconds must be 0 seconds or more"),
-        (["cleanup", "--grace", "soon"], 1, "--grace-seconds must be a duration"),
-        (["watch", "--interval", "0"], 1, "--interval must be more than 0"),
-        (["watch", "--timeout", "nan"], 1, "--timeout must be at least 0"),
+        (["resolve", "gpu", "--directory", "sqlite:x"], 64, "directory must be file:/FOLDER"),
+        (["resolve", "gpu", "--directory", "file:here"], 64, "directory must be file:/FOLDER"),
+        (["cleanup", "--grace-seconds", "-1"], 64, "--grace-seconds must be 0 seconds or more"),
+        (["cleanup", "--grace-seconds", "nan"], 64, "--grace-seconds must be 0 seconds or more"),
+        (["cleanup", "--grace-seconds", "inf"], 64, "--grace-seconds must be 0 seconds or more"),
+        (["cleanup", "--grace", "soon"], 64, "--grace-seconds must be a duration"),
+        (["watch", "--interval", "0"], 64, "--interval must be more than 0"),
+        (["watch", "--timeout", "nan"], 64, "--timeout must be at least 0"),
         ([], 64, "ACTION"),
     ],
 )
@@ -293,8 +293,9 @@ def test_a_manifest_says_everything_but_the_name(tmp_path, tmux):
     path = first["runtime"]["manifest_path"]
     again = baton("agent", "publish", "gpu", "--manifest", path, "--json").json
     assert (again["generation_id"], again["published_at"]) == (first["generation_id"], first["published_at"])
-    assert "belongs to HOUMAO-gpu" in baton.refused("agent", "publish", "cpu", "--manifest", path)
-    assert "leave it out" in baton.refused("agent", "publish", "gpu", "--manifest", path, "--session", "other")
+    assert "belongs to HOUMAO-gpu" in baton.refused("agent", "publish", "cpu", "--manifest", path, code=64)
+    other = ("agent", "publish", "gpu", "--manifest", path, "--session", "other")
+    assert "leave it out" in baton.refused(*other, code=64)
 
 
 def test_watch_prints_changes_until_it_is_interrupted(tmp_path, tmux):

@@ -71,7 +71,7 @@ class TestStores:
         assert registry.expire_leases() == []
 
     def test_a_time_out_beyond_all_calendars_is_refused(self, tmp_path):
-        assert "--timeout" in Baton(tmp_path).refused("register", "x", "--timeout", "9999999999")
+        assert "--timeout" in Baton(tmp_path).refused("register", "x", "--timeout", "9999999999", code=64)
         with pytest.raises(InvalidRecord, match="timeout_sec"):
             Job.parse(SEED_RECORD | {"timeout_sec": 10**11})
 
@@ -271,7 +271,7 @@ class TestCommandLine:
 
     def test_an_empty_id_is_not_the_job_of_the_environment(self, baton):
         job = baton("register", "x").text
-        assert "job id" in baton.refused("cancel", "", BATON_JOB_ID=job)
+        assert "job id" in baton.refused("cancel", "", code=64, BATON_JOB_ID=job)
         assert baton("status", BATON_JOB_ID=job).text == "pending"
 
     def test_debug_changes_no_exit_code(self, baton):
@@ -284,7 +284,7 @@ class TestCommandLine:
          ["registry", "prune", "--older-than", "999999999w"], ["release", "abc12345", "--reason", "\udcff"]],
     )  # fmt: skip
     def test_large_and_odd_values_get_a_plain_answer(self, baton, arguments):
-        assert "unexpected" not in baton.refused(*arguments)
+        assert "unexpected" not in baton.refused(*arguments, code=64)
 
     def test_nothing_a_stranger_wrote_acts_on_the_terminal(self, baton, tmp_path):
         job = baton("register", "a \x1b[31m\u202e\x9b31m b").text
@@ -296,7 +296,7 @@ class TestCommandLine:
         outputs += [baton("logs", job).out, baton("logs", job, "--json").out, baton("logs", "--list").out]
         outputs += [baton("logs", job, "--verify", code=1).err, baton("doctor", code=None).out]
         (tmp_path / ".hermes" / "baton.toml").write_text('"\\u001b[31mevil" = 1\n')
-        outputs.append(baton("list", code=1).err)
+        outputs.append(baton("list", code=64).err)
         for output in outputs:
             assert not set("\x1b\x9b\u202e") & set(output)
 

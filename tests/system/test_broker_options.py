@@ -120,11 +120,11 @@ class TestBrokerLogin:
 
     def test_a_file_that_is_no_private_login_is_refused(self, login, tmp_path):
         baton = Baton(tmp_path, MQTT_BROKER="b.example", MQTT_TLS="1")
-        assert "set MQTT_BROKER" in Baton(tmp_path).refused("register", "x", "--broker-login", login)
-        assert "cannot be read" in baton.refused("register", "x", "--broker-login", "none")
+        assert "set MQTT_BROKER" in Baton(tmp_path).refused("register", "x", "--broker-login", login, code=64)
+        assert "cannot be read" in baton.refused("register", "x", "--broker-login", "none", code=64)
         os.chmod(login, 0o644)
-        assert "chmod 600" in baton.refused("register", "x", "--broker-login", login)
+        assert "chmod 600" in baton.refused("register", "x", "--broker-login", login, code=64)
         os.chmod(login, 0o600)
         with open(login, "w") as file:
             file.write("MQTT_USERNAME=job\n")
-        assert "must set" in baton.refused("register", "x", "--broker-login", login)
+        assert "must set" in baton.refused("register", "x", "--broker-login", login, code=64)

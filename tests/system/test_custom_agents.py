@@ -174,4 +174,5 @@ def test_yolo_is_only_what_the_config_file_says(baton):
 )  # fmt: skip
 def test_what_does_not_fit_is_named(baton, lines, told):
     configure(baton, *lines)
-    assert told in baton.refused("session", "create", "s", "--agent", "parrot")
+    code = 1 if "PATH" in told else 64
+    assert told in baton.refused("session", "create", "s", "--agent", "parrot", code=code)

@@ -142,4 +142,4 @@ def test_every_table_has_its_rights():
 
 
 def test_grants_are_for_postgresql(tmp_path):
-    assert "must be on PostgreSQL" in Baton(tmp_path).refused("registry", "grants")
+    assert "must be on PostgreSQL" in Baton(tmp_path).refused("registry", "grants", code=64)

@@ -112,7 +112,7 @@ def test_commands_that_only_read_make_nothing(baton, state):
     baton.refused("pick", code=3)
     for command in ("get", "status", "cancel", "logs", "wait", "publish --event started"):
         assert "00000001" in baton(*command.split(), "00000001", code=1).err
-    baton.refused("register", "")
+    baton.refused("register", "", code=64)
     assert os.listdir(baton.folder) == []
     assert not (state / "homes").exists()
     assert not (state / "folders").exists()
@@ -256,7 +256,7 @@ class TestSettings:
             os.mkfifo(path)
         else:
             path.write_text("#" * (1 << 20) + "\n")
-        assert "baton.toml cannot be read" in baton.refused("list")
+        assert "baton.toml cannot be read" in baton.refused("list", code=64)
 
 
 class TestState:

@@ -103,7 +103,7 @@ def test_printed_times_have_at_most_microseconds(baton):
 def test_a_job_may_be_named_as_argument_or_option(baton):
     job = baton("register", "x").text
     assert baton("status", job).out == baton("status", "--job", job).out == baton("status", BATON_JOB_ID=job).out
-    assert "two different jobs" in baton.refused("status", job, "--job", "deadbeef", code=64)
+    assert "two different jobs" in baton.refused("attach", job, "--job", "deadbeef", code=64)
     assert "no job is named" in baton.refused("status", code=64)
 
 
@@ -170,7 +170,7 @@ class TestRegister:
         ],
     )
     def test_what_does_not_fit_is_refused_before_anything_is_written(self, default, tmp_path, arguments, word):
-        assert word in default.refused(*arguments)
+        assert word in default.refused(*arguments, code=1 if word == "deadbeef" else 64)
         assert list(tmp_path.iterdir()) == []
 
     def test_a_limit_is_seconds_or_a_duration(self, default):
@@ -182,7 +182,7 @@ class TestRegister:
             assert "argument --timeout: must be seconds, or such as 90s, 10m or 2h, not '10 minutes'" in said
 
     def test_a_prompt_that_is_not_utf_8(self, default):
-        assert "UTF-8" in default.refused("register", "-", stdin=b"\xff\xfe")
+        assert "UTF-8" in default.refused("register", "-", stdin=b"\xff\xfe", code=64)
 
     @pytest.mark.parametrize(
         "arguments",
@@ -210,7 +210,8 @@ class TestStatus:
 
     def test_bad_status(self, baton):
         job = baton("register", "x").text
-        assert "pending, running, completed, error, cancelled" in baton.refused("status", job, "--set", "done")
+        refusal = baton.refused("status", job, "--set", "done", code=64)
+        assert "pending, running, completed, error, cancelled" in refusal
 
     def test_illegal_transition(self, baton):
         job = baton("register", "x").text
@@ -272,7 +273,7 @@ class TestPick:
         default.refused("pick", "--wait", "0.3", code=3)
 
     def test_ctrl_c_while_waiting_exits_with_130(self, default, tmp_path):
-        default("register", "x", "--agent", "other")
+        default("register", "x", "--agent", "shell")
         waiting = subprocess.Popen(
             [BATON, "pick", "--wait", "30"],
             cwd=tmp_path,

@@ -46,7 +46,7 @@ def test_the_beginning_of_an_id_names_a_job(baton):
     assert baton("logs", "00ff", "--tail", "1").out.endswith("→ cancelled  attempt 1\n")
     assert "unbroken" in baton("logs", "00ff", "--verify").out
     assert baton("retry", "00ff", "--detach", "--json").json["job_id"] != THREE
-    assert "no session runs it" in baton.refused("attach", "00ff")
+    assert f"job {THREE} was cancelled" in baton.refused("attach", "00ff")
 
 
 def test_what_begins_several_ids_names_them_all(baton):

@@ -146,7 +146,7 @@ def test_only_what_ended_that_long_ago_is_removed(attic):
 
 
 def test_a_duration_without_a_unit_is_refused(attic):
-    assert "--older-than must be a duration such as" in attic.refused("prune", "--older-than", "30")
+    assert "--older-than must be a duration such as" in attic.refused("prune", "--older-than", "30", code=64)
     assert attic("prune", code=64).err != ""
 
 
@@ -319,7 +319,7 @@ def test_the_monitor_removes_only_where_a_keep_time_is_set(attic):
 
 
 def test_a_keep_time_of_nothing_is_refused(attic):
-    assert "BATON_KEEP_DAYS must be at least 1" in attic.refused("list", BATON_KEEP_DAYS="0")
+    assert "BATON_KEEP_DAYS must be at least 1" in attic.refused("list", code=64, BATON_KEEP_DAYS="0")
 
 
 def test_a_link_in_place_of_the_outputs_is_not_followed(attic, tmp_path):

@@ -147,7 +147,7 @@ def test_without_a_broker_nothing_is_lost(baton):
 
 def test_wrong_input(baton):
     job = baton("register", "x", "--expect", "a.md").text
-    assert "must be one of started" in baton.refused("publish", job, "--event", "finished")
+    assert "must be one of started" in baton.refused("publish", job, "--event", "finished", code=64)
     assert "deadbeef" in baton.refused("publish", "deadbeef", "--event", "started")
     assert "--event" in baton.refused("publish", job, code=64)
     assert "name=value" in baton.refused("publish", job, "--event", "started", "--data", "x", code=64)
@@ -156,9 +156,9 @@ def test_wrong_input(baton):
     assert "stale attempt" in baton.refused("publish", job, "--event", "progress", "--attempt", "7")
     assert "no job is named" in baton.refused("subscribe", code=64)
     assert "give either job IDs or --follow-all" in baton.refused("subscribe", "--follow-all", job, code=64)
-    assert "MQTT_PORT" in baton.refused("subscribe", job, MQTT_PORT="70000")
+    assert "MQTT_PORT" in baton.refused("subscribe", job, code=64, MQTT_PORT="70000")
     assert "deadbeef" in baton.refused("subscribe", "deadbeef")
-    assert "timeout" in baton.refused("subscribe", job, "--timeout", "-1")
+    assert "timeout" in baton.refused("subscribe", job, "--timeout", "-1", code=64)
     assert baton("publish", job, "--event", "completed", "--no-verify").json["sent"]
     assert "skipped by --no-verify" in baton("logs", job).out
     assert "that never changes again" in baton.refused("publish", job, "--event", "progress")
@@ -216,14 +216,14 @@ def test_broker_commands(baton, tmp_path):
     assert ".env files" in baton("broker", "init", "--mosquitto", "set", "--renew", "--host", "c.example").err
     baton("broker", "init", "--nats", "mtls", "--mtls")
     assert "give the clients their new cert" in baton("broker", "init", "--nats", "mtls", "--renew").err
-    assert "cannot be read" in baton.refused("broker", "check", "--set", "nowhere")
+    assert "cannot be read" in baton.refused("broker", "check", "--set", "nowhere", code=64)
 
 
 def test_values_nested_too_deeply_are_refused_in_one_line(tmp_path):
     baton = Baton(tmp_path, MQTT_BROKER="127.0.0.1", MQTT_PORT="1")
     job = baton("register", "x").text
     for value in ("[" * 20000, "[" * 20000 + "]" * 20000, "[" * 900 + "]" * 900, "[" * 17 + "]" * 17, "1e20"):
-        assert "data " in baton.refused("publish", job, "--event", "progress", "--data", f"x={value}")
+        assert "data " in baton.refused("publish", job, "--event", "progress", "--data", f"x={value}", code=64)
     assert baton("status", job).text == "pending"
 
 

@@ -187,7 +187,7 @@ def test_a_workdir_that_is_gone(desk, tmp_path):
     work.mkdir()
     job = desk.register(":", "--workdir", str(work))
     work.rmdir()
-    assert f"workdir {work} is not a folder" in desk.refused("session", "create", "gpu", "--job", job)
+    assert f"workdir {work} is not a folder" in desk.refused("session", "create", "gpu", "--job", job, code=64)
     assert desk.job(job)["status"] == "pending", "somebody else may still do it"
 
 

@@ -174,7 +174,7 @@ def test_a_folder_that_cannot_be_removed_stops_no_other(shelf, monkeypatch):
 def test_nothing_to_forget_makes_nothing(desk, shelf):
     assert shelf.prune().text.startswith("removed 0 sessions;")
     assert not os.path.exists(desk.home)
-    assert "must be a duration such as" in desk.refused("session", "prune", "--older-than", "30")
+    assert "must be a duration such as" in desk.refused("session", "prune", "--older-than", "30", code=64)
 
 
 def test_ten_thousand_are_forgotten_in_seconds(desk):

@@ -329,7 +329,8 @@ def test_what_cannot_be_made_is_refused_before_anything_is_there(desk, tmp_path)
         (["gpu", "--agent", "shell"], {"PATH": f"{tmp_path}/only"}, "tmux is not installed"),
     ]  # fmt: skip
     for arguments, env, why in cases:
-        assert why in desk.refused("session", "create", *arguments, **env), arguments
+        code = 64 if re.search("there is no agent|workdir|session name", why) else 1
+        assert why in desk.refused("session", "create", *arguments, code=code, **env), arguments
     assert "needs a task" in desk.refused("session", "create", "gpu", "--agent", "shell", "--headless", code=64)
     assert desk("session", "list", "--all").out == ""
     assert not os.path.exists(os.path.join(desk.home, "sessions"))
@@ -339,11 +340,11 @@ def test_what_cannot_be_made_is_refused_before_anything_is_there(desk, tmp_path)
 def test_a_prompt_that_is_no_text_is_refused(desk):
     for content, why in ((b"a\0b", "prompt must not contain"), (b"\xff\xfe", "is not valid UTF-8")):
         for verb in (("create", "gpu", "--agent", "shell"), ("resume", "gpu")):
-            assert why in desk.refused("session", *verb, "--prompt", "-", stdin=content)
+            assert why in desk.refused("session", *verb, "--prompt", "-", stdin=content, code=64)
     desk.create("gpu")
     for content, why in ((b"a\0b", "text must not contain"), (b"\xff\xfe", "is not valid UTF-8")):
-        assert why in desk.refused("session", "send", "gpu", "-", stdin=content)
-    assert "would end the paste" in desk.refused("session", "send", "gpu", "-", stdin="a\x1b[201~b")
+        assert why in desk.refused("session", "send", "gpu", "-", stdin=content, code=64)
+    assert "would end the paste" in desk.refused("session", "send", "gpu", "-", stdin="a\x1b[201~b", code=64)
 
 
 def test_an_agent_that_does_not_begin_leaves_nothing(desk, tmp_path):

@@ -185,7 +185,7 @@ def test_registry_py_does_what_it_always_did(baton):
     assert script(baton, "registry.py", "pick", "--agent-session", "tmux:other", *elsewhere, code=3).stdout == ""
     assert script(baton, "registry.py", "pick", "--agent-session", "tmux:claude", *elsewhere).stdout == f"{job}\n"
     script(baton, "registry.py", "pick", "--agent-session", "tmux:claude", *elsewhere, code=3)
-    script(baton, "registry.py", "status", "--job", job, "--set", "nonsense", *elsewhere, code=1)
+    script(baton, "registry.py", "status", "--job", job, "--set", "nonsense", *elsewhere, code=64)
     script(baton, "registry.py", "status", "--job", job, "--set", "completed", *elsewhere)
     script(baton, "registry.py", "status", "--job", job, "--set", "running", *elsewhere, code=1)
     script(baton, "registry.py", "get", "--job", "00000000", *elsewhere, code=1)

@@ -261,8 +261,8 @@ def test_one_bad_line_is_refused_before_anything_begins(office, tmp_path):
         ({"prompt": "x", "expect": [7]}, "line 2:"),
         ({"prompt": ""}, "line 2:"),
     ):
-        assert words in office.refused(*batch(tmp_path, {"prompt": "echo x > out"}, bad)), bad
-    assert "contains no job" in office.refused(*batch(tmp_path, ""))
+        assert words in office.refused(*batch(tmp_path, {"prompt": "echo x > out"}, bad), code=64), bad
+    assert "contains no job" in office.refused(*batch(tmp_path, ""), code=64)
     assert not (tmp_path / "out").exists()
     assert not (tmp_path / ".hermes" / "jobs").exists() or office.jobs() == []
 
@@ -615,7 +615,7 @@ def test_what_a_session_cannot_be_told_is_refused(office, tmp_path):
     office("agent", "publish", "mine", "--session", "gpu")
     assert "published by hand" in office.refused("submit", "x", "--to", "mine")
     (tmp_path / "binary").write_bytes(b"\xd0\xff")
-    assert "not valid UTF-8" in office.refused("submit", "--prompt-file", "binary")
+    assert "not valid UTF-8" in office.refused("submit", "--prompt-file", "binary", code=64)
     runner = office("session", "show", "gpu").json["pane_pid"]
     os.kill(runner, signal.SIGKILL)
     wait_until(lambda: "has died" in office("submit", "x", "--session", "gpu", code=1).err)

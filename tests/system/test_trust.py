@@ -198,7 +198,7 @@ def test_an_agent_may_not_trust(user):
 
 def test_a_folder_with_nothing_in_it_needs_no_trust(user):
     assert "nothing to trust" in user("trust", "--yes").err
-    assert "is not a folder" in user.refused("trust", "missing")
+    assert "is not a folder" in user.refused("trust", "missing", code=64)
 
 
 # -- in place, by path, listed, removed ----------------------------------------------------------------------------------

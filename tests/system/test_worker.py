@@ -140,7 +140,7 @@ def test_what_cannot_work_is_refused_at_once(office, tmp_path):
         (("--drain", "nan"), "--drain must be"),
         (("--workdir", "/gone"), "/gone is not a folder"),
     ):
-        assert words in office.refused("worker", *arguments)
+        assert words in office.refused("worker", *arguments, code=64)
     (tmp_path / "bin").mkdir()
     assert "codex" in office.refused("worker", "--agent", "codex", PATH=str(tmp_path / "bin"))  # it is not installed
     assert office.the_job()["status"] == "pending"

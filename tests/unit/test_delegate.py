@@ -77,7 +77,7 @@ def test_a_full_disk_takes_the_copy_of_what_was_said_and_no_more(settings, jobs,
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    delegation = Delegation(settings, jobs, [build_submission(settings, "x", label="q")])
+    delegation = Delegation(settings, jobs, [build_submission(settings, "x", queue="q")])
     end(jobs, delegation.jobs[0].job_id)
     monkeypatch.setattr("baton.storage.files.write_all", full)
     assert [payload["event"] for payload in delegation] == ["completed"]
@@ -87,14 +87,14 @@ def test_a_full_disk_takes_the_copy_of_what_was_said_and_no_more(settings, jobs,
 def test_a_limit_of_nothing_is_refused_and_not_replaced(settings, monkeypatch, name):
     monkeypatch.setenv(f"BATON_{name}", "0")
     with pytest.raises(InvalidValue, match=name.lower()):
-        build_submission(load_settings(), "x", label="q")
+        build_submission(load_settings(), "x", queue="q")
 
 
 @pytest.mark.parametrize("name", ["expect", "labels"])
 @pytest.mark.parametrize("value", ["out.txt", 5])
 def test_what_has_to_be_a_list_is_one(settings, name, value):
     with pytest.raises(InvalidValue, match=f"{name} must be a list"):
-        build_submission(settings, "x", label="q", **{name: value})
+        build_submission(settings, "x", queue="q", **{name: value})
 
 
 def test_the_words_kept_with_a_job_are_kept_with_the_next_try(settings, jobs, monkeypatch, capsys):
@@ -107,7 +107,7 @@ def test_the_words_kept_with_a_job_are_kept_with_the_next_try(settings, jobs, mo
 
 
 def test_a_delegation_outlives_the_pruning_of_its_job(settings, jobs, monkeypatch):
-    delegation = Delegation(settings, jobs, [build_submission(settings, "x", label="q")])
+    delegation = Delegation(settings, jobs, [build_submission(settings, "x", queue="q")])
     job = delegation.jobs[0].job_id
     before(monkeypatch, delegation.subscription, "connect", lambda: jobs.get_job(job).attempt or end(jobs, job))
     before(monkeypatch, delegation, "_append_output", lambda: prune(jobs))

@@ -4,8 +4,9 @@ An adapter starts nothing and calls no service: it turns a task into a command l
 
 from __future__ import annotations
 
-from baton.core.errors import AgentUnusable, InvalidValue
-from baton.core.job import AGENT_ALIASES, agent_name
+from baton.core.errors import InvalidValue, UnknownAgent
+from baton.core.job import AGENT_ALIASES, LIVE_QUEUE, agent_name
+from baton.storage.files import outside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
 
     from baton.adapters.contract import Agent
     from baton.config import Settings
+    from baton.core.job import Job
 
 # name: (module, class)
 BUILT_IN = {
@@ -29,7 +31,7 @@ def find_agent(settings: Settings, name: str) -> Agent:
     found = BUILT_IN.get(agent_name(name))
     if found is None and name not in custom:
         known = ", ".join((*BUILT_IN, *custom))
-        raise AgentUnusable(
+        raise UnknownAgent(
             f"there is no agent {name[:40]!r}; there are {known}, or add [agents.NAME] to ~/.config/baton/baton.toml"
         )
     if found is None:
@@ -48,6 +50,16 @@ def allowed_silence(settings: Settings, name: str, timeout_sec: int) -> int:
     if settings.sources["idle_timeout_sec"] == "default" and known and find_agent(settings, name).exit_is_verdict:
         return timeout_sec
     return settings.idle_timeout_sec
+
+
+def check_work(settings: Settings, job: Job) -> None:
+    """Refuse a job that cannot work: no such agent, or an expected file outside of the work folder. The agent of a
+    running session may be defined on its host alone."""
+    if not job.agent_session.startswith(LIVE_QUEUE):
+        find_agent(settings, job.agent)
+    for name in job.expected_artifacts:
+        if outside(name, job.workdir or "."):
+            raise InvalidValue("expect", f"{name!r} lies outside the work folder {job.workdir or ''}".rstrip())
 
 
 def agent_names(settings: Settings) -> list[str]:

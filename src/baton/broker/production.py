@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Sequence
 
 from baton.broker.certificates import ROLES, certificate_hosts, host_name, issue_certificates
-from baton.core.errors import InvalidValue
+from baton.core.errors import InvalidValue, WrongState
 from baton.core.job import new_token
 from baton.storage.files import make_private_dir, replace_file
 
@@ -71,12 +71,12 @@ def write_set(kind: str, folder: str, *, hosts: Sequence[str], port: int, mtls: 
     folder = os.path.abspath(folder)
     there = os.path.exists(os.path.join(folder, "ca.key"))
     if there and not renew:
-        raise InvalidValue("folder", f"{folder} already holds a set; --renew issues its certificates anew")
+        raise WrongState("folder", f"{folder} already holds a set; --renew issues its certificates anew")
     if renew and not there:
-        raise InvalidValue("folder", f"{folder} holds no set to renew")
+        raise WrongState("folder", f"{folder} holds no set to renew")
     if renew and not os.path.exists(os.path.join(folder, f"{kind}.conf")):
         other = "nats" if kind == "mosquitto" else "mosquitto"
-        raise InvalidValue("folder", f"{folder} holds a set for another broker; renew it with --{other}")
+        raise WrongState("folder", f"{folder} holds a set for another broker; renew it with --{other}")
     if not folder.isprintable():
         raise InvalidValue("folder", "must not have line breaks or other unprintable characters in its name")
     for host in hosts:

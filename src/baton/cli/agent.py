@@ -264,8 +264,9 @@ def _print_published(options: argparse.Namespace, record: AgentRecord) -> None:
 
 @_with_directory
 def refresh(options: argparse.Namespace, settings: Settings, directory: Directory) -> None:
+    lease_ns = _lease_ns(options)
     agent_id = _owned_id(options, settings, directory)
-    record = ownership.refresh(directory, agent_id, options.generation, lease_ns=_lease_ns(options))
+    record = ownership.refresh(directory, agent_id, options.generation, lease_ns=lease_ns)
     _print_published(options, record)
 
 

@@ -8,7 +8,7 @@ from baton.cli import options as opt
 from baton.cli.output import json_text, print_table, say
 from baton.cli.parser import Verb
 from baton.config import KNOWN, NOT_IN_FILES, TYPE_NAMES, Settings, hide_password, user_file
-from baton.core.errors import BatonError, InvalidValue
+from baton.core.errors import BatonError, InvalidValue, WrongState
 from baton.registry import registry_url
 from baton.storage.files import open_private, remove_file, write_all
 
@@ -67,7 +67,7 @@ def init(options: argparse.Namespace) -> None:
     except OSError as error:
         if os.path.lexists(path):
             raise BatonError(f"{path} exists and is not changed; edit it, or move it away and run this again") from None
-        raise InvalidValue("config file", f"{path} cannot be written: {error.strerror}") from None
+        raise WrongState("config file", f"{path} cannot be written: {error.strerror}") from None
     try:
         write_all(fd, _file_of_defaults().encode())
     except BaseException:

@@ -13,7 +13,7 @@ from baton.cli.output import json_text, say
 from baton.cli.parser import Verb, read_text
 from baton.config import Settings
 from baton.core.errors import BatonError, IllegalTransition, InvalidValue, NothingPending, UsageError
-from baton.core.job import Job
+from baton.core.job import Job, new_job
 from baton.core.value import Any
 from baton.jobs.verbs import Jobs, open_jobs
 
@@ -37,12 +37,13 @@ def register(options: argparse.Namespace, settings: Settings) -> None:
         raise InvalidValue("--validate", "must not be empty")
     literal = options.prompt is not None
     prompt = options.prompt if literal else read_text("prompt", options.text, file=options.prompt_file)
-    from baton.adapters import allowed_silence
+    from baton.adapters import allowed_silence, check_work
     from baton.broker.address import broker_record
 
     with open_jobs(settings) as jobs:
-        job = jobs.register_job(
+        draft = new_job(
             prompt,
+            now_ns=time.time_ns(),
             agent=settings.agent,
             agent_session=options.agent_session,
             workdir=workdir,
@@ -54,7 +55,11 @@ def register(options: argparse.Namespace, settings: Settings) -> None:
             priority=options.priority,
             max_attempts=options.max_attempts,
             labels=options.label,
+            title=options.title,
+            idempotency_key=options.idempotency_key,
         )
+        check_work(settings, draft)
+        job = jobs.register_many([draft])[0]
     print_id(job, as_json=options.json, state="registered")
 
 
@@ -203,7 +208,7 @@ VERBS = (
         opt.TIMEOUT.but(type=opt.time_limit("--timeout", int, years=10)),
         opt.IDLE_TIMEOUT.but(type=opt.time_limit("--idle-timeout", int, years=10)),
         opt.EXPECT, opt.VALIDATE, opt.PRIORITY, opt.MAX_ATTEMPTS.but(default=1), opt.LABEL,
-        opt.BROKER_LOGIN, opt.JSON,
+        opt.TITLE, opt.IDEMPOTENCY_KEY, opt.BROKER_LOGIN, opt.JSON,
     ), register),
     Verb("get", (*opt.JOBS, opt.SHOW_SECRETS, opt.JSON_ALWAYS), get),
     Verb("status", (*opt.JOBS, opt.SET_STATUS, opt.ATTEMPT, opt.NO_VERIFY, opt.JSON), status),

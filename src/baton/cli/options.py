@@ -62,6 +62,21 @@ def time_limit(
     return parse
 
 
+def whole(least: int) -> Callable[[str], int]:
+    """Return the argparse type of an option that is a whole number of at least this."""
+
+    def parse(text: str) -> int:
+        try:
+            number = int(text)
+        except ValueError:
+            number = least - 1
+        if number < least:
+            raise ArgumentTypeError(f"must be a whole number of at least {least}, not {text[:40]!r}")
+        return number
+
+    return parse
+
+
 def job_of(options: argparse.Namespace) -> str:
     """Return the id of the job that a command line with the options JOB names."""
     given = {each for each in (options.id, options.job) if each is not None}
@@ -141,7 +156,10 @@ PROMPT_OPTION = _value("--prompt", "TEXT", "give the agent this task, as an opti
 FIRST_PROMPT = PROMPT_OPTION.but(help="send this text first; - reads it from standard input (default: nothing)")
 _AGENTS = "claude-code, codex, gemini, shell, or one of the config file"
 AGENT = _value("--agent", "A", f"use this agent: {_AGENTS} (default: the agent setting)")
-QUEUE = _value("--agent-session", "QUEUE", "take jobs from this queue (default: tmux:AGENT)")
+QUEUE = Option(
+    "--queue", "--agent-session", metavar="QUEUE", dest="agent_session",
+    help="take jobs from this queue (default: tmux:AGENT)",
+)  # fmt: skip
 WORKDIR = _value("--workdir", "DIR", "work in this folder (default: the current folder)")
 TIMEOUT = _value(
     "--timeout", "T", "fail if the job takes this long: seconds, or such as 90s, 10m, 2h (default: 3600s)",
@@ -157,6 +175,11 @@ VALIDATE = _value("--validate", "CMD", "require that this command succeeds in th
 PRIORITY = _value("--priority", "N", "claim jobs with a higher priority first (default: 0)", type=int, default=0)
 MAX_ATTEMPTS = _value("--max-attempts", "N", "retry after an expired lease, up to N attempts (default: 1)", type=int)
 LABEL = _value("--label", "TEXT", "tag the job with this text; repeatable", action="append", default=[])
+TITLE = _value("--title", "TEXT", "name the job in lists and messages (default: its prompt)")
+IDEMPOTENCY_KEY = _value(
+    "--idempotency-key", "KEY", "use the job that was registered with this key, if there is one; refuse if it is for "
+    "other work (default: always a new job)",
+)  # fmt: skip
 HEADLESS = _flag("--headless", "run the agent without questions, with output for programs", default=None)
 YOLO = _flag("--yolo", "let the agent do everything without asking", default=None)
 
@@ -164,7 +187,7 @@ YOLO = _flag("--yolo", "let the agent do everything without asking", default=Non
 TO = _value("--to", "AGENT", "give the job to this live agent, also on another host (default: none)")
 BATCH = _value(
     "--batch", "FILE", "run many jobs: a JSON object per line with prompt and, if needed, agent, workdir, expect, "
-    "validate, timeout_sec, idle_timeout_sec, headless, ...; - reads standard input",
+    "validate, timeout_sec, idle_timeout_sec, headless, title, labels, priority, queue, ...; - reads standard input",
 )  # fmt: skip
 PARALLEL = _value("--parallel", "N", "run at most N jobs of a batch at once (default: 4)", type=int, default=4)
 DETACH = _flag("--detach", "print the job id and return at once (default: wait for the end)")
@@ -180,7 +203,7 @@ INTERVAL = _value("--interval", "S", "sweep every S seconds (default: 5)", type=
 LEASE = _value("--lease", "S", "requeue the job if the lease is not renewed for S seconds (default: never)", type=float)
 WAIT = _value("--wait", "S", "wait up to S seconds for a job (default: 0)", type=float)
 HOLDER = _value("--holder", "NAME", "record this name as the holder of the job (default: HOST:PID)")
-ATTEMPT = _value("--attempt", "N", "refuse if another attempt than N holds the job (default: no check)", type=int)
+ATTEMPT = _value("--attempt", "N", "refuse if another attempt than N holds the job (default: no check)", type=whole(1))
 REASON = _value("--reason", "TEXT", "log this reason (default: released)", default="released")
 _STATUSES = "pending, running, completed, error or cancelled"
 SET_STATUS = _value("--set", "STATUS", f"set this status: {_STATUSES} (default: print the status)")

@@ -14,7 +14,7 @@ from baton.cli.output import counted, json_text, say
 from baton.cli.parser import Verb
 from baton.cli.terminal import write_control
 from baton.config import Settings
-from baton.core.errors import BatonError, InvalidValue
+from baton.core.errors import BatonError, InvalidValue, WrongState
 from baton.core.fields import one_line
 from baton.jobs.verbs import open_jobs
 from baton.registry import DATABASE, leaves, open_registry, open_url, other_registry_here, registry_url
@@ -53,7 +53,7 @@ def migrate(options: argparse.Namespace, settings: Settings) -> None:
                 text = f"finished an interrupted migration to {source.where}; the old records are in {aside}"
                 print(json_text(moved) if options.json else text)
                 return
-        raise InvalidValue("--to", f"is the registry that is in use: {source.where}")
+        raise WrongState("--to", f"is the registry that is in use: {source.where}")
 
     def progress(count: int) -> None:
         if sys.stderr.isatty() and count % 100 == 0:

@@ -5,8 +5,8 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
 
 from baton.adapters.contract import Mode
 from baton.cli import options as opt
@@ -17,8 +17,9 @@ from baton.cli.parser import Verb, read_text
 from baton.cli.progress_view import open_view, summarize
 from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
-from baton.core.job import TERMINAL
-from baton.delegation.attempts import Attempts
+from baton.core.fields import json_object
+from baton.core.job import TERMINAL, Job
+from baton.delegation.attempts import Attempts, this_submitter
 from baton.delegation.submit import (
     Delegation,
     Submission,
@@ -41,7 +42,7 @@ _FORCE = "retry a job that has not ended: then two agents work (default: refuse)
 # Options that are fields of a job or wishes for its session.
 _JOB_OPTIONS = (
     "agent", "workdir", "timeout_sec", "idle_timeout_sec", "expect", "allow_existing", "validate", "max_attempts",
-    "headless", "yolo", "broker_login",
+    "priority", "title", "label", "idempotency_key", "headless", "yolo", "broker_login",
 )  # fmt: skip
 _FOLLOW_OPTIONS = (
     "timeout_sec", "idle_timeout_sec", "expect", "allow_existing", "validate", "max_attempts", "headless", "yolo",
@@ -111,7 +112,7 @@ def _check_options(options: argparse.Namespace) -> None:
     if sum(each is not None for each in (options.prompt, options.prompt_file, options.batch)) != 1:
         raise UsageError("give the task as one of: a PROMPT, --prompt-file FILE, --batch FILE")
     if sum(each is not None for each in (options.session, options.to, options.agent_session)) > 1:
-        raise UsageError("--session, --to and --agent-session exclude each other; give one of them")
+        raise UsageError("--session, --to and --queue exclude each other; give one of them")
     if options.agent_def_dir is not None and options.to is None:
         raise UsageError("--agent-def-dir belongs to the agent of --to; give both")
     if options.parallel < 1:
@@ -132,7 +133,7 @@ def _build_submissions(options: argparse.Namespace, settings: Settings) -> tuple
         settings, queue, options.agent = target.settings, target.queue, target.agent
         options.workdir = options.workdir or target.workdir
     common = {name: getattr(options, name) for name in _JOB_OPTIONS if getattr(options, name) is not None}
-    common["label"] = queue
+    common["queue"] = queue
     if options.batch is None:
         prompt = read_text("prompt", options.prompt, file=options.prompt_file)
         return settings, [build_submission(settings, prompt, **common)]
@@ -140,6 +141,8 @@ def _build_submissions(options: argparse.Namespace, settings: Settings) -> tuple
     jobs = [_parse_line(settings, common, number, line) for number, line in enumerate(lines, 1) if line.strip()]
     if not jobs:
         raise InvalidValue("--batch", f"{options.batch} contains no job")
+    if len(jobs) > 1 and options.idempotency_key is not None:
+        raise UsageError("--idempotency-key is for one job; give each line of the batch its own idempotency_key")
     return settings, jobs
 
 
@@ -148,6 +151,13 @@ def _parse_line(settings: Settings, common: dict[str, Any], number: int, line: s
         given = json.loads(line)
         if not isinstance(given, dict) or not isinstance(given.get("prompt"), str):
             raise InvalidValue("prompt", "is missing: each line must be an object with a prompt")
+        label = [given["label"]] if isinstance(given.get("label"), str) else given.get("label") or []
+        if isinstance(label, list):  # a line adds labels to those of the command line
+            given["label"] = [*common["label"], *label]
+        if "agent_session" in given:
+            given.setdefault("queue", given.pop("agent_session"))
+        if "queue" in given and common["queue"] is None:
+            given.setdefault("workdir", common.get("workdir", "."))
         return build_submission(settings, **common | given)
     except (ValueError, RecursionError):
         raise InvalidValue("--batch", f"line {number} is not JSON") from None
@@ -168,24 +178,84 @@ def _find_target(options: argparse.Namespace, settings: Settings) -> Target:
 
 
 def _detach(settings: Settings, submissions: list[Submission], options: argparse.Namespace) -> int:
-    if len(submissions) > 1 and any(each.agent is not None for each in submissions):
-        raise UsageError("--detach with a batch needs a queue; give --agent-session and run a `baton worker`")
+    if sum(each.agent is not None for each in submissions) > 1:
+        job_ids = _run_in_background(settings, submissions, options)
+    else:
+        job_ids = _start(settings, submissions)
+    for job_id in job_ids:
+        print(json_text({"job_id": job_id}) if options.json else job_id)
+    say(f"wait for {'it' if len(job_ids) == 1 else 'them'}: baton wait {' '.join(job_ids)}")
+    return 0
+
+
+def _start(settings: Settings, submissions: list[Submission]) -> list[str]:
+    """Register jobs and start the session of the one that needs a session."""
     with open_jobs(settings) as jobs:
         registered = register(jobs, submissions)
         attempts = Attempts(settings, jobs, Inventory(settings))
         for each in registered:
             if each.agent is not None and (error := start_submission(attempts, each)):
                 raise BatonError(error)
-            print(json_text({"job_id": each.job.job_id}) if options.json else each.job.job_id)
-    say(f"wait for it: baton wait {' '.join(each.job.job_id for each in registered)}")
-    return 0
+    return [each.job.job_id for each in registered]
 
 
-def _follow(settings: Settings, submissions: list[Submission], options: argparse.Namespace) -> int:
+def _run_in_background(settings: Settings, submissions: list[Submission], options: argparse.Namespace) -> list[str]:
+    """Let a new process run the jobs, as many at once as --parallel allows. Return their ids once it has registered
+    them."""
+    sys.stdout.flush()
+    reading, writing = os.pipe()
+    if os.fork() == 0:
+        os.close(reading)
+        _be_background(settings, submissions, options, writing)
+    os.close(writing)
+    with open(reading, encoding="utf-8") as answer:
+        told = json_object(answer.read())
+    if "job_ids" not in told:
+        raise BatonError(str(told.get("error", "the process that runs the batch ended before it registered the jobs")))
+    return [str(each) for each in told["job_ids"]]
+
+
+def _be_background(
+    settings: Settings, submissions: list[Submission], options: argparse.Namespace, writing: int
+) -> NoReturn:
+    """Run the jobs in this new process, without a terminal. Tell the process that waits their ids, or the error."""
+    code = 1
+    try:
+        with open(writing, "w", encoding="utf-8") as answer:
+            os.setsid()
+            null = os.open(os.devnull, os.O_RDWR)
+            for stream in (0, 1, 2):
+                os.dup2(null, stream)
+            submitter = this_submitter(settings.host)
+            mine = [
+                each.replace(job=each.job.replace(submitter=each.job.submitter and submitter)) for each in submissions
+            ]
+
+            def tell(jobs: Sequence[Job]) -> None:
+                json.dump({"job_ids": [job.job_id for job in jobs]}, answer)
+                answer.close()
+
+            try:
+                code = _follow(settings, mine, options, tell)
+            except BatonError as error:
+                if not answer.closed:
+                    json.dump({"error": str(error)}, answer)
+    finally:
+        os._exit(code)
+
+
+def _follow(
+    settings: Settings,
+    submissions: list[Submission],
+    options: argparse.Namespace,
+    tell: Callable[[Sequence[Job]], None] = lambda _jobs: None,
+) -> int:
+    """Run the jobs until they end. `tell` is called with the registered jobs before the first of them starts."""
     signals = _Signals()
     with open_jobs(settings) as jobs:
         parallel = options.parallel if len(submissions) > 1 else 1
         delegation = Delegation(settings, jobs, submissions, parallel=parallel, log=lambda line: say(f"baton: {line}"))
+        tell(delegation.jobs)
         try:
             with signals:
                 try:
@@ -297,7 +367,8 @@ VERBS = (
         opt.QUEUE.but(help="add the job to this queue, for a worker to take (default: start a session now)"),
         opt.WORKDIR, opt.TIMEOUT, opt.IDLE_TIMEOUT,
         opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable"),
-        opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.BATCH, opt.PARALLEL, opt.BROKER_LOGIN, *_HOW,
+        opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.PRIORITY, opt.TITLE, opt.LABEL,
+        opt.IDEMPOTENCY_KEY, opt.BATCH, opt.PARALLEL, opt.BROKER_LOGIN, *_HOW,
     ), submit, epilog=_EPILOG),
     Verb("retry", (*opt.JOB, opt.FORCE.but(help=_FORCE), *_HOW), retry, epilog=_EPILOG),
     Verb("follow-up", (

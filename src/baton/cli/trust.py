@@ -9,7 +9,7 @@ from baton.cli import options as opt
 from baton.cli.output import ask, json_text, print_table, say
 from baton.cli.parser import Verb
 from baton.config import DEFAULT_HOME, SET_IN_PLACE, Home, Settings, hide_password
-from baton.core.errors import BatonError, InvalidValue, UsageError
+from baton.core.errors import BatonError, UsageError, WrongState
 from baton.core.fields import one_line
 from baton.jobs.caller import refuse_inside_session
 from baton.registry import FILES_NOTE, LOCAL_SCHEMES
@@ -187,7 +187,7 @@ def _remove(settings: Settings, directory: str, name: str) -> int:
         path = os.path.realpath(os.path.dirname(os.path.abspath(directory)))
     home = look_up(settings.state_dir, path) or look_up(settings.state_dir, os.path.join(path, name))
     if home is None:
-        raise InvalidValue("DIR", f"{path} has no home that you trust; `baton trust --list` shows all")
+        raise WrongState("DIR", f"{path} has no home that you trust; `baton trust --list` shows all")
     exists = os.path.isdir(home.path)
     for session in inspect(home.path, scratch=settings.state_dir, owner=os.geteuid()).sessions if exists else ():
         if folder_of_runner(session) is not None:

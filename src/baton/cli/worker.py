@@ -12,7 +12,7 @@ from baton.cli.parser import Verb
 from baton.config import Settings
 from baton.core.clock import duration_text
 from baton.core.errors import InvalidValue
-from baton.core.fields import one_line
+from baton.core.fields import check_label, one_line
 from baton.core.job import Status
 from baton.delegation.worker import Worker
 from baton.jobs.verbs import open_jobs
@@ -30,7 +30,8 @@ def work(options: argparse.Namespace, settings: Settings) -> int:
     Tmux(settings.tmux_socket).check_version()
     if not os.path.isdir(options.workdir):
         raise InvalidValue("--workdir", f"{options.workdir} is not a folder")
-    queue = options.agent_session or f"tmux:{settings.agent}"
+    queue = f"tmux:{settings.agent}" if options.agent_session is None else options.agent_session
+    check_label("--queue", queue)
     same = ("concurrency", "max_jobs", "headless", "yolo", "until_empty")
     with open_jobs(settings) as jobs:
         if not jobs.registry.multi_host:

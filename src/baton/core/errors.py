@@ -22,14 +22,24 @@ class UsageError(BatonError):
 class InvalidValue(BatonError):
     """A value is not valid; `field` names it."""
 
+    exit_code = 64
+
     def __init__(self, field: str, why: str) -> None:
         super().__init__(f"{field} {why}")
         self.field = field
         self.why = why
 
 
+class WrongState(InvalidValue):
+    """A value is valid, but not in the present state of what `field` names."""
+
+    exit_code = 1
+
+
 class InvalidRecord(InvalidValue):
     """A stored job record is not valid; `job_id` is the name under which it is stored."""
+
+    exit_code = 1
 
     def __init__(self, job_id: str, field: str, why: str) -> None:
         super().__init__(field, why)
@@ -53,6 +63,8 @@ class UntrustedHome(BatonError):
 
 class InvalidSession(InvalidValue):
     """A row of the inventory that is not a session; `name` is the name under which it is stored."""
+
+    exit_code = 1
 
     def __init__(self, name: str, field: str, why: str) -> None:
         super().__init__(field, why)
@@ -266,6 +278,12 @@ class RunnerDied(BatonError):
 
 class AgentUnusable(BatonError):
     """The agent's program is missing, or cannot do this."""
+
+
+class UnknownAgent(AgentUnusable):
+    """No agent has this name."""
+
+    exit_code = 64
 
 
 class TmuxUnavailable(BatonError):

@@ -16,6 +16,7 @@ from baton.core.value import Any, Value
 SCHEMA_VERSION = 1
 DEFAULT_AGENT = "claude-code"
 AGENT_ALIASES = {"claude": "claude-code"}
+LIVE_QUEUE = "agent:"  # begins the queue of a live agent, before its id
 DEFAULT_TIMEOUT_SEC = 3600
 DEFAULT_IDLE_TIMEOUT_SEC = 120
 MAX_TIMEOUT_SEC = 10 * 366 * 86400

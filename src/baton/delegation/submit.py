@@ -6,14 +6,14 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from baton.adapters import allowed_silence
+from baton.adapters import allowed_silence, check_work
 from baton.adapters.contract import Agent, Mode
 from baton.broker.address import broker_record
 from baton.config import Settings
 from baton.core.clock import SystemClock
 from baton.core.errors import IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
 from baton.core.event import EventName
-from baton.core.job import TERMINAL, Job, Status, new_job, repeat_job
+from baton.core.job import TERMINAL, Job, Status, is_registered, new_job, repeat_job
 from baton.core.limits import Limit
 from baton.core.value import Value
 from baton.delegation.attempts import Attempts, is_private_queue, this_submitter
@@ -22,7 +22,7 @@ from baton.jobs.caller import refuse_inside_session
 from baton.jobs.verbs import Jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import check_launch
-from baton.storage.files import append_line, outside
+from baton.storage.files import append_line
 from baton.transport.subscription import Subscription
 
 _SUBSCRIBE_SEC = 5.0
@@ -30,9 +30,11 @@ _NO_LIMIT_SEC = 366 * 86400.0
 # What a line of a batch may contain.
 _GIVEN = (
     "prompt", "agent", "workdir", "expect", "validate", "timeout_sec", "idle_timeout_sec", "max_attempts", "priority",
-    "headless", "yolo", "allow_existing", "label", "labels",
+    "headless", "yolo", "allow_existing", "title", "label", "labels", "queue", "idempotency_key",
     "broker_login",
 )  # fmt: skip
+
+_OWN = ("max_attempts", "priority", "validate", "title", "idempotency_key")  # of the job, as given
 
 
 class Submission(Value):
@@ -59,10 +61,10 @@ def build_submission(settings: Settings, prompt: str, **given: Any) -> Submissio
 def build_job(settings: Settings, prompt: str, **given: Any) -> Job:
     """Build a job, with values of the settings for what is not given.
 
-    `label` is the queue of a worker or session. Without it, this process starts a session for the job."""
+    `queue` is that of a worker or session. Without it, this process starts a session for the job."""
     _check_given(given)
     given = {name: value for name, value in given.items() if value is not None}
-    queue, workdir = given.get("label"), given.get("workdir")
+    queue, workdir = given.get("queue"), given.get("workdir")
     if queue is None or workdir is not None:
         workdir = os.path.abspath(workdir or ".")
     job = new_job(
@@ -76,8 +78,9 @@ def build_job(settings: Settings, prompt: str, **given: Any) -> Job:
         expected_artifacts=given.get("expect", []),
         workdir=workdir,
         submitter=this_submitter(settings.host) if queue is None else None,
+        labels=[*given.get("label", ()), *given.get("labels", ())],
         start_options={name: True for name in ("headless", "yolo") if given.get(name)},
-        **{name: given[name] for name in ("max_attempts", "priority", "validate", "labels") if name in given},
+        **{name: given[name] for name in _OWN if name in given},
     )
     if "idle_timeout_sec" not in given:
         job = job.replace(idle_timeout_sec=allowed_silence(settings, job.agent, job.timeout_sec))
@@ -106,9 +109,7 @@ def checked_submission(settings: Settings, job: Job) -> Submission:
     if job.submitter is not None:
         agent = check_launch(settings, job.agent, workdir=workdir, mode=submission.mode, yolo=submission.yolo, job=job)
         submission = submission.replace(agent=agent)
-    for name in job.expected_artifacts:
-        if outside(name, workdir):
-            raise InvalidValue("expect", f"{name!r} lies outside the work folder {job.workdir or ''}".rstrip())
+    check_work(settings, job)
     return submission
 
 
@@ -120,15 +121,19 @@ def _check_given(given: dict[str, Any]) -> None:
     for name in ("workdir", "broker_login"):
         if not isinstance(given.get(name), str | None):
             raise InvalidValue(name, "must be text")
-    for name in ("expect", "labels"):
+    for name in ("expect", "label", "labels"):
         if not isinstance(given.get(name), list | None):  # a text would become a list of its characters
             raise InvalidValue(name, "must be a list")
 
 
 def register(jobs: Jobs, submissions: Sequence[Submission]) -> list[Submission]:
-    """Register the jobs, and return them as they were registered: an id may have been taken."""
+    """Register the jobs, and return them as they were registered: an id may have been taken. A job that was known by
+    its idempotency key is not started again."""
     registered = jobs.register_many([each.job for each in submissions])
-    return [each.replace(job=job) for each, job in zip(submissions, registered, strict=True)]
+    return [
+        each.replace(job=job, agent=each.agent if is_registered(each.job, job) else None)
+        for each, job in zip(submissions, registered, strict=True)
+    ]
 
 
 def start_submission(attempts: Attempts, submission: Submission) -> str | None:

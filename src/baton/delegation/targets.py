@@ -3,7 +3,7 @@
 import os
 
 from baton.config import Settings
-from baton.core.errors import InvalidValue
+from baton.core.errors import InvalidValue, WrongState
 from baton.core.value import Value
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import State, job_label
@@ -29,9 +29,9 @@ def target_session(settings: Settings, name: str) -> Target:
     session = Inventory(settings).get(name)
     if session.state is not State.RUNNING or session.made_for is not None:
         what = f"is {session.state}" if session.state is not State.RUNNING else f"was made for job {session.made_for}"
-        raise InvalidValue("--session", f"{name!r} {what}; it takes no jobs")
+        raise WrongState("--session", f"{name!r} {what}; it takes no jobs")
     if not session.has_live_runner():
-        raise InvalidValue("--session", f"{name!r} has died; `baton monitor --once` records that")
+        raise WrongState("--session", f"{name!r} has died; `baton monitor --once` records that")
     return Target(settings=settings, queue=job_label(session.agent_id), agent=session.agent, workdir=session.workdir)
 
 
@@ -46,14 +46,14 @@ def target_live_agent(settings: Settings, name: str, *, agent_def_dir: str | Non
     with open_directory(settings) as directory:
         record = resolve(directory, Names(settings.agent_name_prefix), name).found()
     if record.session_root is None:
-        raise InvalidValue("--to", f"{name} was published by hand; no runner of baton takes jobs there")
+        raise WrongState("--to", f"{name} was published by hand; no runner of baton takes jobs there")
     there = host_of(record)
     remote = there is not None and there != settings.host
     shared = open_registry(settings).multi_host
     if remote and agent_def_dir is not None:
         raise InvalidValue("--agent-def-dir", f"cannot be checked here: {name} is on {record.host}")
     if remote and not shared:
-        raise InvalidValue("--to", f"{name} is on {there}: sending it a job needs a registry on PostgreSQL")
+        raise WrongState("--to", f"{name} is on {there}: sending it a job needs a registry on PostgreSQL")
     workdir = note = None
     if not remote:
         workdir = control_target(record, host=settings.host, agent_def_dir=agent_def_dir).manifest.workdir

@@ -10,6 +10,7 @@ import json
 import os
 
 from baton.core.errors import BatonError
+from baton.core.fields import JOB_ID
 from baton.core.value import Value
 
 TYPE_CHECKING = False
@@ -55,6 +56,12 @@ def origin_of(job: Job) -> Origin | None:
 def is_inside_session() -> bool:
     """Return whether an agent called this process."""
     return MARKER in os.environ or any(_memory_of(pid) or _is_of_session(pid) for pid in _ancestors())
+
+
+def calling_job() -> str | None:
+    """Return the job in whose session this process runs, as its environment names it; None outside of a session."""
+    job_id = os.environ.get("BATON_JOB_ID", "")
+    return job_id if JOB_ID.fullmatch(job_id) else None
 
 
 def refuse_inside_session(what: str) -> None:

@@ -89,14 +89,18 @@ class Jobs:
 
     def register_many(self, drafts: Iterable[Job]) -> list[Job]:
         """Register jobs in one step. A job whose id has a history already gets another id. In place of a job whose
-        idempotency key is known, the job with that key is returned."""
+        idempotency key is known, the job with that key is returned. In a session, its job is the parent."""
         if self._home is not None:
             make_home(self._home)
         history = self.history
-        new = [with_new_id(job) if history.exists(job.job_id) else job for job in drafts]
-        if any(job.start_options.get("yolo") for job in new):  # guard: yolo-in-a-record
-            from baton.jobs.caller import refuse_inside_session
+        from baton.jobs.caller import calling_job, refuse_inside_session
 
+        parent = calling_job()
+        new = [
+            (with_new_id(job) if history.exists(job.job_id) else job).replace(parent=job.parent or parent)
+            for job in drafts
+        ]
+        if any(job.start_options.get("yolo") for job in new):  # guard: yolo-in-a-record
             refuse_inside_session("a job whose agent does not ask (yolo)")
         jobs = self.registry.register_many(new)
         for draft, job in zip(new, jobs, strict=True):

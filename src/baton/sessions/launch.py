@@ -12,7 +12,7 @@ from baton.adapters import find_agent
 from baton.adapters.contract import Agent, Mode, Task
 from baton.config import Settings, machine_of
 from baton.core.clock import format_micros
-from baton.core.errors import AgentUnusable, InvalidValue, RegistryUnavailable, RunnerDied, TmuxUnavailable
+from baton.core.errors import AgentUnusable, InvalidValue, RegistryUnavailable, RunnerDied, TmuxUnavailable, WrongState
 from baton.core.job import Job
 from baton.core.value import Value
 from baton.jobs.caller import MARKER
@@ -153,7 +153,7 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
     check_prompt(prompt)
     before = inventory.get(name)
     if before.state is State.RUNNING:
-        raise InvalidValue("session", f"{name!r} is running; `baton session attach {name}` shows it")
+        raise WrongState("session", f"{name!r} is running; `baton session attach {name}` shows it")
     program = usable_agent(settings, before.agent)
     if before.state is State.ARCHIVED and inventory.runner_of(before) is not None:
         return _manage_again(settings, inventory, before)
@@ -163,7 +163,7 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
             raise AgentUnusable(f"{unknown}; create a new session")
         program.check_resume(before.conversation_id, prompt)
     if not os.path.isdir(before.workdir):
-        raise InvalidValue("workdir", f"{before.workdir} of session {name!r} is gone; conversations are bound to it")
+        raise WrongState("workdir", f"{before.workdir} of session {name!r} is gone; conversations are bound to it")
     now = format_micros(time.time_ns())
     resumed = before.replace(
         state=State.RUNNING, mode=Mode.INTERACTIVE, made_for=None, job_id=None, pane_id=None, pane_pid=None,
@@ -174,7 +174,7 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
 
     def claim(current: Session) -> Session:
         if current != before:
-            raise InvalidValue("session", f"{name!r} was changed by another process; try again")
+            raise WrongState("session", f"{name!r} was changed by another process; try again")
         return resumed
 
     inventory.change(before, claim)

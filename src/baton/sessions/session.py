@@ -10,7 +10,7 @@ from baton.adapters.contract import CONVERSATION_ID, Mode
 from baton.config import present_host
 from baton.core import fields
 from baton.core.errors import InvalidSession
-from baton.core.job import Job
+from baton.core.job import LIVE_QUEUE, Job
 from baton.core.value import Any, Value
 from baton.sessions.processes import ProcessId
 
@@ -150,4 +150,4 @@ def session_name(job: Job) -> str:
 
 def job_label(agent_id: str) -> str:
     """Return the queue of jobs for the session of this live agent."""
-    return f"agent:{agent_id}"
+    return f"{LIVE_QUEUE}{agent_id}"

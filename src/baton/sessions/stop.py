@@ -7,7 +7,7 @@ from functools import partial
 
 from baton.adapters import find_agent
 from baton.config import Settings
-from baton.core.errors import AgentUnusable, BatonError, InvalidValue, JobNotFound
+from baton.core.errors import AgentUnusable, BatonError, JobNotFound, WrongState
 from baton.core.job import Job, Status
 from baton.core.value import Value
 from baton.jobs.verbs import Jobs
@@ -49,11 +49,11 @@ def stop_session(
     """Stop a running session of this host. `capture_id` refuses to stop it while its conversation's id is unknown."""
     session = inventory.get(name)
     if session.state is not State.RUNNING:
-        raise InvalidValue("session", f"{name!r} is {session.state} already")
+        raise WrongState("session", f"{name!r} is {session.state} already")
     if session.host != settings.host:
-        raise InvalidValue("session", f"{name!r} is on {session.host}; stop it there")
+        raise WrongState("session", f"{name!r} is on {session.host}; stop it there")
     if session.has_live_runner() and inventory.runner_of(session) is None:
-        raise InvalidValue("session", f"{name!r} runs in another home, of which this one is a copy; stop it there")
+        raise WrongState("session", f"{name!r} runs in another home, of which this one is a copy; stop it there")
     if capture_id and session.conversation_id is None:
         kept = find_agent(settings, session.agent).keeps_conversation
         why = "has not reported the id of its conversation yet" if kept else "keeps no conversation"
