@@ -31,6 +31,7 @@ WRONG = {
     "--label": [""],
     "--holder": [LINES, ""],
     "CURSOR": ["x"],
+    "NAMES": ["id,nonsense", ""],
     "K=V": ["x", "=y"],
     "URL": ["nonsense"],
     "--host": [LINES],
@@ -53,7 +54,12 @@ FREE = {
     "CMD", "D", "DIR", "FILE", "G", "K", "L", "NAME", "OLD", "PROMPT", "TEXT", "AGENT", "--tool", "--agent-id", "--session",
 }  # fmt: skip
 # What a name of the table means for one verb alone.
-ELSEWHERE = {("list", "--agent"), ("pick", "--agent"), ("list", "--queue")}  # a condition that nothing meets
+ELSEWHERE = {
+    ("list", "--agent"),
+    ("list", "--queue"),
+    ("list", "--label"),
+    ("pick", "--agent"),
+}  # a condition that nothing meets
 
 
 @pytest.fixture(scope="module")

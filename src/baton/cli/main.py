@@ -50,6 +50,14 @@ VERBS = {
     "version": ("config", "print the version"),
     "hook": ("hook", ""),  # called by agents, not by people
 }
+# What people type who know other programs.
+_OTHER_NAMES = {
+    "kill": "cancel", "stop": "cancel", "abort": "cancel", "ps": "list", "ls": "list", "jobs": "list", "top": "list",
+    "show": "get", "info": "get", "inspect": "get", "run": "submit", "start": "submit", "exec": "submit",
+    "add": "register", "output": "result", "cat": "result", "log": "logs", "tail": "logs", "history": "logs",
+    "follow": "watch", "rm": "prune", "gc": "prune", "delete": "prune", "rerun": "retry",
+    "resume": "session", "sessions": "session", "agents": "agent",
+}  # fmt: skip
 _FOR_PEOPLE = ("no_verify", "yolo")  # options that an agent may not use
 _TAKE_A_VALUE = {name for option in COMMON if "metavar" in option.settings for name in option.names}
 
@@ -134,11 +142,7 @@ def main(arguments: Sequence[str]) -> int:
         print(overview(), file=sys.stdout if rest else sys.stderr)
         return 0 if rest else USAGE
     if verb not in VERBS:
-        from difflib import get_close_matches
-
-        near = get_close_matches(verb, VERBS, 1, 0.7)
-        hint = f"did you mean `baton {near[0]}`?" if near else "see `baton --help`"
-        print(f"baton: there is no verb {verb[:40]!r}; {hint}", file=sys.stderr)
+        print(f"baton: there is no verb {verb[:40]!r}; {_hint(verb)}", file=sys.stderr)
         return USAGE
     try:
         code = run_verb(verb, rest)
@@ -151,6 +155,15 @@ def main(arguments: Sequence[str]) -> int:
         _complain(str(error))
         return error.exit_code
     return code
+
+
+def _hint(typed: str) -> str:
+    from difflib import get_close_matches
+
+    verbs = [verb for verb, (_, text) in VERBS.items() if text]
+    near = get_close_matches(typed.lower(), [*_OTHER_NAMES, *verbs], 1, 0.7)
+    verb = _OTHER_NAMES.get(near[0], near[0]) if near else ""
+    return f"did you mean `baton {verb}`?" if verb in verbs else "see `baton --help`"
 
 
 def _debugging(arguments: Sequence[str]) -> bool:

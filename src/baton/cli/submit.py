@@ -209,10 +209,10 @@ def _run_in_background(settings: Settings, submissions: list[Submission], option
         _be_background(settings, submissions, options, writing)
     os.close(writing)
     with open(reading, encoding="utf-8") as answer:
-        told = json_object(answer.read())
-    if "job_ids" not in told:
-        raise BatonError(str(told.get("error", "the process that runs the batch ended before it registered the jobs")))
-    return [str(each) for each in told["job_ids"]]
+        answered = json_object(answer.read())
+    if "job_ids" not in answered:
+        raise BatonError(str(answered.get("error", "the process of the batch ended before it registered the jobs")))
+    return [str(each) for each in answered["job_ids"]]
 
 
 def _be_background(

@@ -32,7 +32,7 @@ def follow_submission(settings: Settings, first: Job, prompt: str, **given: Any)
         for name in ("headless", "yolo"):
             if given.get(name):
                 raise BatonError(f"--{name}: session {session.name!r} runs already and has its own; leave it out")
-        kept["label"] = target_session(settings, session.name).queue
+        kept["queue"] = target_session(settings, session.name).queue
     else:
         _check_conversation(settings, inventory, first, session)
         wishes = {"headless": session.mode is Mode.HEADLESS or given.get("headless"), "yolo": session.yolo}

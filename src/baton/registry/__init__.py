@@ -27,7 +27,9 @@ SERVERS = ("postgresql:", "postgres:")
 
 def open_registry(settings: Settings, *, clock: Clock | None = None) -> Registry:
     """Open the registry that the settings name, or the one in the registry folder; else a new SQLite one."""
-    return open_url(registry_url(settings), clock=clock, allow_network_fs=settings.allow_network_fs)
+    registry = open_url(registry_url(settings), clock=clock, allow_network_fs=settings.allow_network_fs)
+    registry.must_exist = settings.registry is not None
+    return registry
 
 
 def registry_url(settings: Settings) -> str:

@@ -355,6 +355,7 @@ class FileRegistry(Registry):
 
     @contextmanager
     def _reading(self) -> Iterator[_FileTransaction]:
+        self._refuse_missing(self.folder)
         with self._translated_errors():
             yield _FileTransaction(self)
 

@@ -47,6 +47,7 @@ class SqliteRegistry(SqlRegistry):
 
     @contextmanager
     def _reading(self) -> Iterator[SqlTransaction]:
+        self._refuse_missing(self.path)
         with self._file.reading() as raw:
             yield SqlTransaction(raw, self.where, raw.version)
 

@@ -8,7 +8,7 @@ Rules for all verbs
 - `attempt` is the fencing number of a claim: a write that carries one is refused with StaleAttempt once that claim is
   over. Writes without one are an operator's.
 - An unknown id is JobNotFound; a malformed one is InvalidValue, before the store is read.
-- Reading creates no file: a registry that does not exist yet is empty.
+- Reading creates no file: a registry that does not exist yet is empty, or unavailable where its url was named.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from itertools import islice
 
 from baton.core import lifecycle
 from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
-from baton.core.errors import InvalidRecord, InvalidValue, JobDisputed, JobNotFound, RegistryBusy
+from baton.core.errors import InvalidRecord, InvalidValue, JobDisputed, JobNotFound, RegistryBusy, RegistryUnavailable
 from baton.core.event import EventName
 from baton.core.fields import check_id_beginning, check_job_id, check_label
 from baton.core.job import TERMINAL, Status, new_token, refuse_other_work, with_new_id
@@ -54,6 +54,7 @@ class Registry:
     url: str  # opens this registry again, from any folder; with its password
     multi_host: bool  # whether processes on several hosts may share it
     lock_path: str | None  # the file that every writer locks, if there is one; two registries may share it
+    must_exist = False  # whether reading a registry that no process has written yet is RegistryUnavailable
     # Says how the audit log of a pending job contradicts the registry: such a job is not claimed. None: it does not.
     find_contradiction: Callable[[Job], str | None] = staticmethod(lambda _job: None)
     _new_token = staticmethod(new_token)
@@ -65,6 +66,10 @@ class Registry:
     @abstractmethod
     def close(self) -> None:
         """Close files and connections. The next verb opens them again."""
+
+    def _refuse_missing(self, path: str) -> None:
+        if self.must_exist and not os.path.exists(path):
+            raise RegistryUnavailable(f"{self.where} does not exist; check the url (`baton register` makes a new one)")
 
     @abstractmethod
     def _reading(self) -> AbstractContextManager[Transaction]: ...
