@@ -6,11 +6,14 @@ import pytest
 
 from agents.model_service import Run, Say
 
-CLAUDE, CODEX = "claude-code", "codex"
+CLAUDE, CODEX, GEMINI = "claude-code", "codex", "gemini"
 
 
-@pytest.mark.parametrize("mode", [("--headless",), ()], ids=["headless", "interactive"])
-@pytest.mark.parametrize("agent", [CLAUDE, CODEX])
+@pytest.mark.parametrize(
+    ("agent", "mode"),
+    [(CLAUDE, ["--headless"]), (CLAUDE, []), (CODEX, ["--headless"]), (CODEX, []), (GEMINI, ["--headless"])],
+    ids=lambda each: each if isinstance(each, str) else " ".join(each) or "interactive",
+)
 def test_a_follow_up_is_a_new_job_in_the_same_conversation(world, agent, mode):
     world.model.will(Say("The pelican is fed."))
     where = ("--agent", agent, "--workdir", str(world.work))
@@ -19,7 +22,7 @@ def test_a_follow_up_is_a_new_job_in_the_same_conversation(world, agent, mode):
 
     world.model.will(Run("echo more > out.txt"), Say("It got more."))
     words = ("Now also give it more.", "--expect", "out.txt", "--validate", "grep -q more out.txt")
-    yolo = ["--yolo"] if agent == CODEX else []
+    yolo = [] if agent == CLAUDE else ["--yolo"]
     second = world.baton("follow-up", first[:6], *words, *yolo, "--detach").text
     done = world.ended(second)
     assert (done["status"], done["detail"]) == ("completed", "It got more."), world.events(second)

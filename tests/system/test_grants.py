@@ -64,6 +64,8 @@ def test_a_login_that_submits_registers_reads_and_cancels_and_does_no_work(desks
     desks["owner"]("pick", "--agent", "shell")
     refused(submit, "publish", job, "--event", "completed")
     assert submit("cancel", job).text == "cancelled"
+    again = submit("retry", job, "--detach").text
+    assert (submit("get", again).json["retry_of"], submit("get", job).json["retried_by"]) == (job, again)
 
 
 def test_a_login_that_works_takes_and_ends_jobs_and_makes_none(desks):
@@ -88,17 +90,20 @@ def test_a_login_that_works_cannot_change_what_another_worker_runs(desks, postgr
     url = desks["work"].env["BATON_REGISTRY"]
     schema = url.rpartition("=")[2]
     with psycopg.connect(url.partition("&schema")[0], autocommit=True) as login:
-        for column in ("prompt", "validate", "workdir", "agent", "agent_session", "broker", "topic_prefix", "job_id"):
+        work = ("prompt", "validate", "workdir", "agent", "agent_session", "broker", "topic_prefix", "job_id")
+        for column in (*work, "start_options"):
             with pytest.raises(errors.InsufficientPrivilege):
                 login.execute(f"UPDATE {schema}.jobs SET {column} = 'rm -rf /'")
         for statement in ("DELETE FROM", "TRUNCATE"):
             with pytest.raises(errors.InsufficientPrivilege):
                 login.execute(f"{statement} {schema}.jobs")
-        others = json.dumps({"prompt": "rm -rf /", "validate": "touch pwned", "workdir": "/", "own": 1})
+        others = json.dumps(
+            {"prompt": "rm -rf /", "validate": "touch pwned", "workdir": "/", "own": 1, "start_options": {"yolo": True}}
+        )
         login.execute(f"UPDATE {schema}.jobs SET other_fields = %s", [others])
     stored = desks["read"]("get", job).json
     assert (stored["prompt"], stored["validate"], stored["own"]) == ("true", "true", 1)
-    assert stored["workdir"] != "/"
+    assert (stored["workdir"] != "/", stored["start_options"]) == (True, {})
 
 
 def test_a_login_that_reads_changes_nothing(desks):

@@ -55,6 +55,9 @@ def _ended_or_free(inventory: Inventory, first: Job) -> Session:
                 f"this home has no session of job {first.job_id}{there}, so its conversation cannot be continued; "
                 "`baton submit` begins a new one"
             )
+        if session.state is State.RUNNING and not session.has_live_runner():
+            what = f"session {session.name!r} of job {first.job_id} has died"
+            raise SessionGone(f"{what}; `baton monitor --once` records how it ended, then try again")
         if session.state is not State.RUNNING or session.made_for is None:
             return session
         if time.monotonic() > deadline:
