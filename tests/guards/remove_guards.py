@@ -159,6 +159,7 @@ GUARDS = (
     Guard("absolute-user-folder", condition("not base"), "tests/unit/test_config.py -k working_folder"),
     Guard("forged-submodule", condition("False"), "tests/unit/test_homes.py -k forged"),
     Guard("yolo-in-a-record", condition("False"), "tests/system/test_verification.py -k nor_by_the_record"),
+    Guard("copied-when-adopted", replace(r"= .*", "= True"), "tests/unit/test_adoption.py -k is_open"),
     Guard("adopt-orphans", condition("False"), "tests/system/test_escaped_processes.py -k cancel"),
     Guard("event-after-end", condition("False"), "tests/unit/test_watch.py"),
     Guard(

@@ -153,6 +153,17 @@ def test_a_file_that_appears_during_the_move_is_set_aside(place, monkeypatch):
     assert os.readlink(place.home) == home.path
 
 
+@pytest.mark.parametrize("name", ["baton.toml", "jobs/abcd1234.json"])
+def test_a_file_that_is_open_in_the_folder_does_not_reach_into_the_home(place, name):
+    """An agent that may write only there could keep it open, and name a program of its own later."""
+    (place.home / "baton.toml").write_text('agent = "shell"\n')
+    with open(place.home / name, "a") as kept:
+        home, _ = place.take()
+        kept.write("changed")
+    with open(os.path.join(home.path, name)) as file:
+        assert "changed" not in file.read()
+
+
 def test_a_folder_that_becomes_a_link_during_the_move_leads_nowhere(place, tmp_path, monkeypatch):
     """An agent may write into its work folder at any moment."""
     victim = tmp_path / "victim"

@@ -24,6 +24,7 @@ from baton.storage.new_homes import forget, keep_link, record, write_home
 _LOCKS = ("jobs/.lock", "agent-sessions.db.lock", "baton-sessions.db.lock", "monitor.lock")
 _COPY_WAIT_SEC = 10.0
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.EOPNOTSUPP, errno.EACCES)
+_LOGS = "delegate_job_logs/"
 _IN_A_HOME = ("home.json", "agent-sessions.db", "delegate_job_logs", "jobs/registry.db", "jobs/.lock")
 
 
@@ -313,7 +314,8 @@ def _use_of(pid: str, inside: str, folder: str) -> str | None:
 
 
 def _stage(source: str, staged: str, *, owner: int, copy: bool) -> dict[str, Found]:
-    """Build the content up at another place and return its entries. Link files where that is possible."""
+    """Build the content up at another place and return its entries. Link audit logs where that is possible. Other files
+    are copied, so that a process that has one open cannot change the home."""
     os.mkdir(staged, 0o700)
     entries = {}
     for entry, fd in each_entry(source):
@@ -327,7 +329,8 @@ def _stage(source: str, staged: str, *, owner: int, copy: bool) -> dict[str, Fou
         elif entry.is_link:
             os.symlink(os.readlink(name, dir_fd=fd), new)
         elif not entry.is_start_pipe and not name.endswith(".db-shm"):
-            _stage_file(name, fd, new, entry, copy=copy)
+            is_log = entry.path.startswith(_LOGS)  # guard: copied-when-adopted
+            _stage_file(name, fd, new, entry, copy=copy or not is_log)
     return entries
 
 
