@@ -62,6 +62,16 @@ def test_it_ends_when_a_migration_has_moved_its_registry(office, tmp_path):
     assert ended.err.count("this registry was moved to") == 1
 
 
+def test_the_monitor_ends_too(office, tmp_path):
+    register(office, "true", label="other")
+    monitor = office.start("monitor", "--interval", "0.05")
+    monitor.says("watching")
+    office("registry", "migrate", "--to", f"sqlite:{tmp_path}/new.db")
+    ended = monitor.end()
+    assert ended.code == 1
+    assert f"the jobs were moved to sqlite:{tmp_path}/new.db; start the monitor again" in ended.err
+
+
 def test_it_ends_after_so_many(office):
     job_ids = register(office, "true", "true", "true")
     office("worker", "--max-jobs", "2", "--concurrency", "2")

@@ -8,14 +8,16 @@ import time
 from baton.cli import options as opt
 from baton.cli.output import json_text, say
 from baton.cli.parser import Verb
-from baton.config import Settings
-from baton.core.errors import InvalidValue
+from baton.config import Settings, hide_password
+from baton.core.errors import BatonError, InvalidValue, RegistryMoved
 from baton.core.fields import one_line
 from baton.delegation.monitor import Monitor
 from baton.delegation.reconcile import monitor_lock
 from baton.jobs.verbs import open_jobs
+from baton.registry import registry_url
 from baton.sessions.inventory import Inventory
 from baton.storage.files import make_home, try_lock
+from baton.storage.homes import load_settings
 
 
 def monitor(options: argparse.Namespace, settings: Settings) -> int:
@@ -31,13 +33,23 @@ def monitor(options: argparse.Namespace, settings: Settings) -> int:
             return 1 if sweeper.registry_failed else 0
         make_home(inventory.home)
         lock = _lock(inventory, options.interval)
+        url = registry_url(settings)
         say(f"baton: watching {inventory.home} every {options.interval:g} s")
         try:
-            while True:
+            while (now := _registry_now(options, url)) == url:
                 _sweep(sweeper, options)
                 time.sleep(options.interval)
+            raise RegistryMoved(f"the jobs were moved to {hide_password(now)}; start the monitor again to watch them")
         finally:
             os.close(lock)
+
+
+def _registry_now(options: argparse.Namespace, url: str) -> str:
+    """Return where the jobs of this home are now: a migration may have moved them."""
+    try:
+        return registry_url(load_settings(vars(options)))
+    except BatonError:
+        return url  # in the middle of a migration, or the working folder is gone
 
 
 def _sweep(sweeper: Monitor, options: argparse.Namespace) -> None:
