@@ -15,6 +15,9 @@ from baton.cli.main import VERBS, describe
 CLI = Path(baton.__file__).parent / "cli"
 DEFINES_AN_OPTION = {"Option", "_flag", "_value", "add_argument"}
 
+# One of the two is required; --graceful is --mode graceful.
+WITHOUT_A_DEFAULT = {"--mosquitto", "--nats", "--graceful"}
+
 
 def calls(path):
     for node in ast.walk(ast.parse(path.read_text())):
@@ -59,6 +62,8 @@ def test_a_help_line_stands_alone_and_gives_its_default(verb, parser):
         where = (verb, action.option_strings or action.dest, action.help)
         assert action.help[:1].islower(), where
         assert not action.help.startswith(("and ", "... ", "the same ")), where
+        if action.option_strings and not action.required and action.option_strings[0] not in WITHOUT_A_DEFAULT:
+            assert "(default: " in action.help or action.help.endswith("as this command always does"), where
         if action.default not in (None, False, [], "", ".", argparse.SUPPRESS):
             default = f"{action.default:g}" if isinstance(action.default, float) else action.default
             assert f"(default: {default}" in action.help, where

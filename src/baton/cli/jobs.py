@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import sys
 import time
 
 from baton.cli import options as opt
@@ -146,7 +145,7 @@ def pick(options: argparse.Namespace, settings: Settings) -> None:
             time.sleep(min(_POLL_SEC, left))
         try:
             print_id(job, as_json=options.json, state="requeued")
-        except OSError:
+        except BatonError:
             jobs.release(job.job_id, attempt=job.attempt, reason="the id could not be printed")
             raise
 
@@ -155,9 +154,8 @@ def print_id(job: Job, *, as_json: bool, state: str) -> None:
     """Print the id of a job that was just made or claimed. A write error names the job and its state."""
     try:
         print(json_text(job.public(), indent=2) if as_json else job.job_id, flush=True)
-    except OSError:
-        print(f"baton: cannot write the output; job {job.job_id} is {state}", file=sys.stderr)
-        raise
+    except OSError as error:
+        raise BatonError(f"cannot write the output ({error.strerror}); job {job.job_id} is {state}") from error
 
 
 def each_of(typed: Sequence[str], do: Callable[[str], Result]) -> tuple[list[Result], int]:

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from baton.cli.options import COMMON
-from baton.cli.parser import USAGE, Parser, Verb, build_parser
+from baton.cli.parser import USAGE, Parser, Verb, build_parser, help_width
 from baton.core.errors import BatonError
 
 INTERRUPTED = 130
@@ -99,17 +99,31 @@ def run_verb(name: str, arguments: Sequence[str]) -> int:
 
 
 def overview() -> str:
+    from textwrap import fill
+
+    width = help_width()
     shown = {verb: text for verb, (_, text) in VERBS.items() if text}
-    width = max(map(len, shown))
-    verbs = "\n".join(f"  {verb:<{width}}  {text}" for verb, text in shown.items())
-    return f"""usage: baton VERB [options]
-
-Run coding agents in tmux, several at once, and know how each job ended.
-
-{verbs}
-
-See baton VERB --help for the options of a verb. Exit codes: 0 ok, 1 refused or failed, 2 timed out,
-3 nothing to pick, 4 cancelled, 64 wrong command line, 130 interrupted, 129 SIGHUP, 143 SIGTERM."""
+    column = max(map(len, shown)) + 4
+    verbs = [
+        fill(text, width, initial_indent=f"  {verb}".ljust(column), subsequent_indent=" " * column)
+        for verb, text in shown.items()
+    ]
+    codes = (
+        "See baton VERB --help for the options of a verb. Exit codes: 0 ok, 1 refused or failed, 2 timed out, "
+        "3 nothing to pick, 4 cancelled, 64 wrong command line, 130 interrupted, 129 SIGHUP, 143 SIGTERM."
+    )
+    purpose = "Run coding agents in tmux, several at once, and know how each job ended."
+    return "\n".join(
+        [
+            "usage: baton VERB [options]",
+            "",
+            fill(purpose, width),
+            "",
+            *verbs,
+            "",
+            fill(codes, width, break_on_hyphens=False),
+        ]
+    )
 
 
 def split_verb(arguments: Sequence[str]) -> tuple[str | None, list[str]]:
@@ -201,18 +215,18 @@ def run() -> None:
     """Run the command line of this process and exit."""
     try:
         _prepare_streams()
-        code = main(sys.argv[1:])
+        try:
+            code = main(sys.argv[1:])
+        except SystemExit as stop:  # from argparse, after --help or a wrong option
+            code = stop.code if isinstance(stop.code, int) else 1
         sys.stdout.flush()
-    except SystemExit as stop:  # from argparse, after --help or a wrong option
-        sys.stdout.flush()
-        code = stop.code if isinstance(stop.code, int) else 1
     except BatonError as error:
         _complain(str(error))
         code = error.exit_code
     except KeyboardInterrupt:
         code = INTERRUPTED
     except BrokenPipeError:
-        code = 1  # the reader of the output is gone, as with `baton list | head`
+        code = 0  # the reader of the output has read enough, as with `baton list | head`
     except Exception as error:
         if _debugging(sys.argv):
             raise

@@ -133,11 +133,11 @@ _JOB_HELP = "use this job; the first characters of its id are enough (default: $
 JOB = (_value("id", "ID", _JOB_HELP, nargs="?"), JOB_ID)
 JOBS = (
     _value("ids", "ID", _JOB_HELP.replace("this job", "these jobs").replace("its id", "an id"), nargs="*"),
-    JOB_ID.but(action="append", default=[], help="use this job, as an option; repeatable"),
+    JOB_ID.but(action="append", default=[], help="use this job, as an option; repeatable (default: $BATON_JOB_ID)"),
 )
 JOB_AND = (
     JOB[0].but(help="use this job; the first characters of its id are enough"),
-    JOB_ID.but(help="use this job, as an option: then the text is the only argument"),
+    JOB_ID.but(help="use this job, as an option: then the text is the only argument (default: ID)"),
 )
 NAME = _value("name", "NAME", "use this session, or that of the job with this id")
 AGENT_NAME = NAME.but(help="use this live agent, named by name or id")
@@ -149,10 +149,10 @@ TMUX_SOCKET = _value("--tmux-socket", "L", "use this tmux server: a name or a pa
 # A job
 _PROMPT_HELP = "give the agent this task; - reads it from standard input"
 PROMPT = _value("prompt", "PROMPT", _PROMPT_HELP, nargs="?")
-PROMPT_FILE = _value("--prompt-file", "FILE", "read the task from this file; - is standard input")
+PROMPT_FILE = _value("--prompt-file", "FILE", "read the task from this file; - is standard input (default: none)")
 TEXT = _value("text", "TEXT", "type this text; - reads it from standard input", nargs="?")
 PROMPT_TEXT = TEXT.but(metavar="PROMPT", help=_PROMPT_HELP)
-PROMPT_OPTION = _value("--prompt", "TEXT", "give the agent this task, as an option")
+PROMPT_OPTION = _value("--prompt", "TEXT", "give the agent this task, as an option (default: PROMPT)")
 FIRST_PROMPT = PROMPT_OPTION.but(help="send this text first; - reads it from standard input (default: nothing)")
 _AGENTS = "claude-code, codex, gemini, shell, or one of the config file"
 AGENT = _value("--agent", "A", f"use this agent: {_AGENTS} (default: the agent setting)")
@@ -169,25 +169,30 @@ IDLE_TIMEOUT = _value(
     "--idle-timeout", "T", "fail if the agent is silent for this long (default: 120s; agent shell: as --timeout)",
     type=time_limit("--idle-timeout", int), dest="idle_timeout_sec",
 )  # fmt: skip
-EXPECT = _value("--expect", "FILE", "require this file at the end; repeatable", action="append")
-ALLOW_EXISTING = _flag("--allow-existing", "accept --expect files that the job did not change", default=None)
+EXPECT = _value("--expect", "FILE", "require this file at the end; repeatable (default: none)", action="append")
+ALLOW_EXISTING = _flag(
+    "--allow-existing", "accept --expect files that the job did not change (default: refuse them)", default=None
+)
 VALIDATE = _value("--validate", "CMD", "require that this command succeeds in the work folder (default: none)")
 PRIORITY = _value("--priority", "N", "claim jobs with a higher priority first (default: 0)", type=int, default=0)
 MAX_ATTEMPTS = _value("--max-attempts", "N", "retry after an expired lease, up to N attempts (default: 1)", type=int)
-LABEL = _value("--label", "TEXT", "tag the job with this text; repeatable", action="append", default=[])
+LABEL = _value("--label", "TEXT", "tag the job with this text; repeatable (default: none)", action="append", default=[])
 TITLE = _value("--title", "TEXT", "name the job in lists and messages (default: its prompt)")
 IDEMPOTENCY_KEY = _value(
     "--idempotency-key", "KEY", "use the job that was registered with this key, if there is one; refuse if it is for "
     "other work (default: always a new job)",
 )  # fmt: skip
-HEADLESS = _flag("--headless", "run the agent without questions, with output for programs", default=None)
-YOLO = _flag("--yolo", "let the agent do everything without asking", default=None)
+HEADLESS = _flag(
+    "--headless", "run the agent without questions, with output for programs (default: on its screen)", default=None
+)
+YOLO = _flag("--yolo", "let the agent do everything without asking (default: it asks)", default=None)
 
 # Submit, worker, monitor
 TO = _value("--to", "AGENT", "give the job to this live agent, also on another host (default: none)")
 BATCH = _value(
     "--batch", "FILE", "run many jobs: a JSON object per line with prompt and, if needed, agent, workdir, expect, "
-    "validate, timeout_sec, idle_timeout_sec, headless, title, labels, priority, queue, ...; - reads standard input",
+    "validate, timeout_sec, idle_timeout_sec, headless, title, labels, priority, queue, ...; - reads standard "
+    "input (default: one job)",
 )  # fmt: skip
 PARALLEL = _value("--parallel", "N", "run at most N jobs of a batch at once (default: 4)", type=int, default=4)
 DETACH = _flag("--detach", "print the job id and return at once (default: wait for the end)")
@@ -196,7 +201,7 @@ MAX_JOBS = _value("--max-jobs", "N", "end after N jobs (default: no limit)", typ
 UNTIL_EMPTY = _flag("--until-empty", "end when the queue is empty (default: wait for jobs)")
 DRAIN = _value("--drain", "S", "give jobs S seconds to end after SIGTERM (default: 30)", type=float, default=30.0)
 ONCE = _flag("--once", "sweep once and end (default: sweep until stopped)")
-DRY_RUN = _flag("--dry-run", "print what would be done and do nothing")
+DRY_RUN = _flag("--dry-run", "print what would be done and do nothing (default: do it)")
 INTERVAL = _value("--interval", "S", "sweep every S seconds (default: 5)", type=float, default=5.0)
 
 # Claims
@@ -212,11 +217,15 @@ SET_STATUS = _value("--set", "STATUS", f"set this status: {_STATUSES} (default: 
 _EVENTS = "started, progress, permission_required, completed or error"
 EVENT = _value("--event", "E", f"publish this event: {_EVENTS}", required=True)
 DETAIL = _value("--detail", "TEXT", "add this sentence; paths and secrets are removed (default: none)", default="")
-DATA = _value("--data", "K=V", "add this value; repeatable", action="append", default=[])
+DATA = _value("--data", "K=V", "add this value; repeatable (default: none)", action="append", default=[])
 BROKER_TRIES = _value("--attempts", "N", "try N times to reach the broker", type=int)
 REQUIRE_BROKER = _flag("--require-broker", "fail if the event cannot be sent now (default: send it later)")
-NO_VERIFY = _flag("--no-verify", "accept completed without the expected results; refused inside a session")
-ALLOW_PLAINTEXT = _flag("--allow-plaintext", "connect to a broker on another host without TLS", default=None)
+NO_VERIFY = _flag(
+    "--no-verify", "accept completed without the expected results; refused inside a session (default: verify them)"
+)
+ALLOW_PLAINTEXT = _flag(
+    "--allow-plaintext", "connect to a broker on another host without TLS (default: refuse)", default=None
+)
 BROKER_LOGIN = _value(
     "--broker-login", "FILE", "publish events of the job with the login in this file, which sets MQTT_USERNAME and "
     "MQTT_PASSWORD; the registry stores it (default: each publisher has its own login)",
@@ -231,7 +240,7 @@ _LISTEN_IDLE_TIMEOUT = IDLE_TIMEOUT.but(
     "--idle-timeout of the jobs)",
 )  # fmt: skip
 LISTENING = (*JOBS, _LISTEN_TIMEOUT, _LISTEN_IDLE_TIMEOUT, ALLOW_PLAINTEXT)
-FOLLOW_ALL = _flag("--follow-all", "follow every job of the registry until interrupted")
+FOLLOW_ALL = _flag("--follow-all", "follow every job of the registry until interrupted (default: the named jobs)")
 
 # Lists and logs
 STATUS = _value("--status", "S", "show only this status; repeatable (default: all)", action="append", default=[])
@@ -250,15 +259,22 @@ CURSOR = Option(
 )
 SHOW_SECRETS = _flag("--show-secrets", "print signing keys and passwords (default: hidden)")
 TAIL = _value("--tail", "N", "print the last N lines (default: all)", type=int)
-FOLLOW = Option("-f", "--follow", action="store_true", help="print new lines as they are added, until the jobs end")
+FOLLOW = Option(
+    "-f",
+    "--follow",
+    action="store_true",
+    help="print new lines as they are added, until the jobs end (default: print what is there)",
+)
 OUTPUT = _flag("--output", "print what the agent printed (default: its last message; for agent shell, this)")
 FOLLOW_TIMEOUT = _LISTEN_TIMEOUT.but(help="stop --follow after this long, with exit code 2 (default: never)")
 LOG_SINCE = _value(
     "--since", "T", "print only what was added since then: 90s, 15m, 2h, 30d ago, or a time (default: all)"
 )
 SINCE = LOG_SINCE.but(help="show only jobs registered since then: 2h or 3d ago, or a date (default: all)")
-LIST_LOGS = _flag("--list", "list every job that has a log, with its status and the time of its last line")
-VERIFY = _flag("--verify", "check that no line was changed, added or removed")
+LIST_LOGS = _flag(
+    "--list", "list every job that has a log, with its status and the time of its last line (default: print one log)"
+)
+VERIFY = _flag("--verify", "check that no line was changed, added or removed (default: print the lines)")
 
 # Sessions
 REPLACE = _flag("--replace", "remove a stopped session of that name (default: refuse)")
@@ -270,23 +286,33 @@ GRACEFUL = Option(
     "--graceful", action="store_const", const="graceful", dest="mode", default=SUPPRESS,
     help="end the agent and keep its conversation, as --mode graceful",
 )  # fmt: skip
-CAPTURE_ID = _flag("--capture-id", "print the id of the conversation; fail if it is not known")
+CAPTURE_ID = _flag(
+    "--capture-id", "print the id of the conversation; fail if it is not known (default: do not print it)"
+)
 GRACE = _value("--grace", "S", "give the agent S seconds to end (default: 10)", type=float, default=10.0)
 ALL = _flag("--all", "show ended sessions too (default: running ones)")
-READ_ONLY = _flag("--read-only", "do not send what you type to the session")
-NO_ENTER = _flag("--no-enter", "do not press Enter after the text")
-KEY = _value("--key", "K", "press this key, such as 1, Enter, Escape, Up, C-c; repeatable", action="append", default=[])
+READ_ONLY = _flag("--read-only", "do not send what you type to the session (default: send it)")
+NO_ENTER = _flag("--no-enter", "do not press Enter after the text (default: press it)")
+KEY = _value(
+    "--key",
+    "K",
+    "press this key, such as 1, Enter, Escape, Up, C-c; repeatable (default: none)",
+    action="append",
+    default=[],
+)
 LINES = _value("--lines", "N", "print N lines of the scrollback too (default: 0)", type=int)
 STOPPED = _flag("--stopped", "remove sessions that could be resumed too (default: keep them)")
 INVALID = _flag("--invalid", "remove rows of the inventory that are no sessions too (default: name them)")
 
 # Live agents
-MANIFEST = _value("--manifest", "FILE", "publish the session that this manifest describes")
+MANIFEST = _value("--manifest", "FILE", "publish the session that this manifest describes (default: that of --session)")
 TOOL = _value("--tool", "A", "record this agent as the one that runs there (default: the agent setting)")
 AGENT_ID = _value("--agent-id", "ID", "publish under this id (default: derived from the name)")
 GENERATION = _value("--generation", "G", "publish as this generation (default: a new one)")
 AGENT_DEF_DIR = _value("--agent-def-dir", "DIR", "record this definition folder (default: none)")
-NEED_AGENT_DEF_DIR = _flag("--need-agent-def-dir", "fail if the agent has no usable definition folder")
+NEED_AGENT_DEF_DIR = _flag(
+    "--need-agent-def-dir", "fail if the agent has no usable definition folder (default: no check)"
+)
 TAKEOVER = _flag("--takeover", "take the name from another live session (default: refuse)")
 NO_TMUX_CHECK = _flag("--no-tmux-check", "trust the manifest (default: check it with tmux)")
 NAME_LEASE = LEASE.but(
@@ -294,17 +320,19 @@ NAME_LEASE = LEASE.but(
 )
 _KEEP_YOUNG = "keep entries that became stale less than S seconds ago; also 90s, 15m (default: 300)"
 GRACE_SECONDS = _value("--grace-seconds", "S", _KEEP_YOUNG, default="300")
-EXPLAIN = _flag("--explain", "print each entry that was examined and why it was used or not")
-CONTROL = _flag("--control", "check that the session can be controlled from this host")
+EXPLAIN = _flag("--explain", "print each entry that was examined and why it was used or not (default: the result only)")
+CONTROL = _flag("--control", "check that the session can be controlled from this host (default: no check)")
 
 # Homes
 TRUST_DIR = _value("dir", "DIR", "trust this folder (default: the current folder)", nargs="?")
 YES = _flag("--yes", "answer every question with yes (default: ask on the terminal)")
 IN_PLACE = _flag("--in-place", "leave the content where it is, for other tools (default: move it to your state)")
 OWNER = _flag("--owner", "take over a folder of another user, as root (default: refuse)")
-FROM = _value("--from", "OLD", "use the home of a folder that was moved from OLD to DIR", dest="moved_from")
-LIST_HOMES = LIST_LOGS.but(help="list every folder that has a home, and do nothing else")
-REMOVE_HOME = _flag("--remove", "forget the home of DIR; its content stays in your state")
+FROM = _value(
+    "--from", "OLD", "use the home of a folder that was moved from OLD to DIR (default: none)", dest="moved_from"
+)
+LIST_HOMES = LIST_LOGS.but(help="list every folder that has a home, and do nothing else (default: trust DIR)")
+REMOVE_HOME = _flag("--remove", "forget the home of DIR; its content stays in your state (default: trust DIR)")
 
 # Registry, broker, skills, demo, completion
 MIGRATE_TO = TO.but(required=True, metavar="URL", help=f"move the jobs to this registry: {_REGISTRY_URL}")
@@ -313,15 +341,19 @@ BROKER_SET = OneOf(
     _value("--nats", "DIR", "write a configuration set for nats-server"),
     required=True,
 )
-BROKER_HOST = _value("--host", "NAME", "certify this host name; repeatable", action="append", default=[])
+BROKER_HOST = _value(
+    "--host", "NAME", "certify this host name; repeatable (default: localhost)", action="append", default=[]
+)
 PORT = _value("--port", "N", "listen on this port (default: 8883)", type=int, default=8883)
 MTLS = _flag("--mtls", "require client certificates (default: passwords)")
-RENEW = _flag("--renew", "issue all certificates again and keep the rest")
-CHECK_SET = SET_STATUS.but(metavar="DIR", help="check the broker of this configuration set in both roles")
+RENEW = _flag("--renew", "issue all certificates again and keep the rest (default: refuse an existing set)")
+CHECK_SET = SET_STATUS.but(
+    metavar="DIR", help="check the broker of this configuration set in both roles (default: that of the settings)"
+)
 ROLE = Option("--role", choices=["worker", "orchestrator"], help="check what this role alone can do (default: both)")
 SKILLS_PLACE = OneOf(
-    _flag("--claude", "install into .claude/skills only, for Claude Code"),
-    _flag("--agents", "install into .agents/skills only, for Codex and Gemini"),
+    _flag("--claude", "install into .claude/skills only, for Claude Code (default: both)"),
+    _flag("--agents", "install into .agents/skills only, for Codex and Gemini (default: both)"),
     _value("--dir", "D", "install into this folder (default: .claude/skills and .agents/skills)"),
 )
 FORCE = _flag("--force", "replace changed files and keep each as FILE.bak (default: refuse)")

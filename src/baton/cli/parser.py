@@ -6,6 +6,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
+from functools import cache
 
 from baton.core.errors import InvalidValue
 from baton.core.value import Any, NoReturn
@@ -135,9 +136,20 @@ def _add_options(parser: Parser, options: Sequence[Option | OneOf], common: Sequ
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
-    """Make a formatter with a fixed width: argparse imports shutil for each argument to find the width out."""
+    """Make a formatter with a known width: argparse imports shutil for each argument to find the width out."""
+    return argparse.HelpFormatter(prog, width=help_width())
+
+
+@cache
+def help_width() -> int:
+    """Return how wide help texts are: as $COLUMNS or the terminal says, else 100; at least 40."""
     columns = os.environ.get("COLUMNS", "")
-    return argparse.HelpFormatter(prog, width=max(int(columns), 40) if columns.isdecimal() else 100)
+    if columns.isdecimal():
+        return max(int(columns), 40)
+    try:
+        return max(os.get_terminal_size(1).columns, 40)
+    except OSError:
+        return 100  # not a terminal
 
 
 def _sentence(text: str) -> str:

@@ -366,14 +366,14 @@ VERBS = (
         opt.AGENT_DEF_DIR.but(help="check this definition folder, not that of the record of --to (default: none)"),
         opt.QUEUE.but(help="add the job to this queue, for a worker to take (default: start a session now)"),
         opt.WORKDIR, opt.TIMEOUT, opt.IDLE_TIMEOUT,
-        opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable"),
+        opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable (default: none)"),
         opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.PRIORITY, opt.TITLE, opt.LABEL,
         opt.IDEMPOTENCY_KEY, opt.BATCH, opt.PARALLEL, opt.BROKER_LOGIN, *_HOW,
     ), submit, epilog=_EPILOG),
     Verb("retry", (*opt.JOB, opt.FORCE.but(help=_FORCE), *_HOW), retry, epilog=_EPILOG),
     Verb("follow-up", (
         *opt.JOB_AND, opt.PROMPT, opt.PROMPT_FILE, opt.TIMEOUT, opt.IDLE_TIMEOUT,
-        opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable"),
+        opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable (default: none)"),
         opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.BROKER_LOGIN, *_HOW,
     ), follow_up, epilog=_EPILOG),
 )  # fmt: skip

@@ -74,9 +74,9 @@ def state_of(status: Status, activity: str) -> str:
 
 
 def reason_of(job: Outline, activity: str) -> str:
-    """Return why a job is in its state; "" if there is nothing to say."""
+    """Return why a job failed, was cancelled, waits or is disputed; "" for other jobs."""
     if activity == "disputed":
         return job.disputed or ""
     if job.status is Status.ERROR or activity == "waiting":
         return job.reason or job.detail or ""
-    return job.reason or "" if job.status in TERMINAL else ""
+    return job.reason or "" if job.status is Status.CANCELLED else ""

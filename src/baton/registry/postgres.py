@@ -35,6 +35,7 @@ class _PostgresTransaction(SqlTransaction):
     lock_rows = " FOR UPDATE"
     skip_locked = " FOR UPDATE SKIP LOCKED"  # guard: claim-row-lock
     if_claimable = f" AND NOT EXISTS ({_IS_DRAINING})"
+    use_unseen = ""
 
     @staticmethod
     def _prepared(statement: str) -> bytes:

@@ -140,6 +140,7 @@ class SqlTransaction:
     lock_rows = ""  # what a SELECT adds to keep the rows it reads from changing
     skip_locked = ""  # what it adds to skip rows that another transaction has locked
     if_claimable = ""  # what a claim adds to find nothing while the registry is drained
+    use_unseen = " INDEXED BY jobs_unseen"  # SQLite would read every ended job
 
     def __init__(self, raw: Any, where: str, version: int = VERSION) -> None:
         self.raw = raw
@@ -236,7 +237,8 @@ class SqlTransaction:
         created = "created_at" if where.left_from_ns is None else "+created_at"
         values["limit"] = limit + 1
         order = f"ORDER BY {created} DESC, job_id DESC LIMIT :limit"
-        rows = self.rows(f"{select}{restriction} {order}", values)
+        index = self.use_unseen if where.unseen and self._version > 1 else ""
+        rows = self.rows(f"{select}{index}{restriction} {order}", values)
         following = None
         if len(rows) > limit:
             rows.pop()
