@@ -111,6 +111,21 @@ class TestSeveralJobs:
         assert logs.out.startswith(f"{ONE}  ")
         assert "no audit log of job ffff" in logs.err
 
+    def test_retry_takes_several_and_all_that_failed(self, baton):
+        for job in (ONE, TWO, THREE):
+            baton("status", job, "--set", "running")
+        baton("status", ONE, THREE, "--set", "error")
+        done = baton("retry", ONE, TWO, "ffff", "--detach", code=1)
+        assert len(done.out.split()) == 1
+        assert "two agents would do the same work" in done.err
+        assert "no job ffff" in done.err
+        assert f"  {THREE}  error" in baton("retry", "--all", "--detach", code=1).err
+        (again,) = baton("retry", "--all", "--yes", "--detach").out.split()
+        assert baton("get", again).json["retry_of"] == THREE
+        assert "no jobs to retry" in baton("retry", "--all", "--yes").err
+        assert len(baton("retry", "--all", "--yes", "--status", "cancelled", "--detach").out.split()) == 1
+        assert "give both" in baton.refused("retry", ONE, "--status", "error", code=64)
+
     def test_all_need_an_answer_or_yes(self, baton):
         said = baton("cancel", "--all", code=1)
         assert said.out == ""

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import argparse
+from collections.abc import Callable, Sequence
 
 from baton.cli.output import ask, counted, say
-from baton.core.errors import BatonError
+from baton.core.errors import BatonError, UsageError
 from baton.core.fields import one_line
-from baton.core.job import check_status
+from baton.core.job import Job, check_status
 from baton.jobs.verbs import Jobs
 from baton.registry.contract import JobFilter
 
 _SHOWN = 20
 
 
-def confirm_all(jobs: Jobs, statuses: Sequence[str], verb: str, *, sure: bool) -> list[str]:
-    """Return the ids of the jobs with one of these statuses, oldest first, if the user agrees or is `sure`."""
-    found = list(jobs.each_job(JobFilter(statuses=[check_status(each) for each in statuses])))[::-1]
+def confirm_all(
+    jobs: Jobs,
+    options: argparse.Namespace,
+    verb: str,
+    statuses: Sequence[str],
+    wanted: Callable[[Job], bool] = lambda _job: True,
+) -> list[str]:
+    """Return the ids of the jobs with one of these statuses, oldest first, if the user agrees on the terminal or with
+    --yes."""
+    if options.ids or options.job:
+        raise UsageError("give either job IDs or --all")
+    chosen = JobFilter(statuses=[check_status(each) for each in statuses])
+    found = [job for job in jobs.each_job(chosen) if wanted(job)][::-1]
     if not found:
         say(f"no jobs to {verb} in {jobs.registry.where}")
-    elif not sure:
+    elif not options.yes:
         for job in found[:_SHOWN]:
             say(f"  {job.job_id}  {job.status:<9}  {one_line(job.title or job.prompt, 60)}")
         if len(found) > _SHOWN:

@@ -96,11 +96,9 @@ def cancel(options: argparse.Namespace, settings: Settings) -> int:
 
         if not options.all:
             return _print_each(jobs, options, do)
-        if options.ids or options.job:
-            raise UsageError("give either job IDs or --all")
         from baton.cli.all_jobs import confirm_all
 
-        options.ids = confirm_all(jobs, ("pending", "running"), "cancel", sure=options.yes)
+        options.ids = confirm_all(jobs, options, "cancel", ("pending", "running"))
         return _print_each(jobs, options, do) if options.ids else 0
 
 

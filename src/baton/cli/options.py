@@ -194,7 +194,7 @@ BATCH = _value(
     "validate, timeout_sec, idle_timeout_sec, headless, title, labels, priority, queue, ...; - reads standard "
     "input (default: one job)",
 )  # fmt: skip
-PARALLEL = _value("--parallel", "N", "run at most N jobs of a batch at once (default: 4)", type=int, default=4)
+PARALLEL = _value("--parallel", "N", "run at most N jobs at once (default: 4)", type=whole(1), default=4)
 DETACH = _flag("--detach", "print the job id and return at once (default: wait for the end)")
 CONCURRENCY = _value("--concurrency", "N", "run at most N jobs at once (default: 1)", type=int, default=1)
 MAX_JOBS = _value("--max-jobs", "N", "end after N jobs (default: no limit)", type=int)

@@ -10,8 +10,10 @@ from typing import Any, NoReturn
 
 from baton.adapters.contract import Mode
 from baton.cli import options as opt
+from baton.cli.all_jobs import confirm_all
+from baton.cli.jobs import each_job
 from baton.cli.main import INTERRUPTED
-from baton.cli.options import job_and_text, job_of
+from baton.cli.options import job_and_text, jobs_of
 from baton.cli.output import counted, json_text, on_terminal, say
 from baton.cli.parser import Verb, read_text
 from baton.cli.progress_view import open_view, summarize
@@ -57,9 +59,22 @@ def submit(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def retry(options: argparse.Namespace, settings: Settings) -> int:
-    """Run a job again, as a new job."""
+    """Run jobs again, as new jobs."""
+    if options.status and not options.all:
+        raise UsageError("--status chooses the jobs of --all; give both")
     with open_jobs(settings) as jobs:
-        job = jobs.with_id(job_of(options), jobs.get_job)
+        if options.all:
+            options.ids = confirm_all(
+                jobs, options, "retry", options.status or ["error"], lambda job: job.retried_by is None
+            )
+            if not options.ids:
+                return 0
+        again, code = each_job(jobs, jobs_of(options), lambda job_id: _repeat(jobs.get_job(job_id), settings, options))
+    ran = _run(options, settings, again) if again else code
+    return code or ran
+
+
+def _repeat(job: Job, settings: Settings, options: argparse.Namespace) -> Submission:
     if job.status not in TERMINAL:
         if not options.force:  # guard: retry-ended-only
             what = f"job {job.job_id} is {job.status}: with a retry, two agents would do the same work"
@@ -68,7 +83,7 @@ def retry(options: argparse.Namespace, settings: Settings) -> int:
     again = repeat_submission(settings, job, headless=bool(options.headless), yolo=bool(options.yolo))
     if again.yolo and not options.yolo:
         say(f"baton: note: it runs with --yolo, as job {job.job_id} did")
-    return _run(options, settings, [again])
+    return again
 
 
 def follow_up(options: argparse.Namespace, settings: Settings) -> int:
@@ -115,8 +130,6 @@ def _check_options(options: argparse.Namespace) -> None:
         raise UsageError("--session, --to and --queue exclude each other; give one of them")
     if options.agent_def_dir is not None and options.to is None:
         raise UsageError("--agent-def-dir belongs to the agent of --to; give both")
-    if options.parallel < 1:
-        raise InvalidValue("--parallel", "must be at least 1")
     for name in ("agent", "workdir", "headless", "yolo"):
         if (options.session or options.to) and getattr(options, name) is not None:
             raise UsageError(f"--{name}: the session runs already and has its own; leave it out")
@@ -370,7 +383,12 @@ VERBS = (
         opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.PRIORITY, opt.TITLE, opt.LABEL,
         opt.IDEMPOTENCY_KEY, opt.BATCH, opt.PARALLEL, opt.BROKER_LOGIN, *_HOW,
     ), submit, epilog=_EPILOG),
-    Verb("retry", (*opt.JOB, opt.FORCE.but(help=_FORCE), *_HOW), retry, epilog=_EPILOG),
+    Verb("retry", (
+        *opt.JOBS,
+        opt.ALL.but(help="retry every failed job that was not retried yet, after a question (default: the jobs named)"),
+        opt.STATUS.but(help="with --all, retry jobs with this status; repeatable (default: error)"),
+        opt.YES, opt.PARALLEL, opt.FORCE.but(help=_FORCE), *_HOW,
+    ), retry, epilog=_EPILOG),
     Verb("follow-up", (
         *opt.JOB_AND, opt.PROMPT, opt.PROMPT_FILE, opt.TIMEOUT, opt.IDLE_TIMEOUT,
         opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable (default: none)"),
