@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import shutil
 import signal
 import socket
 import sqlite3
@@ -402,6 +403,18 @@ def test_at_a_terminal_a_command_tells_that_it_waits_for_a_lock(baton):
 
 
 # -- folders that are links -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("make", [lambda place: os.symlink("/etc", place), os.mkfifo], ids=["link", "pipe"])
+def test_a_home_that_cannot_be_read_does_not_hide_those_of_other_folders(baton, tmp_path, make):
+    other = baton("--home", "./other", "register", "x").text
+    place = tmp_path / "other" / "jobs"
+    shutil.move(place, tmp_path / "aside")
+    make(place)
+    listed = ends(baton, "list", "--all-homes", code=0)
+    assert baton.job in listed.out
+    assert other not in listed.out
+    assert f"baton: skipped {tmp_path}/other: " in listed.err
 
 
 @pytest.mark.parametrize("name", ["jobs", "sessions", "delegate_job_logs"])

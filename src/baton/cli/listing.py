@@ -153,7 +153,7 @@ class _Home:
                 for job in page.jobs:
                     created = parse_time(job.created_at) if isinstance(job, Job) else job.created_ns
                     yield created, job.job_id, self.folder, job
-        except BatonError as error:
+        except (BatonError, OSError) as error:
             if self._alone:
                 raise
             _skip(self.folder, error)
@@ -177,7 +177,7 @@ def _all_homes(options: argparse.Namespace, settings: Settings) -> list[_Home]:
     for home in known(settings.state_dir, lambda error: say(f"baton: skipped {error}")):
         try:
             jobs = open_jobs(settings_of(settings.state_dir, home))
-        except BatonError as error:
+        except (BatonError, OSError) as error:
             _skip(home.folder, error)
             continue
         shared = found.get(jobs.registry.url)
@@ -186,8 +186,9 @@ def _all_homes(options: argparse.Namespace, settings: Settings) -> list[_Home]:
     return list(found.values())
 
 
-def _skip(where: str, error: BatonError) -> None:
-    say(f"baton: skipped {where}: {error}")
+def _skip(where: str, error: BatonError | OSError) -> None:
+    why = f"{error.filename or where}: {error.strerror}" if isinstance(error, OSError) else error
+    say(f"baton: skipped {where}: {why}")
 
 
 def _newest(
