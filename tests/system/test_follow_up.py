@@ -75,13 +75,15 @@ def typed(desk, job: str) -> list[str]:
 
 def test_a_follow_up_resumes_the_conversation_and_is_started_like_the_first_job(desk, tmp_path):
     (tmp_path / "work").mkdir()
-    first = over(desk, started(desk, "submit", "echo one", "--agent", "parrot", "--headless", "--workdir", "work"))
+    named = ("--title", "Parrots", "--label", "bird", "--workdir", "work")
+    first = over(desk, started(desk, "submit", "echo one", "--agent", "parrot", "--headless", *named))
     assert (first["status"], first["start_options"]) == ("completed", {"headless": True})
     words = ("echo two > out", "--expect", "out", "--timeout", "50")
     second = over(desk, started(desk, "follow-up", first["job_id"][:6], *words))
     assert second["status"] == "completed", desk.story(second["job_id"])
     kept = ("agent", "workdir", "labels", "title")
     assert {name: second[name] for name in kept} == {name: first[name] for name in kept}
+    assert (second["title"], second["labels"]) == ("Parrots", ["bird"])
     assert (second["follows"], second["timeout_sec"], second["expected_artifacts"]) == (first["job_id"], 50, ["out"])
     calls = [line.split() for line in (tmp_path / "work" / "calls").read_text().splitlines()]
     conversation = calls[0][1]
@@ -103,7 +105,9 @@ def test_a_follow_up_goes_to_the_session_of_the_first_job_while_that_runs(desk, 
     first = started(desk, "submit", "echo $$ > here", "--session", "gpu", "--expect", "here")
     assert over(desk, first)["status"] == "completed"
     assert "--headless: session 'gpu' runs already" in desk.refused("follow-up", first, "true", "--headless")
-    second = over(desk, started(desk, "follow-up", "--job", first, "echo two > there"))
+    named = ("--title", "Second", "--label", "a", "--label", "b")
+    second = over(desk, started(desk, "follow-up", "--job", first, "echo two > there", *named))
+    assert (second["title"], second["labels"]) == ("Second", ["a", "b"])
     assert (second["status"], second["follows"], second["claimed_by"].split(":")[1]) == ("completed", first, "gpu")
     assert (tmp_path / "there").read_text() == "two\n"
     assert [each["name"] for each in desk("session", "list", "--json").json] == ["gpu"]
@@ -156,8 +160,12 @@ def test_a_retry_is_started_as_the_job_was_and_both_name_each_other(desk, tmp_pa
     calls = [line.split() for line in (tmp_path / "calls").read_text().splitlines()]
     assert [(mode, more) for mode, _, *more in calls] == [("headless", ["yolo"])] * 2
     inside = f"env -u BATON_SESSION_ID {BATON} retry {first['job_id']} > answer 2>&1"
-    over(desk, started(desk, "submit", inside, "--agent", "shell"))
+    inside += f"; {BATON} retry {started(desk, 'submit', 'true', '--agent', 'shell')} --detach --force > again"
+    caller = over(desk, started(desk, "submit", inside, "--agent", "shell"))
     assert "--yolo is refused inside a session" in (tmp_path / "answer").read_text()
+    by_agent = over(desk, (tmp_path / "again").read_text().strip())
+    assert by_agent["parent"] == caller["job_id"]
+    assert over(desk, started(desk, "retry", by_agent["job_id"]))["parent"] is None, "a person did that"
 
 
 # -- attach, and sessions by the id of a job -----------------------------------------------------------------------

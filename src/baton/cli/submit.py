@@ -46,10 +46,8 @@ _JOB_OPTIONS = (
     "agent", "workdir", "timeout_sec", "idle_timeout_sec", "expect", "allow_existing", "validate", "max_attempts",
     "priority", "title", "label", "idempotency_key", "headless", "yolo", "broker_login",
 )  # fmt: skip
-_FOLLOW_OPTIONS = (
-    "timeout_sec", "idle_timeout_sec", "expect", "allow_existing", "validate", "max_attempts", "headless", "yolo",
-    "broker_login",
-)  # fmt: skip
+# A conversation has its agent and its work folder.
+_FOLLOW_OPTIONS = tuple(name for name in _JOB_OPTIONS if name not in ("agent", "workdir", "idempotency_key"))
 
 
 def submit(options: argparse.Namespace, settings: Settings) -> int:
@@ -392,6 +390,9 @@ VERBS = (
     Verb("follow-up", (
         *opt.JOB_AND, opt.PROMPT, opt.PROMPT_FILE, opt.TIMEOUT, opt.IDLE_TIMEOUT,
         opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable (default: none)"),
-        opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.BROKER_LOGIN, *_HOW,
+        opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.PRIORITY,
+        opt.TITLE.but(help="name the job in lists and messages (default: the title of the first job)"),
+        opt.LABEL.but(help="tag the job with this text; repeatable (default: the labels of the first job)"),
+        opt.BROKER_LOGIN, *_HOW,
     ), follow_up, epilog=_EPILOG),
 )  # fmt: skip

@@ -26,7 +26,9 @@ def follow_submission(settings: Settings, first: Job, prompt: str, **given: Any)
         raise BatonError(f"{what}; `baton send {first.job_id} TEXT` types into its session now")
     inventory = Inventory(settings)
     session = _ended_or_free(inventory, first)
-    kept: dict[str, Any] = {"agent": session.agent, "workdir": session.workdir, "labels": list(first.labels)}
+    kept: dict[str, Any] = {"agent": session.agent, "workdir": session.workdir, "title": first.title}
+    if not given.get("label"):
+        kept["labels"] = list(first.labels)
     start_options: dict[str, Any] = {}
     if session.state is State.RUNNING:
         for name in ("headless", "yolo"):
@@ -39,7 +41,7 @@ def follow_submission(settings: Settings, first: Job, prompt: str, **given: Any)
         start_options = {name: True for name, wish in wishes.items() if wish or given.get(name)}
         start_options |= {"resume": True, "conversation_id": session.conversation_id}
     job = build_job(settings, prompt, **kept | {name: value for name, value in given.items() if value is not None})
-    links = {"follows": first.job_id, "title": job.title or first.title, "start_options": start_options}
+    links = {"follows": first.job_id, "start_options": start_options}
     return checked_submission(settings, job.replace(**links))
 
 

@@ -94,6 +94,7 @@ def repeat_submission(settings: Settings, job: Job, *, headless: bool, yolo: boo
     gets one again."""
     more = {name: True for name, given in (("headless", headless), ("yolo", yolo)) if given}
     changes: dict[str, Any] = {"retry_of": job.job_id, "start_options": job.start_options | more}
+    changes["parent"] = None  # the caller is not that of the first job
     if job.submitter is not None or is_private_queue(job.agent_session):
         changes |= {"submitter": this_submitter(settings.host), "agent_session": f"tmux:{job.agent}"}
         changes["workdir"] = os.path.abspath(job.workdir or ".")
