@@ -4,7 +4,8 @@
     python bench/startup.py --against VENV/bin/baton     against that installation; both run by turns
 
 Exit code 1 when a command takes more than its limit. Each installation has its own home, local broker and jobs. The
-part `homes` times, inside one process, how long a command takes to find its home and to check that it is trusted.
+part `homes` times, inside one process, how long a command takes to find its home and to check that it is trusted; the
+part `results` times how a long output is printed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from functools import partial
 from statistics import median
 from typing import TYPE_CHECKING
 
-from table import Folder, Row, Runner, at_most, chosen_parts, ms, run_parts, size, timed
+from table import Folder, Row, Runner, at_most, chosen_parts, in_turns, ms, run_parts, size, timed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,11 +27,27 @@ BATON = os.path.join(os.path.dirname(sys.executable), "baton")
 RUNS = size(100, 2)
 LIMIT, LIMIT_AGAINST_PYTHON = 1.05, 4.0
 HOME_LIMIT_SEC = 0.0005
+RESULT_LIMIT, RESULT_MIB = 6.0, 4
 VERBS = ("publish", "get", "pick", "status")
 _REGISTER = """
 import sys, baton
 ids = [baton.register_job("Sort these.", agent="shell", timeout_sec=3600).job_id for _ in range(int(sys.argv[1]))]
 print(*ids)
+"""
+_WITH_OUTPUT = """
+import sys
+from baton.jobs.output import OutputWriter, output_folder
+from baton.jobs.verbs import open_jobs
+from baton.storage.homes import load_settings
+
+settings = load_settings()
+with open_jobs(settings) as jobs:
+    job = jobs.pick_job(jobs.register_job("Sort these.", agent="shell").job_id)
+    writer = OutputWriter(settings.home, job, 40_000_000, ())
+    writer.write(b"a line of the output of an agent, about so long\\n" * (int(sys.argv[1]) // 48))
+    writer.flush()
+    jobs.update_status(job.job_id, "completed")
+    print(job.job_id, output_folder(settings.home, job.job_id) + "/1.0.out")
 """
 
 
@@ -147,8 +164,51 @@ def homes(folder: Folder) -> Iterator[Row]:
         yield Row(f"home {name}, median", ms(seconds), limit=f"<= {ms(HOME_LIMIT_SEC)}", ok=seconds <= HOME_LIMIT_SEC)
 
 
+def results(folder: Folder) -> Iterator[Row]:
+    """baton result of a long output, against cat"""
+    run = Runner(folder.new("results"))
+    long, short = size(10_000_000, 100_000), 1_000
+    jobs = {length: _job_with_output(run, length) for length in (long, short)}
+    peak = {}
+    for length, (job, _) in jobs.items():
+        peak[length] = _peak_kib(run, [BATON, "result", job, "--output"])
+
+    def start_and_cat() -> None:
+        run([sys.executable, "-c", "pass"])
+        run(["/bin/cat", jobs[long][1]])
+
+    ours, base = in_turns(size(20, 1), lambda: run([BATON, "result", jobs[long][0], "--output"]), start_and_cat)
+    what = f"baton result of {long / 10**6:g} MB"
+    yield Row(what, ms(ours), f"python -c pass; cat {ms(base)}", *at_most(RESULT_LIMIT, ours, base))
+    more = (peak[long] - peak[short]) / 1024
+    yield Row("  memory beyond that of 1 kB", f"{more:.1f} MiB", limit=f"<= {RESULT_MIB} MiB", ok=more <= RESULT_MIB)
+
+
+def _job_with_output(run: Runner, length: int) -> tuple[str, str]:
+    """Return a job and the file of its output."""
+    made = subprocess.run(
+        [sys.executable, "-c", _WITH_OUTPUT, str(length)], cwd=run.folder, env=run.env, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    job, path = made.stdout.split()
+    return job, path
+
+
+def _peak_kib(run: Runner, argv: list[str]) -> int:
+    """Return how much memory a command took at most. A program of its own starts it: the kernel counts what a process
+    had before it became another."""
+    measure = "import resource, subprocess, sys; subprocess.run(sys.argv[1:], stdout=subprocess.DEVNULL, check=True);"
+    show = "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)"
+    done = subprocess.run(
+        [sys.executable, "-c", measure + show, *argv], cwd=run.folder, env=run.env, capture_output=True, text=True,
+        check=True,
+    )  # fmt: skip
+    return int(done.stdout)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--against", metavar="PATH", help="the `baton` of another installation (default: none)")
-    options = chosen_parts(parser, {"startup": start_up(None), "homes": homes})
-    sys.exit(run_parts({"startup": start_up(options.against), "homes": homes}, options.part))
+    others = {"homes": homes, "results": results}
+    options = chosen_parts(parser, {"startup": start_up(None), **others})
+    sys.exit(run_parts({"startup": start_up(options.against), **others}, options.part))

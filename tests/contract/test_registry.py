@@ -828,6 +828,16 @@ class TestResults:
         registry.update_status(job.job_id, Status.COMPLETED, result=Result(validation="again"))
         assert registry.get_result(job.job_id) == Result(validation="ok", attempt=1)
 
+    def test_a_message_that_comes_after_the_end_replaces_the_earlier_one(self, registry, add):
+        job, other = self.end(registry, add, validation="ok"), add()
+        registry.add_message(job.job_id, "the whole answer", attempt=2)
+        assert registry.get_result(job.job_id).message == self.TEXT
+        registry.add_message(job.job_id, "the whole answer", attempt=1)
+        assert registry.get_result(job.job_id) == Result(message="the whole answer", validation="ok", attempt=1)
+        registry.update_status(other.job_id, Status.CANCELLED)
+        registry.add_message(other.job_id, "too late", attempt=0)
+        assert registry.get_result(other.job_id) is None
+
     def test_the_result_of_an_earlier_attempt_is_not_the_jobs(self, registry, add):
         job = self.end(registry, add)
         registry.settle(job.job_id, Status.PENDING, attempt=1, seq=1)
@@ -850,7 +860,7 @@ class TestResults:
 
     def test_large_results_are_exported_and_imported_in_parts(self, registry, add, monkeypatch):
         jobs = [self.end(registry, add), add(), self.end(registry, add), add(), add()]
-        monkeypatch.setattr("baton.registry.verbs._BATCH_BYTES", 10)
+        monkeypatch.setattr("baton.registry.entries._BATCH_BYTES", 10)
         entries = list(registry.export())
         assert [entry.job.job_id for entry in entries] == [job.job_id for job in jobs]
         registry.import_entries(entries)

@@ -105,6 +105,13 @@ def test_the_whole_answer_of_an_agent_is_kept(desk):
     assert (found["message"], found["attempts"], found["status"]) == (ANSWER, 1, "completed")
 
 
+def test_the_last_message_counts_also_when_the_agent_has_published_its_end_before(desk):
+    publish = f"{BATON} publish --event completed --detail one-sentence --attempts 1"
+    job = by_claude(desk, f"os.system({publish!r}); end({ANSWER!r})")
+    wait_until(lambda: desk("result", job).out == ANSWER)
+    assert desk.job(job)["detail"] == "one-sentence"
+
+
 def test_the_artifacts_have_sizes_and_hashes(desk):
     job = done(desk, "printf 12345 > made; mkdir many; touch many/1", "--expect", "made", "--expect", "many")
     found = desk("result", job, "--json").json

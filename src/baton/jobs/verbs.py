@@ -145,6 +145,14 @@ class Jobs:
         """Return the message and the validation output with which the job ended; None without either."""
         return self.registry.get_result(job_id)
 
+    def add_message(self, job: Job, message: str) -> None:
+        """Keep the last message of an agent that had ended its job itself before."""
+        from baton.core.result import new_result
+
+        result = new_result(message, None, self.keys(job))
+        if result is not None and result.message is not None:
+            self.registry.add_message(job.job_id, result.message, attempt=job.attempt)
+
     def list_jobs(self, where: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page:
         return self.registry.list_jobs(where, limit=limit, after=after)
 

@@ -51,21 +51,24 @@ _TEMPORARY = re.compile(r"\.[0-9a-z_.]+\.[0-9a-f]{8}\.tmp", re.ASCII)
 
 class _FileTransaction:
     """The files of a registry during one transaction. `missing`: there was no folder when it began, so that it sees
-    nothing, also if another process creates the folder meanwhile."""
+    nothing, also if another process creates the folder meanwhile. `imports`: it puts records of version 2."""
 
-    def __init__(self, registry: FileRegistry, *, locked: bool = False, missing: bool = False) -> None:
+    def __init__(
+        self, registry: FileRegistry, *, locked: bool = False, missing: bool = False, imports: bool = False
+    ) -> None:
         self._registry = registry
         self._folder = registry.folder
         self._index = registry.index
         self._locked = locked
         self._missing = missing
+        self._imports = imports
         self._added: dict[str, Job] = {}
         # Only a verb that began with a current index leaves a current one.
         self.index_is_current = locked and (registry.stamp.is_current() or _is_new(registry.folder))
 
     @cached_property
     def _is_version_1(self) -> bool:
-        return read_note(self._folder) != FILES_NOTE
+        return not self._imports and read_note(self._folder) != FILES_NOTE
 
     def get(self, job_id: str) -> Job:
         if self._missing:
@@ -457,7 +460,7 @@ class FileRegistry(Registry):
                 shutil.rmtree(staging.folder, ignore_errors=True)  # of an import that was interrupted
                 files.make_private_dir(staging.folder)
                 try:
-                    yield _FileTransaction(staging)
+                    yield _FileTransaction(staging, imports=True)
                     os.sync()
                     # Records after the rest: interrupted, this leaves a part of the jobs, but each of them whole.
                     for name in sorted(os.listdir(staging.folder), key=lambda name: name.endswith(".json")):

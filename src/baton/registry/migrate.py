@@ -14,7 +14,8 @@ from baton.core.errors import InvalidRecord, MigrationFailed
 from baton.core.job import Job
 from baton.registry import LOCAL_SCHEMES, MOVED_NOTE
 from baton.registry.contract import Entry
-from baton.registry.verbs import Registry, put_entries, read_entries
+from baton.registry.entries import put_entries, read_entries
+from baton.registry.verbs import Registry
 from baton.storage.files import replace_file
 
 _SHOWN = 10

@@ -20,7 +20,7 @@ from itertools import islice
 
 from baton.core import lifecycle
 from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
-from baton.core.errors import InvalidRecord, InvalidValue, JobDisputed, JobNotFound, RegistryBusy, RegistryUnavailable
+from baton.core.errors import InvalidRecord, InvalidValue, JobDisputed, RegistryBusy, RegistryUnavailable
 from baton.core.event import EventName
 from baton.core.fields import check_id_beginning, check_job_id, check_label
 from baton.core.job import TERMINAL, Status, new_token, refuse_other_work, with_new_id
@@ -32,7 +32,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
-    from typing import Any, TypeVar
+    from typing import Any
 
     from baton.core.clock import Clock
     from baton.core.event import StoredEvent
@@ -40,10 +40,6 @@ if TYPE_CHECKING:
     from baton.core.result import Result
     from baton.registry.contract import OutlinePage, Page, Transaction
 
-    Each = TypeVar("Each", Entry, Entry | InvalidRecord)
-
-_BATCH = 500
-_BATCH_BYTES = 16 * 10**6  # of results
 _DRAINING = ".draining"  # locked by a process that drains the registry
 
 
@@ -172,6 +168,18 @@ class Registry:
         with self._reading() as tx:
             return tx.get(job_id)
 
+    def add_message(self, job_id: str, message: str, *, attempt: int) -> None:
+        """Replace the message of a job that its agent ended: its program went on, and its last message came later. Of a
+        job that has not ended, or ended otherwise, nothing changes."""
+        check_job_id(job_id)
+        with self._writing() as tx:
+            job = tx.get(job_id)
+            if job.status in TERMINAL and job.ended_by == "agent" and job.attempt == attempt:
+                from baton.core.result import Result
+
+                found = result_of(tx, job) or Result(attempt=attempt)
+                tx.keep_result(job_id, found.replace(message=message))
+
     def find_ids(self, beginning: str, *, limit: int = 10) -> list[str]:
         """Return the id that is this text; else those that begin with it, in their order, at most `limit`."""
         check_id_beginning(beginning)
@@ -183,7 +191,7 @@ class Registry:
         """Return the result with which the job ended; None when it has not ended, or ended without one."""
         check_job_id(job_id)
         with self._reading() as tx:
-            return _result_of(tx, tx.get(job_id))
+            return result_of(tx, tx.get(job_id))
 
     def list_jobs(self, where: JobFilter | None = None, *, limit: int = 50, after: str | None = None) -> Page:
         """Return one page, newest first. `after` is the `next` of the page before; jobs registered meanwhile do not
@@ -361,16 +369,20 @@ class Registry:
 
     def export(self) -> Iterator[Entry | InvalidRecord]:
         """Return every job with its events and its result, oldest first, without holding all of them in memory."""
+        from baton.registry.entries import batches, read_entries
+
         with self._reading() as tx:
             job_ids = iter(tx.ids())
         entries: Sequence[Entry | InvalidRecord] | None = ()
         while entries is not None:
             yield from entries
             with self._reading() as tx:
-                entries = next(_batches(read_entries(tx, job_ids)), None)
+                entries = next(batches(read_entries(tx, job_ids)), None)
 
     def import_entries(self, entries: Iterable[Entry]) -> None:
         """Add jobs with their events and results exactly as they are, in one step."""
+        from baton.registry.entries import put_entries
+
         with self.importing() as tx:
             put_entries(tx, entries)
 
@@ -452,45 +464,12 @@ class Registry:
         return Recorded(before=before, after=after, event=stored)
 
 
-def read_entries(tx: Transaction, job_ids: Iterable[str]) -> Iterator[Entry | InvalidRecord]:
-    """Return these jobs with their events and results. Skip those that were removed meanwhile."""
-    for job_id in job_ids:
-        try:
-            job = tx.get(job_id)
-            result = _result_of(tx, job)
-        except JobNotFound:
-            continue  # pruned since the ids were read
-        except InvalidRecord as error:
-            yield error
-        else:
-            yield Entry(job=job, events=tx.events(job_id, 0, job.last_seq) if job.last_seq else [], result=result)
-
-
-def put_entries(tx: Transaction, entries: Iterable[Entry]) -> None:
-    for batch in _batches(entries):
-        tx.put(batch)
-
-
-def _batches(entries: Iterable[Each]) -> Iterator[list[Each]]:
-    """Yield the entries in lists that fit into memory. Take no entry that is not in the list that is yielded."""
-    batch: list[Each] = []
-    size = 0
-    for each in entries:
-        batch.append(each)
-        size += each.result.size if isinstance(each, Entry) and each.result is not None else 0
-        if len(batch) == _BATCH or size >= _BATCH_BYTES:
-            yield batch
-            batch, size = [], 0
-    if batch:
-        yield batch
-
-
 def _keep_result(tx: Transaction, after: Job, result: Result | None) -> None:
     if result is not None and after.status in TERMINAL:
         tx.keep_result(after.job_id, result.replace(attempt=after.attempt))
 
 
-def _result_of(tx: Transaction, job: Job) -> Result | None:
+def result_of(tx: Transaction, job: Job) -> Result | None:
     """Return the result of an ended job. One of another attempt was left by a crash, or by a job that was revived."""
     result = tx.result(job.job_id) if job.status in TERMINAL else None
     return result if result is not None and result.attempt == job.attempt else None

@@ -44,6 +44,8 @@ def hook(settings: Settings, agent_name: str, message: Mapping[str, object]) -> 
     with open_jobs(settings) as jobs:
         job = jobs.get_job(session.job_id)
         if job.status in TERMINAL:
+            if signal.finished and session.made_for == job.job_id:
+                jobs.add_message(job, signal.finished)  # the agent had published its end before
             return None
         try:
             _keep_output(output_writer(settings, jobs, job), signal)

@@ -22,6 +22,7 @@ from baton.core.job import TERMINAL, Job, Status
 from baton.core.result import hide_keys
 from baton.core.value import Value
 from baton.jobs.caller import Origin, keep_origin
+from baton.jobs.output import OutputReader
 from baton.jobs.verbs import open_jobs
 from baton.live_agents import open_directory, ownership
 from baton.sessions.agent_process import AgentProcess
@@ -144,8 +145,12 @@ class Runner:
             self._sender.close()
 
     def _write_end(self) -> None:
-        keys = self._jobs.keys(self._reporter.job) if self._reporter.job is not None else ()
+        job = self._reporter.job
+        keys = self._jobs.keys(job) if job is not None else ()
         screen = hide_keys("\n".join(line.rstrip() for line in self._screen().splitlines()).strip("\n"), keys)
+        if screen and job is not None and not OutputReader(self._settings.home, job).exists():
+            self._keep_output(f"{screen}\n".encode(errors="replace"))  # of an agent without a channel
+            self._output.flush()
         if screen:  # the pane closes with the runner
             _write(os.path.join(self._folder, LAST_SCREEN), screen + "\n")
         end = {"reason": self._reason, "exit": self._exit_text, "at": format_micros(self._clock.wall_ns())}
@@ -269,6 +274,8 @@ class Runner:
         """Report how the job ended with the agent's program. Raise NotVerified when a result is missing."""
         if self._reporter.is_over():
             self._reporter.send()
+            if run.finished and self._reporter.job is not None:
+                self._jobs.add_message(self._reporter.job, run.finished)  # the agent had published its end before
             return
         why = explain(self._agent, run, self._screen)
         if is_success(self._agent, run):
