@@ -93,7 +93,7 @@ _PARTS = {
     "Live agents": ("live_agent_api",),
     "The audit log": ("history.log", "history.scripts", "history.verify"),
     "Values": (
-        "core.job", "core.event", "wire.payload", "sessions.session", "jobs.verbs", "registry.contract",
+        "core.job", "core.event", "wire.payload", "sessions.session", "jobs.results", "jobs.verbs", "registry.contract",
         "live_agents.record",
     ),
 }  # fmt: skip

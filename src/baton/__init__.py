@@ -17,8 +17,9 @@ __version__ = "0.1.0"
 # The public names, by the module that defines them.
 _PUBLIC = {
     "baton.api": (
-        "events_after get_job list_jobs mark_sent next_seq open_jobs pick_pending publish_event record_event "
-        "register_job release renew_lease requeue stats subscribe unsent_events update_status verify_event"
+        "events_after get_job list_jobs mark_sent next_seq open_jobs pick_pending publish_event read_output "
+        "record_event register_job release renew_lease requeue result stats subscribe unsent_events update_status "
+        "verify_event"
     ),
     "baton.core.errors": (
         "AgentDefDirUnusable AgentNotFound AgentTaken AgentUnusable AmbiguousId BatonError BrokerUnavailable "
@@ -35,6 +36,7 @@ _PUBLIC = {
     ),
     "baton.history.scripts": "append_event init_job_log update_logged_status",
     "baton.history.verify": "verify_log",
+    "baton.jobs.results": "JobResult",
     "baton.jobs.verbs": "Jobs",
     "baton.live_agent_api": (
         "cleanup_registry new_live_agent_record publish_live_agent_record refresh_live_agent_record "
@@ -58,9 +60,9 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from baton.api import (
         events_after as events_after, get_job as get_job, list_jobs as list_jobs, mark_sent as mark_sent,
         next_seq as next_seq, open_jobs as open_jobs, pick_pending as pick_pending, publish_event as publish_event,
-        record_event as record_event, register_job as register_job, release as release, renew_lease as renew_lease,
-        requeue as requeue, stats as stats, subscribe as subscribe, unsent_events as unsent_events,
-        update_status as update_status, verify_event as verify_event,
+        read_output as read_output, record_event as record_event, register_job as register_job, release as release,
+        renew_lease as renew_lease, requeue as requeue, result as result, stats as stats, subscribe as subscribe,
+        unsent_events as unsent_events, update_status as update_status, verify_event as verify_event,
     )
     from baton.core.errors import (
         AgentDefDirUnusable as AgentDefDirUnusable, AgentNotFound as AgentNotFound, AgentTaken as AgentTaken,
@@ -91,6 +93,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
         append_event as append_event, init_job_log as init_job_log, update_logged_status as update_logged_status,
     )
     from baton.history.verify import verify_log as verify_log
+    from baton.jobs.results import JobResult as JobResult
     from baton.jobs.verbs import Jobs as Jobs
     from baton.live_agent_api import (
         cleanup_registry as cleanup_registry, new_live_agent_record as new_live_agent_record,

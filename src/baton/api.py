@@ -7,17 +7,18 @@ and the config file, as on the command line.
 
 from __future__ import annotations
 
-from baton.core.errors import InvalidValue
+from baton.core.errors import BatonError, InvalidValue
 from baton.jobs import verbs as _jobs
 from baton.storage.homes import load_settings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from typing import Any, TypedDict, Unpack
 
     from baton.core.event import StoredEvent
     from baton.core.job import Job
+    from baton.jobs.results import JobResult
     from baton.registry.contract import JobFilter, Page
     from baton.transport.publish import Published
     from baton.transport.subscription import Subscription
@@ -172,6 +173,37 @@ def subscribe(
     except BaseException:
         jobs.registry.close()
         raise
+
+
+def result(job_id: str, **where: Unpack[Where]) -> JobResult:
+    """Return what an ended job left: the agent's last message, its files, the end of the validation's output.
+
+    Raise BatonError if the job has not ended."""
+    from baton.core.job import TERMINAL
+    from baton.jobs.results import JobResult, result_record
+
+    settings = load_settings(where)
+    with _jobs.open_jobs(settings) as jobs:
+        job = jobs.get_job(job_id)
+        if job.status not in TERMINAL:
+            raise BatonError(f"job {job_id} is still {job.status}; baton.wait waits for its end")
+        jobs.mark_seen([job])
+        return JobResult(**result_record(job, jobs.get_result(job_id), settings.home))
+
+
+def read_output(job_id: str, **where: Unpack[Where]) -> Iterator[bytes]:
+    """Return an iterator over the output of the job's last attempt so far, in pieces: what its agent printed.
+
+    Raise BatonError if there is none in this home: the job ran on another host, or was not started yet."""
+    from baton.jobs.output import OutputReader
+
+    settings = load_settings(where)
+    with _jobs.open_jobs(settings) as jobs:
+        job = jobs.get_job(job_id)
+    reader = OutputReader(settings.home, job)
+    if not reader.exists():
+        raise BatonError(f"job {job_id} is {job.status} and has no output here; it is kept where the job ran")
+    return reader.read()
 
 
 def verify_event(payload: bytes, auth_token: str) -> Event:

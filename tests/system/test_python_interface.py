@@ -59,6 +59,27 @@ def test_a_job_is_submitted_and_its_outcome_returned(folder: Path) -> None:
     assert kept.replace(seen_at=None) == outcome.job
 
 
+def test_what_a_job_left_is_read(folder: Path) -> None:
+    job = baton.submit(
+        f"{WAITS}; echo a line; echo 42 > answer.txt", workdir=str(folder), expect=["answer.txt"],
+        validate="echo checked", detach=True,
+    )  # fmt: skip
+    with pytest.raises(baton.BatonError, match="is still running"):
+        baton.result(job.job_id)
+    (folder / "go").touch()
+    assert baton.wait(job.job_id).ok
+    result = baton.result(job.job_id)
+    assert_type(result, baton.JobResult)
+    assert (result.status, result.validation, result.attempts, result.workdir) == (
+        "completed",
+        "checked",
+        1,
+        str(folder),
+    )
+    assert [(each["path"], each["size"]) for each in result.artifacts] == [("answer.txt", 3)]
+    assert b"a line\n" in b"".join(baton.read_output(job.job_id))
+
+
 def test_a_failure_is_an_outcome_and_check_raises_it(folder: Path) -> None:
     outcome = baton.submit("echo done", workdir=str(folder), expect=["report.md"])
     assert (outcome.status, outcome.exit_code, outcome.ok) == ("error", 1, False)
@@ -215,6 +236,8 @@ REFUSED: list[tuple[str, Callable[[], object], type[baton.BatonError]]] = [
     ("parallel", lambda: baton.submit_many([{"prompt": "x"}], parallel=0), baton.InvalidValue),
     ("expect", lambda: baton.submit_many([{"prompt": "x"}, {"prompt": "x", "expect": "y"}]), baton.InvalidValue),
     ("00000000", lambda: baton.wait("00000000"), baton.JobNotFound),
+    ("00000000", lambda: baton.result("00000000"), baton.JobNotFound),
+    ("00000000", lambda: baton.read_output("00000000"), baton.JobNotFound),
     ("00000000", lambda: baton.retry("00000000"), baton.JobNotFound),
     ("00000000", lambda: baton.cancel("00000000"), baton.JobNotFound),
     ("00000000", lambda: baton.follow_up("00000000", "x"), baton.JobNotFound),

@@ -115,7 +115,7 @@ def test_a_page_is_read_in_one_go(page):
 def test_every_command_in_it_runs_and_exits_as_it_says(baton, page):
     baton("skills", "install", "--claude")
     with open(f"{baton.folder}/task.md", "w") as task:
-        task.write("echo found nothing > report.md\n")
+        task.write("echo found nothing | tee report.md\n")
     with open(f"{baton.folder}/tasks.jsonl", "w") as tasks:
         tasks.writelines(
             json.dumps({"prompt": f"echo {each} > {each}.txt", "expect": [f"{each}.txt"]}) + "\n" for each in "abc"

@@ -6,6 +6,7 @@ import os
 
 from baton.core.clock import SECOND_NS, parse_time
 from baton.core.hashing import sha256
+from baton.core.value import Value
 from baton.jobs.output import OutputReader
 from baton.storage.files import open_given_file, outside
 
@@ -17,6 +18,31 @@ if TYPE_CHECKING:
     from baton.core.result import Result
 
 _CHUNK = 1 << 20
+
+
+class JobResult(Value):
+    """What an ended job left, as `baton result --json` prints it. None: not known, or not visible here.
+
+    `message` is the agent's last message, `validation` the end of what the validation printed. Each of `artifacts` has
+    path, size and sha256."""
+
+    job_id: str
+    status: str
+    title: str | None
+    ended_by: str | None
+    reason: str | None
+    message: str | None
+    artifacts: list[dict[str, Any]]
+    validation: str | None
+    tokens: int | None
+    cost_usd: float | None
+    duration_sec: float | None
+    attempts: int
+    workdir: str | None
+    worktree: str | None
+    commits: list[str] | None
+    output: dict[str, Any]
+    finished_at: str | None
 
 
 def result_record(job: Job, result: Result | None, home: str) -> dict[str, Any]:
