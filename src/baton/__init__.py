@@ -24,9 +24,10 @@ _PUBLIC = {
     "baton.core.errors": (
         "AgentDefDirUnusable AgentNotFound AgentTaken AgentUnusable AmbiguousId BatonError BrokerUnavailable "
         "ControlRefused EventRefused IdentityMismatch IllegalTransition InvalidRecord InvalidValue JobDisputed "
-        "JobFailed JobNotFound ManifestGone ManifestInvalid ManifestPathRelative MissingExtra NameInUse "
+        "JobFailed JobNotFound KeyTaken ManifestGone ManifestInvalid ManifestPathRelative MissingExtra NameInUse "
         "NetworkFileSystem NewerSchema NotInTmux NotVerified OwnershipLost RegistryBusy RegistryUnavailable Rejected "
-        "RemoteAgent SessionGone SessionMismatch SessionNotFound StaleAttempt TimedOut TmuxUnavailable UntrustedHome"
+        "RemoteAgent SessionGone SessionMismatch SessionNotFound StaleAttempt TimedOut TmuxUnavailable UntrustedHome "
+        "WrongState"
     ),
     "baton.core.event": "EventName StoredEvent",
     "baton.core.job": "Job Status",
@@ -70,13 +71,14 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
         BrokerUnavailable as BrokerUnavailable, ControlRefused as ControlRefused, EventRefused as EventRefused,
         IdentityMismatch as IdentityMismatch, IllegalTransition as IllegalTransition, InvalidRecord as InvalidRecord,
         InvalidValue as InvalidValue, JobDisputed as JobDisputed, JobFailed as JobFailed, JobNotFound as JobNotFound,
-        ManifestGone as ManifestGone, ManifestInvalid as ManifestInvalid, ManifestPathRelative as ManifestPathRelative,
-        MissingExtra as MissingExtra, NameInUse as NameInUse, NetworkFileSystem as NetworkFileSystem,
-        NewerSchema as NewerSchema, NotInTmux as NotInTmux, NotVerified as NotVerified, OwnershipLost as OwnershipLost,
-        RegistryBusy as RegistryBusy, RegistryUnavailable as RegistryUnavailable, Rejected as Rejected,
-        RemoteAgent as RemoteAgent, SessionGone as SessionGone, SessionMismatch as SessionMismatch,
-        SessionNotFound as SessionNotFound, StaleAttempt as StaleAttempt, TimedOut as TimedOut,
-        TmuxUnavailable as TmuxUnavailable, UntrustedHome as UntrustedHome,
+        KeyTaken as KeyTaken, ManifestGone as ManifestGone, ManifestInvalid as ManifestInvalid,
+        ManifestPathRelative as ManifestPathRelative, MissingExtra as MissingExtra, NameInUse as NameInUse,
+        NetworkFileSystem as NetworkFileSystem, NewerSchema as NewerSchema, NotInTmux as NotInTmux,
+        NotVerified as NotVerified, OwnershipLost as OwnershipLost, RegistryBusy as RegistryBusy,
+        RegistryUnavailable as RegistryUnavailable, Rejected as Rejected, RemoteAgent as RemoteAgent,
+        SessionGone as SessionGone, SessionMismatch as SessionMismatch, SessionNotFound as SessionNotFound,
+        StaleAttempt as StaleAttempt, TimedOut as TimedOut, TmuxUnavailable as TmuxUnavailable,
+        UntrustedHome as UntrustedHome, WrongState as WrongState,
     )
     from baton.core.event import EventName as EventName, StoredEvent as StoredEvent
     from baton.core.job import Job as Job, Status as Status

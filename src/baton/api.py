@@ -53,9 +53,13 @@ def register_job(
     priority: int = 0,
     validate: str | None = None,
     labels: Iterable[str] = (),
+    title: str | None = None,
+    idempotency_key: str | None = None,
     **where: Unpack[Where],
 ) -> Job:
-    """Register a pending job and return it. Raise InvalidValue, and write nothing, if an argument is not valid."""
+    """Register a pending job and return it. Raise InvalidValue, and write nothing, if an argument is not valid.
+
+    If a job for the same work has this `idempotency_key` already, return that job; raise KeyTaken for other work."""
     from baton.broker.address import broker_record
 
     settings = load_settings(where)
@@ -73,6 +77,8 @@ def register_job(
             priority=priority,
             validate=validate,
             labels=labels,
+            title=title,
+            idempotency_key=idempotency_key,
         )
 
 

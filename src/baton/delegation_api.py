@@ -56,7 +56,9 @@ if TYPE_CHECKING:
         idle_timeout_sec: int | None
         max_attempts: int | None
         priority: int
+        title: str | None
         labels: Iterable[str]
+        idempotency_key: str | None
         headless: bool
         yolo: bool
         broker_login: str | None

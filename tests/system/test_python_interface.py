@@ -47,10 +47,14 @@ def test_a_job_is_submitted_and_its_outcome_returned(folder: Path) -> None:
     outcome = baton.submit(
         "baton publish --event progress --detail half; echo 42 > answer.txt",
         workdir=str(folder), expect=["answer.txt"], validate="grep 42 answer.txt", on_event=seen.append,
+        title="the answer", idempotency_key="answer",
     )  # fmt: skip
     assert_type(outcome, baton.Outcome)
     assert (outcome.status, outcome.exit_code, outcome.ok, outcome.problem) == ("completed", 0, True, None)
     assert outcome.check() is outcome
+    assert outcome.job.title == "the answer"
+    with pytest.raises(baton.KeyTaken, match=outcome.job.job_id):
+        baton.register_job("other", agent="shell", idempotency_key="answer")
     assert [each.event for each in seen] == ["started", "progress", "completed"]
     assert (seen[1].detail, seen[1].attempt, seen[1].job_id) == ("half", 1, outcome.job.job_id)
     assert isinstance(seen[1].event, baton.EventName)
