@@ -31,17 +31,13 @@ def result(options: argparse.Namespace, settings: Settings) -> int:
     if options.follow and (options.json or len(typed) > 1):
         raise UsageError("--follow follows the output of one job; leave out --json and further IDs")
     with open_jobs(settings) as jobs:
-
-        def show(job_id: str) -> int:
-            if len(typed) > 1:
-                print(f"==> {job_id} <==", flush=True)
-            return _show(jobs, job_id, settings, options)
-
         if options.json:
             records, code = each_job(jobs, typed, lambda job_id: _record(jobs, job_id, settings))
             print(json_text(records if len(typed) > 1 else records[0], indent=2))
             return code
-        codes, code = each_job(jobs, typed, show)
+        codes, code = each_job(
+            jobs, typed, lambda job_id: _show(jobs, job_id, settings, options, several=len(typed) > 1)
+        )
     return max([code, *codes])
 
 
@@ -58,8 +54,10 @@ def _unfinished(job: Job) -> BatonError:
     return BatonError(f"job {job.job_id} is {state}; -f follows")
 
 
-def _show(jobs: Jobs, job_id: str, settings: Settings, options: argparse.Namespace) -> int:
+def _show(jobs: Jobs, job_id: str, settings: Settings, options: argparse.Namespace, *, several: bool) -> int:
     job = jobs.get_job(job_id)
+    if several:
+        print(f"==> {job_id} <==", flush=True)
     if options.follow:
         deadline = time.monotonic() + (options.timeout or math.inf)
         if not _print(_follow(jobs, job, settings, deadline)):
