@@ -20,6 +20,10 @@ from baton.core.errors import InvalidValue
 from baton.core.job import DEFAULT_AGENT, DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, HIDDEN, agent_name
 from baton.core.value import Any, Value
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.core.notification import NotifySettings
+
 DEFAULT_HOME = ".hermes"
 DEFAULT_AGENT_NAME_PREFIX = "HOUMAO-"
 DEFAULT_LEASE_SEC = 60
@@ -56,7 +60,8 @@ KNOWN: dict[str, tuple[str | None, type, str]] = {
 NOT_IN_FILES = frozenset({"home"})
 _NOT_IN_HOME = frozenset({"allow_plaintext", "state_dir"})
 SET_IN_PLACE = frozenset({"agent", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec", "lease_sec", "labels"})
-_TABLES = frozenset({"agents", "repository"})
+_TABLES = frozenset({"agents", "repository", "notify"})
+_OF_THE_USER = frozenset({"repository", "notify"})  # tables of the user's own file alone
 _LONGEST_FILE = 1 << 20
 _PATHS = frozenset({"home", "registry_dir", "logs_dir", "state_dir", "mqtt_ca_certs", "mqtt_certfile", "mqtt_keyfile"})
 
@@ -190,6 +195,12 @@ class Settings:
             self._set("registry", None, "--registry-dir")  # it replaces a registry of the environment or a file
         for name, value in given.items():
             self._set(name, value, "--" + name.removesuffix("_sec").replace("_", "-"))
+        self.notify: NotifySettings | None = None
+        """How the user wants to be notified; None: not at all."""
+        if "notify" in self.tables:
+            from baton.core.notification import NotifySettings
+
+            self.notify = NotifySettings.parse(self.tables.pop("notify"), own)
         self._check()
 
     def named(self, name: str) -> str:
@@ -219,7 +230,10 @@ class Settings:
         public = {name: getattr(self, name) for name in KNOWN}
         public |= {"registry": hide_password(self.registry), "directory": hide_password(self.directory)}
         public["mqtt_password"] = None if self.mqtt_password is None else HIDDEN
-        return [(name, value, self.sources[name]) for name, value in public.items()]
+        rows = [(name, value, self.sources[name]) for name, value in public.items()]
+        if self.notify is not None:
+            rows += [(f"notify.{name}", value, self.files[0]) for name, value in self.notify.shown().items()]
+        return rows
 
     def _set(self, name: str, value: Any, source: str) -> None:
         if name in _PATHS and isinstance(value, str) and value.startswith("~"):
@@ -262,8 +276,8 @@ class Settings:
             self.ignored = sorted(table.keys() - SET_IN_PLACE)
             table = {name: value for name, value in table.items() if name in SET_IN_PLACE & KNOWN.keys()}
         for name in [name for name, value in table.items() if isinstance(value, dict)]:
-            if name not in _TABLES or (in_home and name == "repository"):
-                where = "" if in_home else ' and [repository."PATH"]'
+            if name not in _TABLES or (in_home and name in _OF_THE_USER):  # guard: tables-of-the-user
+                where = "" if in_home else ', [repository."PATH"] and [notify]'
                 raise InvalidValue(
                     "config file", f"{path} has a table [{name}]; the only ones are [agents.NAME]{where}"
                 )

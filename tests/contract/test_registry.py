@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from baton.api import verify_event
+from baton.core import notification
 from baton.core.activity import Outline
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import (
@@ -22,6 +23,7 @@ from baton.core.errors import (
 from baton.core.event import EventName
 from baton.core.job import Job, Status, new_job
 from baton.core.lifecycle import expired_lease_error
+from baton.core.notification import Wish, due_to
 from baton.core.result import Result
 from baton.registry.contract import Entry, JobFilter
 from support.backends import clocked_registry, spoil
@@ -1015,6 +1017,83 @@ class TestListing:
             "cancelled": 0,
             "unsent": 0,
         }
+
+
+class TestNotifications:
+    WISH = Wish(user="ana@desk", kinds=frozenset({"failed", "completed"}))
+
+    def due(self, registry):
+        return [due for job in registry.list_jobs(JobFilter(notify_due=True)).jobs for due in due_to(job, "ana@desk")]
+
+    def claim(self, registry, due, sender, dead=()):
+        def decide(job):
+            return notification.claim(job, key=due.key, sender=sender, is_dead=dead.__contains__)
+
+        change = registry.change_notifications(due.job.job_id, decide)
+        return change.before != change.after
+
+    def settle(self, registry, due, sender, done=(), failed=False):
+        def decide(job):
+            return notification.settle(job, key=due.key, sender=sender, done=done, failed=failed)
+
+        registry.change_notifications(due.job.job_id, decide)
+
+    def test_an_end_that_a_user_wants_to_know_of_is_due_with_it(self, registry, add, clock):
+        registry.wish = self.WISH
+        failed, completed, cancelled, lost, running = (add() for _ in range(5))
+        registry.record_event(failed.job_id, EventName.ERROR)
+        registry.record_event(completed.job_id, EventName.STARTED)
+        registry.update_status(completed.job_id, Status.COMPLETED)
+        registry.update_status(cancelled.job_id, Status.CANCELLED)
+        registry.pick_job(lost.job_id, holder="x", lease_sec=LEASE)
+        registry.pick_job(running.job_id, holder="x")
+        clock.advance(LEASE + 1)
+        registry.expire_leases()
+        found = {due.id: due.kind for due in self.due(registry)}
+        assert found == {
+            f"{failed.job_id}:1:failed": "failed",
+            f"{completed.job_id}:1:completed": "completed",
+            f"{lost.job_id}:1:failed": "failed",
+        }
+        (one,) = due_to(registry.get_job(failed.job_id), "ana@desk")
+        assert due_to(one.job, "bob@desk") == []
+
+    def test_without_a_wish_none_is_due(self, registry, add):
+        registry.wish = self.WISH.replace(kinds=frozenset({"waiting"}))
+        registry.record_event(add().job_id, EventName.ERROR)
+        registry.wish = None
+        registry.record_event(add().job_id, EventName.ERROR)
+        assert self.due(registry) == []
+
+    def test_one_process_sends_it_and_the_next_only_if_that_has_died(self, registry, add):
+        registry.wish = self.WISH
+        registry.record_event(add().job_id, EventName.ERROR)
+        (due,) = self.due(registry)
+        ended = due.job.updated_at
+
+        def claim(sender, dead=()):
+            return self.claim(registry, due, sender, dead)
+
+        assert claim("1/1")
+        assert not claim("2/2")
+        assert claim("2/2", dead=("1/1",))
+        self.settle(registry, due, "1/1")
+        assert len(self.due(registry)) == 1, "another process sends it now"
+        assert registry.get_job(due.job.job_id).updated_at == ended
+        self.settle(registry, due, "2/2")
+        assert self.due(registry) == []
+        assert not claim("3/3")
+        assert registry.get_job(due.job.job_id).notify_due == {}
+
+    def test_one_that_fails_stays_due_a_few_times(self, registry, add):
+        registry.wish = self.WISH
+        registry.record_event(add().job_id, EventName.ERROR)
+        for tries in range(5):
+            (due,) = self.due(registry)
+            assert (due.tries, due.done) == (tries, frozenset({"bell"} if tries else ()))
+            assert self.claim(registry, due, "1/1")
+            self.settle(registry, due, "1/1", done=["bell"], failed=True)
+        assert self.due(registry) == []
 
 
 class TestPruning:

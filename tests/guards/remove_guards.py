@@ -221,6 +221,14 @@ GUARDS = (
     Guard("link-of-another-folder", insert_before("return None"), "tests/unit/test_homes.py"),
     Guard("one-home-per-folder", replace(r"os\.link", "os.replace"), "tests/unit/test_homes.py"),
     Guard("settings-file-kind", condition("False"), "tests/unit/test_config.py"),
+    Guard("tables-of-the-user", condition("name not in _TABLES"), "tests/system/test_notifications.py -k own_settings"),
+    Guard("webhook-without-tls", condition("False"), "tests/system/test_notifications.py -k not_valid"),
+    Guard("one-sender", condition("False"), "tests/contract/test_registry.py -k TestNotifications"),
+    Guard(
+        "notification-on-terminal",
+        replace(r"one_line\(word, _TEXT\)\.replace\(.*?\)", "word"),
+        "tests/system/test_notifications.py -k terminal",
+    ),
     Guard("settings-file-size", condition("False"), "tests/unit/test_config.py"),
 )
 

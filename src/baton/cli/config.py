@@ -22,6 +22,14 @@ _TABLES = """
 #[repository."~/code/site"]
 #agent = "codex"
 
+# How to notify you when a job fails or completes:
+#[notify]
+#command = ["notify-send", "baton"]
+#bell = true
+#webhook = "https://example.com/hook"
+#webhook_key_file = "~/.config/baton/webhook.key"
+#kinds = ["failed", "completed"]
+
 # An agent of your own, for --agent NAME:
 #[agents.NAME]
 #headless = ["program", "--prompt-file", "{prompt_file}"]

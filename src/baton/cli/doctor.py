@@ -64,7 +64,7 @@ def doctor(options: argparse.Namespace, settings: Settings) -> int:
 def _examine(settings: Settings) -> Iterator[Finding]:
     yield _ok("python", f"{sys.version.split()[0]} at {sys.executable}")
     yield from (_sqlite(), _tmux(), _locale(), _path())
-    for check in (_config, _folders, _file_system, _registry, _broker, _sessions, _live_agents, _agents):
+    for check in (_config, _folders, _file_system, _registry, _broker, _sessions, _live_agents, _agents, _notify):
         yield from check(settings)
     for extra, module, user in (("postgres", "psycopg", "PostgreSQL"), ("tls", "cryptography", "`baton broker init`")):
         missing = f"not installed; {user} needs it: {install_command(extra)}"
@@ -111,6 +111,19 @@ def _path() -> Finding:
     if (found := shutil.which("baton")) is not None:
         return _ok("PATH", found)
     return _warning("PATH", f"`baton` is not on PATH (agents get it from baton); add {os.path.dirname(sys.executable)}")
+
+
+def _notify(settings: Settings) -> Iterator[Finding]:
+    if settings.notify is None:
+        return
+    if settings.notify.command:
+        program = settings.notify.command[0]
+        found = shutil.which(program)
+        fix = f"install it, or change command in [notify] of {settings.files[0]}"
+        yield _broken("notify", f"there is no program {program}; {fix}") if found is None else _ok("notify", found)
+    key_file = settings.notify.webhook_key_file
+    if key_file is not None and not os.access(key_file, os.R_OK):
+        yield _broken("notify", f"{key_file} cannot be read; write the key of the webhook into it")
 
 
 def _agents(settings: Settings) -> Iterator[Finding]:

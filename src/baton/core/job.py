@@ -67,6 +67,14 @@ def _ended_by(value: object) -> str:
     return text
 
 
+def _notify_due(value: object) -> dict[str, Any]:
+    if value is None:
+        return {}
+    if not isinstance(value, dict) or not all(isinstance(entry, dict) for entry in value.values()):
+        raise ValueError("must be an object of objects")
+    return fields.unknown_fields(value, ())  # refuses what could not be written as JSON again
+
+
 def _start_options(value: object) -> dict[str, Any]:
     if value is None:
         return {}
@@ -192,6 +200,7 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("seen_at", fields.optional(fields.time), None),
     ("idempotency_key", fields.optional(fields.label), None),
     ("start_options", _start_options, {}),
+    ("notify_due", _notify_due, {}),
 )
 OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
 _CHECKS = {name: (check, default) for name, check, default in _SEED_FIELDS + _OWN_FIELDS}
@@ -206,7 +215,7 @@ JOB_FIELDS = tuple(_CHECKS)
 FATE = frozenset(
     {"attempt", "claimed_by", "lease_expires_at", "lease_mark", "deadline_at", "last_seq", "last_event_at", "detail"}
     | {"finished_at", "submitter", "verified_by", "unverified", "disputed", "follows", "retry_of", "retried_by"}
-    | {"reason", "ended_by", "seen_at", "idempotency_key"}
+    | {"reason", "ended_by", "seen_at", "idempotency_key", "notify_due"}
 )
 
 # Of a submission: which job it became, and where it was made. All other fields are its work.
@@ -269,6 +278,7 @@ class Job(Value):
     seen_at: str | None
     idempotency_key: str | None
     start_options: dict[str, Any]
+    notify_due: dict[str, Any]
     extra: dict[str, Any]
 
     @classmethod

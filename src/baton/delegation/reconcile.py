@@ -29,6 +29,7 @@ _SLACK_NS = 15 * SECOND_NS  # the job's own runner enforces its limits first
 _SECOND_LOOK_SEC = 0.3
 _STARTING_SEC = 30.0
 _ENDING_SEC = 30.0
+_NOTIFY_AGAIN_NS = 60 * SECOND_NS
 _LOOK_SEC = 0.5
 _SWEEP_SEC = 2.0
 _LAST_STEP_SEC = 5.0
@@ -69,6 +70,7 @@ class Reconciler:
         self._late_since: dict[tuple[str, int, int], int] = {}  # job, attempt, last event: when it was first seen late
         self._watched: set[str] = set()  # jobs in sessions that live on this host
         self._requeued: list[str] = []  # jobs that this process requeued and may have to start again
+        self._next_try_ns: dict[str, int] = {}  # when to try notifications again that could not be sent
         self.registry_failed = False  # in the last sweep
 
     def steps(self) -> dict[str, Callable[[], Iterator[Finding]]]:
@@ -78,6 +80,7 @@ class Reconciler:
             "sessions": self._check_sessions,
             "limits": self._check_limits,
             "retries": self._start_requeued,
+            "notifications": self._send_notifications,
         }
 
     def sweep(self) -> Iterator[Finding]:
@@ -89,6 +92,28 @@ class Reconciler:
             except (BatonError, OSError) as error:
                 self.registry_failed |= isinstance(error, RegistryUnavailable)
                 yield Finding(what=name, why=str(error), done=None)
+
+    def _send_notifications(self) -> Iterator[Finding]:
+        """Send the notifications whose sender was killed, or failed: those again after a while."""
+        if self._settings.notify is None:
+            return
+        from baton.sessions.notify import find_due, send
+
+        now_ns = self._clock.monotonic_ns()
+        all_due = {due.id: due for due in find_due(self._jobs)}
+        self._next_try_ns = {key: then_ns for key, then_ns in self._next_try_ns.items() if key in all_due}
+        found = [due for key, due in all_due.items() if now_ns >= self._next_try_ns.get(key, 0)]
+        if self._dry_run:
+            for due in found:
+                yield self._act(f"notification {due.id}", "it is due", "sent")
+            return
+        for each in send(self._settings, self._jobs, found):
+            self._next_try_ns[each.due.id] = now_ns + _NOTIFY_AGAIN_NS
+            what = f"notification {each.due.id}"
+            if each.error is None:
+                yield Finding(what=what, why="no other process sent it", done="sent")
+            else:
+                yield Finding(what=what, why=each.error, done=None)
 
     def _expire_leases(self) -> Iterator[Finding]:
         if self._dry_run:

@@ -354,4 +354,9 @@ def open_jobs(settings: Settings) -> Jobs:
         from baton.core.redact import url_password
 
         secrets.append(url_password(settings.registry))
-    return Jobs(open_registry(settings), settings.logs_dir, home=settings.home, host=settings.host, secrets=secrets)
+    jobs = Jobs(open_registry(settings), settings.logs_dir, home=settings.home, host=settings.host, secrets=secrets)
+    if settings.notify is not None:
+        from baton.core.notification import Wish
+
+        jobs.registry.wish = Wish(user=jobs.user_here(), kinds=settings.notify.wants)
+    return jobs

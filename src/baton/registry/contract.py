@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 class JobFilter(Value):
     """Conditions that must all hold. None: no condition. Times are nanoseconds since 1970. `left_from_ns`: only jobs
     that a holder has left since, with events: ended, or requeued. `submitted`: only jobs with a submitter. `unseen`:
-    only jobs that have completed or failed without the user having been shown it."""
+    only jobs that have completed or failed without the user having been shown it. `notify_due`: only jobs with
+    notifications to send."""
 
     statuses: Collection[Status] | None = None
     agent: str | None = None
@@ -34,6 +35,7 @@ class JobFilter(Value):
     submitted: bool = False
     label: str | None = None
     unseen: bool = False
+    notify_due: bool = False
 
     def matches(self, job: Job) -> bool:
         created = parse_time(job.created_at)
@@ -47,6 +49,7 @@ class JobFilter(Value):
             and (job.submitter is not None or not self.submitted)
             and (self.label is None or self.label in job.labels)
             and (not self.unseen or is_unseen(job.status, job.seen_at))
+            and (bool(job.notify_due) or not self.notify_due)
         )
 
     @staticmethod

@@ -21,7 +21,7 @@ class Index:
 
     def check(self) -> None:
         """Refuse a link in place of one of its folders: markers would be created and removed elsewhere."""
-        for name in ("", "pending", "leased", "submitted", "unseen", "unsent", "keys"):
+        for name in ("", "pending", "leased", "submitted", "unseen", "unsent", "notify", "keys"):
             refuse_link(os.path.join(self.folder, name).rstrip("/"))
 
     def pending(self, agent_session: str) -> Iterator[tuple[str, str]]:
@@ -42,6 +42,9 @@ class Index:
     def unseen(self) -> list[str]:
         return _names(os.path.join(self.folder, "unseen"))
 
+    def notify_due(self) -> list[str]:
+        return sorted(_names(os.path.join(self.folder, "notify")))
+
     def unsent(self) -> list[str]:
         return sorted(_names(os.path.join(self.folder, "unsent")))
 
@@ -55,6 +58,8 @@ class Index:
     def add(self, job: Job) -> None:
         if job.idempotency_key is not None:
             _touch(os.path.join(self._key_dir(job.idempotency_key), job.job_id))
+        if job.notify_due:
+            _touch(os.path.join(self.folder, "notify", job.job_id))
         if _waits_in_queue(job):
             _touch(self._pending_marker(job))
         elif _waits_for_submitter(job):
@@ -76,6 +81,11 @@ class Index:
             self.drop_leased(before.job_id)
         if is_unseen(before.status, before.seen_at) and not is_unseen(after.status, after.seen_at):
             self.drop_unseen(before.job_id)
+        if before.notify_due and not after.notify_due:
+            self.drop_notify_due(before.job_id)
+
+    def drop_notify_due(self, job_id: str) -> None:
+        remove_file(os.path.join(self.folder, "notify", job_id))
 
     def drop_leased(self, job_id: str) -> None:
         remove_file(os.path.join(self.folder, "leased", job_id))

@@ -217,6 +217,9 @@ class _FileTransaction:
         elif where.unseen:
             self.refresh_index()
             job_ids = self._index.unseen()
+        elif where.notify_due:
+            self.refresh_index()
+            job_ids = self._index.notify_due()
         else:
             job_ids = list(record_ids(self._folder))
         for job in self._records(job_ids):
@@ -276,6 +279,7 @@ class _FileTransaction:
         files.remove_file(self._registry.result_path(job_id))
         self._index.drop_unsent(job_id)
         self._index.drop_unseen(job_id)
+        self._index.drop_notify_due(job_id)
 
     def events(self, job_id: str, after: int, limit: int, attempt: int | None = None) -> list[StoredEvent]:
         events = (event for event in self._log(self.get(job_id)).events() if event.seq > after)

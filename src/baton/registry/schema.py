@@ -44,6 +44,7 @@ CREATE INDEX events_unsent ON events (id) WHERE sent = 0;
 # `other_fields`.
 NEW_COLUMNS = (
     "submitter", "disputed", "reason", "ended_by", "seen_at", "idempotency_key", "retried_by", "start_options",
+    "notify_due",
 )  # fmt: skip
 UPGRADE = """
 ALTER TABLE jobs RENAME COLUMN extra TO other_fields;
@@ -55,6 +56,7 @@ ALTER TABLE jobs ADD COLUMN seen_at bigint;
 ALTER TABLE jobs ADD COLUMN idempotency_key text;
 ALTER TABLE jobs ADD COLUMN retried_by text;
 ALTER TABLE jobs ADD COLUMN start_options text;
+ALTER TABLE jobs ADD COLUMN notify_due text;
 CREATE TABLE results (job_id text PRIMARY KEY NOT NULL, result text NOT NULL);
 UPDATE jobs SET seen_at = COALESCE(finished_at, updated_at) WHERE status IN ('completed', 'error', 'cancelled');
 DROP INDEX jobs_pending;
@@ -64,6 +66,7 @@ CREATE INDEX jobs_pending ON jobs (agent_session, priority DESC, created_at, job
 CREATE INDEX jobs_left ON jobs (updated_at) WHERE status <> 'running' AND last_seq > 0;
 CREATE INDEX jobs_unseen ON jobs (created_at, job_id) WHERE status IN ('completed', 'error') AND seen_at IS NULL;
 CREATE UNIQUE INDEX jobs_idempotency ON jobs (idempotency_key) WHERE idempotency_key IS NOT NULL;
+CREATE INDEX jobs_notify ON jobs (created_at, job_id) WHERE notify_due IS NOT NULL;
 CREATE INDEX jobs_submitted ON jobs (status, created_at, job_id) WHERE status = 'pending' AND submitter IS NOT NULL;
 """
 _META_1 = "CREATE TABLE meta (schema_version integer NOT NULL); INSERT INTO meta VALUES (1);"
@@ -80,7 +83,7 @@ SQLITE_2 = SQLITE_1 + SQLITE_UPGRADE
 # Of the statements that SQLite stores for each version, so that a database is checked without creating the tables.
 SQLITE_DIGESTS = {
     1: "46f1939e6bdc0efaf66e4a5c157876650dcfe1f16e9f1b1be01e5d3a10db05c6",
-    2: "7f96b9a3321f996feca58470b650bb741c06a78e29ee61f748c47209b75a7c5d",
+    2: "5778cf130caa6c223a8a19926cb297ead6aa5f095fd8fefc8a799bd4ebf8e1a3",
 }
 POSTGRES_2 = POSTGRES_1 + POSTGRES_UPGRADE
 

@@ -34,7 +34,7 @@ COLUMNS = (*_FIELDS, "other_fields")
 ID = COLUMNS.index("job_id")
 CREATED = COLUMNS.index("created_at")
 EVENT_COLUMNS = "job_id, seq, attempt, event, payload, sent"
-_JSON = frozenset({"broker", "expected_artifacts", "labels", "start_options"})
+_JSON = frozenset({"broker", "expected_artifacts", "labels", "start_options", "notify_due"})
 _TIME_RANGE_NS = 9 * 10**18
 
 
@@ -427,6 +427,8 @@ def _conditions(where: JobFilter, version: int) -> tuple[list[str], dict[str, An
         values["label"] = json.dumps(where.label)
     if where.unseen:  # the ends of version 1 count as seen
         conditions.append(_UNSEEN if version > 1 else "1 = 0")
+    if where.notify_due:
+        conditions.append("notify_due IS NOT NULL" if version > 1 else "1 = 0")
     if where.submitted:
         conditions.append("submitter IS NOT NULL" if version > 1 else "extra LIKE :submitted")
         values["submitted"] = '%"submitter"%'

@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from baton.core.clock import Clock
     from baton.core.event import StoredEvent
     from baton.core.job import Broker, Job
+    from baton.core.notification import Wish
     from baton.core.result import Result
     from baton.registry.contract import OutlinePage, Page, Transaction
 
@@ -53,6 +54,8 @@ class Registry:
     must_exist = False  # whether reading a registry that no process has written yet is RegistryUnavailable
     # Says how the audit log of a pending job contradicts the registry: such a job is not claimed. None: it does not.
     find_contradiction: Callable[[Job], str | None] = staticmethod(lambda _job: None)
+    # Whom to notify of changes that this process makes; None: no one.
+    wish: Wish | None = None
     _new_token = staticmethod(new_token)
 
     def __init__(self, clock: Clock | None = None) -> None:
@@ -283,6 +286,11 @@ class Registry:
         if self.schema() >= VERSION:  # the user only looks: that must not upgrade it
             self._change(job_id, lambda job, now_ns: lifecycle.see(job, now_ns=now_ns))
 
+    def change_notifications(self, job_id: str, decide: Callable[[Job], Job]) -> Change:
+        """Change what the job has in `notify_due`, as `claim` and `settle` of `baton.core.notification` decide. Of
+        several processes that claim a notification, one gets it."""
+        return self._change(job_id, lambda job, _now_ns: decide(job))
+
     def expired_leases(self, *, limit: int = 100) -> list[Job]:
         """Return the running jobs whose lease has expired by the registry's own clock: those that `expire_leases` would
         take now. `lifecycle.expired_lease_error` says what it would do with each. Change nothing."""
@@ -407,7 +415,15 @@ class Registry:
         if lease_ns is not None:
             expires_ns, mark = self._lease_end(tx, lease_ns)
             after = after.replace(lease_expires_at=format_time(expires_ns), lease_mark=mark)
-        return tx.save(before, after)
+        return tx.save(before, self._with_due(before, after))
+
+    def _with_due(self, before: Job, after: Job) -> Job:
+        """Return the job with the notification of its change, if this process is to record one."""
+        if self.wish is None:
+            return after
+        from baton.core.notification import add_due
+
+        return add_due(before, after, self.wish)
 
     def _refuse_contradicted(self, job: Job) -> None:
         if job.disputed is None and (why := self.find_contradiction(job)) is not None:  # guard: contradicted-claim
@@ -459,6 +475,7 @@ class Registry:
             job = lifecycle.add_missing_key(job, token=self._new_token())
         stored = signed_event(job, event, detail, data, now_ns)
         after = lifecycle.apply_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns).replace(**outcome)
+        after = self._with_due(before, after)
         _keep_result(tx, after, result)
         tx.save(before, after, stored)
         return Recorded(before=before, after=after, event=stored)

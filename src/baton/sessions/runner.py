@@ -32,6 +32,7 @@ from baton.sessions.env_pipe import receive
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import BEGUN, LAST_SCREEN, LAUNCH, RUNNER_LOG, Plan, task_for
+from baton.sessions.notify import send_of_job
 from baton.sessions.pane_output import JobOutput, PaneOutput
 from baton.sessions.processes import ProcessId, adopt_orphans, end_processes, ended_children, marked_processes
 from baton.sessions.reporter import BackgroundSender, Reporter
@@ -143,6 +144,8 @@ class Runner:
         finally:
             self._jobs.registry.close()
             self._sender.close()
+            if self._session.made_for is not None and self._settings.notify is not None:
+                attempt(partial(send_of_job, self._settings, self._session.made_for, print_line))
 
     def _write_end(self) -> None:
         job = self._reporter.job

@@ -3,6 +3,7 @@
 import os
 import sys
 from functools import partial
+from threading import Thread
 
 from baton.adapters.contract import Agent
 from baton.config import Settings
@@ -12,9 +13,10 @@ from baton.registry.contract import JobFilter
 from baton.sessions.chores import attempt
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
+from baton.sessions.notify import send_of_job
 from baton.sessions.reporter import Reporter
 from baton.sessions.session import Session, job_label
-from baton.sessions.terminal import has_terminal
+from baton.sessions.terminal import has_terminal, print_line
 from baton.sessions.tmux import Tmux
 from baton.storage.files import replace_file
 
@@ -60,6 +62,9 @@ class SentJobs:
             job = self._reporter.jobs.pick_pending(label, holder=self._holder, lease_sec=self._settings.lease_sec)
         if job is None and self._reporter.job is None:
             return session
+        if self._reporter.job is not None and self._settings.notify is not None:
+            send = partial(send_of_job, self._settings, self._reporter.job.job_id, print_line)
+            Thread(target=attempt, args=(send,), daemon=True).start()  # it may take seconds
         self._reporter.begin(job)
         job_id = job.job_id if job else None
         session = self._inventory.change(session, lambda current: current.replace(job_id=job_id))
