@@ -188,12 +188,12 @@ def test_a_registry_moved_to_another_folder_is_followed(tmp_path):
     baton = Baton(tmp_path)
     job = baton("register", "x").text
     waiting = subprocess.Popen(
-        [BATON, "pick", "--agent", "late", "--wait", "30"],
+        [BATON, "pick", "--agent", "shell", "--wait", "30"],
         cwd=tmp_path, env=baton.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
     )  # fmt: skip
     baton("registry", "migrate", "--to", "sqlite:other place/registry.db")
     assert baton("pick", "--holder", ENDED).text == job
-    later = baton("register", "y", "--agent", "late").text
+    later = baton("register", "y", "--agent", "shell").text
     out, err = waiting.communicate(timeout=40)
     # It may have begun between the note in the folder and the address in the user's map.
     assert out.strip() == later or (waiting.returncode == 1 and ("moved to" in err or "leads to" in err))

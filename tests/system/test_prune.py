@@ -204,6 +204,7 @@ def test_audit_logs_that_may_be_of_another_registry_stay(attic, tmp_path):
     job_id = attic.old_job(40)
     attic("registry", "prune", "--older-than", "30d")
     other = f"sqlite:{tmp_path}/other.db"
+    attic("register", "x", "--registry", other)
     assert attic("prune", "--older-than", "30d", "--registry", other).text == "nothing ended that long ago"
     shared = str(tmp_path / "shared")
     (attic.home / "delegate_job_logs").rename(shared)

@@ -28,7 +28,9 @@ SERVERS = ("postgresql:", "postgres:")
 def open_registry(settings: Settings, *, clock: Clock | None = None) -> Registry:
     """Open the registry that the settings name, or the one in the registry folder; else a new SQLite one."""
     registry = open_url(registry_url(settings), clock=clock, allow_network_fs=settings.allow_network_fs)
-    registry.must_exist = settings.registry is not None
+    # The first write makes that of the home. A session names its registry to every process in it.
+    named = settings.registry is not None and "BATON_SESSION_ID" not in os.environ
+    registry.must_exist = named and leaves(registry.url, settings.home)
     return registry
 
 
