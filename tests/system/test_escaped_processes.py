@@ -43,6 +43,12 @@ def running_job(office, folder, *more):
     return job
 
 
+def test_cancel_names_no_process_of_baton_itself(office):
+    job = office("submit", "--detach", "--agent", "shell", "echo begun; sleep 60").text
+    wait_until(lambda: "begun" in office("result", job, "--output", code=None).out, what="the output")
+    assert office("cancel", job).err == ""
+
+
 def test_a_process_without_environment_and_parent_ends_with_cancel(office, tmp_path):
     job = running_job(office, tmp_path)
     office("cancel", job)

@@ -136,7 +136,7 @@ class Tmux:
 
     def copy_output(self, pane_id: str, fd: int) -> None:
         """Copy what the pane shows from now on to a pipe of this process, of which `fd` is the end to write to."""
-        self.run("pipe-pane", "-t", pane_id, f"exec cat >/proc/{os.getpid()}/fd/{fd}")
+        self.run("pipe-pane", "-t", pane_id, f"cd / && exec cat >/proc/{os.getpid()}/fd/{fd}")
 
     def new_session(self, name: str, argv: Sequence[str], *, workdir: str) -> Pane:
         """Start a program in a new session, and return its pane. Raise NameInUse when the name is taken."""
