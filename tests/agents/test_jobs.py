@@ -209,3 +209,19 @@ def test_gemini_does_a_job_without_a_terminal(world):
     done = world.ended(job, within_sec=120)
     assert (done["status"], done["detail"]) == ("completed", "I wrote it."), world.events(job)
     assert "out.txt is missing" in world.model.asked_last
+
+
+@pytest.mark.parametrize("mode", [HEADLESS, ()], ids=["headless", "interactive"])
+def test_the_whole_answer_and_what_the_validation_printed_reach_whom_they_concern(world, mode):
+    answer = "# Report\n\n" + "".join(f"- see /srv/project/module_{number}.py\n" for number in range(300))
+    world.model.will(Say("Done!"), Run("echo hello > out.txt"), Say(answer))
+    validate = "seq 150; test -e out.txt || { echo FAILED /srv/tests/test_a.py; false; }"
+    job = world.job("write out.txt", "--validate", validate, agent=CLAUDE)
+    world.baton("session", "create", "s", "--job", job, *mode)
+    assert world.ended(job)["status"] == "completed", world.events(job)
+    assert world.baton("result", job).out.strip() == answer.strip()
+    assert "FAILED /srv/tests/test_a.py" in world.model.asked_last
+    assert "/srv/" not in str(world.events(job))
+    printed = world.baton("result", job, "--output").out
+    assert answer.strip() in printed
+    assert "echo hello > out.txt" in printed
