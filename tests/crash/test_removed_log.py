@@ -89,7 +89,7 @@ os._exit(0)
 
 def test_a_waiting_command_ends_with_exit_code_1(tmp_path):
     baton = Baton(tmp_path)
-    baton("register", "x", "--agent", "other")
+    baton("register", "x", "--agent", "shell")
     waiting = subprocess.Popen(
         [BATON, "pick", "--agent", "late", "--wait", "60"],
         cwd=tmp_path, env=baton.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
