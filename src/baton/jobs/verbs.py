@@ -130,10 +130,6 @@ class Jobs:
                     raise
         return verb(self.find_id(typed))
 
-    def full_id(self, typed: str) -> str:
-        """Return the id of the job whose id a user typed, which may be shortened."""
-        return self.with_id(typed, lambda job_id: self.get_job(job_id).job_id)
-
     def _describe(self, job_id: str) -> str:
         try:
             job = self.get_job(job_id)
