@@ -5,7 +5,7 @@
 
 Exit code 1 when a command takes more than its limit. Each installation has its own home, local broker and jobs. The
 part `homes` times, inside one process, how long a command takes to find its home and to check that it is trusted; the
-part `results` times how a long output is printed.
+part `results` times how a long output is printed, the part `lists` how many jobs and many homes are listed.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ RUNS = size(100, 2)
 LIMIT, LIMIT_AGAINST_PYTHON = 1.05, 4.0
 HOME_LIMIT_SEC = 0.0005
 RESULT_LIMIT, RESULT_MIB = 6.0, 4
+LIST_LIMIT, ALL_HOMES_LIMIT = 5.0, 10.0
 VERBS = ("publish", "get", "pick", "status")
 _REGISTER = """
 import sys, baton
@@ -48,6 +49,22 @@ with open_jobs(settings) as jobs:
     writer.flush()
     jobs.update_status(job.job_id, "completed")
     print(job.job_id, output_folder(settings.home, job.job_id) + "/1.0.out")
+"""
+# Jobs as people leave them: most have ended and were seen, some failed, a few run.
+_ENDED = """
+import sys, time, baton
+from baton.core.event import EventName
+from baton.core.job import new_job
+with baton.open_jobs() as jobs:
+    drafts = [new_job("Fix the login page of the shop, and add tests for it.", now_ns=time.time_ns(), agent="shell",
+                      title="Fix the login page") for _ in range(int(sys.argv[1]))]
+    for number, job in enumerate(jobs.registry.register_many(drafts)):
+        jobs.registry.record_event(job.job_id, EventName.STARTED)
+        if number % 100:
+            end = EventName.ERROR if number % 10 == 0 else EventName.COMPLETED
+            jobs.registry.record_event(job.job_id, end, outcome={"reason": "the validation failed: 2 tests"})
+            if number % 50 != 1:
+                jobs.registry.mark_seen(job.job_id)
 """
 
 
@@ -96,12 +113,12 @@ class Measured:
     """Times of one action: on the clock, and of the processor."""
 
     def __init__(self, action: Callable[[], float]) -> None:
-        self._action = action
+        self.action = action
         self._seconds: list[float] = []
         self._cpu: list[float] = []
 
     def measure(self) -> None:
-        self._seconds.append(timed(lambda: self._cpu.append(self._action())))
+        self._seconds.append(timed(lambda: self._cpu.append(self.action())))
 
     @property
     def seconds(self) -> float:
@@ -206,9 +223,43 @@ def _peak_kib(run: Runner, argv: list[str]) -> int:
     return int(done.stdout)
 
 
+def lists(folder: Folder) -> Iterator[Row]:
+    """list of 1,000 jobs, and of 20 homes, as new processes"""
+    place = folder.new("lists")
+    many, homes_of_user = size(1000, 3), size(20, 2)
+    run = Runner(place)
+    for number in range(homes_of_user):
+        os.makedirs(there := os.path.join(place, f"folder-{number}"))
+        count = many if number == 0 else 10
+        subprocess.run([sys.executable, "-c", _ENDED, str(count)], cwd=there, env=run.env, check=True)
+    here = Runner(os.path.join(place, "folder-0"), {"HOME": place})
+    cases = (
+        (f"list of {many:,} jobs", ["list"], LIST_LIMIT),
+        (f"list --needs-me of {many:,} jobs", ["list", "--needs-me"], LIST_LIMIT),
+        (f"list --all-homes of {homes_of_user} homes, {many + 10 * homes_of_user - 10:,} jobs",
+         ["list", "--all-homes"], ALL_HOMES_LIMIT),
+    )  # fmt: skip
+    for name, arguments, limit in cases:
+        sides = [
+            Measured(lambda: here([BATON, *arguments])),  # noqa: B023
+            Measured(lambda: here([sys.executable, "-c", "pass"])),
+        ]
+        sides[0].measure()  # compiles the modules
+        sides = [Measured(sides[0].action), sides[1]]
+        for _ in range(size(50, 2)):
+            for side in sides:
+                side.measure()
+        mine, python = sides
+        ratio = at_most(limit, mine.seconds, python.seconds)
+        yield Row(f"baton {name}, median", ms(mine.seconds), f"python -c pass {ms(python.seconds)}", *ratio)
+        yield Row(
+            "  CPU time", ms(mine.cpu), f"python -c pass {ms(python.cpu)}", f"{mine.cpu / python.cpu:.2f}x the time"
+        )
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--against", metavar="PATH", help="the `baton` of another installation (default: none)")
-    others = {"homes": homes, "results": results}
+    others = {"homes": homes, "results": results, "lists": lists}
     options = chosen_parts(parser, {"startup": start_up(None), **others})
     sys.exit(run_parts({"startup": start_up(options.against), **others}, options.part))
