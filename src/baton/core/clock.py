@@ -52,7 +52,11 @@ def format_time(ns: int) -> str:
 
 def format_micros(ns: int) -> str:
     """Return the time like `format_time`, with at most microseconds: many programs can read no more digits."""
-    return format_time(ns // 1000 * 1000)
+    seconds, micros = divmod(ns // 1000, 1_000_000)
+    text = datetime.fromtimestamp(seconds, timezone.utc).isoformat()[:19]
+    if not micros:
+        return text + "Z"
+    return f"{text}.{micros:06d}Z" if micros % 1000 else f"{text}.{micros // 1000:03d}Z"
 
 
 def duration_text(ns: int) -> str:

@@ -7,7 +7,7 @@ import json
 
 from baton.core.activity import LONGEST_PROMPT, Outline
 from baton.core.event import EventName
-from baton.core.fields import label, text, texts
+from baton.core.fields import label, texts
 from baton.core.job import Status, is_unseen, topic_prefix
 
 TYPE_CHECKING = False
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import Any
 
+_decode = json.JSONDecoder().decode
 _STATUSES = {status.value: status for status in Status}
 _SHOWN = "job_id, status, created_at, finished_at, agent, agent_session, attempt, labels, "
 _START = f"substr(prompt, 1, {LONGEST_PROMPT}), topic_prefix, detail, lease_expires_at, "
@@ -52,10 +53,10 @@ class OutlineReader:
                     self._names.add(label(name))
             if labels not in self._labels:
                 self._labels[labels] = texts(json.loads(labels))
-            title = json.loads(others).get("title") if others and '"title"' in others else None
+            title = _decode(others).get("title") if others and '"title"' in others else None
             for each in (title, detail, disputed, reason, ended_by):
-                if each is not None:
-                    text(each)
+                if each is not None and type(each) is not str:
+                    return None
             last = self._last_events.get(job_id)
             known = _STATUSES[status]
             return Outline(
