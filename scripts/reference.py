@@ -58,6 +58,7 @@ def settings() -> str:
         'In the user\'s file, `[repository."/PATH"]` holds values for the folders below that path; the nearest path\n'
         "takes precedence:\n\n"
         '```toml\nagent = "codex"\n\n[repository."~/code/site"]\nagent = "claude-code"\ntimeout_sec = 7200\n```\n\n'
+        "`[notify]` in the user's file says [how to notify you](../how-to/get-notified.md).\n\n"
         "The file in a home cannot set `allow_plaintext` and `state_dir`. In a home that stays in place, where other\n"
         "programs may write, it sets `agent`, `timeout_sec`, `idle_timeout_sec`, `tool_timeout_sec`, `lease_sec` and\n"
         "`labels`, and nothing else; `baton config show` names what was ignored.\n\n" + "\n".join(rows) + "\n"

@@ -12,7 +12,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
-from baton.core.errors import InvalidValue
+from baton.core.errors import InvalidRecord, InvalidValue
+from baton.core.job import Job, new_job
 from baton.core.notification import NotifySettings
 from baton.jobs.verbs import open_jobs
 from baton.sessions.notify import find_due, send
@@ -207,3 +208,10 @@ def test_only_the_users_own_settings_notify(baton, tmp_path):
     with open(os.path.join(home, "baton.toml"), "w") as file:
         file.write('[notify]\ncommand = ["touch", "pwned"]\n')
     assert "[notify]" in baton.refused("register", "true", code=baton("register", "true", code=None).code)
+
+
+@pytest.mark.parametrize("entry", [None, {}, {"to": 1}, {"to": "a@b", "tries": "x"}, {"to": "a@b", "done": "bell"}])
+def test_a_record_with_another_kind_of_notification_is_not_valid(entry):
+    job = new_job("x", now_ns=0, agent="shell").record()
+    with pytest.raises(InvalidRecord, match="notify_due"):
+        Job.parse(job | {"notify_due": {"1:failed": entry}})

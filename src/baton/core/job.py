@@ -67,11 +67,25 @@ def _ended_by(value: object) -> str:
     return text
 
 
+_DUE_CHECKS: dict[str, Check] = {
+    "to": fields.label,
+    "sender": fields.optional(fields.label),
+    "tries": fields.optional(fields.whole(0)),
+    "done": fields.optional(fields.texts),
+}
+
+
 def _notify_due(value: object) -> dict[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, dict) or not all(isinstance(entry, dict) for entry in value.values()):
         raise ValueError("must be an object of objects")
+    for entry in value.values():
+        for name, check in _DUE_CHECKS.items():
+            try:
+                check(entry.get(name))
+            except ValueError as error:
+                raise ValueError(f"has a field {name} that {error}") from None
     return fields.unknown_fields(value, ())  # refuses what could not be written as JSON again
 
 

@@ -124,12 +124,12 @@ class Due(Value):
 
     @property
     def tries(self) -> int:
-        return int(self._entry.get("tries", 0))
+        return int(self._entry.get("tries") or 0)
 
     @property
     def done(self) -> frozenset[str]:
         """Return the channels on which it was sent already."""
-        return frozenset(self._entry.get("done", ()))
+        return frozenset(self._entry.get("done") or ())
 
     @property
     def _entry(self) -> dict[str, Any]:
@@ -168,8 +168,8 @@ def settle(job: Job, *, key: str, sender: str, done: Collection[str], failed: bo
     if entry is None or entry.get("sender") != sender:
         return job
     others = {name: value for name, value in job.notify_due.items() if name != key}
-    tries = int(entry.get("tries", 0)) + 1
+    tries = int(entry.get("tries") or 0) + 1
     if not failed or tries >= MAX_TRIES:
         return job.replace(notify_due=others)
-    changes = {"sender": None, "tries": tries, "done": sorted({*entry.get("done", ()), *done})}
+    changes = {"sender": None, "tries": tries, "done": sorted({*(entry.get("done") or ()), *done})}
     return job.replace(notify_due={**others, key: {**entry, **changes}})
