@@ -574,3 +574,9 @@ def test_a_migrated_registry_is_found_at_its_new_place(tmp_path):
     home.publish("moved and running", "completed", "--attempt", "1")
     assert baton.get_job(home.id("moved and running"), **home.where).status == "completed"
     home.close()
+
+
+def test_ends_from_before_the_upgrade_count_as_seen(home):
+    assert home("list", "--needs-me").out == ""
+    home("registry", "upgrade", "--force")
+    assert home("list", "--needs-me").out == ""
