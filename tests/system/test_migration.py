@@ -201,6 +201,16 @@ def test_a_registry_moved_to_another_folder_is_followed(tmp_path):
     assert len(baton("list").out.splitlines()) == 2
 
 
+def test_one_migration_after_another_is_followed(tmp_path):
+    baton = Baton(tmp_path)
+    job = baton("register", "x", "--agent", "shell").text
+    home = os.readlink(tmp_path / ".hermes")
+    for url in (f"file:{home}/second", f"sqlite:{home}/third/registry.db", f"file:{home}/second", f"file:{home}/jobs"):
+        baton("registry", "migrate", "--to", url)
+        assert baton("list", "--json").json[0]["job_id"] == job, url
+    assert baton("pick", "--agent-session", "tmux:shell").text == job
+
+
 def test_an_interrupted_migration_is_finished_and_said_in_json(tmp_path):
     baton = Baton(tmp_path)
     folder = f"{tmp_path}/.hermes/jobs"

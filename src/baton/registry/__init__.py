@@ -21,6 +21,7 @@ MOVED_NOTE = ".moved"
 NEWER_DATABASE = ".schema-2.db"
 FILES_NOTE = f"sqlite:{NEWER_DATABASE}"
 _RECORD = re.compile(r"([0-9a-f]{8,32})\.json", re.ASCII)
+_MOST_MOVES = 100  # notes that lead in a circle end there
 LOCAL_SCHEMES = ("sqlite", "file")
 SERVERS = ("postgresql:", "postgres:")
 
@@ -42,7 +43,7 @@ def registry_url(settings: Settings) -> str:
     folder = settings.registry_dir
     if settings.moved_to is not None and settings.sources["registry_dir"] == "default":
         return settings.moved_to
-    moved = moved_to(folder)
+    moved = _last_move(folder)
     if moved is not None:
         if leaves(moved, settings.home) and leaves(moved, folder):  # guard: moved-out-of-the-home
             raise RegistryUnavailable(
@@ -120,6 +121,17 @@ def moved_to(folder: str) -> str | None:
     if scheme in LOCAL_SCHEMES:
         return f"{scheme}:{os.path.normpath(os.path.join(folder, path))}"
     return url or None
+
+
+def _last_move(folder: str) -> str | None:
+    """Follow the notes of one migration after another, inside this folder's home or out of it."""
+    url, before = moved_to(folder), None
+    for _ in range(_MOST_MOVES):
+        scheme, _, path = (url or "").partition(":")
+        if url == before or scheme not in LOCAL_SCHEMES:
+            break
+        url, before = moved_to(path if scheme == "file" else os.path.dirname(path)) or url, url
+    return url
 
 
 def read_note(folder: str) -> str:
