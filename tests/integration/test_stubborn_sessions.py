@@ -82,7 +82,7 @@ def test_a_job_that_was_handed_back_can_still_be_ended(tmp_path):
         job = jobs.register_many([draft])[0]
         jobs.pick_pending("q")
         jobs.release(job.job_id)
-        assert fail_job(settings, jobs, job, None, "nobody begins it again", notify=False)
+        assert fail_job(settings, jobs, job, None, "nobody begins it again", ended_by="lost", notify=False)
         assert jobs.get_job(job.job_id).status == "error"
         (said,) = jobs.events_after(job.job_id, 0)
         assert b"nobody begins it again" in said.payload
@@ -95,7 +95,7 @@ def test_whoever_held_a_job_that_was_handed_back_cannot_end_it(tmp_path):
         job = jobs.register_many([draft])[0]
         held = jobs.pick_pending("q").attempt
         jobs.release(job.job_id)
-        assert not fail_job(settings, jobs, job, held, "my session died", notify=False)
+        assert not fail_job(settings, jobs, job, held, "my session died", ended_by="lost", notify=False)
         assert jobs.get_job(job.job_id).status == "pending"
         assert not jobs.events_after(job.job_id, 0)
 

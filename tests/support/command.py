@@ -60,9 +60,10 @@ class Baton:
             assert result.code == code, result
         return result
 
-    def refused(self, *arguments: str, code: int = 1, **more) -> str:
-        """The one line that a refusal prints."""
+    def refused(self, *arguments: str, code: int | None = 1, **more) -> str:
+        """The one line that a refusal prints. `code` None: it may be the value, or what it names."""
         result = self(*arguments, code=code, **more)
+        assert code is not None or result.code in (1, 64), result
         assert result.out == "", result
         assert result.err.startswith("baton: "), result
         assert result.err.count("\n") == 1, result

@@ -26,7 +26,7 @@ ARGUMENTS = {
     "broker init": ["--nats", "set", "--host", "localhost"],
 }  # fmt: skip
 # These use no home: they must work in any folder.
-WITHOUT = {"version", "completion", "demo", "hook", "trust", "skills install"}
+WITHOUT = {"version", "completion", "demo", "hook", "trust", "skills install", "config init"}
 
 
 def commands():

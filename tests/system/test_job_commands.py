@@ -204,6 +204,7 @@ class TestRegister:
 
 class TestStatus:
     def test_unknown_job(self, baton):
+        baton("register", "x", "--agent", "shell")
         assert "deadbeef" in baton.refused("status", "deadbeef")
         assert "deadbeef" in baton.refused("status", "deadbeef", "--set", "completed")
         assert "deadbeef" in baton.refused("cancel", "deadbeef")

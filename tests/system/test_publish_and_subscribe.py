@@ -99,7 +99,7 @@ def test_a_reader_that_has_gone_ends_the_listening_at_once(baton):
     listening = Listening(baton, job)
     assert listening.line()["seq"] == 1
     listening.process.stdout.close()
-    assert listening.process.wait(20) == 1  # it would listen for much longer
+    assert listening.process.wait(20) == 0  # it would listen for much longer
     assert listening.process.stderr.read() == ""
 
 

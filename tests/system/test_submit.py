@@ -137,7 +137,7 @@ def test_waiting_gives_up_and_the_work_goes_on(office):
     assert "1 s have passed" in office("wait", job_id, "--timeout", "1", code=2).err
     assert office.job(job_id)["status"] == "running"
     office("cancel", job_id)
-    assert office("wait", job_id, code=4).out == f"{job_id}\tcancelled\n"
+    assert office("wait", job_id, code=4).out.startswith(f"{job_id}\tcancelled\tcancelled by ")
     wait_until(lambda: not office.sessions())
 
 

