@@ -359,7 +359,8 @@ def test_hostile_servers(desk, hostile, settings, tally, full):
             "session", "create", "gpu", "--agent=shell", f"--tmux-socket={text}", code=None, TMUX_TMPDIR=folder
         )
         if result.code:
-            assert result.err.count("\n") == 1, result
+            assert (result.code, result.err.count("\n")) == (64, 1), result
+            assert "must be a path or a plain name" in result.err
             tally("refused")
             continue
         desk("session", "stop", "gpu", "--mode", "hard")

@@ -13,6 +13,7 @@ from baton.adapters.contract import Agent, Mode, Task
 from baton.config import Settings, machine_of
 from baton.core.clock import format_micros
 from baton.core.errors import AgentUnusable, InvalidValue, RegistryUnavailable, RunnerDied, TmuxUnavailable, WrongState
+from baton.core.fields import one_line
 from baton.core.job import Job
 from baton.core.value import Value
 from baton.jobs.caller import MARKER
@@ -24,7 +25,7 @@ from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
 from baton.sessions.manifest import Manifest
 from baton.sessions.processes import HOME_MARKER, started_at
-from baton.sessions.session import Session, State
+from baton.sessions.session import TMUX_SOCKET, Session, State
 from baton.sessions.tmux import Pane, Tmux, check_session_name
 from baton.storage.files import make_private_dir, read_file, remove_file, replace_file
 
@@ -87,7 +88,9 @@ def _conversation(agent: Agent, job: Job | None) -> tuple[bool, str | None]:
 
 @cache
 def _check_tmux(socket: str) -> None:
-    """Check the version of tmux, once in a process: a batch checks each of its jobs."""
+    """Check the name of the server, and the version of tmux, once in a process: a batch checks each of its jobs."""
+    if not TMUX_SOCKET.fullmatch(socket):
+        raise InvalidValue("tmux socket", f"must be a path or a plain name, not {one_line(socket, 80)!r}")
     Tmux(socket).check_version()
 
 
