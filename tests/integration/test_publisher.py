@@ -324,7 +324,7 @@ class TestValidation:
         assert [line["problems"] for line in lines] == [["the validation failed with exit code 1: in <path>"]]
 
     @pytest.mark.parametrize(
-        "command", ["sleep 30 & echo $! >pid", "(sleep 30; echo x) & echo $! >pid", "exec >&- 2>&-"]
+        "command", ["sleep 30 & echo $! >pid", "(sleep 6; echo x) & echo $! >pid", "exec >&- 2>&-"]
     )
     def test_what_it_leaves_in_the_background_is_not_waited_for(self, tmp_path, command):
         began = time.monotonic()
