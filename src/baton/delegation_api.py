@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
-from baton.core.errors import BatonError, IllegalTransition, InvalidValue, JobFailed, TimedOut
+from baton.core.errors import BatonError, InvalidValue, JobFailed, TimedOut
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.outcome import exit_code_of
@@ -395,22 +395,11 @@ def _outcomes(
 
 def cancel(job_id: str, *, reason: str | None = None, **where: "Unpack[Where]") -> Job:
     """Cancel a job for this reason, stop its agent, and return the job. Raise IllegalTransition if it has ended."""
+    from baton.sessions.stop import cancel_job
+
     settings = load_settings(where)
     with open_jobs(settings) as jobs:
-        try:
-            job = jobs.update_status(job_id, "cancelled", reason=reason)
-        except IllegalTransition:
-            _end_leftovers(settings, jobs, job_id)  # it may be an error because its runner was killed
-            raise
-        if job.attempt:
-            _end_leftovers(settings, jobs, job_id)
-        return job
-
-
-def _end_leftovers(settings: "Settings", jobs: Jobs, job_id: str) -> None:
-    from baton.sessions.stop import end_leftovers
-
-    end_leftovers(settings, Inventory(settings), jobs, job_id)
+        return cancel_job(settings, jobs, job_id, reason=reason)
 
 
 def run_worker(

@@ -11,7 +11,7 @@ from baton.cli.options import job_of, jobs_of
 from baton.cli.output import json_text, say
 from baton.cli.parser import Verb, read_text
 from baton.config import Settings
-from baton.core.errors import BatonError, IllegalTransition, InvalidValue, NothingPending, UsageError
+from baton.core.errors import BatonError, InvalidValue, NothingPending, UsageError
 from baton.core.job import Job, new_job
 from baton.core.value import Any
 from baton.jobs.verbs import Jobs, open_jobs
@@ -20,6 +20,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeVar
+
+    from baton.sessions.processes import Process
 
     Result = TypeVar("Result")
 
@@ -82,17 +84,12 @@ def status(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def cancel(options: argparse.Namespace, settings: Settings) -> int:
+    from baton.sessions.stop import cancel_job
+
     with open_jobs(settings) as jobs:
 
         def do(job_id: str) -> Job:
-            try:
-                job = jobs.update_status(job_id, "cancelled", reason=options.reason)
-            except IllegalTransition:
-                _end_leftovers(settings, jobs, job_id)  # it may be an error because its runner was killed
-                raise
-            if job.attempt:
-                _end_leftovers(settings, jobs, job_id)
-            return job
+            return cancel_job(settings, jobs, job_id, reason=options.reason, show_unproven=_show_unproven)
 
         if not options.all:
             return _print_each(jobs, options, do)
@@ -102,14 +99,9 @@ def cancel(options: argparse.Namespace, settings: Settings) -> int:
         return _print_each(jobs, options, do) if options.ids else 0
 
 
-def _end_leftovers(settings: Settings, jobs: Jobs, job_id: str) -> None:
-    """End what a killed runner left of the job. Print what may be the agent's, too."""
-    from baton.sessions.inventory import Inventory
-    from baton.sessions.stop import end_leftovers
-
-    for process in end_leftovers(settings, Inventory(settings), jobs, job_id):
-        why = "it runs in the work folder, and nothing proves where it comes from"
-        say(f"baton: process {process.pid} ({process.command}) may be the agent's: {why}; `kill {process.pid}` ends it")
+def _show_unproven(process: Process) -> None:
+    why = "it runs in the work folder, and nothing proves where it comes from"
+    say(f"baton: process {process.pid} ({process.command}) may be the agent's: {why}; `kill {process.pid}` ends it")
 
 
 def renew(options: argparse.Namespace, settings: Settings) -> None:

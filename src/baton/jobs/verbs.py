@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from baton.registry.verbs import Registry
 
     Found = TypeVar("Found")
+    AnyPage = TypeVar("AnyPage", Page, OutlinePage)
 
 _PAGE = 1_000
 _MATCHES = 5  # that a message about an ambiguous id names
@@ -156,27 +157,13 @@ class Jobs:
         self, where: JobFilter | None = None, *, limit: int | None = None, after: str | None = None
     ) -> Iterator[Page]:
         """Yield a listing page by page: all jobs, or at most `limit`."""
-        while True:
-            page = self.list_jobs(where, limit=_PAGE if limit is None else min(limit, _PAGE), after=after)
-            yield page
-            after = page.next
-            if limit is not None:
-                limit -= len(page.jobs)
-            if after is None or limit == 0:
-                return
+        return _each_page(lambda size, start: self.list_jobs(where, limit=size, after=start), limit, after)
 
     def outlines(
         self, where: JobFilter | None = None, *, limit: int | None = None, after: str | None = None
     ) -> Iterator[OutlinePage]:
         """Yield a listing page by page, as outlines."""
-        while True:
-            page = self.registry.list_outlines(where, limit=_PAGE if limit is None else min(limit, _PAGE), after=after)
-            yield page
-            after = page.next
-            if limit is not None:
-                limit -= len(page.jobs)
-            if after is None or limit == 0:
-                return
+        return _each_page(lambda size, start: self.registry.list_outlines(where, limit=size, after=start), limit, after)
 
     def each_job(self, where: JobFilter | None = None) -> Iterator[Job]:
         """Yield all jobs, newest first, without records that cannot be read."""
@@ -339,6 +326,18 @@ class Jobs:
         """Add the history lines of a change; return the job after it."""
         self.history.add_change(change.before, change.after, reason)
         return change.after
+
+
+def _each_page(read: Callable[[int, str | None], AnyPage], limit: int | None, after: str | None) -> Iterator[AnyPage]:
+    """Yield pages, `read` by size and cursor, until the listing ends or has `limit` jobs."""
+    while True:
+        page = read(_PAGE if limit is None else min(limit, _PAGE), after)
+        yield page
+        after = page.next
+        if limit is not None:
+            limit -= len(page.jobs)
+        if after is None or limit == 0:
+            return
 
 
 def open_jobs(settings: Settings) -> Jobs:

@@ -2,12 +2,13 @@
 
 import os
 import time
+from collections.abc import Callable
 from enum import StrEnum
 from functools import partial
 
 from baton.adapters import find_agent
 from baton.config import Settings
-from baton.core.errors import AgentUnusable, BatonError, JobNotFound, WrongState
+from baton.core.errors import AgentUnusable, BatonError, IllegalTransition, JobNotFound, WrongState
 from baton.core.job import Job, Status
 from baton.core.value import Value
 from baton.jobs.verbs import Jobs
@@ -86,7 +87,33 @@ def stop_session(
     return Stopped(session=session, ended=ended)
 
 
-def end_leftovers(settings: Settings, inventory: Inventory, jobs: Jobs, job_id: str) -> list[Process]:
+def cancel_job(
+    settings: Settings,
+    jobs: Jobs,
+    job_id: str,
+    *,
+    reason: str | None = None,
+    show_unproven: Callable[[Process], object] = lambda _process: None,
+) -> Job:
+    """Cancel a job and end what a killed runner left of it; a runner that lives ends its agent itself. Call
+    `show_unproven` with each process that may be the agent's, without proof. Raise IllegalTransition when the job has
+    ended."""
+
+    def end_leftovers() -> None:
+        for process in _end_leftovers(settings, Inventory(settings), jobs, job_id):
+            show_unproven(process)
+
+    try:
+        job = jobs.update_status(job_id, "cancelled", reason=reason)
+    except IllegalTransition:
+        end_leftovers()  # it may be an error because its runner was killed
+        raise
+    if job.attempt:
+        end_leftovers()
+    return job
+
+
+def _end_leftovers(settings: Settings, inventory: Inventory, jobs: Jobs, job_id: str) -> list[Process]:
     """End what agents of the job left running because their runner was killed. Return the processes that may be theirs,
     without proof: those are left alone."""
     unproven: dict[int, Process] = {}
