@@ -5,13 +5,11 @@ A verb lists the options it takes. Where an option means something else for a ve
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
-from argparse import SUPPRESS, ArgumentTypeError
 from collections.abc import Callable
 
-from baton.cli.parser import OneOf, Option
+from baton.cli.parser import OneOf, Option, argparse
 from baton.core.errors import InvalidValue, UsageError
 
 UNIT_SEC = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -53,7 +51,8 @@ def time_limit(
             try:
                 seconds = number(parse_duration(option, text) // 10**9)
             except InvalidValue:
-                raise ArgumentTypeError(f"must be seconds, or such as 90s, 10m or 2h, not {text[:40]!r}") from None
+                why = f"must be seconds, or such as 90s, 10m or 2h, not {text[:40]!r}"
+                raise argparse.ArgumentTypeError(why) from None
         if not 0 <= seconds <= years * 366 * 86400 or (seconds == 0 and not zero):
             least = "at least" if zero else "more than"
             raise InvalidValue(option, f"must be {least} 0 and at most {years} year{'s' if years > 1 else ''}")
@@ -71,7 +70,7 @@ def whole(least: int) -> Callable[[str], int]:
         except ValueError:
             number = least - 1
         if number < least:
-            raise ArgumentTypeError(f"must be a whole number of at least {least}, not {text[:40]!r}")
+            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, not {text[:40]!r}")
         return number
 
     return parse
@@ -121,7 +120,7 @@ COMMON = (
     _value("--home", "DIR", "use the home at this path, or give its link this name (default: .hermes)"),
     _value("--registry", "URL", f"use this job registry: {_REGISTRY_URL} (default: the one in --registry-dir)"),
     _value("--registry-dir", "DIR", "keep the registry in this folder (default: jobs in --home)"),
-    _flag("--allow-network-fs", SUPPRESS),
+    _flag("--allow-network-fs", argparse.SUPPRESS),
     _flag("--debug", "show the traceback of an error (default: one line)"),
 )
 JSON = _flag("--json", "print JSON (default: text)")
@@ -283,7 +282,7 @@ STOP_MODE = Option(
     help="end the agent (graceful), kill it (hard), or archive the session and let it run (soft) (default: graceful)",
 )  # fmt: skip
 GRACEFUL = Option(
-    "--graceful", action="store_const", const="graceful", dest="mode", default=SUPPRESS,
+    "--graceful", action="store_const", const="graceful", dest="mode", default=argparse.SUPPRESS,
     help="end the agent and keep its conversation, as --mode graceful",
 )  # fmt: skip
 CAPTURE_ID = _flag(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 from collections.abc import Callable, Sequence
@@ -11,9 +10,21 @@ from functools import cache
 from baton.core.errors import InvalidValue
 from baton.core.value import Any, NoReturn
 
+# argparse imports gettext to translate its messages, and looks for translations: 2 ms. There are none.
+_no_translations: Any = type(sys)("gettext")
+_no_translations.gettext = str
+_no_translations.ngettext = lambda one, many, count: one if count == 1 else many
+_gettext = sys.modules.get("gettext")
+sys.modules["gettext"] = _no_translations
+try:
+    import argparse as argparse  # noqa: PLC0414  for `options`, which is loaded first
+finally:
+    if _gettext is None:
+        del sys.modules["gettext"]
+    else:
+        sys.modules["gettext"] = _gettext
+
 USAGE = 64
-# argparse looks for translations of its messages, which imports locale and costs 1 ms. There are none.
-argparse._ = str  # type: ignore[attr-defined]
 
 
 class Option:

@@ -63,6 +63,7 @@ class Connection(sqlite3.Connection):
     version = 0  # of the schema, when the last transaction began
     identity: tuple[int, int] | None = None  # of the opened file
     wal: tuple[int, int] | None = None  # of the opened log, if this connection writes
+    wal_link = ""  # of the descriptor of that log
     lasting = True  # it may serve the next transaction, too
     time_limit: _TimeLimit
 
@@ -129,7 +130,7 @@ class SqliteFile:
     def _close(self, connection: Connection) -> None:
         """Close a connection. The last close of a database copies the log into it and removes the log by its name. When
         another log has that name, this would copy the pages of the wrong one: an interrupted connection copies none."""
-        if connection.wal is not None and self._identity("-wal") not in (None, connection.wal):
+        if connection.wal is not None and _identity(self.path + "-wal") not in (None, connection.wal):
             connection.interrupt()
         connection.close()
 
@@ -226,7 +227,8 @@ class SqliteFile:
 
     def _check_log(self, raw: Connection) -> None:
         """Raise when the log that this connection writes is not the one that other processes read."""
-        if self._identity("-wal") != raw.wal:  # guard: wal-at-its-path
+        # Not `stat`: after it, the kernel dates the next write anew, and the commit waits for its journal, 0.1 ms.
+        if os.readlink(raw.wal_link) != f"{self._real_path}-wal":  # guard: wal-at-its-path
             raw.identity = None  # the next transaction opens the database again
             raise RegistryUnavailable(
                 f"{self.path}-wal was removed or replaced while baton had it open; this change is not recorded, and "
@@ -271,7 +273,7 @@ class SqliteFile:
     def _connection(self, *, write: bool) -> Connection:
         """Return the open connection, or a new one when a migration has moved the opened file away."""
         open_one = self._writer if write else self._reader
-        identity = self._identity()
+        identity = _identity(self.path)
         if open_one is not None:
             if open_one.identity == identity:
                 return open_one
@@ -307,7 +309,7 @@ class SqliteFile:
             raise RegistryUnavailable(
                 f"SQLite {sqlite3.sqlite_version} is too old; baton needs {'.'.join(map(str, LEAST_SQLITE))} or newer"
             )
-        identity = self._identity()
+        identity = _identity(self.path)
         before = self._open_logs() if write else {}
         _check_files(self.path)
         raw = self._connect("mode=rw" if write else "mode=ro")
@@ -333,7 +335,7 @@ class SqliteFile:
             raw.executescript(f"BEGIN IMMEDIATE; {self._tables} {self._mark()} COMMIT;")
         if write:
             raw.execute("PRAGMA synchronous = FULL")  # guard: sqlite-synchronous
-            raw.wal = self._opened_log(before)
+            raw.wal_link, raw.wal = self._opened_log(before)
         raw.identity = identity
         return raw
 
@@ -379,23 +381,21 @@ class SqliteFile:
             raise NewerSchema(self.path, version, self._version)
         raise RegistryUnavailable(f"{self.path} is a database, but not {self._what}; name another with --registry")
 
-    def _opened_log(self, before: dict[str, tuple[int, int]]) -> tuple[int, int] | None:
-        """Return the log that was opened since the process had those open. Its descriptor may be one used before."""
+    def _opened_log(self, before: dict[str, tuple[int, int]]) -> tuple[str, tuple[int, int]]:
+        """Return the log that was opened since the process had those open: the link of its descriptor, which may be one
+        used before, and its identity."""
         logs = self._open_logs()
-        new = [log for name, log in logs.items() if before.get(name) != log]
-        return next(iter(new or logs.values()), None)
+        new = {link: log for link, log in logs.items() if before.get(link) != log}
+        return next(iter((new or logs).items()))
 
     def _open_logs(self) -> dict[str, tuple[int, int]]:
-        """Return the logs of this database that the process has open, by descriptor."""
-        logs, path = {}, f"{os.path.realpath(self.path)}-wal"
-        for name in os.listdir(_OPEN_FILES):
-            link = f"{_OPEN_FILES}/{name}"
+        """Return the logs of this database that the process has open, by the link of the descriptor."""
+        self._real_path = os.path.realpath(self.path)
+        logs, path = {}, f"{self._real_path}-wal"
+        for link in (f"{_OPEN_FILES}/{name}" for name in os.listdir(_OPEN_FILES)):
             if os.path.realpath(link).removesuffix(" (deleted)") == path and (log := _identity(link)):
-                logs[name] = log  # without one, another thread has closed it meanwhile
+                logs[link] = log  # without one, another thread has closed it meanwhile
         return logs
-
-    def _identity(self, suffix: str = "") -> tuple[int, int] | None:
-        return _identity(self.path + suffix)
 
     def _connect(self, options: str) -> Connection:
         path = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
