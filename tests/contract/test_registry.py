@@ -9,7 +9,6 @@ import pytest
 
 from baton.api import verify_event
 from baton.core import notification
-from baton.core.activity import Outline
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import (
     EventRefused,
@@ -24,6 +23,7 @@ from baton.core.event import EventName
 from baton.core.job import Job, Status, new_job
 from baton.core.lifecycle import expired_lease_error
 from baton.core.notification import Wish, due_to
+from baton.core.outline import Outline
 from baton.core.result import Result
 from baton.registry.contract import Entry, JobFilter
 from support.backends import clocked_registry, spoil

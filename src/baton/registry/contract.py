@@ -13,10 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from typing import Protocol
 
-    from baton.core.activity import Outline
     from baton.core.errors import InvalidRecord
     from baton.core.event import StoredEvent
     from baton.core.job import Broker, Job, Status
+    from baton.core.outline import Outline
     from baton.core.result import Result
 
 

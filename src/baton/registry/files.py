@@ -243,7 +243,7 @@ class _FileTransaction:
         return sorted(job_id for job_id in found if job_id.startswith(beginning))[:limit]
 
     def outlines(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> OutlinePage:
-        from baton.core.activity import Outline
+        from baton.core.outline import Outline
 
         page = self.page(where, limit, start)
         jobs = [Outline.of(job, self._last_event(job) if job.status is Status.RUNNING else None) for job in page]

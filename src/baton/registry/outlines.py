@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import json
 
-from baton.core.activity import LONGEST_PROMPT, Outline
 from baton.core.event import EventName
 from baton.core.fields import label, texts
 from baton.core.job import Status, is_unseen, topic_prefix
+from baton.core.outline import LONGEST_PROMPT, Outline
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -246,7 +246,7 @@ class SqlTransaction:
         return rows, following
 
     def outlines(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> OutlinePage:
-        from baton.core.activity import Outline
+        from baton.core.outline import Outline
         from baton.registry import outlines
 
         key = outlines.CREATED, outlines.ID

@@ -1,6 +1,4 @@
-"""Say what a job is doing and why, for lists and tables.
-
-Agents will report their activity on a channel of their own: then only `activity_of` changes."""
+"""Describe jobs for lists and tables: what each is doing, how it ended and why."""
 
 from __future__ import annotations
 

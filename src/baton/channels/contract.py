@@ -1,0 +1,66 @@
+"""Define what a channel is."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from baton.core.value import Any, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from baton.core.request import Answer
+    from baton.core.signal import Heard
+
+    Hear = Callable[[Heard], None]
+
+
+class Setup(Value):
+    """What the agent's program needs to use a channel: variables for its environment, files for the session's folder by
+    name, and file descriptors that it inherits."""
+
+    environment: Mapping[str, str] = {}
+    files: Mapping[str, str] = {}
+    descriptors: tuple[int, ...] = ()
+
+
+class Channel(ABC):
+    """How one session's agent talks to its runner.
+
+    A channel that listens has a thread of its own, which answers from memory. It calls `hear` with each signal, from
+    any thread; `hear` returns at once. The other methods are called by the runner's main thread and return at once,
+    too: nothing that the runner waits for can hold up the agent."""
+
+    @abstractmethod
+    def open(self, hear: Hear) -> Setup:
+        """Begin to listen, before the agent's program starts."""
+
+    def answer(self, key: str, answer: Answer) -> bool:
+        """Give the agent the answer to its question. Return whether it was written: False if the question is gone."""
+        return False
+
+    def end_turn(self, turn: str, send_back: str | None) -> bool:
+        """Let a turn end that the agent holds open (`TurnEnded.held`). With `send_back`, make the agent go on, with
+        this text. Return False if it cannot be sent back any more."""
+        return False
+
+    def say(self, text: str) -> bool:
+        """Give the agent a further prompt in its conversation. Return False if the channel cannot."""
+        return False
+
+    @property
+    def outputs(self) -> list[int]:
+        """Return descriptors to read: the runner calls `read` when one is ready."""
+        return []
+
+    def read(self) -> None:  # noqa: B027  most channels have nothing to read
+        """Read what is there, without waiting."""
+
+    def facts(self) -> Mapping[str, Any]:
+        """Return what `baton explain` says about the channel itself: whether telemetry arrives, what it refused."""
+        return {}
+
+    @abstractmethod
+    def close(self) -> None:
+        """Stop listening. No thread is left behind."""

@@ -1,0 +1,169 @@
+"""Define the signals: what an agent, or its process, says about its work. Every channel speaks this vocabulary alone.
+
+A signal is a claim of its source at a time. `baton.core.activity` folds signals into facts, and only facts decide.
+Times are nanoseconds of the runner's monotonic clock, except where a field says otherwise. Ids are those of the agent:
+they compare within one session.
+"""
+
+from __future__ import annotations
+
+from baton.core.value import Any, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# How a turn ends.
+WELL, FAILED, INTERRUPTED = "well", "failed", "interrupted"
+# Who began a turn: some one who typed, or sent, a prompt; background work that has ended.
+PROMPT, BACKGROUND = "prompt", "background"
+# How a request was decided.
+ALLOW, DENY = "allow", "deny"
+
+
+class TurnStarted(Value):
+    """The agent began to work on a prompt. `origin` is PROMPT or BACKGROUND. `prompt` is the whole text: a turn is of a
+    job if it contains the mark of the job. A turn of BACKGROUND is of the job whose turn started that work."""
+
+    turn: str
+    origin: str = PROMPT
+    prompt: str = ""
+
+
+class TurnEnded(Value):
+    """The agent ended its turn. `how` is WELL, FAILED or INTERRUPTED; `why` is in the program's own words. `message` is
+    what it said last. `held`: the agent waits until the runner calls `Channel.end_turn`. The `turn` "" is the one that
+    is open. `refused_tools` are tools that it was not allowed to use in that turn."""
+
+    turn: str = ""
+    how: str = WELL
+    why: str = ""
+    message: str | None = None
+    held: bool = False
+    refused_tools: tuple[str, ...] = ()
+
+
+class ToolStarted(Value):
+    """The agent called a tool. `call` is the exact arguments. `agent_ref` is the subagent that called it, if any."""
+
+    tool_id: str
+    name: str
+    call: Any
+    turn: str = ""
+    agent_ref: str | None = None
+
+
+class ToolEnded(Value):
+    """A tool call is over: it returned, failed, or was refused."""
+
+    tool_id: str
+    ok: bool = True
+    why: str = ""
+
+
+class Asked(Value):
+    """The agent waits for a decision. `key` names the question within the session; `Channel.answer` takes it.
+
+    `kind` is one of `baton.core.request.RequestKind`. `tool_id` is the tool call that waits, where the agent says it.
+    `options` are the questions with their choices (`baton.core.request`). `exact` is False for a call that is known by
+    a title only."""
+
+    key: str
+    kind: str
+    tool: str
+    call: Any
+    tool_id: str | None = None
+    agent_ref: str | None = None
+    options: tuple[Mapping[str, Any], ...] = ()
+    exact: bool = True
+
+
+class Settled(Value):
+    """A question was decided on the agent's own side, or what became of our answer is known. `decision` is ALLOW or
+    DENY; None: it is no longer asked. `by` says what decided, as the agent names it: user_temporary, user_reject,
+    config, hook."""
+
+    key: str
+    decision: str | None
+    by: str = ""
+
+
+class BackgroundTask(Value):
+    """Work that goes on after the turn that started it. `kind` is shell or subagent."""
+
+    task_id: str
+    kind: str
+    what: str
+
+
+class BackgroundWork(Value):
+    """The list of background work as it is now."""
+
+    tasks: tuple[BackgroundTask, ...]
+
+
+class Retrying(Value):
+    """The model service failed, and the agent tries again: try `number` of `most` (0: unknown)."""
+
+    number: int
+    most: int
+    why: str
+
+
+class Limited(Value):
+    """A usage limit is reached. `until_ns` is wall-clock time since 1970; None: unknown."""
+
+    until_ns: int | None
+    why: str
+
+
+class Usage(Value):
+    """What a message cost. Each `message_id` counts once. None: unknown."""
+
+    message_id: str
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+
+
+class Conversation(Value):
+    """The id of the agent's conversation. `ended`: why that conversation is over, such as "clear"."""
+
+    conversation_id: str
+    ended: str | None = None
+
+
+class Blocked(Value):
+    """A dialog before the work: trust, login, update. `what_to_do` is for the user."""
+
+    by: str
+    what_to_do: str
+
+
+class Said(Value):
+    """The agent said something, or did something that is neither a tool nor a turn. `is_work`: a sign of work, not only
+    of life."""
+
+    text: str
+    is_work: bool = True
+
+
+class Gone(Value):
+    """The agent's program has ended. `why` says how; `ok`: with exit code 0."""
+
+    why: str
+    ok: bool
+
+
+Signal = (
+    TurnStarted | TurnEnded | ToolStarted | ToolEnded | Asked | Settled | BackgroundWork | Retrying | Limited | Usage
+    | Conversation | Blocked | Said | Gone
+)  # fmt: skip
+
+
+class Heard(Value):
+    """A signal with where it came from (hook, telemetry, transcript, stream, process, pane) and when."""
+
+    signal: Signal
+    source: str
+    at_ns: int
