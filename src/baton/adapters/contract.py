@@ -100,6 +100,11 @@ class Agent(ABC):
     def launch(self, task: Task) -> Launch:
         """Return how to start the agent for this task; raise AgentUnusable when it cannot do it."""
 
+    def channel(self, task: Task) -> str | None:
+        """Return the name of the channel (`baton.channels.find`) by which the agent talks for this task; None: by none,
+        its exit code alone says how the work ended."""
+        return None
+
     def job_input(self, prompt: str, file: str, publish: list[str]) -> tuple[str, dict[str, str]]:
         """Return the text that hands a job to the running agent, and the files to write before, by path.
 

@@ -36,6 +36,10 @@ class Channel(ABC):
     def open(self, hear: Hear) -> Setup:
         """Begin to listen, before the agent's program starts."""
 
+    def attach(self, stdin: int | None, stdout: int | None) -> None:  # noqa: B027  most channels use neither
+        """Take this process's ends of the pipes to the program's standard streams, once it has started. None: the
+        program has the terminal there. The channel closes them."""
+
     def answer(self, key: str, answer: Answer) -> bool:
         """Give the agent the answer to its question. Return whether it was written: False if the question is gone."""
         return False
