@@ -44,6 +44,10 @@ class Channel(ABC):
         """Give the agent the answer to its question. Return whether it was written: False if the question is gone."""
         return False
 
+    def release(self, key: str) -> None:  # noqa: B027  most agents ask again by themselves
+        """Leave a question to the person at the agent's own screen: nothing is decided here. The session has no job, or
+        the job has ended."""
+
     def end_turn(self, turn: str, send_back: str | None) -> bool:
         """Let a turn end that the agent holds open (`TurnEnded.held`). With `send_back`, make the agent go on, with
         this text. Return False if it cannot be sent back any more."""
@@ -60,6 +64,11 @@ class Channel(ABC):
 
     def read(self) -> None:  # noqa: B027  most channels have nothing to read
         """Read what is there, without waiting."""
+
+    def take_text(self) -> str:
+        """Return the output of the agent since the last call, as text for people. The runner keeps it as
+        the output of the job."""
+        return ""
 
     def facts(self) -> Mapping[str, Any]:
         """Return what `baton explain` says about the channel itself: whether telemetry arrives, what it refused."""

@@ -1,0 +1,52 @@
+"""Keep what a session's agent is doing in a file of the session's folder: `baton explain` shows it, and `baton publish`
+refuses `completed` while other work is open.
+
+The runner replaces the file at each change. It is not synced: after a crash of the machine, the agent is gone, too."""
+
+from __future__ import annotations
+
+import json
+import os
+
+from baton.core.value import Any, Value
+from baton.storage.files import read_file, replace_file
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+ACTIVITY = "activity.json"
+
+
+class Snapshot(Value):
+    """What the runner knew at the time `at`. `facts` are rows of fact, value, source and age in seconds at that time;
+    `rule` decided the activity. `open_tools` are the open tool calls, as name and command; `open_work` says what else
+    is open. `channel` is what the channel says about itself."""
+
+    job_id: str | None
+    attempt: int
+    at: str
+    kind: str
+    since: str
+    cause: str
+    rule: str
+    facts: Sequence[Sequence[Any]] = ()
+    open_tools: Sequence[Sequence[str]] = ()
+    open_work: Sequence[str] = ()
+    channel: Mapping[str, Any] = {}
+
+
+def write_snapshot(folder: str, snapshot: Snapshot) -> None:
+    """Replace the file in the folder of a session."""
+    content = json.dumps(snapshot.as_dict(), default=str)
+    replace_file(os.path.join(folder, ACTIVITY), content.encode(errors="replace"), durable=False)
+
+
+def read_snapshot(folder: str) -> Snapshot | None:
+    """Return what the file in the folder of a session says; None without one that can be read."""
+    try:
+        found = json.loads(read_file(os.path.join(folder, ACTIVITY)))
+        known = {name: value for name, value in found.items() if name in Snapshot.fields()}
+        return Snapshot(**known)
+    except (OSError, ValueError, TypeError, AttributeError):
+        return None
