@@ -1,8 +1,8 @@
 """Define the signals: what an agent, or its process, says about its work. Every channel speaks this vocabulary alone.
 
-A signal is a claim of its source at a time. `baton.core.activity` folds signals into facts, and only facts decide.
-Times are nanoseconds of the runner's monotonic clock, except where a field says otherwise. Ids are those of the agent:
-they compare within one session.
+A signal is a claim of its source at a time. `baton.core.fold` folds signals into facts, and only facts decide:
+`baton.core.activity`. Times are nanoseconds of the runner's monotonic clock, except where a field says otherwise. Ids
+are those of the agent: they compare within one session.
 """
 
 from __future__ import annotations

@@ -1,0 +1,214 @@
+"""Define facts: what is known about the work of an agent on one job, from which source and since when."""
+
+from __future__ import annotations
+
+from baton.core.value import Any, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+# Whose turn, or background work, it is. BEFORE: it was there before the first turn of the job.
+JOB, OTHER, BEFORE = "job", "other", "before"
+# Why a conversation is over although the agent's program goes on.
+CLEARED = {"clear": "the conversation was cleared (/clear)", "resume": "the conversation was left (/resume)"}
+
+
+class Turn(Value):
+    """A turn of the agent. `whose` is JOB or OTHER; None: its beginning was not heard. `how` is None while it is open.
+    `assumed`: its end was not heard, but a later turn has begun. `resumed_ns` is when it was last opened again."""
+
+    turn: str
+    whose: str | None
+    origin: str
+    since_ns: int
+    source: str
+    how: str | None = None
+    ended_ns: int | None = None
+    ended_source: str = ""
+    assumed: bool = False
+    resumed_ns: int = -1
+    why: str = ""
+    message: str | None = None
+    held: bool = False
+    refused_tools: tuple[str, ...] = ()
+
+
+class Call(Value):
+    """A tool call, or a question, that the agent waits for. `what` is one line for people. `turn` is "" if unknown."""
+
+    key: str
+    name: str
+    what: str
+    call: Any
+    turn: str
+    agent_ref: str | None
+    since_ns: int
+    source: str
+    kind: str = ""
+    tool_id: str | None = None
+
+
+class Task(Value):
+    """Background work that runs. `whose` is JOB, OTHER or BEFORE."""
+
+    task_id: str
+    kind: str
+    what: str
+    whose: str
+    since_ns: int
+    source: str
+
+
+class Note(Value):
+    """A fact that is one signal."""
+
+    signal: Any
+    source: str
+    at_ns: int
+
+
+class Facts(Value):
+    """What is known about the work of an agent on one job. Make it with `of_job`, change it with `fold` and `go_on`.
+
+    `begun` counts the turns, calls and questions that began: a verification during which it changed is void.
+    `last_work_ns` is the last sign of work, `model_ns` the last proof that the model service answers. `vanished_ns` is
+    when background work of the job went from the list although no turn has begun that answers to it."""
+
+    mark: str
+    began_ns: int
+    turn_expected: bool
+    exit_expected: bool
+    turns: tuple[Turn, ...] = ()
+    tools: Mapping[str, Call] = {}
+    requests: Mapping[str, Call] = {}
+    ended_ids: tuple[str, ...] = ()
+    tasks: tuple[Task, ...] = ()
+    tasks_ns: int = -1
+    tasks_source: str = ""
+    noticed: tuple[str, ...] = ()
+    vanished_ns: int | None = None
+    asked_tools: frozenset[str] = frozenset()
+    retrying: Note | None = None
+    limited: Note | None = None
+    blocked: Note | None = None
+    cleared: Note | None = None
+    gone: Note | None = None
+    said: Note | None = None
+    conversation: Note | None = None
+    conversations: tuple[str, ...] = ()
+    messages: Mapping[str, tuple[int, int, float | None]] = {}
+    input_tokens: int = 0
+    output_tokens: int = 0
+    cost_usd: float | None = None
+    last_work_ns: int = 0
+    last_work_source: str = ""
+    model_ns: int = -1
+    begun: int = 0
+
+    @classmethod
+    def of_job(
+        cls,
+        mark: str,
+        now_ns: int,
+        *,
+        turn_expected: bool = True,
+        exit_expected: bool = False,
+        after: Facts | None = None,
+    ) -> Facts:
+        """Return the facts at the beginning of a job.
+
+        `mark` is the text by which a prompt is recognised as one of the job; with "", every turn is of the job: for a
+        program that has only this work. `turn_expected` is False for a program whose exit code is the verdict.
+        `exit_expected`: the program ends by itself after its last turn, and its exit code counts as well. `after` are
+        the facts of the session before: its conversation, its usage and, while the program lives, its background work
+        are carried over."""
+        new = cls(
+            mark=mark,
+            began_ns=now_ns,
+            last_work_ns=now_ns,
+            last_work_source="runner",
+            turn_expected=turn_expected,
+            exit_expected=exit_expected,
+        )
+        if after is None:
+            return new
+        same = ("conversation", "conversations", "messages", "input_tokens", "output_tokens", "cost_usd")
+        new = new.replace(**{name: getattr(after, name) for name in same})
+        if after.gone is not None:
+            return new
+        tasks = tuple(task.replace(whose=BEFORE) for task in after.tasks)
+        return new.replace(tasks=tasks, tasks_ns=after.tasks_ns, tasks_source=after.tasks_source)
+
+    @property
+    def conversation_id(self) -> str | None:
+        return None if self.conversation is None else self.conversation.signal.conversation_id
+
+    @property
+    def open_turn(self) -> Turn | None:
+        """Return the turn that the agent works on."""
+        last = self.turns[-1] if self.turns else None
+        return last if last is not None and last.how is None and self.gone is None else None
+
+    @property
+    def job_turn(self) -> Turn | None:
+        """Return the last turn of the job, open or ended."""
+        return next((turn for turn in reversed(self.turns) if turn.whose == JOB), None)
+
+    @property
+    def open_tools(self) -> list[Call]:
+        """Return the tool calls that run, oldest first."""
+        return [each for each in self.tools.values() if self._is_open(each)]
+
+    @property
+    def open_requests(self) -> list[Call]:
+        """Return the questions that the agent waits for, oldest first. One that is gone without a Settled has ended
+        with its turn, its tool call, its subagent or the program."""
+        return [each for each in self.requests.values() if self._is_open(each)]
+
+    @property
+    def refused_tools(self) -> list[str]:
+        """Return the tools that the agent was not allowed to use in turns of the job, without that it could ask."""
+        found = [name for turn in self.turns if turn.whose == JOB for name in turn.refused_tools]
+        return sorted(set(found) - self.asked_tools)
+
+    def find_turn(self, turn: str) -> Turn | None:
+        return next((each for each in self.turns if each.turn == turn), None)
+
+    def _is_open(self, call: Call) -> bool:
+        """Return whether this call goes on: it ends with its turn, unless a subagent in the background made it."""
+        if self.gone is not None:
+            return False
+        turn = self.find_turn(call.turn)
+        if turn is not None and turn.how is None:
+            return True
+        ended = [each.ended_ns for each in ([turn] if turn is not None else self.turns) if each.ended_ns is not None]
+        last_end_ns = max(ended, default=-1)
+        if call.agent_ref is None:
+            return turn is None and call.since_ns > last_end_ns
+        is_running = any(task.task_id == call.agent_ref for task in self.tasks)
+        return is_running or call.since_ns > max(last_end_ns, self.tasks_ns)
+
+
+def one_line(text: str, longest: int = 160) -> str:
+    """Return the text in one line of limited length."""
+    line = " ".join(text.split())
+    return line if len(line) <= longest else line[: longest - 1] + "…"
+
+
+def describe_call(name: str, call: Any) -> str:
+    """Return a tool call in one line: its name and what it works on."""
+    if isinstance(call, dict):
+        known = ("command", "file_path", "path", "url", "pattern", "description", "plan", "prompt")
+        found = next((call[key] for key in known if isinstance(call.get(key), str) and call[key].strip()), None)
+        questions = call.get("questions")
+        if found is None and isinstance(questions, list) and questions and isinstance(questions[0], dict):
+            found = str(questions[0].get("question", ""))
+        if found:
+            return one_line(f"{name}: {found}")
+    return one_line(name)
+
+
+def cleared_text(facts: Facts) -> str:
+    """Return why the conversation of the job is over; "" if it is not."""
+    return "" if facts.cleared is None else CLEARED[facts.cleared.signal.ended]

@@ -1,0 +1,294 @@
+"""Fold signals into facts.
+
+Signals come late, twice and in another order than they happened. A fact therefore rests on the time and the id of its
+signal, not on the order in which signals arrive, wherever both are known.
+"""
+
+from __future__ import annotations
+
+from baton.core import signal as s
+from baton.core.facts import BEFORE, CLEARED, JOB, OTHER, Call, Facts, Note, Task, Turn, describe_call
+from baton.core.value import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_MAX_TURNS = 32  # that are remembered
+_MAX_IDS = 256  # of ended calls, settled questions and counted messages, against late and repeated signals
+
+
+def fold(facts: Facts, heard: s.Heard) -> Facts:
+    """Return the facts after a signal. It never fails: a signal that is late, repeated or of something unknown changes
+    no more than it proves."""
+    return _FOLDS[type(heard.signal)](facts, heard.signal, heard.source, heard.at_ns)
+
+
+def go_on(facts: Facts, turn: str, at_ns: int) -> Facts:
+    """Return the facts after the runner has sent the agent back to a turn that it held: the turn is open again."""
+    found = facts.find_turn(turn)
+    if found is None or found is not facts.turns[-1] or facts.gone is not None:
+        return facts
+    return _work(_reopen(facts, at_ns), "runner", at_ns)
+
+
+def _work(facts: Facts, source: str, at_ns: int, *, model: bool = False) -> Facts:
+    """Return the facts with a sign of work; `model`: it proves that the model service answers, too."""
+    if at_ns > facts.last_work_ns:
+        facts = facts.replace(last_work_ns=at_ns, last_work_source=source)
+    return facts.replace(model_ns=max(facts.model_ns, at_ns)) if model else facts
+
+
+def _put_turn(facts: Facts, turn: Turn) -> Facts:
+    """Return the facts with this turn, new or changed; turns are in the order in which they began."""
+    others = [each for each in facts.turns if each.turn != turn.turn]
+    place = next((index for index, each in enumerate(others) if each.since_ns > turn.since_ns), len(others))
+    turns = [*others[:place], turn, *others[place:]]
+    for index, each in enumerate(turns[:-1]):
+        if each.how is None:
+            ended_ns = turns[index + 1].since_ns
+            why = "another turn began"
+            turns[index] = each.replace(how=s.INTERRUPTED, assumed=True, ended_ns=ended_ns, why=why)
+    if len(turns) > _MAX_TURNS:
+        turns.remove(next((each for each in turns[:-1] if each.whose != JOB), turns[0]))
+    return facts.replace(turns=tuple(turns))
+
+
+def _reopen(facts: Facts, at_ns: int) -> Facts:
+    """Return the facts with the last turn open again."""
+    last = facts.turns[-1]
+    same = {name: getattr(last, name) for name in ("turn", "whose", "origin", "since_ns", "source")}
+    return facts.replace(turns=(*facts.turns[:-1], Turn(**same, resumed_ns=at_ns)), begun=facts.begun + 1)
+
+
+def _whose(facts: Facts, signal: s.TurnStarted) -> str:
+    if facts.mark in signal.prompt:
+        return JOB
+    if signal.origin != s.BACKGROUND or facts.job_turn is None:
+        return OTHER
+    named = {task.whose for task in facts.tasks if task.task_id in signal.prompt}
+    # Work that was never listed is the job's, unless another turn has begun since.
+    return JOB if JOB in named or (not named and facts.turns[-1].whose == JOB) else OTHER
+
+
+def _turn_started(facts: Facts, signal: s.TurnStarted, source: str, at_ns: int) -> Facts:
+    if facts.gone is not None:
+        return facts
+    name = signal.turn or f"at {at_ns}"
+    known = facts.find_turn(name)
+    whose = _whose(facts, signal)
+    if known is not None:
+        if known.whose is not None:
+            return facts
+        changed = known.replace(whose=whose, origin=signal.origin, since_ns=min(known.since_ns, at_ns), source=source)
+        return _put_turn(facts, changed)
+    if signal.origin == s.BACKGROUND:
+        named = tuple(task.task_id for task in facts.tasks if task.task_id in signal.prompt)
+        facts = facts.replace(noticed=(*facts.noticed, *named)[-_MAX_IDS:], vanished_ns=None)
+    is_late = bool(facts.turns) and facts.turns[-1].since_ns > at_ns
+    facts = _put_turn(facts, Turn(turn=name, whose=whose, origin=signal.origin, since_ns=at_ns, source=source))
+    if is_late:
+        return facts
+    open_tools = {each.key: each for each in facts.open_tools}
+    open_requests = {each.key: each for each in facts.open_requests}
+    facts = facts.replace(tools=open_tools, requests=open_requests, begun=facts.begun + 1)
+    return _work(facts, source, at_ns)
+
+
+def _turn_ended(facts: Facts, signal: s.TurnEnded, source: str, at_ns: int) -> Facts:
+    last = facts.turns[-1] if facts.turns else None
+    known = facts.find_turn(signal.turn) if signal.turn else last
+    if known is None:
+        if not signal.turn and facts.mark:
+            return facts
+        whose = None if facts.mark else JOB
+        known = Turn(turn=signal.turn, whose=whose, origin=s.PROMPT, since_ns=at_ns, source=source)
+    elif known.how is not None and not known.assumed:
+        is_worse = bool(signal.turn) and signal.how == s.FAILED and known.how == s.WELL
+        return _put_turn(facts, known.replace(how=s.FAILED, why=signal.why)) if is_worse else facts
+    elif at_ns < known.resumed_ns or (not signal.turn and at_ns < known.since_ns):
+        return facts  # of the time before the turn was opened
+    same = {name: getattr(signal, name) for name in ("how", "why", "message", "held", "refused_tools")}
+    ended = known.replace(ended_ns=at_ns, ended_source=source, assumed=False, **same)
+    return _work(_put_turn(facts, ended), source, at_ns, model=signal.how == s.WELL)
+
+
+def _begin_call(facts: Facts, name: str, call: Call) -> Facts:
+    """Return the facts with a tool call or a question that began, unless it is over already or of a turn that is."""
+    known: Mapping[str, Call] = getattr(facts, name)
+    if facts.gone is not None or call.key in known or f"{name} {call.key}" in facts.ended_ids:
+        return facts
+    last = facts.turns[-1] if facts.turns else None
+    if last is not None and not call.turn:
+        call = call.replace(turn=last.turn)
+    is_of_last = last is not None and call.turn == last.turn
+    if last is not None and is_of_last and last.ended_ns is not None and call.agent_ref is None:
+        if call.since_ns <= last.ended_ns:
+            return facts
+        facts = _reopen(facts, call.since_ns)  # the agent goes on: a hook of the user's own has sent it back
+    facts = facts.replace(**{name: {**known, call.key: call}}, begun=facts.begun + 1)
+    return _work(facts, call.source, call.since_ns, model=True)
+
+
+def _end_call(facts: Facts, name: str, key: str) -> Facts:
+    known: Mapping[str, Call] = getattr(facts, name)
+    left = {each: call for each, call in known.items() if each != key}
+    entry = f"{name} {key}"
+    ids = facts.ended_ids if entry in facts.ended_ids else (*facts.ended_ids, entry)[-_MAX_IDS:]
+    return facts.replace(**{name: left}, ended_ids=ids)
+
+
+def _tool_started(facts: Facts, signal: s.ToolStarted, source: str, at_ns: int) -> Facts:
+    call = Call(
+        key=signal.tool_id,
+        name=signal.name,
+        what=describe_call(signal.name, signal.call),
+        call=signal.call,
+        turn=signal.turn,
+        agent_ref=signal.agent_ref,
+        since_ns=at_ns,
+        source=source,
+    )
+    return _begin_call(facts, "tools", call)
+
+
+def _tool_ended(facts: Facts, signal: s.ToolEnded, source: str, at_ns: int) -> Facts:
+    facts = _end_call(facts, "tools", signal.tool_id)
+    for key in [key for key, each in facts.requests.items() if each.tool_id == signal.tool_id]:
+        facts = _end_call(facts, "requests", key)
+    return facts if facts.gone is not None else _work(facts, source, at_ns)
+
+
+def _asked(facts: Facts, signal: s.Asked, source: str, at_ns: int) -> Facts:
+    if signal.tool_id is not None and f"tools {signal.tool_id}" in facts.ended_ids:
+        return facts
+    tool = None if signal.tool_id is None else facts.tools.get(signal.tool_id)
+    call = Call(
+        key=signal.key,
+        name=signal.tool,
+        what=describe_call(signal.tool, signal.call),
+        call=signal.call,
+        turn="" if tool is None else tool.turn,
+        agent_ref=signal.agent_ref,
+        since_ns=at_ns,
+        source=source,
+        kind=str(signal.kind),
+        tool_id=signal.tool_id,
+    )
+    facts = facts.replace(asked_tools=facts.asked_tools | {signal.tool})
+    return _begin_call(facts, "requests", call)
+
+
+def _settled(facts: Facts, signal: s.Settled, source: str, at_ns: int) -> Facts:
+    was_open = signal.key in facts.requests
+    facts = _end_call(facts, "requests", signal.key)
+    return _work(facts, source, at_ns) if was_open and facts.gone is None else facts
+
+
+def _background_work(facts: Facts, signal: s.BackgroundWork, source: str, at_ns: int) -> Facts:
+    if facts.gone is not None or at_ns < facts.tasks_ns:
+        return facts
+    before = {task.task_id: task for task in facts.tasks}
+    last = facts.turns[-1].whose if facts.turns else None
+    whose = BEFORE if facts.job_turn is None else OTHER if last == OTHER else JOB
+    tasks = tuple(
+        before.get(each.task_id)
+        or Task(task_id=each.task_id, kind=each.kind, what=each.what, whose=whose, since_ns=at_ns, source=source)
+        for each in signal.tasks
+    )
+    left = {task.task_id for task in tasks}
+    vanished = {task.task_id for task in facts.tasks if task.whose == JOB and task.task_id not in left}
+    if vanished - set(facts.noticed):
+        facts = facts.replace(vanished_ns=at_ns)
+    if left != set(before):
+        facts = _work(facts, source, at_ns)
+    return facts.replace(tasks=tasks, tasks_ns=at_ns, tasks_source=source)
+
+
+def _retrying(facts: Facts, signal: s.Retrying, source: str, at_ns: int) -> Facts:
+    last = facts.retrying
+    if facts.gone is not None or (last is not None and at_ns < last.at_ns):
+        return facts
+    if last is None or last.at_ns <= facts.model_ns or signal.number > last.signal.number:
+        facts = _work(facts, source, at_ns)
+    return facts.replace(retrying=Note(signal=signal, source=source, at_ns=at_ns))
+
+
+def _usage(facts: Facts, signal: s.Usage, source: str, at_ns: int) -> Facts:
+    """Count each message once; what a message has cost can only rise."""
+    before = facts.messages.get(signal.message_id, (0, 0, None))
+    is_cost = signal.cost_usd is not None and 0 <= signal.cost_usd < 1e9
+    cost = max(signal.cost_usd or 0.0, before[2] or 0.0) if is_cost else before[2]
+    after = (max(signal.input_tokens, before[0]), max(signal.output_tokens, before[1]), cost)
+    if after == before and signal.message_id in facts.messages:
+        return facts
+    messages = {name: each for name, each in facts.messages.items() if name != signal.message_id}
+    messages[signal.message_id] = after
+    if len(messages) > _MAX_IDS:
+        del messages[next(iter(messages))]
+    total = facts.cost_usd if cost is None else (facts.cost_usd or 0.0) + cost - (before[2] or 0.0)
+    facts = facts.replace(
+        messages=messages,
+        input_tokens=facts.input_tokens + after[0] - before[0],
+        output_tokens=facts.output_tokens + after[1] - before[1],
+        cost_usd=total,
+    )
+    return facts if facts.gone is not None else _work(facts, source, at_ns, model=True)
+
+
+def _conversation(facts: Facts, signal: s.Conversation, source: str, at_ns: int) -> Facts:
+    note = Note(signal=signal, source=source, at_ns=at_ns)
+    if signal.ended is None:
+        if signal.conversation_id == facts.conversation_id:
+            return facts
+        seen = (*facts.conversations, signal.conversation_id)[-_MAX_TURNS:]
+        return facts.replace(conversation=note, conversations=seen)
+    is_known = not facts.conversations or signal.conversation_id in facts.conversations
+    why = CLEARED.get(signal.ended)
+    if why is None or not is_known or facts.job_turn is None or facts.gone is not None:
+        return facts
+    if facts.open_turn is not None:
+        end = {"how": s.INTERRUPTED, "ended_ns": at_ns, "ended_source": source, "why": why}
+        facts = _put_turn(facts, facts.open_turn.replace(**end))
+    return facts.replace(cleared=facts.cleared or note)
+
+
+def _blocked(facts: Facts, signal: s.Blocked, source: str, at_ns: int) -> Facts:
+    if facts.turns or facts.gone is not None:
+        return facts
+    return facts.replace(blocked=Note(signal=signal, source=source, at_ns=at_ns))
+
+
+def _limited(facts: Facts, signal: s.Limited, source: str, at_ns: int) -> Facts:
+    if facts.limited is not None and (facts.gone is not None or at_ns < facts.limited.at_ns):
+        return facts
+    return facts.replace(limited=Note(signal=signal, source=source, at_ns=at_ns))
+
+
+def _said(facts: Facts, signal: s.Said, source: str, at_ns: int) -> Facts:
+    if facts.gone is not None:
+        return facts
+    facts = facts.replace(said=Note(signal=signal, source=source, at_ns=at_ns))
+    return _work(facts, source, at_ns, model=True) if signal.is_work else facts
+
+
+def _gone(facts: Facts, signal: s.Gone, source: str, at_ns: int) -> Facts:
+    return facts if facts.gone is not None else facts.replace(gone=Note(signal=signal, source=source, at_ns=at_ns))
+
+
+_FOLDS: dict[type, Callable[[Facts, Any, str, int], Facts]] = {
+    s.TurnStarted: _turn_started,
+    s.TurnEnded: _turn_ended,
+    s.ToolStarted: _tool_started,
+    s.ToolEnded: _tool_ended,
+    s.Asked: _asked,
+    s.Settled: _settled,
+    s.BackgroundWork: _background_work,
+    s.Retrying: _retrying,
+    s.Limited: _limited,
+    s.Usage: _usage,
+    s.Conversation: _conversation,
+    s.Blocked: _blocked,
+    s.Said: _said,
+    s.Gone: _gone,
+}
