@@ -19,20 +19,21 @@ ACTIVITY = "activity.json"
 
 
 class Snapshot(Value):
-    """What the runner knew at the time `at`. `facts` are rows of fact, value, source and age in seconds at that time;
-    `rule` decided the activity. `open_tools` are the open tool calls, as name and command; `open_work` says what else
-    is open. `channel` is what the channel says about itself."""
+    """What the runner knew at the time `at`. `facts` are objects with `fact`, `value`, `source` and `since`; `rule` is
+    the one that decided `kind`. `idle_for` is how long the idle clock had been running, None while it pauses.
+    `open_work` says what refuses `baton publish --event completed`, besides the tool call in which it runs. `channel` is
+    what the channel says about itself."""
 
-    job_id: str | None
+    job_id: str
     attempt: int
     at: str
     kind: str
     since: str
     cause: str
     rule: str
-    facts: Sequence[Sequence[Any]] = ()
-    open_tools: Sequence[Sequence[str]] = ()
-    open_work: Sequence[str] = ()
+    idle_for: str | None = None
+    facts: Sequence[Mapping[str, Any]] = ()
+    open_work: str | None = None
     channel: Mapping[str, Any] = {}
 
 
