@@ -21,8 +21,8 @@ ACTIVITY = "activity.json"
 class Snapshot(Value):
     """What the runner knew at the time `at`. `facts` are objects with `fact`, `value`, `source` and `since`; `rule` is
     the one that decided `kind`. `idle_for` is how long the idle clock had been running, None while it pauses.
-    `open_work` says what refuses `baton publish --event completed`, besides the tool call in which it runs. `channel` is
-    what the channel says about itself."""
+    `open_work` is why `baton publish --event completed` is refused: what is open besides the tool call in which it
+    runs. `channel` is what the channel says about itself."""
 
     job_id: str
     attempt: int
