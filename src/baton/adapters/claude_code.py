@@ -13,7 +13,7 @@ from baton.core.fields import json_object
 from baton.core.value import Any
 from baton.storage.files import open_given_file
 
-_SETTINGS = "claude-settings.json"
+SETTINGS = "claude-settings.json"
 _HOOKS = ("SessionStart", "PermissionRequest", "PostToolUse", "Stop", "StopFailure")
 _TRANSCRIPT_SEC = 2.0  # Claude writes the transcript a moment later
 _HOOK_TIMEOUT_SEC = 900  # the Stop hook runs the job's validation
@@ -38,10 +38,13 @@ class ClaudeCode(Agent):
         if task.mode is Mode.HEADLESS:
             argv += ["-p", "--output-format", "stream-json", "--verbose"]
             return Launch(argv=argv, stdin=task.prompt or "", reads_lines=True)
-        argv += ["--settings", os.path.join(task.folder, _SETTINGS)]
+        argv += ["--settings", os.path.join(task.folder, SETTINGS)]
         if task.prompt is not None:
             argv += ["--", checked_argument(self, task.prompt)]
-        return Launch(argv=argv, files={_SETTINGS: _settings(task.hook)})
+        return Launch(argv=argv, files={SETTINGS: _settings(task.hook)})
+
+    def channel(self, task: Task) -> str | None:
+        return None if task.mode is Mode.HEADLESS else "claude_hooks"
 
     def parse_output(self, line: str) -> Signal | None:
         message = json_object(line)

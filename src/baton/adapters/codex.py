@@ -32,6 +32,9 @@ class Codex(Agent):
             argv += ["--", checked_argument(self, task.prompt)]
         return Launch(argv=argv)
 
+    def channel(self, task: Task) -> str | None:
+        return None if task.mode is Mode.HEADLESS else "hook_program"
+
     def parse_output(self, line: str) -> Signal | None:
         message = json_object(line)
         kind = message.get("type")
@@ -75,6 +78,10 @@ class Codex(Agent):
         if message.get("type") != "agent-turn-complete" or not _is_users_conversation(conversation):
             return None
         return signal(conversation_id=conversation, finished=str(message.get("last-assistant-message") or ""))
+
+    def hook_prompt(self, message: Mapping[str, Any]) -> str:
+        asked = message.get("input-messages")
+        return "\n".join(map(str, asked)) if isinstance(asked, list) else ""
 
     def conversation_contains(self, message: Mapping[str, Any], mark: str) -> bool:
         asked = message.get("input-messages")

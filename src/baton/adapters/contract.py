@@ -125,6 +125,10 @@ class Agent(ABC):
         """Return what a hook's message means; None for nothing."""
         return None
 
+    def hook_prompt(self, message: Mapping[str, Any]) -> str:
+        """Return the prompts of the turn whose end a hook's message reports; empty if it does not say."""
+        return ""
+
     def conversation_contains(self, message: Mapping[str, Any], mark: str) -> bool:
         """Return whether the conversation of this hook contains the text: typed input may still wait in a queue."""
         return True

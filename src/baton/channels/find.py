@@ -8,7 +8,10 @@ if TYPE_CHECKING:
     from baton.channels.contract import Channel
 
 # name: (module, class). A class is called with the agent and the task.
-CHANNELS: dict[str, tuple[str, str]] = {}
+CHANNELS: dict[str, tuple[str, str]] = {
+    "claude_hooks": ("claude_hooks", "ClaudeHooks"),
+    "hook_program": ("hook_program", "HookProgram"),
+}
 
 
 def find_channel(agent: Agent, task: Task) -> Channel | None:

@@ -1,0 +1,397 @@
+"""Talk to Claude Code on the terminal: its hooks, its telemetry and its transcript."""
+
+from __future__ import annotations
+
+import _thread
+import json
+import os
+import re
+import time
+
+from baton.adapters.claude_code import SETTINGS
+from baton.channels import claude_settings as settings
+from baton.channels.claude_calls import Calls
+from baton.channels.claude_telemetry import Event, cost, number, read_events
+from baton.channels.claude_transcript import ApiFailed, Interrupted, Rejected, Transcript
+from baton.channels.contract import Channel, Setup
+from baton.channels.gateway import Exchange, Gateway
+from baton.channels.reset_time import reset_time
+from baton.core.fields import json_object
+from baton.core.signal import (
+    ALLOW,
+    BACKGROUND,
+    DENY,
+    FAILED,
+    INTERRUPTED,
+    PROMPT,
+    BackgroundTask,
+    BackgroundWork,
+    Blocked,
+    Conversation,
+    Heard,
+    Limited,
+    Retrying,
+    Said,
+    Signal,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+)
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from baton.adapters.contract import Agent, Task
+    from baton.channels.contract import Hear
+    from baton.core.request import Answer
+    from baton.core.value import Any
+
+_LOOK_SEC = 0.5  # at the transcript, while a turn or a request is open
+_LOOK_ON_SEC = 2.0  # after that
+_FORGET_SEC = 60.0  # after a subagent ended: the notification of it starts a turn
+_UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError)
+_TASK = re.compile(r"<task-id>([^<]+)</task-id>")
+
+
+class ClaudeHooks(Channel):
+    """Claude Code on the terminal of its pane."""
+
+    def __init__(self, agent: Agent, task: Task, environment: Mapping[str, str] | None = None) -> None:
+        self._agent, self._task = agent, task
+        self._environment = os.environ if environment is None else environment
+        self._folder = settings.claude_folder(self._environment)
+        self._gateway = Gateway((settings.HOOK_PATH, settings.LOGS_PATH), self._receive, self._lose, self._tick)
+        self._lock = _thread.allocate_lock()
+        self._calls = Calls()
+        self._conversation = task.conversation_id
+        self._is_over = False  # the conversation; the next one that starts is taken
+        self._turn: str | None = None  # the one that is open
+        self._held: dict[str, Exchange] = {}  # the turns that wait for `end_turn`
+        self._background: dict[str, BackgroundTask] = {}
+        self._forget: dict[str, float] = {}  # when to forget background work
+        self._transcript: Transcript | None = None
+        self._look_until = 0.0
+        self._looked = 0.0
+        self._heard_wall_ns = 0  # the last hook
+        self._counts: dict[str, int] = {}
+        self._telemetry = "nothing was received"
+        self._hear: Hear = lambda _: None
+        self._handlers: dict[str, Callable[[Mapping[str, Any]], Iterator[Signal]]] = {
+            "UserPromptSubmit": self._prompt,
+            "PreToolUse": self._calls.start,
+            "PostToolUse": self._tool_ended,
+            "PostToolUseFailure": self._tool_failed,
+            "PostToolBatch": self._calls.end_batch,
+            "StopFailure": self._stop_failure,
+            "SubagentStart": self._subagent_started,
+            "SubagentStop": self._subagent_stopped,
+            "SessionStart": self._session_started,
+            "SessionEnd": self._session_ended,
+            "PreCompact": self._compacts,
+            "PostCompact": self._compacts,
+            "Notification": self._notification,
+        }
+
+    # -- the runner's side ----------------------------------------------------------------------------------------
+
+    def open(self, hear: Hear) -> Setup:
+        self._hear = hear
+        self._gateway.listen_in_folder(self._task.folder)
+        listener = self._gateway.listen_on_loopback()
+        port = None if listener is None else int(listener.getsockname()[1])
+        variables = {} if port is None else self._variables(port)
+        self._gateway.start()
+        blockers = self._agent.startup_blockers(self._task.workdir, self._environment)
+        if blockers:
+            self._say(Blocked(by=self._agent.name, what_to_do="; ".join(blockers)), "settings")
+        return Setup(
+            environment=variables,
+            files={SETTINGS: settings.settings_file(self._task.hook, port)},
+            descriptors=() if listener is None else (listener.fileno(),),
+        )
+
+    def _variables(self, port: int) -> dict[str, str]:
+        token = self._gateway.token
+        variables = settings.gateway_variables(self._environment, token)
+        configured = settings.configured_telemetry(self._environment, self._task.workdir)
+        if configured is not None:
+            self._telemetry = f"not used: {configured} configures it"
+            return variables
+        return variables | settings.telemetry_variables(port, token)
+
+    def answer(self, key: str, answer: Answer) -> bool:
+        with self._lock:
+            call = self._calls.asked_call(key)
+            decision: dict[str, Any] = {"behavior": answer.answer}
+            if answer.answer == ALLOW and answer.choices:
+                decision["updatedInput"] = {**call, "answers": dict(answer.choices)} if isinstance(call, dict) else call
+            elif answer.answer != ALLOW:
+                decision["message"] = answer.reason or "The user denied this. Do not do it another way."
+            reply = {"hookSpecificOutput": {"hookEventName": "PermissionRequest", "decision": decision}}
+            return self._calls.answer(key, answer.answer, json.dumps(reply).encode())
+
+    def release(self, key: str) -> None:
+        with self._lock:
+            self._calls.release(key)
+
+    def end_turn(self, turn: str, send_back: str | None) -> bool:
+        with self._lock:
+            held = self._held.pop(turn, None)
+            if held is None:
+                return False
+            if send_back is None:
+                return held.reply()
+            self._turn = turn
+            return held.reply(json.dumps({"decision": "block", "reason": send_back}).encode())
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"telemetry": self._telemetry, "messages": dict(self._counts), "refused": dict(self._gateway.refused)}
+
+    def close(self) -> None:
+        self._gateway.close()
+
+    # -- the gateway's side ---------------------------------------------------------------------------------------
+
+    def _say(self, signal: Signal, source: str) -> None:
+        self._hear(Heard(signal=signal, source=source, at_ns=time.monotonic_ns()))
+
+    def _count(self, what: str) -> None:
+        self._counts[what] = self._counts.get(what, 0) + 1
+
+    def _receive(self, exchange: Exchange) -> None:
+        with self._lock:
+            try:
+                if exchange.path == settings.LOGS_PATH:
+                    self._receive_telemetry(exchange.body)
+                    exchange.reply()
+                else:
+                    self._receive_hook(exchange)
+            except _UNEXPECTED_SHAPE:
+                self._count("of an unknown form")
+                exchange.reply()
+
+    def _receive_hook(self, exchange: Exchange) -> None:
+        message = json_object(exchange.body.decode(errors="replace"))
+        event = str(message.get("hook_event_name"))
+        if not self._is_ours(message):
+            self._count("of another conversation")
+            exchange.reply()
+            return
+        self._count("hooks")
+        self._heard_wall_ns = time.time_ns()
+        self._follow(str(message.get("transcript_path") or ""))
+        if event == "PermissionRequest":
+            signals = self._calls.ask(message, exchange)
+        elif event == "Stop":
+            signals = self._stop(message, exchange)
+        else:
+            handle = self._handlers.get(event)
+            signals = iter(()) if handle is None else handle(message)
+        for signal in signals:
+            self._say(signal, "hook")
+        if event not in ("PermissionRequest", "Stop"):
+            exchange.reply()
+
+    def _is_ours(self, message: Mapping[str, Any]) -> bool:
+        """Return whether a message is of the session's conversation. A nested `claude` in a tool has another one. After
+        /clear, the next one that starts is the session's."""
+        found = message.get("session_id")
+        if found == self._conversation:
+            return True
+        starts = message.get("hook_event_name") == "SessionStart"
+        if not starts or not isinstance(found, str) or not self._agent.is_conversation(found):
+            return False
+        if self._conversation is None or self._is_over or message.get("source") in ("clear", "resume"):
+            self._conversation, self._is_over = found, False
+            return True
+        return False
+
+    def _follow(self, path: str) -> None:
+        if path and (self._transcript is None or self._transcript.path != path):
+            self._transcript = Transcript(path, self._folder)
+
+    def _lose(self, exchange: Exchange) -> None:
+        with self._lock:
+            self._calls.lose(exchange, time.monotonic())
+            self._looked = 0.0
+
+    def _tick(self) -> float | None:
+        """Look at the transcript, and at requests whose connection was closed, if it is time to."""
+        with self._lock:
+            now = time.monotonic()
+            if self._turn is not None or self._calls.has_questions():
+                self._look_until = now + _LOOK_ON_SEC
+            if now >= self._look_until and not self._forget:
+                return None
+            if now >= self._looked + _LOOK_SEC:
+                self._looked = now
+                self._look()
+                self._settle_lost(now)
+                self._forget_ended(now)
+            return max(0.0, self._looked + _LOOK_SEC - now)
+
+    def _look(self) -> None:
+        for line in self._transcript.read() if self._transcript is not None else ():
+            for signal in self._of_transcript(line):
+                self._say(signal, "transcript")
+
+    def _settle_lost(self, now: float) -> None:
+        for settled, turn in self._calls.settle_lost(now):
+            self._say(settled, "hook")
+            if turn is not None and turn == self._turn:
+                for signal in self._interrupt(turn):
+                    self._say(signal, "hook")
+
+    def _forget_ended(self, now: float) -> None:
+        ended = [task for task, at in self._forget.items() if now >= at]
+        for task in ended:
+            del self._forget[task]
+            if self._background.pop(task, None) is not None:
+                self._say(self._background_work(), "hook")
+
+    # -- hooks ----------------------------------------------------------------------------------------------------
+
+    def _prompt(self, message: Mapping[str, Any]) -> Iterator[Signal]:
+        prompt = str(message.get("prompt") or "")
+        self._turn = str(message["prompt_id"])
+        if not prompt.startswith("<task-notification>"):
+            yield TurnStarted(turn=self._turn, origin=PROMPT, prompt=prompt)
+            return
+        yield TurnStarted(turn=self._turn, origin=BACKGROUND, prompt=prompt)
+        for task in _TASK.findall(prompt):
+            self._background.pop(task, None)
+            self._forget.pop(task, None)
+        yield self._background_work()
+
+    def _stop(self, message: Mapping[str, Any], exchange: Exchange) -> Iterator[Signal]:
+        turn = str(message.get("prompt_id") or "")
+        self._background = {each.task_id: each for each in map(_task, message.get("background_tasks") or ())}
+        self._turn = None
+        if turn in self._held:
+            self._held[turn].reply()
+        self._held[turn] = exchange
+        yield self._background_work()
+        yield TurnEnded(turn=turn, message=str(message.get("last_assistant_message") or ""), held=True)
+
+    def _stop_failure(self, message: Mapping[str, Any]) -> Iterator[Signal]:
+        # `error` is a category, such as "unknown"; the last message is readable.
+        why = str(message.get("last_assistant_message") or message.get("error") or "the model service failed")
+        turn, self._turn = str(message.get("prompt_id") or ""), None
+        until_ns = reset_time(why, time.time_ns())
+        if until_ns is not None and message.get("error") in ("rate_limit", "unknown"):
+            yield Limited(until_ns=until_ns, why=why)
+        yield from self._calls.interrupt(turn, frozenset(self._background))
+        yield TurnEnded(turn=turn, how=FAILED, why=why)
+
+    def _tool_ended(self, message: Mapping[str, Any]) -> Iterator[Signal]:
+        started = _started_task(message)
+        if started is not None:
+            self._background[started.task_id] = started
+            yield self._background_work()
+        yield from self._calls.end(str(message["tool_use_id"]), ok=True)
+
+    def _tool_failed(self, message: Mapping[str, Any]) -> Iterator[Signal]:
+        yield from self._calls.end(str(message["tool_use_id"]), ok=False, why=str(message.get("error") or ""))
+
+    def _subagent_started(self, message: Mapping[str, Any]) -> Iterator[Signal]:
+        yield Said(text=f"a subagent started: {message.get('agent_type')}")
+
+    def _subagent_stopped(self, message: Mapping[str, Any]) -> Iterator[Signal]:
+        """A turn about its end follows for one in the background: until then it counts."""
+        task = str(message.get("agent_id") or "")
+        if task in self._background:
+            self._forget[task] = time.monotonic() + _FORGET_SEC
+        yield Said(text="a subagent ended" if message.get("agent_type") else "it compacts the conversation")
+
+    def _session_started(self, message: Mapping[str, Any]) -> Iterator[Signal]:
+        yield Conversation(conversation_id=str(message["session_id"]))
+
+    def _session_ended(self, message: Mapping[str, Any]) -> Iterator[Signal]:
+        """Note the end of the conversation. Other reasons than these mean that the program ends, which the runner sees
+        by itself."""
+        reason = str(message.get("reason") or "")
+        if reason not in ("clear", "resume"):
+            yield Said(text=f"the program ends: {reason}", is_work=False)
+            return
+        self._is_over, turn, self._turn = True, self._turn, None
+        yield Conversation(conversation_id=str(message["session_id"]), ended=reason)
+        if turn is not None:
+            yield from self._calls.interrupt(turn, frozenset(self._background))
+
+    def _compacts(self, message: Mapping[str, Any]) -> Iterator[Signal]:
+        done = message.get("hook_event_name") == "PostCompact"
+        yield Said(text="it compacted the conversation" if done else "it compacts the conversation")
+
+    def _notification(self, message: Mapping[str, Any]) -> Iterator[Signal]:
+        yield Said(text=str(message.get("message") or ""), is_work=False)
+
+    def _background_work(self) -> BackgroundWork:
+        return BackgroundWork(tasks=tuple(self._background.values()))
+
+    def _interrupt(self, turn: str) -> Iterator[Signal]:
+        yield from self._calls.interrupt(turn, frozenset(self._background))
+        if turn == self._turn:
+            self._turn = None
+        yield TurnEnded(turn=turn, how=INTERRUPTED, why="interrupted at the keyboard")
+
+    # -- transcript and telemetry -----------------------------------------------------------------------------------
+
+    def _of_transcript(self, line: Interrupted | Rejected | ApiFailed) -> Iterator[Signal]:
+        if isinstance(line, Interrupted):
+            yield from self._interrupt(line.turn or self._turn or "")
+        elif isinstance(line, Rejected):
+            yield from self._calls.end(line.tool_id, ok=False, why="refused at the keyboard", ran=False)
+        elif line.number:
+            yield Retrying(number=line.number, most=line.most, why=line.why)
+        else:
+            yield Said(text=line.why, is_work=False)
+
+    def _receive_telemetry(self, body: bytes) -> None:
+        for event in read_events(body):
+            if event.conversation_id != self._conversation:
+                self._count("telemetry of another conversation")
+                continue
+            self._telemetry = "received"
+            self._count("telemetry events")
+            for signal in self._of_event(event):
+                self._say(signal, "telemetry")
+
+    def _of_event(self, event: Event) -> Iterator[Signal]:
+        about = event.about
+        if event.name == "tool_decision":
+            decision = ALLOW if about.get("decision") == "accept" else DENY
+            yield from self._calls.decide(str(about["tool_use_id"]), decision, str(about.get("source") or ""))
+        elif event.name == "tool_result" and about.get("success") in ("false", False):
+            yield from self._calls.end(str(about["tool_use_id"]), ok=False, why=str(about.get("error_type") or ""))
+        elif event.name == "api_request":
+            tokens = ("input_tokens", "cache_read_tokens", "cache_creation_tokens")
+            yield Usage(
+                message_id=str(about["request_id"]),
+                input_tokens=sum(number(about.get(each)) for each in tokens),
+                output_tokens=number(about.get("output_tokens")),
+                cost_usd=cost(about.get("cost_usd")),
+            )
+        elif event.name in ("api_error", "api_retries_exhausted") and event.turn == self._turn:
+            tries = number(about.get("attempt") or about.get("total_attempts"))
+            yield Retrying(
+                number=tries, most=0, why=f"{about.get('status_code') or ''} {about.get('error') or ''}".strip()
+            )
+
+
+def _task(task: Mapping[str, Any]) -> BackgroundTask:
+    what = str(task.get("command") or task.get("description") or "")
+    return BackgroundTask(task_id=str(task["id"]), kind=str(task.get("type") or "shell"), what=what)
+
+
+def _started_task(message: Mapping[str, Any]) -> BackgroundTask | None:
+    """Return the background work that a tool call has started; None for any other call."""
+    response, given = message.get("tool_response"), message.get("tool_input")
+    if not isinstance(response, dict) or not isinstance(given, dict):
+        return None
+    what = str(given.get("command") or given.get("description") or "")
+    if response.get("backgroundTaskId"):
+        return BackgroundTask(task_id=str(response["backgroundTaskId"]), kind="shell", what=what)
+    if response.get("agentId") and (response.get("isAsync") or response.get("status") == "async_launched"):
+        return BackgroundTask(task_id=str(response["agentId"]), kind="subagent", what=what)
+    return None
