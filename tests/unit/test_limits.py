@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from baton.core.event import EventName
-from baton.core.limits import Limit, exceeded_limit
+from baton.core.activity import KINDS
+from baton.core.limits import Limit, exceeded_limit, is_paused
 
 
 def limit(now, *, deadline=100, silent_since=0, idle_timeout=50, **more):
@@ -37,16 +37,31 @@ def test_a_limit_that_is_not_set_is_never_exceeded(missing):
     assert limit(10**9, deadline=None, **{missing: None}) is None
 
 
-@pytest.mark.parametrize("event", [None, *EventName])
-def test_waiting_for_a_permission_is_no_silence_but_takes_time(event):
-    silent = None if event is EventName.PERMISSION_REQUIRED else Limit.SILENCE
-    assert limit(60, last_event=lambda: event) is silent
-    assert limit(100, last_event=lambda: event) is Limit.TIME
+def test_an_idle_clock_that_pauses_is_no_silence_but_takes_time():
+    assert limit(60, pauses=lambda: True) is None
+    assert limit(60, pauses=lambda: False) is Limit.SILENCE
+    assert limit(100, pauses=lambda: True) is Limit.TIME
 
 
-def test_the_last_event_is_read_only_after_a_silence():
+def test_whether_the_clock_pauses_is_read_only_after_a_silence():
     def read():
         raise AssertionError("read without need")
 
-    assert limit(49, last_event=read) is None
-    assert limit(100, last_event=read) is Limit.TIME
+    assert limit(49, pauses=read) is None
+    assert limit(100, pauses=read) is Limit.TIME
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "something of a later version"])
+def test_only_a_fresh_activity_of_this_attempt_pauses_the_clocks_of_listeners(kind):
+    activity = {"kind": kind, "attempt": 2}
+    pausing = kind in ("blocked", "limited", "retrying", "waiting", "working")
+    assert is_paused(activity, attempt=2, lease_is_fresh=True) is pausing
+    assert not is_paused(activity, attempt=3, lease_is_fresh=True)
+    assert not is_paused(activity, attempt=2, lease_is_fresh=False)
+    assert not is_paused(None, attempt=2, lease_is_fresh=True)
+
+
+def test_the_reason_names_the_last_known_cause():
+    cause = "waiting for a permission: Bash: make"
+    assert Limit.TIME.describe_sec(60, cause) == f"the job took longer than 60 s; last known: {cause}"
+    assert Limit.SILENCE.describe_sec(0.5) == "nothing was heard of the job for 0.5 s"

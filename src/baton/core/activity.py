@@ -8,6 +8,7 @@ from __future__ import annotations
 from baton.core.clock import SECOND_NS, duration_text, format_micros
 from baton.core.facts import BEFORE, JOB, Call, Facts, Task, Turn, cleared_text, one_line
 from baton.core.fold import fold, go_on
+from baton.core.limits import Limit
 from baton.core.signal import FAILED as TURN_FAILED
 from baton.core.signal import INTERRUPTED, PROMPT, WELL
 from baton.core.value import Any, Value
@@ -284,7 +285,7 @@ def verdict(
     if facts.cleared is not None:
         return _failed(cleared_text(facts), message)
     if doing.idle_since_ns is not None and now_ns - doing.idle_since_ns >= limits.idle_sec * SECOND_NS:
-        why = one_line(f"no sign of work for {limits.idle_sec:g} s: {doing.cause}", MAX_CAUSE)
+        why = Limit.SILENCE.describe_sec(limits.idle_sec, doing.cause)
         return Verdict(outcome=IDLE, why=why, ended_by="idle", message=message)
     return Verdict(outcome=OPEN, why=obstacle or doing.cause)
 

@@ -1,10 +1,19 @@
 """Decide whether a job, or the wait for it, has exceeded a limit. The runner, the listener and the monitor share it."""
 
-from collections.abc import Callable
+from __future__ import annotations
+
 from enum import Enum
 
-from baton.core.event import EventName
-from baton.core.job import Job
+from baton.core.value import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from baton.core.job import Job
+
+# Activities in which a job is not silent, as long as its runner says so.
+PAUSING = frozenset({"blocked", "limited", "retrying", "waiting", "working"})
 
 
 class Limit(Enum):
@@ -18,11 +27,23 @@ class Limit(Enum):
         """Return `ended_by` of a job that ends because it exceeds this limit."""
         return "timeout" if self is Limit.TIME else "idle"
 
-    def describe(self, job: Job) -> str:
-        """Return how the job exceeds this limit."""
-        if self is Limit.TIME:
-            return f"the job took longer than {job.timeout_sec} s"
-        return f"nothing was heard of the job for {job.idle_timeout_sec} s"
+    def describe(self, job: Job, cause: str = "") -> str:
+        """Return how the job exceeds this limit. `cause` is the one of its last known activity."""
+        sec = job.timeout_sec if self is Limit.TIME else job.idle_timeout_sec
+        return self.describe_sec(sec, cause)
+
+    def describe_sec(self, sec: float, cause: str = "") -> str:
+        """Return how a job exceeds this limit of so many seconds."""
+        text = "the job took longer than" if self is Limit.TIME else "nothing was heard of the job for"
+        return f"{text} {sec:g} s" + (f"; last known: {cause}" if cause else "")
+
+
+def is_paused(activity: Mapping[str, Any] | None, *, attempt: int, lease_is_fresh: bool) -> bool:
+    """Return whether the activity in the record of a job pauses the idle clocks of listeners and the monitor: the
+    runner, which knows more, lives and says that the job is not silent."""
+    if activity is None or activity.get("attempt") != attempt:
+        return False
+    return lease_is_fresh and activity.get("kind") in PAUSING
 
 
 def exceeded_limit(
@@ -32,14 +53,14 @@ def exceeded_limit(
     silent_since: float | None,
     idle_timeout: float | None,
     slack: float = 0,
-    last_event: Callable[[], EventName | None] = lambda: None,
+    pauses: Callable[[], bool] = lambda: False,
 ) -> Limit | None:
     """Return the limit that is exceeded at `now`, or None.
 
     All numbers are of one clock and one unit. None means that there is no such limit. `slack` is added to both limits.
-    `last_event` is called only after a silence: a job that waits for a permission is not silent."""
+    `pauses` is called only after a silence: whether the idle clock pauses."""
     if deadline is not None and now >= deadline + slack:
         return Limit.TIME
     if silent_since is None or idle_timeout is None or now < silent_since + idle_timeout + slack:
         return None
-    return None if last_event() is EventName.PERMISSION_REQUIRED else Limit.SILENCE
+    return None if pauses() else Limit.SILENCE

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from baton.config import Settings
 from baton.core.clock import SECOND_NS, Clock, SystemClock, parse_time
 from baton.core.errors import BatonError, IllegalTransition, RegistryUnavailable, TmuxUnavailable
+from baton.core.event import EventName
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.lifecycle import expired_lease_error
 from baton.core.limits import Limit, exceeded_limit
@@ -153,7 +154,7 @@ class Reconciler:
             silent_since=parse_time(job.last_event_at) if job.last_event_at else None,
             idle_timeout=job.idle_timeout_sec * SECOND_NS,
             slack=_SLACK_NS,
-            last_event=lambda: self._jobs.last_event(job),
+            pauses=lambda: self._jobs.last_event(job) is EventName.PERMISSION_REQUIRED,
         )
 
     def _is_held_elsewhere(self, job: Job) -> bool:

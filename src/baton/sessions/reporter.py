@@ -209,7 +209,7 @@ class Reporter:
             silent_since=self._heard_ns,
             idle_timeout=idle_sec * SECOND_NS,
             slack=slack_sec * SECOND_NS,
-            last_event=lambda: self.jobs.last_event(job),
+            pauses=lambda: self.jobs.last_event(job) is EventName.PERMISSION_REQUIRED,
         )
 
 
