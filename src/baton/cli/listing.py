@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 
 from baton.cli import options as opt
+from baton.cli.homes import Home, all_homes, short_folder, this_home
 from baton.cli.options import parse_duration, parse_since
 from baton.cli.output import STATE_COLOURS, age, counted, json_text, on_terminal, print_table, say
 from baton.cli.parser import Verb
 from baton.cli.terminal import terminal_width
 from baton.config import Settings
 from baton.core.clock import format_micros, parse_time
-from baton.core.errors import BatonError, InvalidValue, UsageError
+from baton.core.errors import InvalidValue, UsageError
 from baton.core.fields import one_line
 from baton.core.job import Job, Status, agent_name, check_status
 from baton.core.outline import FAILED, Outline, activity_of, reason_of, state_of
-from baton.jobs.verbs import Jobs, open_jobs
-from baton.registry import other_registry_here
 from baton.registry.contract import JobFilter, format_cursor
 
 TYPE_CHECKING = False
@@ -86,7 +84,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[_Line], str]]] = {
 
 def list_jobs(options: argparse.Namespace, settings: Settings) -> None:
     condition, columns = _condition(options), _chosen_columns(options)
-    homes = _all_homes(options, settings) if options.all_homes else [_this_home(settings)]
+    homes = all_homes(options, settings) if options.all_homes else [this_home(settings)]
     try:
         if options.json:
             _print_json(homes, condition, options)
@@ -132,70 +130,26 @@ def _chosen_columns(options: argparse.Namespace) -> list[str]:
 # -- which jobs ------------------------------------------------------------------------------------------------------
 
 
-class _Home:
-    """The jobs of one home. `folder` is the folder that it serves."""
-
-    def __init__(self, folder: str, jobs: Jobs, *, alone: bool) -> None:
-        self.folder = folder
-        self.jobs = jobs
-        self._alone = alone
-
-    def found(self, condition: JobFilter, limit: int | None, after: str | None, *, whole: bool) -> Iterator[_Found]:
-        """Yield outlines or `whole` records, newest first. Name what cannot be read."""
-        read = self.jobs.pages if whole else self.jobs.outlines
-        pages: Iterator[Page | OutlinePage] = read(condition, limit=limit, after=after)
-        try:
-            for page in pages:
-                for error in page.bad:
-                    say(f"baton: skipped {error}{'' if self._alone else f' in {self.folder}'}")
-                if not self._alone:
-                    self.jobs.registry.close()  # it opens again for the next page; there may be many homes
-                for job in page.jobs:
-                    created = parse_time(job.created_at) if isinstance(job, Job) else job.created_ns
-                    yield created, job.job_id, self.folder, job
-        except (BatonError, OSError) as error:
-            if self._alone:
-                raise
-            _skip(self.folder, error)
-
-
-def _this_home(settings: Settings) -> _Home:
-    jobs = open_jobs(settings)
-    if (other := other_registry_here(settings)) is not None:
-        say(f"baton: note: {other}")
-    return _Home(settings.folder, jobs, alone=True)
-
-
-def _all_homes(options: argparse.Namespace, settings: Settings) -> list[_Home]:
-    """Return every home of the user. Homes with the same registry are one. Name each that cannot be read."""
-    from baton.storage.homes import known, settings_of
-
-    for name in ("home", "registry", "registry_dir"):
-        if hasattr(options, name):
-            raise UsageError(f"--all-homes reads the registry of every home; leave out --{name.replace('_', '-')}")
-    found: dict[str, _Home] = {}
-    for home in known(settings.state_dir, lambda error: say(f"baton: skipped {error}")):
-        try:
-            jobs = open_jobs(settings_of(settings.state_dir, home))
-        except (BatonError, OSError) as error:
-            _skip(home.folder, error)
-            continue
-        shared = found.get(jobs.registry.url)
-        folder = home.folder if shared is None else jobs.registry.where
-        found[jobs.registry.url] = _Home(folder, jobs, alone=False)
-    return list(found.values())
-
-
-def _skip(where: str, error: BatonError | OSError) -> None:
-    why = f"{error.filename or where}: {error.strerror}" if isinstance(error, OSError) else error
-    say(f"baton: skipped {where}: {why}")
+def _found(home: Home, condition: JobFilter, limit: int | None, after: str | None, *, whole: bool) -> Iterator[_Found]:
+    """Yield outlines or `whole` records of one home, newest first. Name what cannot be read."""
+    read = home.jobs.pages if whole else home.jobs.outlines
+    pages: Iterator[Page | OutlinePage] = read(condition, limit=limit, after=after)
+    with home.skipping():
+        for page in pages:
+            for error in page.bad:
+                say(f"baton: skipped {error}{'' if home.alone else f' in {home.folder}'}")
+            if not home.alone:
+                home.jobs.registry.close()  # it opens again for the next page; there may be many homes
+            for job in page.jobs:
+                created = parse_time(job.created_at) if isinstance(job, Job) else job.created_ns
+                yield created, job.job_id, home.folder, job
 
 
 def _newest(
-    homes: Sequence[_Home], condition: JobFilter, limit: int | None, after: str | None, *, whole: bool = False
+    homes: Sequence[Home], condition: JobFilter, limit: int | None, after: str | None, *, whole: bool = False
 ) -> Iterator[_Found]:
     """Yield the jobs of all homes, newest first."""
-    parts = [home.found(condition, limit, after, whole=whole) for home in homes]
+    parts = [_found(home, condition, limit, after, whole=whole) for home in homes]
     if len(parts) == 1:
         return parts[0]
     import heapq
@@ -203,7 +157,7 @@ def _newest(
     return heapq.merge(*parts, reverse=True)
 
 
-def _limited(homes: Sequence[_Home], condition: JobFilter, options: argparse.Namespace) -> Iterator[_Found]:
+def _limited(homes: Sequence[Home], condition: JobFilter, options: argparse.Namespace) -> Iterator[_Found]:
     """Yield jobs up to --limit, and say where the list continues."""
     one_more = None if options.limit is None else options.limit + 1
     found = _newest(homes, condition, one_more, options.cursor, whole=options.json)
@@ -217,7 +171,7 @@ def _limited(homes: Sequence[_Home], condition: JobFilter, options: argparse.Nam
 # -- how they are shown ----------------------------------------------------------------------------------------------
 
 
-def _print_json(homes: Sequence[_Home], condition: JobFilter, options: argparse.Namespace) -> None:
+def _print_json(homes: Sequence[Home], condition: JobFilter, options: argparse.Namespace) -> None:
     """Print the array piece by piece: 100,000 jobs need no more memory than one page."""
     separator = "[\n"
     for _, _, folder, job in _limited(homes, condition, options):
@@ -238,7 +192,7 @@ def _print_lines(found: Iterable[_Found], columns: Sequence[str]) -> None:
 
 
 def _print_screen(
-    homes: Sequence[_Home], condition: JobFilter, columns: Sequence[str], options: argparse.Namespace
+    homes: Sequence[Home], condition: JobFilter, columns: Sequence[str], options: argparse.Namespace
 ) -> None:
     limit = _SCREEN if options.limit is None else options.limit
     if limit < 1:
@@ -261,7 +215,7 @@ def _print_screen(
         say(f"{len(lines)} shown, there are more jobs: {more}")
 
 
-def _urgent(homes: Sequence[_Home], condition: JobFilter, limit: int) -> list[_Found]:
+def _urgent(homes: Sequence[Home], condition: JobFilter, limit: int) -> list[_Found]:
     """Return the jobs that run, and those whose end the user has not seen, wherever they are in the list."""
     conditions = [condition.replace(unseen=True)]
     if not condition.unseen and (not condition.statuses or Status.RUNNING in condition.statuses):
@@ -288,8 +242,7 @@ def _shown(name: str, line: _Line) -> str:
     if name == "queue" and not _has_own_queue(line.job):
         return ""
     if name == "folder":
-        user = os.path.expanduser("~")
-        return one_line(f"~{line.folder[len(user) :]}" if f"{line.folder}/".startswith(f"{user}/") else line.folder)
+        return short_folder(line.folder)
     return _COLUMNS[name][1](line)
 
 

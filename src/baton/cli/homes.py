@@ -1,0 +1,78 @@
+"""Open the registries that a command with --all-homes reads: one for each home of the user."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from contextlib import contextmanager
+
+from baton.cli.output import say
+from baton.core.errors import BatonError, UsageError
+from baton.core.fields import one_line
+from baton.jobs.verbs import open_jobs
+from baton.registry import other_registry_here
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from baton.config import Settings
+    from baton.jobs.verbs import Jobs
+
+
+class Home:
+    """The jobs of one home. `folder` is the folder that it serves. `alone`: the command reads no other."""
+
+    def __init__(self, folder: str, jobs: Jobs, *, alone: bool) -> None:
+        self.folder = folder
+        self.jobs = jobs
+        self.alone = alone
+
+    @contextmanager
+    def skipping(self) -> Iterator[None]:
+        """Name this home, and go on with the others, if it cannot be read."""
+        try:
+            yield
+        except (BatonError, OSError) as error:
+            if self.alone:
+                raise
+            _skip(self.folder, error)
+
+
+def this_home(settings: Settings) -> Home:
+    """Return the home of the settings."""
+    jobs = open_jobs(settings)
+    if (other := other_registry_here(settings)) is not None:
+        say(f"baton: note: {other}")
+    return Home(settings.folder, jobs, alone=True)
+
+
+def all_homes(options: argparse.Namespace, settings: Settings) -> list[Home]:
+    """Return every home of the user. Homes with the same registry are one. Name each that cannot be read."""
+    from baton.storage.homes import known, settings_of
+
+    for name in ("home", "registry", "registry_dir"):
+        if hasattr(options, name):
+            raise UsageError(f"--all-homes reads the registry of every home; leave out --{name.replace('_', '-')}")
+    found: dict[str, Home] = {}
+    for home in known(settings.state_dir, lambda error: say(f"baton: skipped {error}")):
+        try:
+            jobs = open_jobs(settings_of(settings.state_dir, home))
+        except (BatonError, OSError) as error:
+            _skip(home.folder, error)
+            continue
+        shared = found.get(jobs.registry.url)
+        folder = home.folder if shared is None else jobs.registry.where
+        found[jobs.registry.url] = Home(folder, jobs, alone=False)
+    return list(found.values())
+
+
+def short_folder(folder: str) -> str:
+    """Return a folder for a person: `~` for the user's own."""
+    user = os.path.expanduser("~")
+    return one_line(f"~{folder[len(user) :]}" if f"{folder}/".startswith(f"{user}/") else folder)
+
+
+def _skip(where: str, error: BatonError | OSError) -> None:
+    why = f"{error.filename or where}: {error.strerror}" if isinstance(error, OSError) else error
+    say(f"baton: skipped {where}: {why}")
