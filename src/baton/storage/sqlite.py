@@ -63,7 +63,7 @@ class Connection(sqlite3.Connection):
     version = 0  # of the schema, when the last transaction began
     identity: tuple[int, int] | None = None  # of the opened file
     wal: tuple[int, int] | None = None  # of the opened log, if this connection writes
-    wal_link = ""  # of the descriptor of that log
+    wal_link: str | None = None  # of the descriptor of that log
     lasting = True  # it may serve the next transaction, too
     time_limit: _TimeLimit
 
@@ -228,7 +228,8 @@ class SqliteFile:
     def _check_log(self, raw: Connection) -> None:
         """Raise when the log that this connection writes is not the one that other processes read."""
         # Not `stat`: after it, the kernel dates the next write anew, and the commit waits for its journal, 0.1 ms.
-        if os.readlink(raw.wal_link) != f"{self._real_path}-wal":  # guard: wal-at-its-path
+        is_there = raw.wal_link is None or os.readlink(raw.wal_link) == f"{self._real_path}-wal"
+        if not is_there:  # guard: wal-at-its-path
             raw.identity = None  # the next transaction opens the database again
             raise RegistryUnavailable(
                 f"{self.path}-wal was removed or replaced while baton had it open; this change is not recorded, and "
@@ -381,12 +382,12 @@ class SqliteFile:
             raise NewerSchema(self.path, version, self._version)
         raise RegistryUnavailable(f"{self.path} is a database, but not {self._what}; name another with --registry")
 
-    def _opened_log(self, before: dict[str, tuple[int, int]]) -> tuple[str, tuple[int, int]]:
+    def _opened_log(self, before: dict[str, tuple[int, int]]) -> tuple[str | None, tuple[int, int] | None]:
         """Return the log that was opened since the process had those open: the link of its descriptor, which may be one
-        used before, and its identity."""
+        used before, and its identity. A database whose creator died has none."""
         logs = self._open_logs()
         new = {link: log for link, log in logs.items() if before.get(link) != log}
-        return next(iter((new or logs).items()))
+        return next(iter((new or logs).items()), (None, None))
 
     def _open_logs(self) -> dict[str, tuple[int, int]]:
         """Return the logs of this database that the process has open, by the link of the descriptor."""
