@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-agents test-pythons lint docs reference bench crash security guards soak clean
+.PHONY: demo test test-agents truth test-pythons lint docs reference bench crash security guards soak clean
 
 demo: $(VENV)/.installed
 	@scripts/system-packages tmux=tmux
@@ -15,6 +15,10 @@ test: $(VENV)/.dev-installed system-packages lint
 # With the real agent programs from npm (hundreds of megabytes), against a stand-in for their models on this machine.
 test-agents: $(VENV)/.dev-installed system-packages .agents/.installed
 	PATH="$(CURDIR)/.agents/node_modules/.bin:$$PATH" $(BIN)/python -m pytest tests/agents
+
+# How often the activity and the outcome of a job are right, with the real Claude Code; ROWS="T3 T8" chooses.
+truth: $(VENV)/.dev-installed system-packages .agents/.installed
+	PATH="$(CURDIR)/.agents/node_modules/.bin:$$PATH" $(BIN)/python tests/truth/truth.py $(ROWS)
 
 # With each Python that pyproject.toml promises and this machine has; PYTHONS="3.12 3.13" chooses.
 test-pythons: $(VENV)/.dev-installed system-packages

@@ -1,0 +1,236 @@
+"""Rows about the person at the keyboard: permissions, questions, interruptions."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+
+from support.command import BATON
+from truth.catalogue import HEADLESS, TERMINAL, row
+from truth.scripted_model import Pause, Say, Tokens, bash, cue, plan, question, read, subagent
+from truth.stage import IDLE, IDLE_SEC, Stage
+
+_DIALOG = "Do you want to"
+
+
+def _asks(on: Stage, script: list, *options: str) -> None:
+    """Begin a job whose first tool needs a permission, and wait until it is asked for."""
+    on.configure(permissions={"allow": ["Read"]})
+    on.begin(script, *options)
+    answered_at = on.asked("s", 0, answered=True).answered_at
+    if not on.headless:
+        on.shown(_DIALOG)
+    on.expect("waiting", at=answered_at, cause="Bash")
+
+
+@row("T6", TERMINAL, HEADLESS)
+def _subagent_asks(on: Stage) -> None:
+    """a background subagent asks for permission"""
+    on.configure(permissions={"allow": ["Read"]})
+    on.model.scripts["sub"] = [[Pause(3), bash("echo x > sub.txt")], [Say("My part is done.")]]
+    on.begin([[subagent(cue("sub"), background=True)], [Say("It works on it.")], [Say("All is done.")]])
+    on.expect("waiting", at=on.asked("sub", 0, answered=True).answered_at, cause="Bash")
+    on.stay(4)
+    on.expect("working")
+    on.baton("approve", on.open_request()["request_id"])
+    on.file("sub.txt")
+    on.completes(on.asked("s", 2, answered=True).answered_at)
+
+
+@row("T8", TERMINAL, HEADLESS)
+def _no_answer(on: Stage) -> None:
+    """permission asked, no answer"""
+    on.configure(permissions={"allow": ["Read"]})
+    on.model.scripts["s"] = [[bash("echo x > out.txt")], [Say("I wrote it.")]]
+    argv = [BATON, "submit", "--agent", "claude-code", "--workdir", str(on.work), "--timeout", "30", "--idle-timeout",
+            IDLE, *(["--headless"] if on.headless else []), cue("s")]  # fmt: skip
+    on.expect("starting", "pending", within=60)
+    submit = subprocess.Popen(argv, cwd=on.folder, env=on.baton.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
+    job = on.reach(lambda: on.baton("list", "--json").json, "the job")[0]["job_id"]
+    reader = on.read(job)
+    on.working_from("s", 0)
+    on.expect("waiting", at=on.asked("s", 0, answered=True).answered_at, cause="Bash")
+    on.reach(lambda: reader.ended, "the end", 60)
+    on.expect("error", at=time.monotonic() - 1, cause="permission")
+    printed = submit.communicate(timeout=30)[0]
+    on.require(submit.returncode == 2, f"submit: exit {submit.returncode}: {printed[-300:]}")
+    on.require("echo x > out.txt" in printed and "approve" in printed, f"submit does not say it: {printed[-300:]}")
+    on.require("30" in reader.detail, f"ended with {reader.detail}")
+    on.stay(1)
+
+
+@row("T9", TERMINAL)
+def _allowed_at_the_keyboard(on: Stage) -> None:
+    """permission allowed at the keyboard, then a long tool"""
+    _asks(on, [[bash("sleep 14; echo x > out.txt")], [Say("I wrote it.")]], "--idle-timeout", IDLE)
+    on.stay()
+    asked = on.open_request()
+    on.expect("working", at=on.press("1"), cause="Bash")
+    on.reach(lambda: on.request(asked["request_id"])["state"] != "open", "the end of the request", 5)
+    state = on.request(asked["request_id"])["state"]
+    on.require(state == "elsewhere", f"the request is {state}")
+    on.completes(on.asked("s", 1, answered=True).answered_at)
+
+
+def _refused_at_the_keyboard(on: Stage, key: str) -> None:
+    _asks(on, [[bash("echo x > out.txt")], [Say("Then not.")]], "--idle-timeout", IDLE)
+    on.stay()
+    asked = on.open_request()
+    pressed = on.press(key)
+    on.expect("idle", at=pressed)
+    on.reach(lambda: on.request(asked["request_id"])["state"] != "open", "the end of the request", 8)
+    on.require(time.monotonic() < pressed + 3, "the request stayed open for more than 2 s")
+    state = on.request(asked["request_id"])["state"]
+    on.require(state == "elsewhere", f"the request is {state}")
+    on.fails("interrupt|refus|reject", at=pressed + IDLE_SEC)
+    on.require(not (on.work / "out.txt").exists(), "the tool ran")
+
+
+@row("T10", TERMINAL, name="no")
+def _no(on: Stage) -> None:
+    """permission refused at the keyboard (no)"""
+    _refused_at_the_keyboard(on, "3")
+
+
+@row("T10", TERMINAL, name="esc")
+def _esc(on: Stage) -> None:
+    """permission refused at the keyboard (Esc)"""
+    _refused_at_the_keyboard(on, "Escape")
+
+
+@row("T11", TERMINAL, HEADLESS, name="approve")
+def _approved(on: Stage) -> None:
+    """permission answered by baton approve"""
+    _asks(on, [[bash("sleep 4; echo x > out.txt")], [Say("I wrote it.")]])
+    on.stay()
+    asked = on.open_request()
+    on.expect("working", cause="Bash")
+    on.baton("approve", asked["request_id"])
+    on.completes(on.asked("s", 1, answered=True).answered_at)
+    shown = on.request(asked["request_id"])
+    on.require((shown["state"], shown["applied"]) == ("answered", "yes"), f"the request: {shown}")
+
+
+@row("T11", TERMINAL, HEADLESS, name="deny")
+def _denied(on: Stage) -> None:
+    """permission answered by baton deny"""
+    (on.work / "alt.txt").write_text("was there")
+    _asks(on, [[bash("echo x > out.txt")], [Pause(3), Say("Then not.")]], "--expect", "alt.txt", "--allow-existing")
+    on.stay()
+    asked = on.open_request()
+    on.expect("working")
+    on.baton("deny", asked["request_id"], "--reason", "not on a Monday")
+    on.completes(on.asked("s", 1, answered=True).answered_at)
+    on.require("not on a Monday" in on.model.find("s", 1).text, "the agent was not given the reason")
+    on.require(not (on.work / "out.txt").exists(), "the tool ran")
+
+
+@row("T12", TERMINAL, HEADLESS, name="question")
+def _question(on: Stage) -> None:
+    """question with options"""
+    on.begin([[question("Which colour?", "Red", "Blue")], [Say("Blue it is.")]], "--idle-timeout", IDLE)
+    on.expect("waiting", at=on.asked("s", 0, answered=True).answered_at, cause="colour|question")
+    on.stay(IDLE_SEC + 2)
+    asked = on.open_request()
+    on.require(asked["kind"] == "question", f"kind {asked['kind']}")
+    on.require(all(each in str(asked["options"]) for each in ("Which colour?", "Red", "Blue")), f"options: {asked}")
+    on.expect("working")
+    on.baton("answer", asked["request_id"], "Blue")
+    on.completes(on.asked("s", 1, answered=True).answered_at)
+    on.require("Blue" in on.model.find("s", 1).text, "the agent was not given the answer")
+
+
+@row("T12", TERMINAL, HEADLESS, name="plan")
+def _plan(on: Stage) -> None:
+    """plan approval"""
+    on.configure(permissions={"allow": ["Bash"], "defaultMode": "plan"})
+    on.begin([[plan("# The plan\n1. Write it.")], [bash("echo x > out.txt; sleep 2")], [Say("Done.")]])
+    on.expect("waiting", at=on.asked("s", 0, answered=True).answered_at, cause="plan")
+    on.stay(4)
+    asked = on.open_request()
+    on.require(asked["kind"] == "plan", f"kind {asked['kind']}")
+    on.expect("working")
+    on.baton("approve", asked["request_id"])
+    on.completes(on.asked("s", 2, answered=True).answered_at)
+
+
+@row("T13", TERMINAL, name="tool")
+def _esc_in_tool(on: Stage) -> None:
+    """Esc in the middle of a turn (tool)"""
+    on.begin([[bash("touch begun; sleep 4321")]], "--idle-timeout", IDLE)
+    on.file("begun")
+    on.stay()
+    pressed = on.press("Escape")
+    on.expect("idle", at=pressed, cause="interrupt")
+    on.fails("interrupt", at=pressed + IDLE_SEC)
+
+
+@row("T13", TERMINAL, name="text")
+def _esc_in_text(on: Stage) -> None:
+    """Esc in the middle of a turn (text)"""
+    on.begin([[Say("I think.", 60)]], "--idle-timeout", IDLE)
+    on.stay()
+    pressed = on.press("Escape")
+    on.expect("idle", at=pressed, cause="interrupt")
+    on.fails("interrupt", at=pressed + IDLE_SEC)
+
+
+@row("T14", TERMINAL)
+def _other_turn(on: Stage) -> None:
+    """Esc, then a person types something else, that turn ends well"""
+    on.model.scripts["other"] = [[bash("sleep 3")], [Say("Good day to you.")]]
+    reader = on.begin([[bash("touch begun; sleep 4321")]], "--idle-timeout", IDLE)
+    on.file("begun")
+    on.stay()
+    on.expect("idle", at=on.press("Escape"))
+    on.shown("nterrupted")
+    on.type(f"Good day! {cue('other')}")
+    on.expect("idle", "working", at=on.asked("other", 0).at)
+    ended = on.asked("other", 1, answered=True).answered_at
+    on.expect("idle", at=ended)
+    on.reach(lambda: reader.ended, "the end of the job", 30)
+    on.expect("error", at=time.monotonic() - 1)
+    on.stay(1)
+
+
+@row("T15", TERMINAL)
+def _clear(on: Stage) -> None:
+    """/clear in the middle of a job"""
+    on.begin([[bash("touch begun; sleep 4321")]], "--idle-timeout", "30")
+    on.file("begun")
+    on.expect("idle", at=on.press("Escape"))
+    on.shown("nterrupted")
+    on.stay()
+    on.fails("clear|conversation", at=on.type("/clear"), within=3.0)
+
+
+@row("T16", TERMINAL, HEADLESS)
+def _compaction(on: Stage) -> None:
+    """compaction in the middle of a turn"""
+    on.baton.env |= {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "50"}
+    on.model.summary = [Pause(4), Say(f"<summary>Go on. {cue('after')}</summary>")]
+    on.model.scripts["after"] = [[bash("sleep 3")], [Say("I wrote it.")]]
+    on.begin([[bash("true")], [bash("true")], [Tokens(70_000), bash("sleep 1")]])
+    on.asked("summary", 0, answered=True)
+    on.completes(on.asked("after", 1, answered=True).answered_at)
+
+
+@row("T11", TERMINAL, name="twins")
+def _twins(on: Stage) -> None:
+    """two permissions asked at once, answered one by one"""
+    on.configure(permissions={"allow": []})
+    (on.folder / "other").mkdir()
+    paths = [on.folder / "other" / name for name in ("a.txt", "b.txt")]
+    for path in paths:
+        path.write_text(path.name)
+
+    on.begin([[read(str(path)) for path in paths], [Say("Read.")]])
+    on.expect("waiting", at=on.asked("s", 0, answered=True).answered_at)
+    open_now = on.reach(lambda: found if len(found := on.requests()) == 2 else None, "two requests", 20)
+    on.stay()
+    on.baton("approve", open_now[0]["request_id"])
+    on.stay()
+    on.require(len(on.requests()) == 1, "one answer closed both")
+    on.expect("working")
+    on.baton("approve", open_now[1]["request_id"])
+    on.completes(on.asked("s", 1, answered=True).answered_at)

@@ -1,0 +1,133 @@
+"""Rows about the model's service, and about dialogs before the work."""
+
+from __future__ import annotations
+
+import json
+import time
+
+from support.brokers import free_port
+from truth.catalogue import HEADLESS, TERMINAL, row
+from truth.scripted_model import Fail, Say, bash
+from truth.stage import IDLE, IDLE_SEC, Stage
+
+_OVERLOADED = Fail(529, "Overloaded", "overloaded_error", times=2, headers={"retry-after": "4"})
+_UNAUTHORISED = Fail(401, "invalid x-api-key", "authentication_error")
+
+
+@row("T17", TERMINAL, HEADLESS)
+def _fails_twice(on: Stage) -> None:
+    """service answers 529 twice, then works"""
+    on.baton.env["CLAUDE_CODE_MAX_RETRIES"] = "5"
+    on.begin([[_OVERLOADED, bash("sleep 3")], [Say("Done.")]])
+    on.expect("retrying", at=on.asked("s", 0).at, cause="529|overloaded")
+    on.reach(lambda: (found := on.model.find("s", 0)) and found.answer == "Bash", "the answer")
+    on.expect("working", at=on.asked("s", 0, answered=True).answered_at)
+    on.completes(on.asked("s", 1, answered=True).answered_at)
+
+
+@row("T18", TERMINAL, HEADLESS, name="401")
+def _unauthorised(on: Stage) -> None:
+    """service answers 401, with retries"""
+    on.baton.env["CLAUDE_CODE_MAX_RETRIES"] = "4"
+    reader = on.start([[_UNAUTHORISED]], "--timeout", "60")
+    on.expect("retrying", at=on.asked("s", 0).at, cause="401|authenticat|api.key")
+    on.reach(lambda: reader.ended, "the end", 70)
+    on.expect("error", at=time.monotonic() - 1, cause="API key|401|authenticat")
+    on.stay(1)
+
+
+@row("T18", TERMINAL, HEADLESS, name="dead")
+def _dead(on: Stage) -> None:
+    """service dead, with retries"""
+    on.baton.env["CLAUDE_CODE_MAX_RETRIES"] = "5"
+    on.point_at(f"http://127.0.0.1:{free_port()}")
+    reader = on.start([[Say("never")]], "--timeout", "60")
+    on.reach(lambda: any(sample.state not in ("pending", "starting") for sample in reader.samples), "a sign")
+    on.expect("retrying", within=6.0, cause="onnect")
+    on.reach(lambda: reader.ended, "the end", 70)
+    on.expect("error", at=time.monotonic() - 1, cause="onnect")
+    on.stay(1)
+
+
+@row("T19", TERMINAL, HEADLESS)
+def _limited(on: Stage) -> None:
+    """429 with a reset time (usage limit)"""
+    del on.baton.env["ANTHROPIC_API_KEY"]
+    on.baton.env["CLAUDE_CODE_OAUTH_TOKEN"] = "sk-ant-oat01-not-a-token-of-anybody"
+    reset = int(time.time()) + 7200
+    headers = {"anthropic-ratelimit-unified-status": "rejected", "anthropic-ratelimit-unified-reset": reset,
+               "anthropic-ratelimit-unified-representative-claim": "five_hour", "retry-after": 7200}  # fmt: skip
+    limit = Fail(429, "This request would exceed your account's rate limit.", "rate_limit_error", headers=headers)
+    reader = on.start([[limit]], "--timeout", "25", "--idle-timeout", IDLE)
+    asked = on.asked("s", 0)
+    if on.headless:
+        on.fails("limit", at=asked.at, within=5.0)
+        return
+    on.expect("limited", at=asked.at, cause="limit")
+    on.reach(lambda: reader.ended, "the end", 60)
+    on.expect("error", at=time.monotonic() - 1, cause="limit")
+    on.stay(1)
+
+
+@row("T20", TERMINAL, HEADLESS, name="credit")
+def _no_credit(on: Stage) -> None:
+    """credit used up"""
+    text = "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing."
+    on.start([[Fail(400, text, "invalid_request_error")]])
+    on.fails("credit", at=on.asked("s", 0).at, within=4.0)
+
+
+@row("T20", TERMINAL, HEADLESS, name="key")
+def _wrong_key(on: Stage) -> None:
+    """wrong key"""
+    on.baton.env["CLAUDE_CODE_MAX_RETRIES"] = "1"
+    on.start([[_UNAUTHORISED]])
+    on.asked("s", 0)
+    on.reach(lambda: on.readers[0].ended, "the end", 30)
+    on.fails("API key", at=on.model.log[-1].at, within=4.0)
+
+
+@row("T20", TERMINAL, HEADLESS, name="logged-out")
+def _logged_out(on: Stage) -> None:
+    """logged out"""
+    del on.baton.env["ANTHROPIC_API_KEY"]
+    on.baton.env["CLAUDE_CODE_OAUTH_TOKEN"] = "sk-ant-oat01-not-a-token-of-anybody"
+    on.start([[Fail(401, "OAuth token has expired", "authentication_error")]])
+    on.asked("s", 0)
+    on.reach(lambda: on.readers[0].ended, "the end", 30)
+    on.fails("login|logged|authenticat", at=on.model.log[-1].at, within=4.0)
+
+
+@row("T21", TERMINAL, name="trust")
+def _trust(on: Stage) -> None:
+    """trust dialog before the work"""
+    known = json.loads((on.home / ".claude.json").read_text())
+    (on.home / ".claude.json").write_text(json.dumps(known | {"projects": {}}))
+    on.start([[bash("sleep 3")], [Say("Done.")]], "--idle-timeout", IDLE)
+    on.expect("blocked", at=on.shown("trust"), cause="trust")
+    on.stay(IDLE_SEC + 2)
+    on.require("trust" in on.pane(), "a key was pressed")
+    on.press("Enter")
+    on.working_from("s", 0)
+    on.completes(on.asked("s", 1, answered=True).answered_at)
+
+
+@row("T21", TERMINAL, name="login")
+def _login(on: Stage) -> None:
+    """login dialog before the work"""
+    del on.baton.env["ANTHROPIC_API_KEY"]
+    reader = on.start([[Say("Done.")]], "--timeout", "25", "--idle-timeout", IDLE)
+    on.expect("blocked", at=on.shown("[Ll]og ?in"), cause="log ?in")
+    on.reach(lambda: reader.ended, "the end", 60)
+    on.expect("error", at=time.monotonic() - 1, cause="log ?in")
+    on.stay(1)
+
+
+@row("T35", TERMINAL, HEADLESS)
+def _context_full(on: Stage) -> None:
+    """context full, compaction fails"""
+    full = Fail(400, "prompt is too long: 250000 tokens > 200000 maximum", "invalid_request_error")
+    on.model.summary = [full]
+    on.begin([[bash("sleep 2")], [full]])
+    on.reach(lambda: on.readers[0].ended, "the end", 60)
+    on.fails("too long|context", at=on.model.log[-1].at, within=4.0)

@@ -1,0 +1,246 @@
+"""The stage of one row: a real Claude Code with a home, a tmux server and a model of its own, a person at its keyboard,
+and a reader that asks baton every 200 ms."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+from agents.conftest import World
+from baton.config import Settings
+from baton.jobs.verbs import open_jobs
+from support.tmux import TmuxServer
+from support.waiting import poll
+from truth.judge import ENDED, WITHIN_SEC, Phase, Sample
+from truth.scripted_model import ScriptedModel, cue
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from support.brokers import Broker
+
+LOOK_SEC = 0.2
+IDLE_SEC = 10  # of the rows with an idle limit: Claude takes some seconds to start
+IDLE = str(IDLE_SEC)
+_PATIENCE_SEC = 60.0
+_OVER_LOOKS = 25
+_PROMPT = "\u276f"
+_TAP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tap")
+
+
+class NotReached(Exception):
+    """The scenario did not get where its script wants it."""
+
+
+class Stage(World):
+    """Play a scenario. `expect` notes what is so from now on; `require` notes what else must hold."""
+
+    def __init__(self, folder, broker: Broker, *, headless: bool) -> None:
+        self.headless = headless
+        self.phases: list[Phase] = []
+        self.wrong: list[str] = []
+        self.readers: list[Reader] = []
+        self.tap_path = str(folder / "heard.jsonl")
+        tmux = TmuxServer()
+        super().__init__(folder, tmux, broker, ScriptedModel())
+        self.baton.env |= {"CLAUDE_CODE_MAX_RETRIES": "2", "TRUTH_TAP": self.tap_path}
+        # The runner is started by the tmux server, which gives it this environment: the tap that records what it hears.
+        environment = self.baton.env | {"PYTHONPATH": _TAP, "TRUTH_TAP": self.tap_path}
+        subprocess.run(
+            ["tmux", "-f", "/dev/null", "-S", tmux.socket, "new-session", "-d", "-s", "keep", "sleep", "100000"],
+            env=environment, check=True, timeout=20,
+        )  # fmt: skip
+
+    def close(self) -> None:
+        for reader in self.readers:
+            reader.close()
+        for each in self.baton("session", "list", "--json").json:
+            self.baton("session", "stop", each["name"], "--mode", "hard", code=None)
+        self.tmux.remove()
+        self.model.close()
+
+    # -- the work ------------------------------------------------------------------------------------------------------
+
+    def begin(self, script: list, *options: str, prompt: str = "Do your part.", session: str = "s") -> Reader:
+        """Start a job that plays this script, and wait until the model is asked for its first step."""
+        reader = self.start(script, *options, prompt=prompt, session=session)
+        self.working_from(session, 0)
+        return reader
+
+    def start(self, script: list, *options: str, prompt: str = "Do your part.", session: str = "s") -> Reader:
+        self.model.scripts[session] = script
+        job = self.job(f"{prompt} {cue(session)}", *options, agent="claude-code")
+        reader = self.read(job)
+        self.expect("starting", "pending", within=_PATIENCE_SEC)
+        self.baton("session", "create", session, "--job", job, *(["--headless"] if self.headless else []))
+        return reader
+
+    def idle_session(self) -> None:
+        """Start a session without a job, and wait for its prompt."""
+        self.baton("session", "create", "s", "--agent", "claude-code", "--workdir", str(self.work))
+        self.shown(_PROMPT)
+
+    def read(self, job: str) -> Reader:
+        reader = Reader(self, job)
+        self.readers.append(reader)
+        return reader
+
+    def working_from(self, script: str, step: int, *, cause: str = "") -> None:
+        """Wait for this request, and expect that baton says working since."""
+        self.expect("working", at=self.asked(script, step).at, cause=cause)
+
+    def asked(self, script: str, step: int, *, answered: bool = False, within_sec: float = _PATIENCE_SEC):
+        wanted = f"the request for step {step} of {script}"
+        return self.reach(lambda: self.model.find(script, step, answered=answered), wanted, within_sec)
+
+    def expect(self, *states: str, at: float | None = None, cause: str = "", within: float = WITHIN_SEC) -> None:
+        self.phases.append(Phase(states, time.monotonic() if at is None else at, cause, within))
+
+    def completes(self, at: float | None = None, *, cause: str = "", within: float = WITHIN_SEC) -> None:
+        self.expect("completed", at=at, cause=cause, within=within)
+        self.ends()
+
+    def fails(self, cause: str, *, at: float | None = None, within: float = WITHIN_SEC) -> None:
+        self.expect("error", at=at, cause=cause, within=within)
+        self.ends()
+
+    def ends(self, within_sec: float = _PATIENCE_SEC) -> None:
+        """Wait until the job is over."""
+        poll(lambda: self.readers[0].ended, within_sec, interval_sec=0.05)
+
+    def require(self, holds: object, what: str) -> None:
+        if not holds:
+            self.wrong.append(what)
+
+    def stay(self, sec: float = WITHIN_SEC + 1) -> None:
+        """Let this much of the scenario's time go by."""
+        time.sleep(sec)  # a scenario is made of times
+
+    # -- what is outside baton -----------------------------------------------------------------------------------------
+
+    def file(self, name: str, within_sec: float = _PATIENCE_SEC) -> float:
+        """Wait for a file that a tool writes; return when it was there."""
+        self.reach((self.work / name).exists, f"the file {name}", within_sec)
+        return time.monotonic()
+
+    def reach(self, look: Callable, what: str, within_sec: float = _PATIENCE_SEC):
+        found = poll(lambda: look() or self._is_over(), within_sec, interval_sec=0.05)
+        if not found or not (found := look()):
+            raise NotReached(f"{what} did not come; the screen shows: {self.last_screen()}")
+        return found
+
+    def _is_over(self) -> bool:
+        """Return whether the job has been over for some seconds: nothing more comes of it."""
+        samples = self.readers[0].samples if self.readers else []
+        return len(samples) > _OVER_LOOKS and all(sample.state in ENDED for sample in samples[-_OVER_LOOKS:])
+
+    def shown(self, text: str, session: str = "s", within_sec: float = _PATIENCE_SEC) -> float:
+        """Wait until the agent's screen shows this, as the person at it does."""
+        self.reach(lambda: re.search(text, self.pane(session)), f"{text!r} on the screen", within_sec)
+        return time.monotonic()
+
+    def pane(self, session: str = "s") -> str:
+        done = subprocess.run(["tmux", "-S", self.tmux.socket, "capture-pane", "-p", "-t", f"={session}:"],
+                              capture_output=True, text=True, check=False, timeout=20)  # fmt: skip
+        return done.stdout
+
+    def last_screen(self) -> str:
+        lines = [line.strip() for line in self.pane().splitlines() if line.strip()]
+        return " / ".join(lines[-12:])[-600:]
+
+    def press(self, *keys: str, session: str = "s") -> float:
+        """Press keys as a person does."""
+        self.tmux("send-keys", "-t", f"={session}:", *keys)
+        return time.monotonic()
+
+    def type(self, text: str, session: str = "s") -> float:
+        self.tmux("send-keys", "-t", f"={session}:", "-l", text)
+        self.reach(lambda: text in self.pane(session), f"{text!r} at the prompt")
+        return self.press("Enter", session=session)
+
+    def agent_pid(self) -> int:
+        """Return the process of the agent's program: the child of the runner in the pane."""
+        pane = int(self.tmux("display-message", "-p", "-t", "=s:", "#{pane_pid}"))
+        for pid in filter(str.isdecimal, os.listdir("/proc")):
+            try:
+                with open(f"/proc/{pid}/stat") as file:
+                    parent = int(file.read().rpartition(")")[2].split()[1])
+                with open(f"/proc/{pid}/cmdline", "rb") as file:
+                    command = file.read()
+            except OSError:
+                continue
+            if parent == pane and b"claude" in command:
+                return int(pid)
+        raise NotReached("no agent below the pane")
+
+    # -- requests ------------------------------------------------------------------------------------------------------
+
+    def requests(self) -> list[dict]:
+        return self.baton("requests", "--json").json
+
+    def open_request(self) -> dict:
+        return self.reach(self.requests, "an open request", 20)[0]
+
+    def request(self, request_id: str) -> dict:
+        return self.baton("requests", request_id, "--json").json
+
+    def configure(self, **settings: object) -> None:
+        """Write the user's own settings of Claude."""
+        self._write(".claude/settings.json", json.dumps(settings))
+
+
+class Reader:
+    """Read the job every 200 ms, by the functions that `baton get` prints the result of."""
+
+    def __init__(self, stage: Stage, job: str) -> None:
+        self.job = job
+        self.samples: list[Sample] = []
+        self.record: dict = {}
+        self._stage = stage
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.samples) and self.samples[-1].state in ENDED
+
+    @property
+    def detail(self) -> str:
+        return str(self.record.get("detail") or "")
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _read(self) -> None:
+        with open_jobs(Settings(env=self._stage.baton.env)) as jobs:
+            while not self._over.is_set():
+                began = time.monotonic()
+                self.record = jobs.get_job(self.job).public()
+                self.samples.append(sample_of(self.record, time.monotonic()))
+                self._over.wait(max(0.0, began + LOOK_SEC - time.monotonic()))
+
+    def spot_check(self) -> str:
+        """Compare with what the command prints; return what differs."""
+        printed = sample_of(self._stage.baton("get", self.job).json, 0.0)
+        time.sleep(2 * LOOK_SEC)  # the reader has looked again
+        near = {sample.state for sample in self.samples[-8:]}
+        return "" if printed.state in near else f"baton get says {printed.state}, the reader {sorted(near)}"
+
+
+def sample_of(record: dict, at: float) -> Sample:
+    if record["status"] != "running":
+        return Sample(at, record["status"], str(record.get("detail") or ""))
+    activity = record.get("activity") or {}
+    return Sample(at, activity.get("kind") or "none", str(activity.get("cause") or ""))
+
+
+if __name__ == "__main__":
+    sys.exit("run truth.py")

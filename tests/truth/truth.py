@@ -1,0 +1,160 @@
+"""Run the scenarios of what an agent is doing with the real Claude Code, and print how often baton is right.
+
+    make truth                      all rows, four at once
+    make truth ROWS="T3 T8"         these rows
+
+Expected states come from the scenarios and from outside baton: the log of the model's stand-in, files, processes, keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import pathlib
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from typing import NamedTuple
+
+_TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, _TESTS)
+
+from support.brokers import Broker  # noqa: E402
+from truth import page, rows_of_people, rows_of_services, rows_of_work  # noqa: E402, F401
+from truth.catalogue import HEADLESS, ROWS, Row  # noqa: E402
+from truth.judge import changes, judge  # noqa: E402
+from truth.recording import keep_recording  # noqa: E402
+from truth.stage import NotReached, Stage  # noqa: E402
+
+
+class Outcome(NamedTuple):
+    """What came of a row."""
+
+    row: Row
+    expected: str
+    said: str
+    slowest_sec: float | None
+    wrong: list[str]
+    seconds: dict[tuple[str, str], float]
+    took_sec: float
+
+
+def play(row: Row, broker: Broker, keep: str | None) -> Outcome:
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="truth-", ignore_cleanup_errors=True) as folder:
+        stage = Stage(pathlib.Path(folder), broker, headless=row.mode == HEADLESS)
+        wrong: list[str] = []
+        try:
+            row.play(stage)
+            wrong += [told for reader in stage.readers[:1] if (told := reader.spot_check())]
+        except NotReached as error:
+            wrong.append(str(error))
+        except Exception as error:
+            wrong.append(f"{type(error).__name__}: {' '.join(str(error).split())[-500:]}")
+        finally:
+            try:
+                stage.close()
+            except Exception as error:
+                wrong.append(f"at the end: {error}")
+        if os.environ.get("TRUTH_DEBUG"):
+            for asked in stage.model.log:
+                print(
+                    row.label,
+                    f"{asked.at - began:.1f}",
+                    asked.script,
+                    asked.step,
+                    asked.answer,
+                    repr(asked.text[-200:]),
+                )
+        samples = stage.readers[0].samples if stage.readers else []
+        phases = stage.phases
+        seconds, slowest = {}, None
+        if phases and samples:
+            judgement = judge(phases, samples)
+            wrong += judgement.wrong
+            seconds = judgement.seconds
+            slowest = max((each for each, phase in zip(judgement.notices, phases, strict=True)
+                           if each is not None and phase.within < 60), default=None)  # fmt: skip
+        wrong += stage.wrong
+        if keep is not None:
+            keep_recording(row, stage, keep)
+    expected = " → ".join(dict.fromkeys("|".join(phase.states[:1]) for phase in phases))
+    return Outcome(row, expected, " → ".join(changes(samples)), slowest, wrong, seconds, time.monotonic() - began)
+
+
+def matrix(outcomes: list[Outcome]) -> list[str]:
+    """Return the table of seconds by what was so and what baton said."""
+    total: dict[tuple[str, str], float] = {}
+    for outcome in outcomes:
+        for key, sec in outcome.seconds.items():
+            total[key] = total.get(key, 0.0) + sec
+    so = sorted({key[0] for key in total})
+    said = sorted({key[1] for key in total})
+    lines = [f"{'was so / said':<14}" + "".join(f"{each[:10]:>11}" for each in said)]
+    lines += [f"{each:<14}" + "".join(f"{_cell(total.get((each, other))):>11}" for other in said) for each in so]
+    return lines
+
+
+def _cell(sec: float | None) -> str:
+    return "·" if not sec else f"{sec:.1f} s"
+
+
+def chosen(names: list[str]) -> list[Row]:
+    """Return the rows of these numbers or labels, all if none is given."""
+    if not names:
+        return ROWS
+    rows = [row for row in ROWS if row.number in names or any(row.label.startswith(name + "-") for name in names)
+            or row.label in names]  # fmt: skip
+    if not rows:
+        sys.exit(f"no such row: {' '.join(names)}; there are {', '.join(dict.fromkeys(row.number for row in ROWS))}")
+    return rows
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("rows", nargs="*", help="T3, T24-kill9, T1-headless")
+    parser.add_argument("--parallel", type=int, default=4)
+    parser.add_argument("--keep", help="write what the runners heard to this folder")
+    parser.add_argument("--page", help="write the table to this page of the documentation")
+    options = parser.parse_args()
+    rows = chosen(options.rows)
+    broker = Broker("nats")
+    outcomes = []
+    try:
+        with ThreadPoolExecutor(options.parallel) as pool:
+            for done in as_completed([pool.submit(play, row, broker, options.keep) for row in rows]):
+                outcome = done.result()
+                outcomes.append(outcome)
+                _print(outcome)
+    finally:
+        broker.remove()
+    outcomes.sort(key=lambda each: ROWS.index(each.row))
+    wrong = [each for each in outcomes if each.wrong]
+    print("\nseconds by what was so (rows) and what baton said (columns)\n" + "\n".join(matrix(outcomes)))
+    print(f"\n{len(outcomes) - len(wrong)} of {len(outcomes)} right")
+    for each in wrong:
+        print(f"wrong: {each.row.label}")
+    if options.page:
+        page.write(options.page, outcomes, matrix(outcomes), _version())
+    return 1 if wrong else 0
+
+
+def _version() -> str:
+    done = subprocess.run(["claude", "--version"], capture_output=True, text=True, check=False, timeout=60)
+    return done.stdout.strip()
+
+
+def _print(outcome: Outcome) -> None:
+    slowest = "" if outcome.slowest_sec is None else f"{outcome.slowest_sec:.1f} s"
+    verdict = "WRONG" if outcome.wrong else "right"
+    print(f"{verdict}  {outcome.row.label:<22} {outcome.row.title}\n"
+          f"       expected {outcome.expected}\n       said     {outcome.said}   noticed within {slowest}"
+          f"   (took {outcome.took_sec:.0f} s)", flush=True)  # fmt: skip
+    for each in outcome.wrong:
+        print(f"       - {each}", flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
