@@ -328,10 +328,9 @@ def test_an_id_in_an_agents_own_words_is_taken_only_in_the_form_of_its_ids():
         "codex": {"type": "thread.started", "thread_id": evil},
         "gemini": {"type": "init", "session_id": evil},
     }.items():
-        signal = find_agent(settings, name).read_output(json.dumps(line))
-        assert signal is None or signal.conversation_id is None
+        assert find_agent(settings, name).read_output(json.dumps(line)) == []
     hook = {"hook_event_name": "SessionStart", "session_id": evil}
-    assert find_agent(settings, "claude-code").read_hook(hook).conversation_id is None
+    assert find_agent(settings, "claude-code").read_hook(hook) == []
 
 
 # -- the audit log ---------------------------------------------------------------------------------------------------

@@ -10,7 +10,19 @@ from baton.adapters import agent_names, find_agent
 from baton.adapters.contract import MAX_ARGUMENT_BYTES, Agent, Mode, Task
 from baton.config import Settings
 from baton.core.errors import AgentUnusable, InvalidValue
+from baton.core.facts import describe_call
 from baton.core.job import new_job
+from baton.core.signal import (
+    FAILED,
+    Asked,
+    Conversation,
+    Retrying,
+    Said,
+    ToolEnded,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+)
 from baton.sessions.instructions import instructions
 
 THREAD, SUBAGENT, NOT_KEPT = (f"0199a213-81c0-7800-8aa1-bbab2a03a53{number}" for number in range(3))
@@ -37,44 +49,43 @@ def test_an_agent_that_cannot_be_started_is_none():
         Mute()
 
 
-def told(said):
-    """What is set, without what is not."""
-    return None if said is None else {name: value for name, value in said.as_dict().items() if value is not None}
-
-
 # -- what their output tells ---------------------------------------------------------------------------------
 
 OUTPUT = {
     "claude-code": [
-        ({"type": "system", "subtype": "init", "session_id": "s-1", "tools": []}, {"conversation_id": "s-1"}),
-        ({"type": "system", "subtype": "hook_started"}, None),
-        ({"type": "system", "subtype": "api_retry", "attempt": 1, "max_retries": 10, "error_status": 529, "error": "overloaded"}, {"trouble": "the model service does not answer (overloaded), try 1 of 10"}),
-        ({"type": "assistant", "message": {"content": [{"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "ls  -l"}}]}}, {"progress": "Bash: ls -l"}),
-        ({"type": "assistant", "message": {"content": [{"type": "text", "text": "I look\naround"}]}}, {"progress": "I look around"}),
-        ({"type": "assistant", "message": {"content": "text"}}, None),
-        ({"type": "user", "message": {"content": [{"type": "tool_result"}]}}, None),
-        ({"type": "result", "subtype": "success", "is_error": False, "result": "done", "permission_denials": []}, {"finished": "done"}),
-        ({"type": "result", "subtype": "success", "is_error": True, "result": "API Error"}, {"failed": "API Error"}),
-        ({"type": "result", "subtype": "error_during_execution", "is_error": True}, {"failed": "error_during_execution"}),
-        ({"type": "result", "is_error": False, "result": "well", "permission_denials": [{"tool_name": "Bash"}, {"tool_name": "Bash"}]}, {"finished": "well (not allowed to use: Bash)"}),
+        ({"type": "system", "subtype": "init", "session_id": "s-1", "tools": []}, [Conversation(conversation_id="s-1")]),
+        ({"type": "system", "subtype": "hook_started"}, []),
+        ({"type": "system", "subtype": "api_retry", "attempt": 1, "max_retries": 10, "error_status": 529, "error": "overloaded"}, [Retrying(number=1, most=10, why="overloaded")]),
+        ({"type": "assistant", "message": {"content": [{"type": "tool_use", "id": "t", "name": "Bash", "input": {"command": "ls  -l"}}]}}, [ToolStarted(tool_id="t", name="Bash", call={"command": "ls  -l"})]),
+        ({"type": "assistant", "message": {"content": [{"type": "text", "text": "I look\naround"}]}}, [Said(text="I look\naround")]),
+        ({"type": "assistant", "message": {"content": "text"}}, []),
+        ({"type": "user", "message": {"content": [{"type": "tool_result"}]}}, []),
+        ({"type": "result", "subtype": "success", "is_error": False, "result": "done", "permission_denials": []}, [TurnEnded(message="done")]),
+        ({"type": "result", "subtype": "success", "is_error": True, "result": "API Error"}, [TurnEnded(how=FAILED, why="API Error")]),
+        ({"type": "result", "subtype": "error_during_execution", "is_error": True}, [TurnEnded(how=FAILED, why="error_during_execution")]),
+        ({"type": "result", "is_error": False, "result": "well", "permission_denials": [{"tool_name": "Bash"}, {"tool_name": "Bash"}]}, [TurnEnded(message="well", refused_tools=("Bash",))]),
     ],
     "codex": [
-        ({"type": "thread.started", "thread_id": "t-1"}, {"conversation_id": "t-1"}),
-        ({"type": "turn.started"}, None),
-        ({"type": "item.started", "item": {"id": "i", "type": "command_execution", "command": "ls"}}, {"progress": "ls"}),
-        ({"type": "item.completed", "item": {"type": "command_execution", "command": "ls", "exit_code": 0}}, None),
-        ({"type": "item.completed", "item": {"type": "agent_message", "text": "well"}}, {"progress": "well"}),
-        ({"type": "item.completed", "item": {"type": "error", "message": "a warning"}}, None),
-        ({"type": "error", "message": "a warning"}, {"trouble": "a warning"}),
-        ({"type": "turn.failed", "error": {"message": "no more"}}, {"failed": "no more"}),
-        ({"type": "turn.failed"}, {"failed": "the turn failed"}),
+        ({"type": "thread.started", "thread_id": "t-1"}, [Conversation(conversation_id="t-1")]),
+        ({"type": "turn.started"}, []),
+        ({"type": "item.started", "item": {"id": "i", "type": "command_execution", "command": "ls"}}, [ToolStarted(tool_id="i", name="shell", call={"command": "ls"})]),
+        ({"type": "item.completed", "item": {"id": "i", "type": "command_execution", "command": "ls", "exit_code": 0}}, [ToolEnded(tool_id="i")]),
+        ({"type": "item.completed", "item": {"id": "i", "type": "command_execution", "command": "ls", "exit_code": 3}}, [ToolEnded(tool_id="i", ok=False)]),
+        ({"type": "item.completed", "item": {"type": "agent_message", "text": "well"}}, [Said(text="well")]),
+        ({"type": "item.completed", "item": {"type": "error", "message": "a warning"}}, []),
+        ({"type": "error", "message": "a warning"}, [Retrying(number=0, most=0, why="a warning")]),
+        ({"type": "turn.failed", "error": {"message": "no more"}}, [TurnEnded(how=FAILED, why="no more")]),
+        ({"type": "turn.failed"}, [TurnEnded(how=FAILED, why="the turn failed")]),
+        ({"type": "turn.completed", "usage": {}}, [TurnEnded(message="")]),
     ],
     "gemini": [
-        ({"type": "init", "session_id": "g-1"}, {"conversation_id": "g-1"}),
-        ({"type": "message", "role": "assistant", "content": "x"}, None),
-        ({"type": "tool_result"}, None),
-        ({"type": "result", "status": "error", "error": {"message": "no more"}}, {"failed": "no more"}),
-        ({"type": "result", "status": "error"}, {"failed": "it ended with an error"}),
+        ({"type": "init", "session_id": "g-1"}, [Conversation(conversation_id="g-1")]),
+        ({"type": "message", "role": "assistant", "content": "x"}, [Said(text="")]),
+        ({"type": "tool_use", "tool_name": "shell", "tool_id": "t", "parameters": {"command": "ls"}}, [ToolStarted(tool_id="t", name="shell", call={"command": "ls"})]),
+        ({"type": "tool_result", "tool_id": "t", "status": "error"}, [ToolEnded(tool_id="t", ok=False)]),
+        ({"type": "result", "status": "success"}, [TurnEnded(message="")]),
+        ({"type": "result", "status": "error", "error": {"message": "no more"}}, [TurnEnded(how=FAILED, why="no more")]),
+        ({"type": "result", "status": "error"}, [TurnEnded(how=FAILED, why="it ended with an error")]),
     ],
 }  # fmt: skip
 
@@ -83,15 +94,23 @@ OUTPUT = {
     ("name", "message", "meaning"), [(name, *case) for name, cases in OUTPUT.items() for case in cases]
 )
 def test_a_line_of_output(name, message, meaning):
-    assert told(agent(name).parse_output(json.dumps(message))) == meaning
+    assert agent(name).parse_output(json.dumps(message)) == meaning
 
 
-@pytest.mark.parametrize(
-    ("name", "last"),
-    [("codex", {"type": "turn.completed", "usage": {}}), ("gemini", {"type": "result", "status": "success"})],
-)
-def test_the_last_line_of_output(name, last):
-    assert agent(name).parse_output(json.dumps(last)).finished is not None
+@pytest.mark.parametrize("name", ["codex", "gemini"])
+def test_the_last_message_is_what_the_agent_said_last(name):
+    said = {
+        "codex": [{"type": "item.completed", "item": {"type": "agent_message", "text": text}} for text in ("no", "a b")],
+        "gemini": [
+            {"type": "message", "role": "assistant", "content": "no"}, {"type": "tool_use", "tool_name": "x"},
+            {"type": "message", "role": "assistant", "content": "a "}, {"type": "message", "role": "assistant", "content": "b"},
+        ],
+    }  # fmt: skip
+    last = {"codex": {"type": "turn.completed"}, "gemini": {"type": "result", "status": "success"}}
+    speaker = agent(name)
+    for message in said[name]:
+        speaker.read_output(json.dumps(message))
+    assert speaker.read_output(json.dumps(last[name])) == [TurnEnded(message="a b")]
 
 
 @pytest.mark.parametrize("name", OUTPUT)
@@ -113,28 +132,29 @@ def test_the_last_line_of_output(name, last):
     ],
 )
 def test_a_line_that_is_something_else_is_passed_over(name, line):
-    found = told(agent(name).parse_output(line))
-    assert found is None or set(found) <= {"finished", "failed"}
+    assert {type(each) for each in agent(name).parse_output(line)} <= {TurnEnded}
 
 
+S = Conversation(conversation_id="s")
 HOOKED = {
     "claude-code": [
-        ({"hook_event_name": "SessionStart", "session_id": "s", "source": "startup"}, {"conversation_id": "s"}),
-        ({"hook_event_name": "PermissionRequest", "session_id": "s", "tool_name": "Bash", "tool_input": {"command": "rm x"}}, {"conversation_id": "s", "permission": "Bash: rm x"}),
-        ({"hook_event_name": "PermissionRequest", "session_id": "s", "tool_name": "Write", "tool_input": {"file_path": "a.txt"}}, {"conversation_id": "s", "permission": "Write: a.txt"}),
-        ({"hook_event_name": "PostToolUse", "session_id": "s", "tool_name": "Task", "tool_input": {}}, {"conversation_id": "s", "progress": "Task"}),
-        ({"hook_event_name": "Stop", "session_id": "s", "last_assistant_message": "all\ndone"}, {"conversation_id": "s", "finished": "all\ndone"}),
-        ({"hook_event_name": "Stop", "session_id": "s"}, {"conversation_id": "s", "finished": ""}),
-        ({"hook_event_name": "StopFailure", "session_id": "s", "error": "overloaded"}, {"conversation_id": "s", "failed": "overloaded"}),
-        ({"hook_event_name": "StopFailure", "session_id": "s"}, {"conversation_id": "s", "failed": "the model service failed"}),
-        ({"hook_event_name": "SessionEnd", "session_id": "s"}, None),
-        ({}, None),
+        ({"hook_event_name": "SessionStart", "session_id": "s", "source": "startup"}, [S]),
+        ({"hook_event_name": "PermissionRequest", "session_id": "s", "tool_name": "Bash", "tool_input": {"command": "rm x"}}, [S, Asked(key="", kind="tool", tool="Bash", call={"command": "rm x"})]),
+        ({"hook_event_name": "PostToolUse", "session_id": "s", "tool_name": "Task", "tool_input": {}, "tool_use_id": "t"}, [S, ToolStarted(tool_id="t", name="Task", call={}), ToolEnded(tool_id="t")]),
+        ({"hook_event_name": "Stop", "session_id": "s", "last_assistant_message": "all\ndone"}, [S, TurnEnded(message="all\ndone")]),
+        ({"hook_event_name": "Stop", "session_id": "s"}, [S, TurnEnded(message="")]),
+        ({"hook_event_name": "StopFailure", "session_id": "s", "error": "overloaded"}, [S, TurnEnded(how=FAILED, why="overloaded")]),
+        ({"hook_event_name": "StopFailure", "session_id": "s"}, [S, TurnEnded(how=FAILED, why="the model service failed")]),
+        ({"hook_event_name": "SessionEnd", "session_id": "s"}, []),
+        ({}, []),
     ],
     "codex": [
-        ({"type": "agent-turn-complete", "thread-id": THREAD, "last-assistant-message": "done"}, {"conversation_id": THREAD, "finished": "done"}),
-        ({"type": "agent-turn-complete", "thread-id": THREAD, "last-assistant-message": None}, {"conversation_id": THREAD, "finished": ""}),
-        ({"type": "other"}, None),
-        ({}, None),
+        ({"type": "agent-turn-complete", "thread-id": THREAD, "turn-id": "t", "input-messages": ["a", "b"], "last-assistant-message": "done"},
+         [Conversation(conversation_id=THREAD), TurnStarted(turn="t", prompt="a\nb"), TurnEnded(turn="t", message="done")]),
+        ({"type": "agent-turn-complete", "thread-id": THREAD, "last-assistant-message": None},
+         [Conversation(conversation_id=THREAD), TurnStarted(turn=""), TurnEnded(message="")]),
+        ({"type": "other"}, []),
+        ({}, []),
     ],
 }  # fmt: skip
 
@@ -152,7 +172,7 @@ def test_a_conversation_that_codex_has_with_itself_is_not_the_sessions(conversat
     keep_codex_conversation(tmp_path, THREAD, "user")
     keep_codex_conversation(tmp_path, SUBAGENT, "subagent")
     message = {"type": "agent-turn-complete", "thread-id": conversation, "last-assistant-message": "A title"}
-    assert agent("codex").parse_hook(message) is None
+    assert agent("codex").parse_hook(message) == []
 
 
 def test_a_turn_that_began_before_a_job_was_sent_does_not_know_of_it(tmp_path):
@@ -179,15 +199,15 @@ def test_a_turn_that_began_before_a_job_was_sent_does_not_know_of_it(tmp_path):
 def test_a_message_of_a_hook(name, message, meaning, tmp_path, monkeypatch):
     monkeypatch.setenv("CODEX_HOME", str(tmp_path))
     keep_codex_conversation(tmp_path, THREAD, "user")
-    assert told(agent(name).parse_hook(message)) == meaning
+    assert agent(name).parse_hook(message) == meaning
 
 
-def test_a_long_word_is_cut():
-    said = agent("codex").parse_output(
-        json.dumps({"type": "item.completed", "item": {"type": "agent_message", "text": "x" * 9000}})
-    )
-    assert len(said.progress) == 300
-    assert said.progress.endswith("…")
+def test_a_call_is_one_line_for_people():
+    assert describe_call("Bash", {"command": "ls  -l\nrm x", "description": "no"}) == "Bash: ls -l rm x"
+    assert describe_call("Write", {"file_path": "a.txt"}) == "Write: a.txt"
+    assert describe_call("Task", {}) == describe_call("Task", "text") == describe_call("Task", None) == "Task"
+    cut = describe_call("Bash", {"command": "x" * 9000})
+    assert (len(cut), cut[-1]) == (160, "…")
 
 
 # -- how they are started ------------------------------------------------------------------------------------
@@ -331,8 +351,6 @@ def test_instructions_hold_the_prompt_and_how_to_say_what_came_of_it():
 )  # fmt: skip
 def test_a_shape_we_do_not_know_is_passed_over(name, line):
     agent = find_agent(Settings(env={"HOME": "/x"}), name)
-    told = agent.read_output(line)
-    assert told is None or told.conversation_id is None
-    assert (
-        agent.read_hook({"hook_event_name": "PostToolUse", "tool_input": "x", "tool_name": 5, "session_id": 7}) is None
-    )
+    assert not any(isinstance(each, Conversation) for each in agent.read_output(line))
+    hook = {"hook_event_name": "PostToolUse", "tool_input": "x", "tool_name": 5, "session_id": 7}
+    assert agent.read_hook(hook) == []

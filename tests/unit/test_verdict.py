@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from baton.adapters.claude_code import ClaudeCode
-from baton.adapters.contract import Signal
 from baton.adapters.shell import Shell
+from baton.sessions.statement import Statement
 from baton.sessions.verdict import AgentRun, explain, is_success
 
-DONE = Signal(finished="all done")
-GAVE_UP = Signal(failed="no network")
-TROUBLE = Signal(trouble="try 3 of 9")
-PROGRESS = Signal(progress="Bash: ls")
+DONE = Statement(finished="all done")
+GAVE_UP = Statement(failed="no network")
+TROUBLE = Statement(trouble="try 3 of 9")
+PROGRESS = Statement(progress="Bash: ls")
 
 
 @pytest.mark.parametrize(
@@ -62,6 +62,6 @@ def test_the_reason_of_a_failure_has_the_last_lines_of_the_screen():
 
 def test_a_long_last_message_is_one_line_in_the_event():
     run = AgentRun()
-    run.note(Signal(finished="first\n" + "x" * 5000))
+    run.note(Statement(finished="first\n" + "x" * 5000))
     said = explain(ClaudeCode(), run, lambda: "")
     assert (said.splitlines(), len(said)) == ([said], 300)

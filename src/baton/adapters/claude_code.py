@@ -8,8 +8,22 @@ import shlex
 import time
 from collections.abc import Mapping
 
-from baton.adapters.contract import UUID, Agent, Launch, Mode, Signal, Task, checked_argument, signal, summary
+from baton.adapters.contract import UUID, Agent, Launch, Mode, Task, checked_argument, text
+from baton.core.facts import describe_call
 from baton.core.fields import json_object
+from baton.core.request import RequestKind
+from baton.core.signal import (
+    FAILED,
+    Asked,
+    Conversation,
+    Retrying,
+    Said,
+    Signal,
+    ToolEnded,
+    ToolStarted,
+    TurnEnded,
+    describe_retry,
+)
 from baton.core.value import Any
 from baton.storage.files import open_given_file
 
@@ -44,29 +58,25 @@ class ClaudeCode(Agent):
         return Launch(argv=argv, files={SETTINGS: _settings(task.hook)})
 
     def channel(self, task: Task) -> str | None:
-        return None if task.mode is Mode.HEADLESS else "claude_hooks"
+        return "lines" if task.mode is Mode.HEADLESS else "claude_hooks"
 
-    def parse_output(self, line: str) -> Signal | None:
+    def parse_output(self, line: str) -> list[Signal]:
         message = json_object(line)
         kind = message.get("type")
         if kind == "system" and message.get("subtype") == "init":
-            return signal(conversation_id=message.get("session_id"))
+            return [Conversation(conversation_id=text(message["session_id"]))]
         if kind == "system" and message.get("subtype") == "api_retry":
-            why = message.get("error") or message.get("error_status")
-            tries = f"try {message.get('attempt')} of {message.get('max_retries')}"
-            return signal(trouble=summary(f"the model service does not answer ({why}), {tries}"))
+            return [*_retries(message)]
         if kind == "assistant":
             return _current_step(message)
         if kind == "result":
-            text = str(message.get("result") or message.get("subtype") or "")
+            said = str(message.get("result") or message.get("subtype") or "")
             denied = message.get("permission_denials") or []
             if message.get("is_error"):
-                return signal(failed=text or "it ended with an error")
-            if denied:
-                names = ", ".join(sorted({str(each.get("tool_name")) for each in denied if isinstance(each, dict)}))
-                text = f"{text} (not allowed to use: {names})"
-            return signal(finished=text)
-        return None
+                return [TurnEnded(how=FAILED, why=said or "it ended with an error")]
+            names = sorted({str(each.get("tool_name")) for each in denied if isinstance(each, dict)})
+            return [TurnEnded(message=said, refused_tools=tuple(names))]
+        return []
 
     def render_output(self, line: str) -> str:
         message = json_object(line)
@@ -74,27 +84,31 @@ class ClaudeCode(Agent):
         if kind in ("assistant", "user"):
             return "".join(f"{text}\n" for part in _parts(message) if (text := _part_text(part)))
         if kind == "system" and message.get("subtype") == "api_retry":
-            found = self.parse_output(line)
-            return f"{found.trouble}\n" if found else ""
+            return "".join(
+                f"{describe_retry(each)}\n" for each in self.parse_output(line) if isinstance(each, Retrying)
+            )
         # The last message comes a second time, as the result.
         return f"{message.get('result')}\n" if message.get("is_error") else "" if kind else line + "\n"
 
-    def parse_hook(self, message: Mapping[str, Any]) -> Signal | None:
+    def parse_hook(self, message: Mapping[str, Any]) -> list[Signal]:
         event = message.get("hook_event_name")
-        conversation = message.get("session_id")
-        if event == "SessionStart":
-            return signal(conversation_id=conversation)
+        found: list[Signal] = []
+        if isinstance(message.get("session_id"), str):
+            found.append(Conversation(conversation_id=message["session_id"]))
         if event == "PermissionRequest":
-            return signal(conversation_id=conversation, permission=_tool_use(message))
+            tool, call = text(message["tool_name"]), message.get("tool_input")
+            return [*found, Asked(key="", kind=RequestKind.TOOL, tool=tool, call=call)]
         if event == "PostToolUse":
-            return signal(conversation_id=conversation, progress=_tool_use(message))
+            tool, call = text(message["tool_name"]), message.get("tool_input")
+            tool_id = str(message.get("tool_use_id"))
+            return [*found, ToolStarted(tool_id=tool_id, name=tool, call=call), ToolEnded(tool_id=tool_id)]
         if event == "Stop":
-            return signal(conversation_id=conversation, finished=str(message.get("last_assistant_message") or ""))
+            return [*found, TurnEnded(message=str(message.get("last_assistant_message") or ""))]
         if event == "StopFailure":
             # `error` is a category, such as "unknown"; the last message is readable.
             why = message.get("last_assistant_message") or message.get("error") or "the model service failed"
-            return signal(conversation_id=conversation, failed=str(why))
-        return None
+            return [*found, TurnEnded(how=FAILED, why=str(why))]
+        return found if event == "SessionStart" else []
 
     def conversation_contains(self, message: Mapping[str, Any], mark: str) -> bool:
         path = str(message.get("transcript_path") or "")
@@ -138,13 +152,19 @@ def _settings(hook: list[str]) -> str:
     return json.dumps({"hooks": {event: [{"matcher": "", "hooks": [command]}] for event in _HOOKS}}, indent=2) + "\n"
 
 
-def _current_step(message: Mapping[str, Any]) -> Signal | None:
+def _retries(message: Mapping[str, Any]) -> list[Retrying]:
+    why = message.get("error") or message.get("error_status")
+    number, most = message.get("attempt"), message.get("max_retries")
+    return [Retrying(number=int(number or 0), most=int(most or 0), why=str(why))]
+
+
+def _current_step(message: Mapping[str, Any]) -> list[Signal]:
     for part in _parts(message):
         if part.get("type") == "tool_use":
-            return signal(progress=_tool_use({"tool_name": part.get("name"), "tool_input": part.get("input")}))
+            return [ToolStarted(tool_id=str(part.get("id")), name=text(part["name"]), call=part.get("input"))]
         if part.get("type") == "text" and part.get("text"):
-            return signal(progress=summary(part["text"]))
-    return None
+            return [Said(text=text(part["text"]))]
+    return []
 
 
 def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -155,14 +175,8 @@ def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _part_text(part: Mapping[str, Any]) -> str:
     """Return a part of a message as text: what the agent says, which tool it uses, what that returned."""
     if part.get("type") == "tool_use":
-        return _tool_use({"tool_name": part.get("name"), "tool_input": part.get("input")})
+        return describe_call(str(part.get("name")), part.get("input"))
     if part.get("type") == "tool_result":
         content = part.get("content")
         return content if isinstance(content, str) else "\n".join(map(_part_text, content or []))
     return str(part.get("text") or "") if part.get("type") == "text" else ""
-
-
-def _tool_use(message: Mapping[str, Any]) -> str:
-    given = message.get("tool_input") or {}
-    what = given.get("command") or given.get("file_path") or given.get("url") or given.get("description") or ""
-    return summary(f"{message.get('tool_name')}: {what}" if what else message.get("tool_name"))

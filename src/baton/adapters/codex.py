@@ -5,8 +5,22 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from baton.adapters.contract import UUID, Agent, Launch, Mode, Signal, Task, checked_argument, signal, summary
+from baton.adapters.contract import UUID, Agent, Launch, Mode, Task, checked_argument, text
 from baton.core.fields import json_object
+from baton.core.signal import (
+    FAILED,
+    Conversation,
+    Retrying,
+    Said,
+    Signal,
+    ToolEnded,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+)
+
+# item types that are tool calls, and what they are called here
+_TOOLS = {"command_execution": "shell", "file_change": "edit", "mcp_tool_call": "mcp", "web_search": "search"}
 
 
 class Codex(Agent):
@@ -33,22 +47,23 @@ class Codex(Agent):
         return Launch(argv=argv)
 
     def channel(self, task: Task) -> str | None:
-        return None if task.mode is Mode.HEADLESS else "hook_program"
+        return "lines" if task.mode is Mode.HEADLESS else "hook_program"
 
-    def parse_output(self, line: str) -> Signal | None:
+    def parse_output(self, line: str) -> list[Signal]:
         message = json_object(line)
         kind = message.get("type")
         if kind == "thread.started":
-            return signal(conversation_id=message.get("thread_id"))
+            return [Conversation(conversation_id=text(message["thread_id"]))]
         if kind in ("item.started", "item.completed"):
             return self._item(kind, message.get("item") or {})
         if kind == "turn.completed":
-            return signal(finished=self._last_message)
+            return [TurnEnded(message=self._last_message)]
         if kind == "turn.failed":
-            return signal(failed=str((message.get("error") or {}).get("message") or "the turn failed"))
+            why = (message.get("error") or {}).get("message") or "the turn failed"
+            return [TurnEnded(how=FAILED, why=str(why))]
         if kind == "error":  # warnings have this type, too: the end of the turn decides
-            return signal(trouble=summary(message.get("message") or "an error"))
-        return None
+            return [Retrying(number=0, most=0, why=str(message.get("message") or "an error"))]
+        return []
 
     def render_output(self, line: str) -> str:
         message = json_object(line)
@@ -63,25 +78,32 @@ class Codex(Agent):
         why = message.get("message") or (message.get("error") or {}).get("message")
         return f"{why}\n" if kind in ("error", "turn.failed") and why else ""
 
-    def _item(self, kind: str, item: Mapping[str, Any]) -> Signal | None:
-        if item.get("type") == "command_execution" and kind == "item.started":
-            return signal(progress=summary(item.get("command") or "runs a command"))
+    def _item(self, kind: str, item: Mapping[str, Any]) -> list[Signal]:
         if item.get("type") == "agent_message" and item.get("text"):
             self._last_message = str(item["text"])
-            return signal(progress=summary(self._last_message))
-        return None
+            return [Said(text=self._last_message)]
+        if item.get("type") not in _TOOLS:
+            return []
+        tool_id = str(item.get("id"))
+        if kind == "item.started":
+            call = {name: value for name, value in item.items() if name in ("command", "query", "tool", "arguments")}
+            return [ToolStarted(tool_id=tool_id, name=_TOOLS[item["type"]], call=call)]
+        ok = item.get("status") != "failed" and item.get("exit_code") in (None, 0)
+        return [ToolEnded(tool_id=tool_id, ok=ok)]
 
-    def parse_hook(self, message: Mapping[str, Any]) -> Signal | None:
+    def parse_hook(self, message: Mapping[str, Any]) -> list[Signal]:
         """Read the one message that `notify` sends, at the end of a turn. Codex also sends it for a hidden conversation
         in which the model makes a title: that one is ignored."""
         conversation = message.get("thread-id")
         if message.get("type") != "agent-turn-complete" or not _is_users_conversation(conversation):
-            return None
-        return signal(conversation_id=conversation, finished=str(message.get("last-assistant-message") or ""))
-
-    def hook_prompt(self, message: Mapping[str, Any]) -> str:
-        asked = message.get("input-messages")
-        return "\n".join(map(str, asked)) if isinstance(asked, list) else ""
+            return []
+        turn, asked = str(message.get("turn-id") or ""), message.get("input-messages")
+        prompt = "\n".join(map(str, asked)) if isinstance(asked, list) else ""
+        return [
+            Conversation(conversation_id=text(conversation)),
+            TurnStarted(turn=turn, prompt=prompt),
+            TurnEnded(turn=turn, message=str(message.get("last-assistant-message") or "")),
+        ]
 
     def conversation_contains(self, message: Mapping[str, Any], mark: str) -> bool:
         asked = message.get("input-messages")

@@ -9,7 +9,12 @@ from enum import StrEnum
 
 from baton.core.errors import AgentUnusable
 from baton.core.fields import json_object as json_object  # noqa: PLC0414  for adapters
+from baton.core.signal import Conversation
 from baton.core.value import Any, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.core.signal import Signal
 
 # The kernel accepts no longer argument, whatever the sum of all.
 MAX_ARGUMENT_BYTES = 128 * 1024 - 1
@@ -54,32 +59,14 @@ class Launch(Value):
     files: Mapping[str, str] = {}
 
 
-class Signal(Value):
-    """What a line of output or a hook's message means. At most one of the first five is set.
-
-    `progress`     the agent is doing this
-    `permission`   the agent waits until a person allows this
-    `finished`     the agent has finished its turn; its last message, whole
-    `failed`       the agent gave up, for this reason
-    `trouble`      something failed and the agent tries again; the reason, in case it never succeeds
-    """
-
-    progress: str | None = None
-    permission: str | None = None
-    finished: str | None = None
-    failed: str | None = None
-    trouble: str | None = None
-    conversation_id: str | None = None
-
-
 _UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
 
 
-def signal(**fields: str | None) -> Signal:
-    """Return the signal; raise TypeError for a value that is not text. The values come from another program."""
-    if not all(isinstance(each, str | None) for each in fields.values()):
-        raise TypeError("a signal holds text")
-    return Signal(**fields)
+def text(value: object) -> str:
+    """Return the value; raise TypeError if it is not text. The values come from another program."""
+    if not isinstance(value, str):
+        raise TypeError("no text")
+    return value
 
 
 class Agent(ABC):
@@ -113,21 +100,17 @@ class Agent(ABC):
         """
         return prompt, {}
 
-    def parse_output(self, line: str) -> Signal | None:
-        """Return what a line of the headless output means; None for nothing."""
-        return None
+    def parse_output(self, line: str) -> list[Signal]:
+        """Return what a line of the headless output means."""
+        return []
 
     def render_output(self, line: str) -> str:
         """Return a line of the headless output as text for people, with its line breaks; empty for nothing."""
         return line + "\n"
 
-    def parse_hook(self, message: Mapping[str, Any]) -> Signal | None:
-        """Return what a hook's message means; None for nothing."""
-        return None
-
-    def hook_prompt(self, message: Mapping[str, Any]) -> str:
-        """Return the prompts of the turn whose end a hook's message reports; empty if it does not say."""
-        return ""
+    def parse_hook(self, message: Mapping[str, Any]) -> list[Signal]:
+        """Return what a hook's message means."""
+        return []
 
     def conversation_contains(self, message: Mapping[str, Any], mark: str) -> bool:
         """Return whether the conversation of this hook contains the text: typed input may still wait in a queue."""
@@ -135,12 +118,12 @@ class Agent(ABC):
 
     # Programs change the shape of their messages monthly. A message that cannot be read does not fail a good job.
 
-    def read_output(self, line: str) -> Signal | None:
-        """Call `parse_output`; return None for a line of an unexpected shape."""
+    def read_output(self, line: str) -> list[Signal]:
+        """Call `parse_output`; a line of an unexpected shape means nothing."""
         try:
-            return self._without_foreign_id(self.parse_output(line))
+            return self._without_foreign_ids(self.parse_output(line))
         except _UNEXPECTED_SHAPE:
-            return None
+            return []
 
     def read_text(self, line: str) -> str:
         """Call `render_output`; return the line itself if its shape is unexpected."""
@@ -149,18 +132,18 @@ class Agent(ABC):
         except _UNEXPECTED_SHAPE:
             return line + "\n"
 
-    def read_hook(self, message: Mapping[str, Any]) -> Signal | None:
-        """Call `parse_hook`; return None for a message of an unexpected shape."""
+    def read_hook(self, message: Mapping[str, Any]) -> list[Signal]:
+        """Call `parse_hook`; a message of an unexpected shape means nothing."""
         try:
-            return self._without_foreign_id(self.parse_hook(message))
+            return self._without_foreign_ids(self.parse_hook(message))
         except _UNEXPECTED_SHAPE:
-            return None
+            return []
 
-    def _without_foreign_id(self, found: Signal | None) -> Signal | None:
+    def _without_foreign_ids(self, found: list[Signal]) -> list[Signal]:
         """Drop the id of a conversation that does not have the form of this agent's ids."""
-        if found is None or found.conversation_id is None or self.is_conversation(found.conversation_id):
-            return found
-        return found.replace(conversation_id=None)
+        return [
+            each for each in found if not isinstance(each, Conversation) or self.is_conversation(each.conversation_id)
+        ]
 
     def is_conversation(self, conversation_id: str) -> bool:
         """Return whether this can be the id of a conversation of this agent."""
@@ -201,9 +184,3 @@ def checked_argument(agent: Agent, argument: str) -> str:
             f"takes no prompt of more than {MAX_ARGUMENT_BYTES} bytes this way; use --headless, or a file"
         )
     return argument
-
-
-def summary(value: object, longest: int = 300) -> str:
-    """Return the value as one line of at most `longest` characters."""
-    text = " ".join(str(value).split())
-    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -20,11 +20,13 @@ group of the pattern, or the whole match.
 
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from baton.adapters.contract import Agent, Launch, Mode, Signal, Task, checked_argument, signal, summary
+from baton.adapters.contract import Agent, Launch, Mode, Task, checked_argument
 from baton.core.errors import InvalidValue
+from baton.core.request import RequestKind
+from baton.core.signal import FAILED, Asked, Conversation, Retrying, Said, Signal, TurnEnded
 
 _LISTS = ("interactive", "headless", "resume", "yolo")
 _FLAGS = ("stdin", "chooses_id", "exit_is_verdict")
@@ -87,22 +89,33 @@ class Custom(Agent):
             files={"prompt.txt": prompt},
         )
 
-    def parse_output(self, line: str) -> Signal | None:
+    def channel(self, task: Task) -> str | None:
+        return "lines" if self._patterns and task.mode is Mode.HEADLESS else None
+
+    def parse_output(self, line: str) -> list[Signal]:
         for field, pattern in self._patterns.items():
             if found := pattern.search(line):
-                text = found[1] if pattern.groups else found[0]
-                return signal(**{field: text if field in ("finished", "failed") else summary(text)})
-        return None
+                return [_SIGNALS[field](found[1] if pattern.groups else found[0])]
+        return []
 
 
+# The keys of `output`: what a line that matches means.
+_SIGNALS: dict[str, Callable[[str], Signal]] = {
+    "progress": lambda text: Said(text=text),
+    "permission": lambda text: Asked(key="", kind=RequestKind.TOOL, tool=text, call=None, exact=False),
+    "finished": lambda text: TurnEnded(message=text),
+    "failed": lambda text: TurnEnded(how=FAILED, why=text),
+    "trouble": lambda text: Retrying(number=0, most=0, why=text),
+    "conversation_id": lambda text: Conversation(conversation_id=text),
+}
 _PLACEHOLDER = re.compile(r"\{(?:prompt|prompt_file|conversation_id|workdir)\}")
 
 
 def _patterns(name: str, table: Mapping[str, Any]) -> dict[str, re.Pattern[str]]:
     found = {}
     for key, value in table.items():
-        if key not in Signal.fields():
-            known = ", ".join(Signal.fields())
+        if key not in _SIGNALS:
+            known = ", ".join(_SIGNALS)
             raise InvalidValue(f"[agents.{name}]", f"has 'output.{key}', which is none of {known}")
         try:
             found[key] = re.compile(value)

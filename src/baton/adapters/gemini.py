@@ -4,8 +4,9 @@ import json
 import os
 from collections.abc import Mapping
 
-from baton.adapters.contract import UUID, Agent, Launch, Mode, Signal, Task, checked_argument, signal, summary
+from baton.adapters.contract import UUID, Agent, Launch, Mode, Task, checked_argument, text
 from baton.core.fields import json_object
+from baton.core.signal import FAILED, Conversation, Said, Signal, ToolEnded, ToolStarted, TurnEnded
 
 
 class Gemini(Agent):
@@ -33,22 +34,29 @@ class Gemini(Agent):
             argv.append(checked_argument(self, f"--prompt-interactive={task.prompt}"))
         return Launch(argv=argv)
 
-    def parse_output(self, line: str) -> Signal | None:
+    def channel(self, task: Task) -> str | None:
+        return "lines" if task.mode is Mode.HEADLESS else None
+
+    def parse_output(self, line: str) -> list[Signal]:  # noqa: PLR0911  one for each kind
         message = json_object(line)
         kind = message.get("type")
         if kind == "init":
-            return signal(conversation_id=message.get("session_id"))
+            return [Conversation(conversation_id=text(message["session_id"]))]
         if kind == "message" and message.get("role") == "assistant":
             self._message += str(message.get("content") or "")  # the text comes in pieces
-            return None
+            return [Said(text="")]
         if kind == "tool_use":
             self._message = ""
-            return signal(progress=summary(f"{message.get('tool_name')}: {message.get('parameters') or ''}"))
+            tool_id, name = str(message.get("tool_id")), text(message.get("tool_name"))
+            return [ToolStarted(tool_id=tool_id, name=name, call=message.get("parameters"))]
+        if kind == "tool_result":
+            return [ToolEnded(tool_id=str(message.get("tool_id")), ok=message.get("status") != "error")]
         if kind == "result":
             if message.get("status") == "success":
-                return signal(finished=self._message)
-            return signal(failed=str((message.get("error") or {}).get("message") or "it ended with an error"))
-        return None
+                return [TurnEnded(message=self._message)]
+            why = (message.get("error") or {}).get("message") or "it ended with an error"
+            return [TurnEnded(how=FAILED, why=str(why))]
+        return []
 
     def render_output(self, line: str) -> str:
         message = json_object(line)

@@ -57,9 +57,12 @@ class Channel(ABC):
         """Give the agent a further prompt in its conversation. Return False if the channel cannot."""
         return False
 
+    def finish(self) -> None:  # noqa: B027  most agents end by themselves, or are ended
+        """Let a headless agent end: its job is over, and no further prompt comes. Background work ends with it."""
+
     @property
     def outputs(self) -> list[int]:
-        """Return descriptors to read: the runner calls `read` when one is ready."""
+        """Return descriptors to read: the runner calls `read` when one is ready, and from time to time."""
         return []
 
     def read(self) -> None:  # noqa: B027  most channels have nothing to read
@@ -69,6 +72,14 @@ class Channel(ABC):
         """Return the output of the agent since the last call, as text for people. The runner keeps it as
         the output of the job."""
         return ""
+
+    @property
+    def inputs(self) -> list[int]:
+        """Return descriptors that have to be written: the runner calls `write` when one is ready."""
+        return []
+
+    def write(self) -> None:  # noqa: B027  most channels have nothing to write
+        """Write what the agent has not taken yet, without waiting."""
 
     def facts(self) -> Mapping[str, Any]:
         """Return what `baton explain` says about the channel itself: whether telemetry arrives, what it refused."""

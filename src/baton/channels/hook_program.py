@@ -9,7 +9,7 @@ import time
 from baton.channels.contract import Channel, Setup
 from baton.channels.gateway import Exchange, Gateway
 from baton.core.fields import json_object
-from baton.core.signal import FAILED, Blocked, Conversation, Heard, Said, Signal, TurnEnded, TurnStarted
+from baton.core.signal import Blocked, Heard, Signal, TurnEnded
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -51,25 +51,11 @@ class HookProgram(Channel):
         exchange.reply(b"")
 
     def _signals(self, message: Mapping[str, Any]) -> Iterator[Signal]:
-        found = self._agent.read_hook(message)
-        if found is None:
-            return
-        if found.conversation_id:
-            yield Conversation(conversation_id=found.conversation_id)
-        text = found.progress or found.permission or found.trouble
-        if text is not None:
-            yield Said(text=text)
-        ended = found.finished if found.finished is not None else found.failed
-        if ended is not None:
-            turn = str(self._messages)
-            # The message comes at the end of a turn, and has the prompts of it.
-            yield TurnStarted(turn=turn, prompt=self._agent.hook_prompt(message))
-            if found.failed is not None:
-                yield TurnEnded(turn=turn, how=FAILED, why=found.failed)
-            else:
-                yield TurnEnded(turn=turn, message=found.finished)
-        with self._lock:
-            self._text += "".join(f"{each}\n" for each in (text, ended) if each)
+        for signal in self._agent.read_hook(message):
+            yield signal
+            text = (signal.message or signal.why) if isinstance(signal, TurnEnded) else ""
+            with self._lock:
+                self._text += f"{text}\n" if text else ""
 
     def take_text(self) -> str:
         with self._lock:

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 from functools import partial
 
 from baton.adapters import find_agent
-from baton.adapters.contract import Agent, Signal, summary
+from baton.adapters.contract import Agent
 from baton.config import Settings
 from baton.core.errors import BatonError, NotVerified
+from baton.core.facts import one_line
 from baton.core.job import TERMINAL, Job
 from baton.jobs.caller import MARKER
 from baton.jobs.output import OutputWriter
@@ -20,6 +21,7 @@ from baton.sessions.inventory import Inventory
 from baton.sessions.pane_output import output_writer
 from baton.sessions.reporter import Reporter
 from baton.sessions.session import Session
+from baton.sessions.statement import Statement, statement
 from baton.storage.files import append_line
 
 
@@ -30,7 +32,7 @@ def hook(settings: Settings, agent_name: str, message: Mapping[str, object]) -> 
     if folder is None or session_id is None:
         return None  # baton did not start this agent
     agent = find_agent(settings, agent_name)
-    signal = agent.read_hook(message)
+    signal = statement(agent.read_hook(message))
     if signal is None:
         return None
     inventory = Inventory(settings)
@@ -55,14 +57,14 @@ def hook(settings: Settings, agent_name: str, message: Mapping[str, object]) -> 
         return _report(reporter, job, session, agent, message, signal)
 
 
-def _keep_output(writer: OutputWriter, signal: Signal) -> None:
+def _keep_output(writer: OutputWriter, signal: Statement) -> None:
     if text := signal.progress or signal.permission or signal.failed or signal.finished:
         writer.write_line(text)
         writer.flush()
 
 
 def _report(
-    reporter: Reporter, job: Job, session: Session, agent: Agent, message: Mapping[str, object], signal: Signal
+    reporter: Reporter, job: Job, session: Session, agent: Agent, message: Mapping[str, object], signal: Statement
 ) -> str | None:
     is_last = signal.finished is not None or signal.failed is not None
     if is_last and session.made_for != job.job_id and not agent.conversation_contains(message, mark(job)):
@@ -75,7 +77,7 @@ def _report(
         reporter.failed(signal.failed)
     elif signal.finished is not None:
         try:
-            reporter.completed(summary(signal.finished), message=signal.finished)
+            reporter.completed(one_line(signal.finished, 300), message=signal.finished)
         except NotVerified as error:
             answer = agent.refusal(message, error.with_output(str(error))) if reporter.may_try_again() else None
             if answer is None:

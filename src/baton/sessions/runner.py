@@ -14,7 +14,7 @@ import time
 from functools import partial
 
 from baton.adapters import find_agent
-from baton.adapters.contract import Launch, Mode, Signal
+from baton.adapters.contract import Launch, Mode
 from baton.config import Settings
 from baton.core import errors
 from baton.core.clock import SECOND_NS, Clock, SystemClock, format_micros
@@ -38,6 +38,7 @@ from baton.sessions.processes import ProcessId, adopt_orphans, end_processes, en
 from baton.sessions.reporter import BackgroundSender, Reporter
 from baton.sessions.sent_jobs import SentJobs
 from baton.sessions.session import Session, State
+from baton.sessions.statement import Statement, statement
 from baton.sessions.terminal import continue_if_suspended, disable_flow_control, print_line
 from baton.sessions.tmux import Tmux
 from baton.sessions.verdict import AgentRun, explain, is_success
@@ -232,7 +233,7 @@ class Runner:
             lines = process.read_lines()
             self._keep_output("".join(map(self._agent.read_text, lines)).encode(errors="replace"))
             for line in lines:
-                attempt(partial(self._handle, self._agent.read_output(line), run))
+                attempt(partial(self._handle, statement(self._agent.read_output(line)), run))
             if has_ended:
                 self._process = None
                 attempt(self._check)
@@ -244,7 +245,7 @@ class Runner:
     def _keep_output(self, content: bytes) -> None:
         self._output.write(self._reporter.job, content)
 
-    def _handle(self, said: Signal | None, run: AgentRun) -> None:
+    def _handle(self, said: Statement | None, run: AgentRun) -> None:
         if said is None:
             return
         run.note(said)

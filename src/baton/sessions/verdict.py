@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from signal import Signals
 
-from baton.adapters.contract import Agent, Signal, summary
+from baton.adapters.contract import Agent
+from baton.core.facts import one_line
 from baton.core.result import last_lines
+from baton.sessions.statement import Statement
 
 _LINES = 10
 _LINES_BYTES = 2000
@@ -19,7 +21,7 @@ class AgentRun:
         self.trouble: str | None = None
         self.exit_code = 0
 
-    def note(self, signal: Signal) -> None:
+    def note(self, signal: Statement) -> None:
         """Remember what decides about the end. Progress means that an earlier trouble is over."""
         if signal.failed is not None:
             self.failed = signal.failed
@@ -55,7 +57,7 @@ def explain(agent: Agent, run: AgentRun, screen: Callable[[], str]) -> str:
         return run.failed
     ended = f"{'the command' if agent.exit_is_verdict else agent.name} ended with {run.exit_text}"
     if is_success(agent, run):
-        return summary(run.finished or "") or ended
+        return one_line(run.finished or "", 300) or ended
     if not agent.exit_is_verdict:
         when = "before it said" if run.finished is None else "though it had said"
         ended = run.with_trouble(f"{ended} {when} that the job was done")
