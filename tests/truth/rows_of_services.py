@@ -7,7 +7,7 @@ import time
 
 from support.brokers import free_port
 from truth.catalogue import HEADLESS, TERMINAL, row
-from truth.scripted_model import Fail, Say, bash
+from truth.scripted_model import Fail, Say, Tokens, bash
 from truth.stage import IDLE, IDLE_SEC, Stage
 
 _OVERLOADED = Fail(529, "Overloaded", "overloaded_error", times=2, headers={"retry-after": "4"})
@@ -98,11 +98,16 @@ def _logged_out(on: Stage) -> None:
     on.fails("login|logged|authenticat", at=on.model.log[-1].at, within=4.0)
 
 
+def _change_known(on: Stage, **changes: object) -> None:
+    """Change what Claude knows of its user."""
+    known = json.loads((on.home / ".claude.json").read_text())
+    (on.home / ".claude.json").write_text(json.dumps(known | changes))
+
+
 @row("T21", TERMINAL, name="trust")
 def _trust(on: Stage) -> None:
     """trust dialog before the work"""
-    known = json.loads((on.home / ".claude.json").read_text())
-    (on.home / ".claude.json").write_text(json.dumps(known | {"projects": {}}))
+    _change_known(on, projects={})
     on.start([[bash("sleep 3")], [Say("Done.")]], "--idle-timeout", IDLE)
     on.expect("blocked", at=on.shown("trust"), cause="trust")
     on.stay(IDLE_SEC + 2)
@@ -112,15 +117,28 @@ def _trust(on: Stage) -> None:
     on.completes(on.asked("s", 1, answered=True).answered_at)
 
 
+def _blocked_until_the_end(on: Stage, shown: str, cause: str) -> None:
+    reader = on.start([[Say("Done.")]], "--timeout", "25", "--idle-timeout", IDLE)
+    on.expect("blocked", at=on.shown(shown), cause=cause)
+    on.stay(IDLE_SEC + 2)
+    on.require(on.model.find("s", 0) is None, "a key was pressed")
+    on.reach(lambda: reader.ended, "the end", 60)
+    on.expect("error", at=time.monotonic() - 1, cause=cause)
+    on.stay(1)
+
+
 @row("T21", TERMINAL, name="login")
 def _login(on: Stage) -> None:
-    """login dialog before the work"""
-    del on.baton.env["ANTHROPIC_API_KEY"]
-    reader = on.start([[Say("Done.")]], "--timeout", "25", "--idle-timeout", IDLE)
-    on.expect("blocked", at=on.shown("[Ll]og ?in"), cause="log ?in")
-    on.reach(lambda: reader.ended, "the end", 60)
-    on.expect("error", at=time.monotonic() - 1, cause="log ?in")
-    on.stay(1)
+    """first start, login dialog before the work"""
+    _change_known(on, hasCompletedOnboarding=False)
+    _blocked_until_the_end(on, "text style|get started|[Ll]ogin method", "set up|log ?in")
+
+
+@row("T21", TERMINAL, name="key")
+def _key_dialog(on: Stage) -> None:
+    """dialog about the key before the work"""
+    _change_known(on, customApiKeyResponses={"approved": []})
+    _blocked_until_the_end(on, "custom API key", "key")
 
 
 @row("T35", TERMINAL, HEADLESS)
@@ -131,3 +149,11 @@ def _context_full(on: Stage) -> None:
     on.begin([[bash("sleep 2")], [full]])
     on.reach(lambda: on.readers[0].ended, "the end", 60)
     on.fails("too long|context", at=on.model.log[-1].at, within=4.0)
+
+
+@row("T35", TERMINAL, HEADLESS, name="window")
+def _window_full(on: Stage) -> None:
+    """context full, nothing to compact"""
+    on.baton.env |= {"CLAUDE_CODE_AUTO_COMPACT_WINDOW": "100000", "CLAUDE_AUTOCOMPACT_PCT_OVERRIDE": "50"}
+    on.begin([[Tokens(990_000), bash("touch begun; sleep 3; touch ended")], [Say("never")]], "--idle-timeout", IDLE)
+    on.fails("context|too long", at=on.file("ended"), within=4.0)

@@ -321,6 +321,20 @@ def test_what_a_table_does_not_say_the_agent_cannot_do():
     assert only.launch(task()).stdin == "do it"
 
 
+@pytest.mark.parametrize(
+    ("answers", "asks"), [({}, True), ({"approved": ["y" * 20]}, False), ({"rejected": ["y" * 20]}, False)]
+)
+def test_claude_asks_about_a_key_that_its_user_has_not_approved(tmp_path, answers, asks):
+    known = {"hasCompletedOnboarding": True, "customApiKeyResponses": answers,
+             "projects": {str(tmp_path): {"hasTrustDialogAccepted": True}}}  # fmt: skip
+    (tmp_path / ".claude.json").write_text(json.dumps(known))
+    environment = {"HOME": str(tmp_path), "ANTHROPIC_API_KEY": "x" + "y" * 20}
+    said = agent("claude-code").startup_blockers(str(tmp_path), environment)
+    assert ["ANTHROPIC_API_KEY" in each for each in said] == [True] * asks
+    assert "yyy" not in str(said)
+    assert agent("claude-code").startup_blockers(str(tmp_path), {"HOME": str(tmp_path)}) == []
+
+
 # -- what they are told --------------------------------------------------------------------------------------
 
 

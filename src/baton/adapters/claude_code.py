@@ -29,6 +29,7 @@ from baton.storage.files import open_given_file
 
 SETTINGS = "claude-settings.json"
 _HOOKS = ("SessionStart", "PermissionRequest", "PostToolUse", "Stop", "StopFailure")
+_KEY_END = 20  # characters of a key that Claude keeps
 _TRANSCRIPT_SEC = 2.0  # Claude writes the transcript a moment later
 _HOOK_TIMEOUT_SEC = 900  # the Stop hook runs the job's validation
 
@@ -138,6 +139,11 @@ class ClaudeCode(Agent):
         problems = []
         if not known.get("hasCompletedOnboarding"):
             problems.append(f"Claude Code was never set up for this user ({path}): run `claude` once by hand")
+        if _is_unknown_key(environment.get("ANTHROPIC_API_KEY") or "", known.get("customApiKeyResponses") or {}):
+            problems.append(
+                "Claude Code will ask whether to use the key in ANTHROPIC_API_KEY: attach and answer, or run `claude` "
+                f"once by hand (Claude keeps the answer in {path})"
+            )
         project = (known.get("projects") or {}).get(os.path.realpath(workdir)) or {}
         if not project.get("hasTrustDialogAccepted"):
             problems.append(
@@ -145,6 +151,12 @@ class ClaudeCode(Agent):
                 f"(Claude keeps the answer in {path})"
             )
         return problems
+
+
+def _is_unknown_key(key: str, answers: Mapping[str, Any]) -> bool:
+    """Return whether Claude will ask about this key: it keeps the ends of keys that the user has decided on."""
+    known = [*(answers.get("approved") or ()), *(answers.get("rejected") or ())]
+    return bool(key) and key[-_KEY_END:] not in known
 
 
 def _settings(hook: list[str]) -> str:
