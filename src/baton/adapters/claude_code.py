@@ -28,6 +28,7 @@ from baton.core.value import Any
 from baton.storage.files import open_given_file
 
 SETTINGS = "claude-settings.json"
+ERRORS = "claude-errors.log"
 _HOOKS = ("SessionStart", "PermissionRequest", "PostToolUse", "Stop", "StopFailure")
 _KEY_END = 20  # characters of a key that Claude keeps
 _TRANSCRIPT_SEC = 2.0  # Claude writes the transcript a moment later
@@ -54,6 +55,7 @@ class ClaudeCode(Agent):
             argv += ["-p", "--output-format", "stream-json", "--verbose"]
             return Launch(argv=argv, stdin=task.prompt or "", reads_lines=True)
         argv += ["--settings", os.path.join(task.folder, SETTINGS)]
+        argv += ["--debug-file", os.path.join(task.folder, ERRORS)]
         if task.prompt is not None:
             argv += ["--", checked_argument(self, task.prompt)]
         return Launch(argv=argv, files={SETTINGS: _settings(task.hook)})

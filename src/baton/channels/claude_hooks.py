@@ -8,14 +8,16 @@ import os
 import re
 import time
 
-from baton.adapters.claude_code import SETTINGS
+from baton.adapters.claude_code import ERRORS, SETTINGS
 from baton.channels import claude_settings as settings
 from baton.channels.claude_calls import Calls
 from baton.channels.claude_telemetry import Event, cost, number, read_events
-from baton.channels.claude_transcript import ApiFailed, Interrupted, Rejected, Transcript
+from baton.channels.claude_transcript import ApiFailed, Interrupted, Rejected, read_errors, read_transcript
 from baton.channels.contract import Channel, Setup
+from baton.channels.forward import HOOK_PATH
 from baton.channels.gateway import Exchange, Gateway
 from baton.channels.reset_time import reset_time
+from baton.channels.tail import Tail
 from baton.core.fields import json_object
 from baton.core.signal import (
     ALLOW,
@@ -61,7 +63,7 @@ class ClaudeHooks(Channel):
         self._agent, self._task = agent, task
         self._environment = os.environ if environment is None else environment
         self._folder = settings.claude_folder(self._environment)
-        self._gateway = Gateway((settings.HOOK_PATH, settings.LOGS_PATH), self._receive, self._lose, self._tick)
+        self._gateway = Gateway((HOOK_PATH, settings.LOGS_PATH), self._receive, self._lose, self._tick)
         self._lock = _thread.allocate_lock()
         self._calls = Calls()
         self._conversation = task.conversation_id
@@ -70,7 +72,8 @@ class ClaudeHooks(Channel):
         self._held: dict[str, Exchange] = {}  # the turns that wait for `end_turn`
         self._background: dict[str, BackgroundTask] = {}
         self._forget: dict[str, float] = {}  # when to forget background work
-        self._transcript: Transcript | None = None
+        self._transcript: Tail | None = None
+        self._errors = Tail(os.path.join(task.folder, ERRORS), task.folder)
         self._look_until = 0.0
         self._looked = 0.0
         self._heard_wall_ns = 0  # the last hook
@@ -114,6 +117,7 @@ class ClaudeHooks(Channel):
     def _variables(self, port: int) -> dict[str, str]:
         token = self._gateway.token
         variables = settings.gateway_variables(self._environment, token)
+        variables.setdefault(settings.LOG_LEVEL, self._environment.get(settings.LOG_LEVEL, "error"))
         configured = settings.configured_telemetry(self._environment, self._task.workdir)
         if configured is not None:
             self._telemetry = f"not used: {configured} configures it"
@@ -209,7 +213,7 @@ class ClaudeHooks(Channel):
 
     def _follow(self, path: str) -> None:
         if path and (self._transcript is None or self._transcript.path != path):
-            self._transcript = Transcript(path, self._folder)
+            self._transcript = Tail(path, self._folder)
 
     def _lose(self, exchange: Exchange) -> None:
         with self._lock:
@@ -232,7 +236,10 @@ class ClaudeHooks(Channel):
             return max(0.0, self._looked + _LOOK_SEC - now)
 
     def _look(self) -> None:
-        for line in self._transcript.read() if self._transcript is not None else ():
+        for failed in read_errors(self._errors):
+            if self._turn is not None:
+                self._say(Retrying(number=failed.number, most=failed.most, why=failed.why), "log")
+        for line in read_transcript(self._transcript) if self._transcript is not None else ():
             for signal in self._of_transcript(line):
                 self._say(signal, "transcript")
 
@@ -342,8 +349,6 @@ class ClaudeHooks(Channel):
             yield from self._interrupt(line.turn or self._turn or "")
         elif isinstance(line, Rejected):
             yield from self._calls.end(line.tool_id, ok=False, why="refused at the keyboard", ran=False)
-        elif line.number:
-            yield Retrying(number=line.number, most=line.most, why=line.why)
         else:
             yield Said(text=line.why, is_work=False)
 

@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 
+from baton.channels.forward import HOOK_PATH
 from baton.channels.gateway import HOST
 from baton.core.fields import json_object
 from baton.storage.files import read_given_file
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
     from baton.core.value import Any
 
-HOOK_PATH, LOGS_PATH = "/hook", "/v1/logs"
+LOGS_PATH = "/v1/logs"
 TOKEN = "BATON_GATEWAY_TOKEN"  # noqa: S105  the name of a variable
 _HOOKS = (
     "UserPromptSubmit", "PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure", "PostToolBatch", "Stop",
@@ -27,6 +28,7 @@ _SEC = 5
 # The runner answers Stop after the job's validation, and PermissionRequest after a person. Claude's timers take no more
 # than 24 days.
 _SEC_OF = {"Stop": 900, "PermissionRequest": 20 * 24 * 3600}
+LOG_LEVEL = "CLAUDE_CODE_DEBUG_LOG_LEVEL"
 _TELEMETRY = "CLAUDE_CODE_ENABLE_TELEMETRY"
 _EXPORT_MS = 300
 _MANAGED = "/etc/claude-code"

@@ -15,6 +15,7 @@ import socket
 import time
 from collections import deque
 
+from baton.channels.forward import HOOK_SOCKET, with_socket_path
 from baton.core.hashing import constant_time_equal
 from baton.storage.files import remove_file
 
@@ -23,13 +24,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 HOST = "127.0.0.1"
-SOCKET = "hook.sock"  # in the session's folder
 MAX_HEADER_BYTES = 16 * 1024
 MAX_BODY_BYTES = 16 * 1024 * 1024
 MAX_CONNECTIONS = 128  # more than a job may have open requests
 REQUEST_SEC = 5.0  # from the first byte to the last; of a new connection, from its beginning
 _READ_BYTES = 256 * 1024
-_LONGEST_SOCKET_PATH = 100
 _REASONS = {200: "OK", 400: "Bad Request", 401: "Unauthorized", 404: "Not Found", 405: "Method Not Allowed",
             408: "Request Timeout", 411: "Length Required", 413: "Content Too Large"}  # fmt: skip
 _IN = select.POLLIN | select.POLLHUP | select.POLLERR
@@ -117,9 +116,9 @@ class Gateway:
         """Listen on a socket of this folder that only the user can open."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         os.fchmod(listener.fileno(), 0o600)
-        self._socket_path = os.path.join(folder, SOCKET)
+        self._socket_path = os.path.join(folder, HOOK_SOCKET)
         remove_file(self._socket_path)  # of a runner that died
-        with_short_path(folder, listener.bind)
+        with_socket_path(folder, listener.bind)
         listener.listen(MAX_CONNECTIONS)
         self._add_listener(listener)
 
@@ -339,19 +338,6 @@ class Gateway:
 
     def _count(self, reason: str) -> None:
         self.refused[reason] = self.refused.get(reason, 0) + 1
-
-
-def with_short_path(folder: str, use: Callable[[str], None]) -> None:
-    """Call `use` with a path of the folder's socket that the kernel accepts: it takes at most 107 bytes."""
-    path = os.path.join(folder, SOCKET)
-    if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
-        use(path)
-        return
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        use(f"/proc/self/fd/{fd}/{SOCKET}")
-    finally:
-        os.close(fd)
 
 
 def _response(status: int, body: bytes, *, last: bool = False) -> bytes:

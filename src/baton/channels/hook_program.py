@@ -7,6 +7,7 @@ import os
 import time
 
 from baton.channels.contract import Channel, Setup
+from baton.channels.forward import HOOK_PATH
 from baton.channels.gateway import Exchange, Gateway
 from baton.core.fields import json_object
 from baton.core.signal import Blocked, Heard, Signal, TurnEnded
@@ -18,8 +19,6 @@ if TYPE_CHECKING:
     from baton.adapters.contract import Agent, Task
     from baton.channels.contract import Hear
     from baton.core.value import Any
-
-HOOK_PATH = "/hook"
 
 
 class HookProgram(Channel):
