@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from baton.core.clock import SECOND_NS, duration_text, format_micros
-from baton.core.facts import BEFORE, JOB, Call, Facts, Task, Turn, cleared_text, one_line
+from baton.core.facts import JOB, Call, Facts, Task, Turn, cleared_text, one_line
 from baton.core.fold import fold, go_on
 from baton.core.limits import Limit
 from baton.core.signal import FAILED as TURN_FAILED
@@ -87,6 +87,7 @@ def activity(facts: Facts, *, now_ns: int, limits: Limits, wall_ns: int | None =
         or _waiting(facts)
         or _cleared(facts)
         or _limited(facts, now_ns, wall_ns)
+        or _retrying(facts)
         or _in_program(facts, now_ns, limits)
         or _in_turn(facts, now_ns, limits)
         or _before_first_turn(facts)
@@ -154,14 +155,22 @@ def _in_program(facts: Facts, now_ns: int, limits: Limits) -> Activity | None:
     return _running(facts, "program", "the program runs", facts.began_ns, now_ns, limits)
 
 
+def _retrying(facts: Facts) -> Activity | None:
+    """Return the activity while the model service fails: in a turn of the job, or before a turn is known."""
+    turn, retry = facts.open_turn, facts.retrying
+    if retry is None or (turn.whose != JOB if turn is not None else facts.job_turn is not None):
+        return None
+    began_ns = facts.began_ns if turn is None else turn.since_ns
+    if retry.at_ns <= max([began_ns, facts.model_ns, *(tool.since_ns for tool in facts.open_tools)]):
+        return None
+    tries = f", try {retry.signal.number}" + (f" of {retry.signal.most}" if retry.signal.most else "")
+    return _activity("retrying", retry.at_ns, f"{retry.signal.why}{tries}", "retry", facts.last_work_ns)
+
+
 def _in_turn(facts: Facts, now_ns: int, limits: Limits) -> Activity | None:
-    turn, tools, retry = facts.open_turn, facts.open_tools, facts.retrying
+    turn, tools = facts.open_turn, facts.open_tools
     if turn is None or turn.whose != JOB:
         return None
-    newest_ns = max([turn.since_ns, facts.model_ns, *(tool.since_ns for tool in tools)])
-    if retry is not None and retry.at_ns > newest_ns:
-        tries = f", try {retry.signal.number}" + (f" of {retry.signal.most}" if retry.signal.most else "")
-        return _activity("retrying", retry.at_ns, f"{retry.signal.why}{tries}", "retry", facts.last_work_ns)
     if tools:
         return _in_tool(facts, tools, now_ns, limits)
     return _running(facts, "turn", "the model is at work", turn.since_ns, now_ns, limits)
@@ -181,7 +190,7 @@ def _in_tool(facts: Facts, tools: list[Call], now_ns: int, limits: Limits) -> Ac
 def _running(facts: Facts, rule: str, cause: str, since_ns: int, now_ns: int, limits: Limits) -> Activity:
     last_ns = facts.last_work_ns
     if now_ns - last_ns >= limits.idle_sec * SECOND_NS:
-        return _activity("stalled", last_ns, f"no sign of work from {facts.last_work_source}", "silence", last_ns)
+        return _activity("stalled", last_ns, f"no sign of work since {facts.last_work}", "silence", last_ns)
     return _activity("working", since_ns, cause, rule, last_ns)
 
 
@@ -194,12 +203,11 @@ def _before_first_turn(facts: Facts) -> Activity | None:
     if facts.open_turn is not None:
         cause = "the agent works on a turn that is not the job's"
         return _activity("starting", facts.began_ns, cause, "no-turn", idle_since_ns)
-    unknown = next((turn for turn in reversed(facts.turns) if turn.whose is None), None)
-    if unknown is not None:
-        cause = "a turn has ended that may be the job's: its beginning was not heard"
-        return _activity("unknown", unknown.since_ns, cause, "unknown-turn", idle_since_ns)
     if tools:
         return _activity("working", tools[-1].since_ns, tools[-1].what, "tool")
+    if facts.unknown_ends:
+        cause = "a turn has ended that may be the job's: its beginning was not heard"
+        return _activity("unknown", facts.unknown_ends[-1].since_ns, cause, "unknown-turn", last_ns)
     return _activity("starting", facts.began_ns, "the agent has not begun a turn of the job", "no-turn", last_ns)
 
 
@@ -208,9 +216,10 @@ def _after_turn(facts: Facts, now_ns: int, limits: Limits) -> Activity:
     turn = facts.job_turn
     assert turn is not None
     assert turn.ended_ns is not None
-    own_tools = [tool for tool in facts.open_tools if tool.agent_ref is not None]
-    if own_tools:
-        return _in_tool(facts, own_tools, now_ns, limits)
+    other = facts.open_turn
+    tools = [tool for tool in facts.open_tools if other is None or tool.turn != other.turn]
+    if tools:
+        return _in_tool(facts, tools, now_ns, limits)
     tasks = _counting_tasks(facts, now_ns, limits)
     if tasks:
         return _activity("working", tasks[0].since_ns, _background_text(tasks), "background")
@@ -218,7 +227,7 @@ def _after_turn(facts: Facts, now_ns: int, limits: Limits) -> Activity:
         return _activity("working", turn.ended_ns, "background work has ended just now", "notice", facts.last_work_ns)
     how = {WELL: "its turn ended well", INTERRUPTED: "its turn was interrupted", TURN_FAILED: "its turn failed"}
     cause = how[turn.how or WELL] + (f": {turn.why}" if turn.why else "")
-    if facts.open_turn is not None:
+    if other is not None:
         idle_since_ns = None if facts.open_tools else facts.last_work_ns
         cause += "; a turn that is not the job's is open"
         return _activity("idle", turn.ended_ns, cause, "other-turn", idle_since_ns)
@@ -226,11 +235,11 @@ def _after_turn(facts: Facts, now_ns: int, limits: Limits) -> Activity:
 
 
 def _counting_tasks(facts: Facts, now_ns: int, limits: Limits) -> list[Task]:
-    """Return the background work that keeps the job open: subagents always, shells for a time after the last turn."""
+    """Return the background work that keeps the job open: shells for a time after the last turn, others always."""
     turn = facts.job_turn
     begin_ns = facts.began_ns if turn is None else turn.ended_ns if turn.ended_ns is not None else now_ns
     over_ns = begin_ns + int(limits.background_sec * SECOND_NS)
-    return [task for task in facts.tasks if task.whose != BEFORE and (task.kind == "subagent" or now_ns < over_ns)]
+    return [task for task in facts.tasks if task.whose == JOB and (task.kind != "shell" or now_ns < over_ns)]
 
 
 def _background_text(tasks: list[Task]) -> str:
@@ -263,8 +272,9 @@ def publisher_call(facts: Facts, job_id: str) -> str | None:
     for tool in reversed(facts.open_tools):
         command = tool.call.get("command") if isinstance(tool.call, dict) else None
         text = " ".join(command) if isinstance(command, list) else command
-        if isinstance(text, str) and "publish" in text and "completed" in text:
-            return tool.key if "--job" not in text or job_id in text else None
+        is_other = isinstance(text, str) and "--job" in text and job_id not in text
+        if isinstance(text, str) and "publish" in text and "completed" in text and not is_other:
+            return tool.key
     return None
 
 
@@ -277,7 +287,7 @@ def verdict(
     turn = facts.job_turn
     message = None if turn is None else turn.message
     if turn is not None and turn.how == TURN_FAILED:
-        return _after_failed_turn(facts, turn, doing)
+        return _after_failed_turn(facts, turn, doing, now_ns, limits)
     if facts.gone is not None:
         return _after_gone(facts, obstacle, message, has_conditions)
     if obstacle is None and not facts.exit_expected:
@@ -290,13 +300,16 @@ def verdict(
     return Verdict(outcome=OPEN, why=obstacle or doing.cause)
 
 
-def _after_failed_turn(facts: Facts, turn: Turn, doing: Activity) -> Verdict:
-    """Return the verdict on a job whose last turn failed: under a usage limit that ends at a known time, it may still
-    go on."""
-    if doing.kind == "limited" and doing.idle_since_ns is None:
+def _after_failed_turn(facts: Facts, turn: Turn, doing: Activity, now_ns: int, limits: Limits) -> Verdict:
+    """Return the verdict on a job whose last turn failed. Under a usage limit that ends at a known time, it may still
+    go on: then the idle clock begins."""
+    if facts.limited is None or not _is_limited(facts):
+        return _failed(turn.why or "its turn failed", turn.message)
+    idle_since_ns = now_ns if doing.idle_since_ns is None else doing.idle_since_ns
+    may_go_on = doing.rule == "limit" and facts.limited.signal.until_ns is not None
+    if may_go_on and now_ns - idle_since_ns < limits.idle_sec * SECOND_NS:
         return Verdict(outcome=OPEN, why=doing.cause)
-    ended_by = "limit" if doing.kind == "limited" or _is_limited(facts) else "agent"
-    return _failed(turn.why or "its turn failed", turn.message, ended_by)
+    return _failed(turn.why or doing.cause, turn.message, "limit")
 
 
 def _failed(why: str, message: str | None, ended_by: str = "agent") -> Verdict:
@@ -323,7 +336,7 @@ def _done(facts: Facts, message: str | None, has_conditions: bool) -> Verdict:
     refused = facts.refused_tools
     if refused and not has_conditions:
         return _failed(f"the agent was not allowed to use {', '.join(refused)}", message)
-    shells = [task for task in facts.tasks if task.whose != BEFORE]
+    shells = [task for task in facts.tasks if task.whose == JOB]
     why = f"its turn ended well; still {_background_text(shells)}" if shells else "its turn ended well"
     return Verdict(outcome=DONE, why=why, message=message)
 
@@ -354,7 +367,7 @@ def explain(
     found = [*_turn_rows(facts), *_call_rows(facts), *_note_rows(facts)]
     source, at_ns = ("process", now_ns) if facts.gone is None else (facts.gone.source, facts.gone.at_ns)
     found.append(("program", "runs" if facts.gone is None else facts.gone.signal.why, source, at_ns))
-    found.append(("last sign of work", "", facts.last_work_source, facts.last_work_ns))
+    found.append(("last sign of work", facts.last_work, facts.last_work_source, facts.last_work_ns))
     if limits is not None:
         doing = activity(facts, now_ns=now_ns, limits=limits, wall_ns=wall_ns)
         found.append(("rule", f"{doing.rule}: {RULES[doing.rule]}", "", doing.since_ns))

@@ -72,20 +72,23 @@ class Facts(Value):
     """What is known about the work of an agent on one job. Make it with `of_job`, change it with `fold` and `go_on`.
 
     `begun` counts the turns, calls and questions that began: a verification during which it changed is void.
-    `last_work_ns` is the last sign of work, `model_ns` the last proof that the model service answers. `vanished_ns` is
-    when background work of the job went from the list although no turn has begun that answers to it."""
+    `unknown_ends` are ends of turns whose beginning was not heard. `last_work_ns` is the last sign of work, `model_ns`
+    the last proof that the model service answers. `owners` says whose work each background task is, or was;
+    `noticed` are those about which a turn has begun, and `vanished_ns` is when one of the job ended without it."""
 
     mark: str
     began_ns: int
     turn_expected: bool
     exit_expected: bool
     turns: tuple[Turn, ...] = ()
+    unknown_ends: tuple[Turn, ...] = ()
     tools: Mapping[str, Call] = {}
     requests: Mapping[str, Call] = {}
     ended_ids: tuple[str, ...] = ()
     tasks: tuple[Task, ...] = ()
     tasks_ns: int = -1
     tasks_source: str = ""
+    owners: Mapping[str, str] = {}
     noticed: tuple[str, ...] = ()
     vanished_ns: int | None = None
     asked_tools: frozenset[str] = frozenset()
@@ -103,6 +106,7 @@ class Facts(Value):
     cost_usd: float | None = None
     last_work_ns: int = 0
     last_work_source: str = ""
+    last_work: str = ""
     model_ns: int = -1
     begun: int = 0
 
@@ -128,6 +132,7 @@ class Facts(Value):
             began_ns=now_ns,
             last_work_ns=now_ns,
             last_work_source="runner",
+            last_work="the job began",
             turn_expected=turn_expected,
             exit_expected=exit_expected,
         )
@@ -138,7 +143,8 @@ class Facts(Value):
         if after.gone is not None:
             return new
         tasks = tuple(task.replace(whose=BEFORE) for task in after.tasks)
-        return new.replace(tasks=tasks, tasks_ns=after.tasks_ns, tasks_source=after.tasks_source)
+        owners = dict.fromkeys(after.owners, BEFORE)
+        return new.replace(tasks=tasks, owners=owners, tasks_ns=after.tasks_ns, tasks_source=after.tasks_source)
 
     @property
     def conversation_id(self) -> str | None:

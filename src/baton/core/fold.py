@@ -6,6 +6,8 @@ signal, not on the order in which signals arrive, wherever both are known.
 
 from __future__ import annotations
 
+import re
+
 from baton.core import signal as s
 from baton.core.facts import BEFORE, CLEARED, JOB, OTHER, Call, Facts, Note, Task, Turn, describe_call
 from baton.core.value import Any
@@ -14,6 +16,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+_WORD = re.compile(r"[\w-]+")
 _MAX_TURNS = 32  # that are remembered
 _MAX_IDS = 256  # of ended calls, settled questions and counted messages, against late and repeated signals
 
@@ -21,22 +24,26 @@ _MAX_IDS = 256  # of ended calls, settled questions and counted messages, agains
 def fold(facts: Facts, heard: s.Heard) -> Facts:
     """Return the facts after a signal. It never fails: a signal that is late, repeated or of something unknown changes
     no more than it proves."""
-    return _FOLDS[type(heard.signal)](facts, heard.signal, heard.source, heard.at_ns)
+    after = _FOLDS[type(heard.signal)](facts, heard.signal, heard.source, heard.at_ns)
+    if after.last_work_ns == facts.last_work_ns:
+        return after
+    return after.replace(last_work_source=heard.source, last_work=_WORK[type(heard.signal)])
 
 
 def go_on(facts: Facts, turn: str, at_ns: int) -> Facts:
-    """Return the facts after the runner has sent the agent back to a turn that it held: the turn is open again."""
+    """Return the facts after the runner has sent the agent back: its last turn is open again. If the agent begins a new
+    turn for that, the text that it was sent contains the mark of the job."""
     found = facts.find_turn(turn)
     if found is None or found is not facts.turns[-1] or facts.gone is not None:
         return facts
-    return _work(_reopen(facts, at_ns), "runner", at_ns)
+    facts = _work(_reopen(facts, at_ns), at_ns)
+    return facts.replace(last_work_source="runner", last_work="the agent was sent back")
 
 
-def _work(facts: Facts, source: str, at_ns: int, *, model: bool = False) -> Facts:
+def _work(facts: Facts, at_ns: int, *, model: bool = False) -> Facts:
     """Return the facts with a sign of work; `model`: it proves that the model service answers, too."""
-    if at_ns > facts.last_work_ns:
-        facts = facts.replace(last_work_ns=at_ns, last_work_source=source)
-    return facts.replace(model_ns=max(facts.model_ns, at_ns)) if model else facts
+    model_ns = max(facts.model_ns, at_ns) if model else facts.model_ns
+    return facts.replace(last_work_ns=max(facts.last_work_ns, at_ns), model_ns=model_ns)
 
 
 def _put_turn(facts: Facts, turn: Turn) -> Facts:
@@ -61,56 +68,55 @@ def _reopen(facts: Facts, at_ns: int) -> Facts:
     return facts.replace(turns=(*facts.turns[:-1], Turn(**same, resumed_ns=at_ns)), begun=facts.begun + 1)
 
 
-def _whose(facts: Facts, signal: s.TurnStarted) -> str:
-    if facts.mark in signal.prompt:
-        return JOB
-    if signal.origin != s.BACKGROUND or facts.job_turn is None:
-        return OTHER
-    named = {task.whose for task in facts.tasks if task.task_id in signal.prompt}
-    # Work that was never listed is the job's, unless another turn has begun since.
-    return JOB if JOB in named or (not named and facts.turns[-1].whose == JOB) else OTHER
-
-
 def _turn_started(facts: Facts, signal: s.TurnStarted, source: str, at_ns: int) -> Facts:
-    if facts.gone is not None:
-        return facts
     name = signal.turn or f"at {at_ns}"
-    known = facts.find_turn(name)
-    whose = _whose(facts, signal)
-    if known is not None:
-        if known.whose is not None:
-            return facts
-        changed = known.replace(whose=whose, origin=signal.origin, since_ns=min(known.since_ns, at_ns), source=source)
-        return _put_turn(facts, changed)
-    if signal.origin == s.BACKGROUND:
-        named = tuple(task.task_id for task in facts.tasks if task.task_id in signal.prompt)
-        facts = facts.replace(noticed=(*facts.noticed, *named)[-_MAX_IDS:], vanished_ns=None)
-    is_late = bool(facts.turns) and facts.turns[-1].since_ns > at_ns
-    facts = _put_turn(facts, Turn(turn=name, whose=whose, origin=signal.origin, since_ns=at_ns, source=source))
-    if is_late:
+    if facts.gone is not None or facts.find_turn(name) is not None:
         return facts
+    named = set() if signal.origin == s.PROMPT else facts.owners.keys() & set(_WORD.findall(signal.prompt))
+    new = Turn(turn=name, whose=_whose(facts, signal, named), origin=signal.origin, since_ns=at_ns, source=source)
+    ended = next((each for each in facts.unknown_ends if each.turn == name), None)
+    if ended is not None:
+        new = ended.replace(whose=new.whose, origin=new.origin, since_ns=min(ended.since_ns, at_ns), source=source)
+        facts = facts.replace(unknown_ends=tuple(each for each in facts.unknown_ends if each is not ended))
+    if signal.origin == s.BACKGROUND:
+        facts = facts.replace(noticed=(*facts.noticed, *sorted(named))[-_MAX_IDS:], vanished_ns=None)
+    facts = _put_turn(facts, new)
+    if facts.turns[-1] is not new:
+        return facts  # a later turn is known already
     open_tools = {each.key: each for each in facts.open_tools}
     open_requests = {each.key: each for each in facts.open_requests}
-    facts = facts.replace(tools=open_tools, requests=open_requests, begun=facts.begun + 1)
-    return _work(facts, source, at_ns)
+    return _work(facts.replace(tools=open_tools, requests=open_requests, begun=facts.begun + 1), at_ns)
+
+
+def _whose(facts: Facts, signal: s.TurnStarted, named: set[str]) -> str:
+    """Return whose turn begins; `named` is the background work that it is about."""
+    if facts.mark in signal.prompt:
+        return JOB
+    if signal.origin == s.PROMPT or facts.job_turn is None:
+        return OTHER
+    if named:
+        return JOB if any(facts.owners[each] == JOB for each in named) else OTHER
+    return JOB if facts.turns[-1].whose == JOB else OTHER  # work that was never listed
 
 
 def _turn_ended(facts: Facts, signal: s.TurnEnded, source: str, at_ns: int) -> Facts:
+    same = {name: getattr(signal, name) for name in ("how", "why", "message", "held", "refused_tools")}
+    end = {"ended_ns": at_ns, "ended_source": source, "assumed": False, **same}
     last = facts.turns[-1] if facts.turns else None
     known = facts.find_turn(signal.turn) if signal.turn else last
     if known is None:
-        if not signal.turn and facts.mark:
+        if any(each.turn == signal.turn for each in facts.unknown_ends) or (facts.mark and not signal.turn):
             return facts
-        whose = None if facts.mark else JOB
-        known = Turn(turn=signal.turn, whose=whose, origin=s.PROMPT, since_ns=at_ns, source=source)
-    elif known.how is not None and not known.assumed:
+        new = Turn(turn=signal.turn, whose=None, origin=s.PROMPT, since_ns=at_ns, source=source, **end)
+        if not facts.mark:
+            return _work(_put_turn(facts, new.replace(whose=JOB)), at_ns)
+        return facts.replace(unknown_ends=(*facts.unknown_ends, new)[-_MAX_TURNS:])
+    if at_ns < known.resumed_ns or (not signal.turn and at_ns < known.since_ns):
+        return facts  # of the time before the turn was opened
+    if known.how is not None and not known.assumed:
         is_worse = bool(signal.turn) and signal.how == s.FAILED and known.how == s.WELL
         return _put_turn(facts, known.replace(how=s.FAILED, why=signal.why)) if is_worse else facts
-    elif at_ns < known.resumed_ns or (not signal.turn and at_ns < known.since_ns):
-        return facts  # of the time before the turn was opened
-    same = {name: getattr(signal, name) for name in ("how", "why", "message", "held", "refused_tools")}
-    ended = known.replace(ended_ns=at_ns, ended_source=source, assumed=False, **same)
-    return _work(_put_turn(facts, ended), source, at_ns, model=signal.how == s.WELL)
+    return _work(_put_turn(facts, known.replace(**end)), at_ns, model=signal.how == s.WELL)
 
 
 def _begin_call(facts: Facts, name: str, call: Call) -> Facts:
@@ -127,7 +133,7 @@ def _begin_call(facts: Facts, name: str, call: Call) -> Facts:
             return facts
         facts = _reopen(facts, call.since_ns)  # the agent goes on: a hook of the user's own has sent it back
     facts = facts.replace(**{name: {**known, call.key: call}}, begun=facts.begun + 1)
-    return _work(facts, call.source, call.since_ns, model=True)
+    return _work(facts, call.since_ns, model=True)
 
 
 def _end_call(facts: Facts, name: str, key: str) -> Facts:
@@ -156,7 +162,7 @@ def _tool_ended(facts: Facts, signal: s.ToolEnded, source: str, at_ns: int) -> F
     facts = _end_call(facts, "tools", signal.tool_id)
     for key in [key for key, each in facts.requests.items() if each.tool_id == signal.tool_id]:
         facts = _end_call(facts, "requests", key)
-    return facts if facts.gone is not None else _work(facts, source, at_ns)
+    return facts if facts.gone is not None else _work(facts, at_ns)
 
 
 def _asked(facts: Facts, signal: s.Asked, source: str, at_ns: int) -> Facts:
@@ -182,27 +188,28 @@ def _asked(facts: Facts, signal: s.Asked, source: str, at_ns: int) -> Facts:
 def _settled(facts: Facts, signal: s.Settled, source: str, at_ns: int) -> Facts:
     was_open = signal.key in facts.requests
     facts = _end_call(facts, "requests", signal.key)
-    return _work(facts, source, at_ns) if was_open and facts.gone is None else facts
+    return _work(facts, at_ns) if was_open and facts.gone is None else facts
 
 
 def _background_work(facts: Facts, signal: s.BackgroundWork, source: str, at_ns: int) -> Facts:
     if facts.gone is not None or at_ns < facts.tasks_ns:
         return facts
     before = {task.task_id: task for task in facts.tasks}
-    last = facts.turns[-1].whose if facts.turns else None
-    whose = BEFORE if facts.job_turn is None else OTHER if last == OTHER else JOB
+    whose = BEFORE if facts.job_turn is None else OTHER if facts.turns[-1].whose == OTHER else JOB
+    now = {each.task_id: each for each in signal.tasks}
+    owners = {**facts.owners, **{name: whose for name in now if name not in facts.owners}}
     tasks = tuple(
-        before.get(each.task_id)
-        or Task(task_id=each.task_id, kind=each.kind, what=each.what, whose=whose, since_ns=at_ns, source=source)
-        for each in signal.tasks
+        before.get(name)
+        or Task(task_id=name, kind=each.kind, what=each.what, whose=owners[name], since_ns=at_ns, source=source)
+        for name, each in now.items()
     )
-    left = {task.task_id for task in tasks}
-    vanished = {task.task_id for task in facts.tasks if task.whose == JOB and task.task_id not in left}
-    if vanished - set(facts.noticed):
+    ended = {task.task_id for task in facts.tasks if task.whose == JOB} - now.keys()
+    if ended - set(facts.noticed):
         facts = facts.replace(vanished_ns=at_ns)
-    if left != set(before):
-        facts = _work(facts, source, at_ns)
-    return facts.replace(tasks=tasks, tasks_ns=at_ns, tasks_source=source)
+    if now.keys() != before.keys():
+        facts = _work(facts, at_ns)
+    owners = dict(list(owners.items())[-_MAX_IDS:]) | {task.task_id: task.whose for task in tasks}
+    return facts.replace(tasks=tasks, owners=owners, tasks_ns=at_ns, tasks_source=source)
 
 
 def _retrying(facts: Facts, signal: s.Retrying, source: str, at_ns: int) -> Facts:
@@ -210,7 +217,7 @@ def _retrying(facts: Facts, signal: s.Retrying, source: str, at_ns: int) -> Fact
     if facts.gone is not None or (last is not None and at_ns < last.at_ns):
         return facts
     if last is None or last.at_ns <= facts.model_ns or signal.number > last.signal.number:
-        facts = _work(facts, source, at_ns)
+        facts = _work(facts, at_ns)
     return facts.replace(retrying=Note(signal=signal, source=source, at_ns=at_ns))
 
 
@@ -233,13 +240,14 @@ def _usage(facts: Facts, signal: s.Usage, source: str, at_ns: int) -> Facts:
         output_tokens=facts.output_tokens + after[1] - before[1],
         cost_usd=total,
     )
-    return facts if facts.gone is not None else _work(facts, source, at_ns, model=True)
+    return facts if facts.gone is not None else _work(facts, at_ns, model=True)
 
 
 def _conversation(facts: Facts, signal: s.Conversation, source: str, at_ns: int) -> Facts:
     note = Note(signal=signal, source=source, at_ns=at_ns)
     if signal.ended is None:
-        if signal.conversation_id == facts.conversation_id:
+        last = facts.conversation
+        if last is not None and (signal.conversation_id == facts.conversation_id or at_ns < last.at_ns):
             return facts
         seen = (*facts.conversations, signal.conversation_id)[-_MAX_TURNS:]
         return facts.replace(conversation=note, conversations=seen)
@@ -269,13 +277,26 @@ def _said(facts: Facts, signal: s.Said, source: str, at_ns: int) -> Facts:
     if facts.gone is not None:
         return facts
     facts = facts.replace(said=Note(signal=signal, source=source, at_ns=at_ns))
-    return _work(facts, source, at_ns, model=True) if signal.is_work else facts
+    return _work(facts, at_ns, model=True) if signal.is_work else facts
 
 
 def _gone(facts: Facts, signal: s.Gone, source: str, at_ns: int) -> Facts:
     return facts if facts.gone is not None else facts.replace(gone=Note(signal=signal, source=source, at_ns=at_ns))
 
 
+# Signs of work, in words.
+_WORK: dict[type, str] = {
+    s.TurnStarted: "a turn began",
+    s.TurnEnded: "a turn ended",
+    s.ToolStarted: "a tool call began",
+    s.ToolEnded: "a tool call ended",
+    s.Asked: "the agent asked",
+    s.Settled: "a question was settled",
+    s.BackgroundWork: "background work began or ended",
+    s.Retrying: "the agent tried again",
+    s.Usage: "the model answered",
+    s.Said: "the agent said something",
+}
 _FOLDS: dict[type, Callable[[Facts, Any, str, int], Facts]] = {
     s.TurnStarted: _turn_started,
     s.TurnEnded: _turn_ended,
