@@ -240,6 +240,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
+        self.send_header("request-id", _new_id("req"))
         self.end_headers()
         self._send("message_start", message=head | {"content": [], "stop_reason": None, "usage": usage})
         for index, block in enumerate(blocks):
@@ -286,6 +287,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in ({"content-type": "application/json"} | (headers or {})).items():
             self.send_header(name, str(value))
         self.send_header("content-length", str(len(content)))
+        self.send_header("request-id", _new_id("req"))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)

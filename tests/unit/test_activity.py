@@ -222,6 +222,9 @@ SCENARIOS = {
     "T17 the service fails": (
         [turn(), *OVERLOADED[1:3]], "retrying", "retry", "answered 529, try 2 of 10", OPEN, "",
     ),
+    "T17 a title is made meanwhile": (
+        [turn(), *OVERLOADED[1:3], s.Usage(message_id="m1", of_turn=False)], "retrying", "retry", "answered 529", OPEN, "",
+    ),
     "T17 then it works": (
         [turn(), *OVERLOADED[1:3], s.Usage(message_id="m1")], "working", "turn", "model", OPEN, "",
     ),

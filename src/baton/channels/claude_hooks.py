@@ -376,6 +376,7 @@ class ClaudeHooks(Channel):
                 input_tokens=sum(number(about.get(each)) for each in tokens),
                 output_tokens=number(about.get("output_tokens")),
                 cost_usd=cost(about.get("cost_usd")),
+                of_turn=str(about.get("query_source") or "").startswith(("repl_main_thread", "agent:")),
             )
         elif event.name in ("api_error", "api_retries_exhausted") and event.turn == self._turn:
             tries = number(about.get("attempt") or about.get("total_attempts"))

@@ -240,7 +240,7 @@ def _usage(facts: Facts, signal: s.Usage, source: str, at_ns: int) -> Facts:
         output_tokens=facts.output_tokens + after[1] - before[1],
         cost_usd=total,
     )
-    return facts if facts.gone is not None else _work(facts, at_ns, model=True)
+    return facts if facts.gone is not None or not signal.of_turn else _work(facts, at_ns, model=True)
 
 
 def _conversation(facts: Facts, signal: s.Conversation, source: str, at_ns: int) -> Facts:

@@ -118,12 +118,14 @@ class Limited(Value):
 
 
 class Usage(Value):
-    """What a message cost. Each `message_id` counts once. None: unknown."""
+    """What a message cost. Each `message_id` counts once. None: unknown. `of_turn`: False for a message beside the
+    work, such as a title for the conversation: it does not prove that the model answers the turn."""
 
     message_id: str
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None
+    of_turn: bool = True
 
 
 class Conversation(Value):
