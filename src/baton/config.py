@@ -111,6 +111,17 @@ def user_file(env: Mapping[str, str]) -> str:
     return env.get("BATON_CONFIG") or (os.path.join(folder, "baton.toml") if folder else "")
 
 
+def rules_file(env: Mapping[str, str]) -> str:
+    """Return the path of the rules of the user, which need not exist; "" if the user has no home folder."""
+    folder = _user_folder(env, "XDG_CONFIG_HOME", ".config")
+    return os.path.join(folder, "rules.toml") if folder else ""
+
+
+def state_folder(env: Mapping[str, str]) -> str:
+    """Return the folder of homes, local broker and live agents; "" if the user has no home folder."""
+    return env.get("BATON_STATE_DIR") or _user_folder(env, "XDG_STATE_HOME", ".local/state")
+
+
 def _user_folder(env: Mapping[str, str], variable: str, usual: str) -> str:
     """Return the folder of baton in a folder of the user: that of the variable, or the usual one in the home folder. ""
     without a home folder. Ignore relative paths: a clone could hold what they lead to."""

@@ -168,6 +168,7 @@ GUARDS = (
     ),
     Guard("rule-characters", condition("False"), "tests/unit/test_rules.py"),
     Guard("rule-assignment", condition("not words"), "tests/unit/test_rules.py -k assignment"),
+    Guard("rules-of-others", condition("False"), "tests/system/test_rule_commands.py -k other_users"),
     Guard("rule-outside", condition("False"), "tests/unit/test_rules.py -k outside"),
     Guard("rule-reserved", condition("False"), "tests/unit/test_rules.py -k reserved"),
     Guard("rule-out-of-bounds", replace(r"return .*", "return True"), "tests/unit/test_rules.py -k out_of_bounds"),

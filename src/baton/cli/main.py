@@ -31,6 +31,7 @@ VERBS = {
     "send": ("session", "type a text, or press keys, in the session that runs a job"),
     "wait": ("subscribe", "wait until jobs end; the exit code says how they ended"),
     "result": ("result", "print what a job left: the agent's last message, its output, or all of it as JSON"),
+    "rules": ("rules", "let rules answer requests of agents: list, add, remove, test"),
     "attach": ("session", "attach the terminal to the session that runs a job"),
     "publish": ("publish", "record an event of a job and send it to the broker"),
     "subscribe": ("subscribe", "print the events of jobs until the jobs end"),

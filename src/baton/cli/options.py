@@ -203,6 +203,20 @@ ONCE = _flag("--once", "sweep once and end (default: sweep until stopped)")
 DRY_RUN = _flag("--dry-run", "print what would be done and do nothing (default: do it)")
 INTERVAL = _value("--interval", "S", "sweep every S seconds (default: 5)", type=float, default=5.0)
 
+# Requests and rules
+FOR_JOB = _flag("--for-job", "allow equal calls of this job from now on, too (default: this call only)")
+INEXACT = _flag("--inexact", "allow a call although the agent may do more than is shown (default: refuse)")
+CHOICE = _value(
+    "choice", "CHOICE", "choose by number or text, or give the text of an open question; with several questions "
+    "1=CHOICE 2=CHOICE; where several may be chosen 1,3", nargs="+",
+)  # fmt: skip
+OWN_WORDS = _flag("--text", "answer in your own words instead of with a choice (default: refuse other texts)")
+DECISION = Option("decision", choices=("deny", "ask", "allow"), help="decide so; deny beats ask, ask beats allow")
+RULE_COMMAND = _value("--command", "LINE", "")
+RULE_PATH = _value("--path", "FILE", "")
+EXPIRES = _value("--expires", "T", "end the rule after 90s, 15m, 8h, 7d, or at a date or a time (default: never)")
+RULE_NUMBER = _value("number", "N", "remove this rule, as `baton rules list` numbers it", type=whole(1))
+
 # Claims
 LEASE = _value("--lease", "S", "requeue the job if the lease is not renewed for S seconds (default: never)", type=float)
 WAIT = _value("--wait", "S", "wait up to S seconds for a job (default: 0)", type=float)

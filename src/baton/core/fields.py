@@ -187,6 +187,14 @@ def printable_lines(untrusted: str) -> str:
     return untrusted if untrusted.isprintable() else re.sub(r"[^\n\t]+", lambda part: printable(part[0]), untrusted)
 
 
+def visible(untrusted: str) -> str:
+    """Return text in which each character that acts on a terminal, hides, or looks like a space is written as its code:
+    what it does can then be judged. Line breaks, too."""
+    if untrusted.isprintable():
+        return untrusted
+    return "".join(each if each.isprintable() else f"<U+{ord(each):04X}>" for each in untrusted)
+
+
 def one_line(untrusted: str, longest: int | None = None) -> str:
     """Return the text as one printable line, cut to `longest` characters."""
     if longest is not None:  # of a prompt of 1 MB, clean only the part that is shown
