@@ -89,7 +89,9 @@ class ClaudeStream(Lines):
         self._questions_open: dict[str, Mapping[str, Any]] = {}  # by key: the request
         self._tasks: dict[str, BackgroundTask] = {}
         self._subagents: dict[str, str] = {}  # by the id of the tool call that started it
+        self._task_calls: dict[str, str] = {}  # by the id of a task: the tool call that started it
         self._ended_tasks: set[str] = set()
+        self._listed: tuple[BackgroundTask, ...] = ()
         self._ended_ns = 0
         self._counted: set[str] = set()
         self._cost = 0.0
@@ -214,7 +216,7 @@ class ClaudeStream(Lines):
             if self._of_prompt:
                 yield TurnStarted(turn=self._turn, prompt=self._task.prompt or "")
             else:
-                yield TurnStarted(turn=self._turn, origin=BACKGROUND)
+                yield TurnStarted(turn=self._turn, origin=BACKGROUND, prompt=self._notice())
         yield from self._forget_ended_tasks()
 
     def _end_turn(self, message: Mapping[str, Any]) -> Iterator[Signal]:
@@ -225,7 +227,7 @@ class ClaudeStream(Lines):
         if self._of_prompt and _origin(message) == "task-notification":
             # Background work ended just before the prompt was written: the turn of the prompt is still to come.
             turn = os.urandom(4).hex()
-            yield TurnStarted(turn=turn, origin=BACKGROUND)
+            yield TurnStarted(turn=turn, origin=BACKGROUND, prompt=self._notice())
         else:
             self._turn = None
         self._ended_ns = self._clock.monotonic_ns()
@@ -261,8 +263,9 @@ class ClaudeStream(Lines):
             if call is not None:
                 failed = bool(part.get("is_error"))
                 yield from self._end_call(call, ok=not failed, why=_text(part.get("content")) if failed else "")
-            if agent_ref is None:
-                yield from self._forget_ended_tasks()  # the next message of the model is an answer to their end, too
+            # The next message of the model is an answer to the end of background work, too.
+            ended = self._ended_tasks if agent_ref is None else self._tasks_of(part.get("tool_use_id"))
+            yield from self._forget_ended_tasks(ended & self._ended_tasks)
 
     def _question(self, message: Mapping[str, Any]) -> Iterator[Signal]:
         key, request = str(message["request_id"]), message["request"]
@@ -324,9 +327,11 @@ class ClaudeStream(Lines):
         is_agent = "agent" in kind or "workflow" in kind
         if is_agent and isinstance(message.get("tool_use_id"), str):
             self._subagents[message["tool_use_id"]] = task_id
+        if isinstance(message.get("tool_use_id"), str):
+            self._task_calls[task_id] = message["tool_use_id"]
         what = str(message.get("description") or "")
         self._tasks[task_id] = BackgroundTask(task_id=task_id, kind="subagent" if is_agent else "shell", what=what)
-        yield self._background()
+        yield from self._changed_background()
 
     def _task_progress(self, message: Mapping[str, Any]) -> Iterator[Signal]:
         yield Said(text=str(message.get("description") or ""))
@@ -345,15 +350,27 @@ class ClaudeStream(Lines):
         if status in ("killed", "stopped") and self._turn is None:
             yield from self._forget_ended_tasks()
 
-    def _forget_ended_tasks(self) -> Iterator[Signal]:
-        if self._ended_tasks:
-            for task_id in self._ended_tasks:
-                self._tasks.pop(task_id, None)
-            self._ended_tasks.clear()
-            yield self._background()
+    def _tasks_of(self, tool_id: object) -> set[str]:
+        return {task_id for task_id, call in self._task_calls.items() if call == tool_id}
 
-    def _background(self) -> BackgroundWork:
-        return BackgroundWork(tasks=tuple(self._tasks.values()))
+    def _notice(self) -> str:
+        """Return the prompt with which Claude begins a turn about background work that has ended."""
+        return " ".join(("task-notification", *sorted(self._ended_tasks)))
+
+    def _forget_ended_tasks(self, ended: set[str] | None = None) -> Iterator[Signal]:
+        for task_id in list(self._ended_tasks if ended is None else ended):
+            self._ended_tasks.discard(task_id)
+            self._tasks.pop(task_id, None)
+            self._task_calls.pop(task_id, None)
+        yield from self._changed_background()
+
+    def _changed_background(self) -> Iterator[Signal]:
+        """Yield the list of background work if it has changed. Claude also calls a command, or a subagent, a task while
+        the tool call that runs it is open."""
+        found = tuple(task for task in self._tasks.values() if self._task_calls.get(task.task_id) not in self._calls)
+        if found != self._listed:
+            self._listed = found
+            yield BackgroundWork(tasks=found)
 
     def _usage(self, body: Mapping[str, Any]) -> Iterator[Signal]:
         message_id, usage = body.get("id"), body.get("usage")
