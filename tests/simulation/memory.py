@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import contextmanager
 
 from baton.core.clock import parse_time
-from baton.core.errors import JobNotFound
+from baton.core.errors import JobNotFound, RequestNotFound
 from baton.core.job import Status
+from baton.core.request import present
 from baton.registry.contract import Change, Page
 from baton.registry.verbs import Registry
 
@@ -23,6 +24,7 @@ class MemoryRegistry(Registry):
         super().__init__(clock)
         self.jobs = {}
         self.events = {}
+        self.requests = {}
         self._random = random
 
     def _new_token(self):
@@ -33,11 +35,11 @@ class MemoryRegistry(Registry):
 
     @contextmanager
     def _reading(self):
-        yield MemoryTransaction(self.jobs, self.events)
+        yield MemoryTransaction(self.jobs, self.events, self.requests)
 
     @contextmanager
     def _writing(self, *, create=False):
-        yield MemoryTransaction(self.jobs, self.events)
+        yield MemoryTransaction(self.jobs, self.events, self.requests)
 
     def _claim_first(self, agent_session, holder, lease_ns):
         waiting = [
@@ -53,9 +55,10 @@ class MemoryRegistry(Registry):
 
 
 class MemoryTransaction:
-    def __init__(self, jobs, events):
+    def __init__(self, jobs, events, requests):
         self._jobs = jobs
         self._events = events
+        self._requests = requests
 
     def get(self, job_id):
         if job_id not in self._jobs:
@@ -64,14 +67,36 @@ class MemoryTransaction:
 
     def add(self, job):
         self._events.setdefault(job.job_id, [])
-        return self._jobs.setdefault(job.job_id, job) is job
+        return job if self._jobs.setdefault(job.job_id, job) is job else None
 
-    def save(self, before, after, event=None):
+    def save(self, before, after, event=None, request=None):
         assert self._jobs[after.job_id] is before
         self._jobs[after.job_id] = after
         if event is not None:
             self._events[after.job_id].append(event)
+        if request is not None:
+            assert self._requests.get(request.after.request_id) == request.before
+            self._requests[request.after.request_id] = request.after
         return Change(before=before, after=after)
+
+    def job_of_request(self, request_id):
+        if request_id not in self._requests:
+            raise RequestNotFound(request_id, "memory")
+        return self._requests[request_id].job_id
+
+    def request(self, request_id):
+        return self._requests[request_id]
+
+    def requests(self, job_id, open_only, limit, *, calls=True):
+        found = [
+            present(request, self._jobs[request.job_id], False)
+            for request in self._requests.values()
+            if job_id in (None, request.job_id)
+        ]
+        return [request for request in found if request.state == "open" or not open_only][:limit]
+
+    def request_ids_from(self, beginning, limit):
+        return [request_id for request_id in self._requests if request_id.startswith(beginning)][:limit]
 
     def keep_result(self, job_id, result):
         assert job_id in self._jobs

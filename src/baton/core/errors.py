@@ -143,6 +143,22 @@ class StaleAttempt(BatonError):
         self.current = current
 
 
+class RequestNotFound(BatonError):
+    """The registry has no request with this id."""
+
+    def __init__(self, request_id: str, where: str) -> None:
+        super().__init__(f"no request {request_id} in {where}; `baton requests` shows all open requests")
+        self.request_id = request_id
+
+
+class RequestClosed(BatonError):
+    """A request is not open any more. `request` is what became of it: who answered what, and when."""
+
+    def __init__(self, request: Any, why: str) -> None:
+        super().__init__(f"request {request.request_id} {why}; nothing was changed")
+        self.request = request
+
+
 class Rejected(BatonError):
     """Bytes are not a valid event. `reason` is one word, for counting."""
 

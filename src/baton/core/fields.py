@@ -143,6 +143,19 @@ def check_label(field: str, value: object) -> str:
     return checked
 
 
+def members(value: Any, checks: Mapping[str, Check]) -> dict[str, Any]:
+    """Return the checked members of an object; a member that is missing is checked as null."""
+    if not isinstance(value, dict):
+        raise ValueError(f"must be an object, not {kind(value)}")
+    checked = {}
+    for name, check in checks.items():
+        try:
+            checked[name] = check(value.get(name))
+        except ValueError as error:
+            raise ValueError(f"has a field {name} that {error}") from None
+    return checked
+
+
 def unknown_fields(record: Mapping[str, Any], known: Iterable[str]) -> dict[str, Any]:
     """Return the fields that are not in `known`. Refuse what could not be written as JSON again."""
     extra = {key: value for key, value in record.items() if key not in known}

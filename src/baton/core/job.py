@@ -19,6 +19,7 @@ AGENT_ALIASES = {"claude": "claude-code"}
 LIVE_QUEUE = "agent:"  # begins the queue of a live agent, before its id
 DEFAULT_TIMEOUT_SEC = 3600
 DEFAULT_IDLE_TIMEOUT_SEC = 120
+DEFAULT_BACKGROUND_TIMEOUT_SEC = 600
 MAX_TIMEOUT_SEC = 10 * 366 * 86400
 MAX_PROMPT_BYTES = 1024 * 1024
 HIDDEN = "***"
@@ -53,7 +54,7 @@ def _prompt(value: object) -> str:
     return text
 
 
-def _lease_mark(value: object) -> str:
+def check_mark(value: object) -> str:
     text = fields.label(value)
     if not re.fullmatch(r"[^/]+/\d{1,19}", text, re.ASCII):
         raise ValueError("is not a boot id and a number of nanoseconds")
@@ -81,26 +82,31 @@ def _notify_due(value: object) -> dict[str, Any]:
     if not isinstance(value, dict) or not all(isinstance(entry, dict) for entry in value.values()):
         raise ValueError("must be an object of objects")
     for entry in value.values():
-        for name, check in _DUE_CHECKS.items():
-            try:
-                check(entry.get(name))
-            except ValueError as error:
-                raise ValueError(f"has a field {name} that {error}") from None
+        fields.members(entry, _DUE_CHECKS)
     return fields.unknown_fields(value, ())  # refuses what could not be written as JSON again
 
 
-def _start_options(value: object) -> dict[str, Any]:
+def _activity(value: Any) -> dict[str, Any] | None:
+    if value is None:
+        return None
+    checked = fields.members(value, _ACTIVITY_CHECKS)
+    return checked | fields.unknown_fields(value, _ACTIVITY_CHECKS)
+
+
+_ACTIVITY_CHECKS: dict[str, Check] = {
+    "kind": fields.label,
+    "since": fields.time,
+    "cause": fields.text,
+    "attempt": fields.whole(1),
+}
+
+
+def _start_options(value: Any) -> dict[str, Any]:
     if value is None:
         return {}
-    if not isinstance(value, dict):
-        raise ValueError(f"must be an object, not {fields.kind(value)}")
-    for name, check in _START_CHECKS.items():
-        try:
-            check(value.get(name))
-        except ValueError as error:
-            raise ValueError(f"has a field {name} that {error}") from None
+    fields.members(value, _START_CHECKS)
     fields.unknown_fields(value, _START_CHECKS)
-    return value
+    return dict(value)
 
 
 _START_CHECKS: dict[str, Check] = {
@@ -125,6 +131,10 @@ def check_status(value: object) -> Status:
     return status
 
 
+def check_activity(value: object) -> Any:
+    return fields.named("activity", _activity, value)
+
+
 class Broker(Value):
     """Where a job's events go. None: the process that connects takes this part from its settings."""
 
@@ -136,17 +146,10 @@ class Broker(Value):
     extra: dict[str, Any]
 
     @classmethod
-    def parse(cls, value: object) -> Broker:
+    def parse(cls, value: Any) -> Broker:
         if value is None:
             value = {}
-        if not isinstance(value, dict):
-            raise ValueError(f"must be an object, not {fields.kind(value)}")
-        known = {}
-        for name, check in _BROKER_CHECKS.items():
-            try:
-                known[name] = check(value.get(name))
-            except ValueError as error:
-                raise ValueError(f"has a field {name} that {error}") from None
+        known = fields.members(value, _BROKER_CHECKS)
         return cls(**known, extra=fields.unknown_fields(value, _BROKER_CHECKS))
 
     def record(self) -> dict[str, Any]:
@@ -193,7 +196,7 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("priority", fields.whole(-(10**9), 10**9), 0),
     ("claimed_by", fields.optional(fields.label), None),
     ("lease_expires_at", fields.optional(fields.time), None),
-    ("lease_mark", fields.optional(_lease_mark), None),
+    ("lease_mark", fields.optional(check_mark), None),
     ("deadline_at", fields.optional(fields.time), None),
     ("last_event_at", fields.optional(fields.time), None),
     ("finished_at", fields.optional(fields.time), None),
@@ -215,6 +218,10 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("idempotency_key", fields.optional(fields.label), None),
     ("start_options", _start_options, {}),
     ("notify_due", _notify_due, {}),
+    ("activity", _activity, None),
+    ("tool_timeout_sec", fields.optional(fields.whole(1, MAX_TIMEOUT_SEC)), None),
+    ("background_timeout_sec", fields.whole(1, MAX_TIMEOUT_SEC), DEFAULT_BACKGROUND_TIMEOUT_SEC),
+    ("change", fields.whole(0, 2**63 - 1), 0),
 )
 OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
 _CHECKS = {name: (check, default) for name, check, default in _SEED_FIELDS + _OWN_FIELDS}
@@ -225,11 +232,12 @@ _ROW_CHECKS = {
     for name, (check, default) in _CHECKS.items()
 }
 JOB_FIELDS = tuple(_CHECKS)
+_COMPARED = tuple(name for name in (*JOB_FIELDS, "extra") if name != "change")
 # What became of a job. A field that is not here belongs to the work, and a retry has it too.
 FATE = frozenset(
     {"attempt", "claimed_by", "lease_expires_at", "lease_mark", "deadline_at", "last_seq", "last_event_at", "detail"}
     | {"finished_at", "submitter", "verified_by", "unverified", "disputed", "follows", "retry_of", "retried_by"}
-    | {"reason", "ended_by", "seen_at", "idempotency_key", "notify_due"}
+    | {"reason", "ended_by", "seen_at", "idempotency_key", "notify_due", "activity", "change"}
 )
 
 # Of a submission: which job it became, and where it was made. All other fields are its work.
@@ -248,7 +256,8 @@ class Job(Value):
     Of an ended job, `ended_by` is one of ENDED_BY, `reason` says it in words, and `seen_at` is when the user was shown
     the end. `idempotency_key` is unique in a registry: a second submission with it is this job. `start_options` says
     how its session is started: `headless`, `yolo`, and `resume` to continue the conversation `conversation_id`.
-    """
+    `activity` is what the agent did when its runner last reported it: `kind`, `since`, `cause`, `attempt`. `change` is
+    the number of the write that stored it, which rises with each write: equal jobs may differ in it."""
 
     schema_version: int
     job_id: str
@@ -293,6 +302,10 @@ class Job(Value):
     idempotency_key: str | None
     start_options: dict[str, Any]
     notify_due: dict[str, Any]
+    activity: dict[str, Any] | None
+    tool_timeout_sec: int | None
+    background_timeout_sec: int
+    change: int
     extra: dict[str, Any]
 
     @classmethod
@@ -361,6 +374,11 @@ class Job(Value):
     def events_topic(self) -> str:
         return f"{self.topic_prefix}/events"
 
+    __hash__ = None
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Job and all(getattr(self, name) == getattr(other, name) for name in _COMPARED)
+
     def __repr__(self) -> str:
         return f"<Job {self.job_id} {self.status} attempt={self.attempt}>"
 
@@ -390,6 +408,8 @@ def new_job(
     broker: Mapping[str, Any] | None = None,
     timeout_sec: int = DEFAULT_TIMEOUT_SEC,
     idle_timeout_sec: int = DEFAULT_IDLE_TIMEOUT_SEC,
+    tool_timeout_sec: int | None = None,
+    background_timeout_sec: int = DEFAULT_BACKGROUND_TIMEOUT_SEC,
     expected_artifacts: Iterable[str] = (),
     workdir: str | None = None,
     max_attempts: int = 1,
@@ -423,6 +443,8 @@ def new_job(
                 "topic_prefix": topic_prefix(job_id),
                 "timeout_sec": timeout_sec,
                 "idle_timeout_sec": idle_timeout_sec,
+                "tool_timeout_sec": tool_timeout_sec,
+                "background_timeout_sec": background_timeout_sec,
                 "expected_artifacts": list(expected_artifacts),
                 "auth_token": new_token(),
                 "workdir": workdir,

@@ -14,7 +14,12 @@ from __future__ import annotations
 from baton.core.clock import SECOND_NS, format_time, parse_time
 from baton.core.errors import EventRefused, IllegalTransition, InvalidValue, JobDisputed, StaleAttempt
 from baton.core.event import EventName
-from baton.core.job import TERMINAL, Job, Status
+from baton.core.job import TERMINAL, Job, Status, check_activity
+from baton.core.value import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 _FOLLOWS = {
     Status.PENDING: frozenset({Status.RUNNING, Status.CANCELLED}),
@@ -151,10 +156,23 @@ def take_seq(job: Job, *, attempt: int | None, now_ns: int) -> Job:
     return job.replace(last_seq=job.last_seq + 1, updated_at=format_time(now_ns))
 
 
-def renew(job: Job, *, attempt: int, now_ns: int) -> Job:
-    if job.status is not Status.RUNNING or attempt != job.attempt:
+def check_holder(job: Job, attempt: int) -> None:
+    """Refuse a write that is not of the present holder of a running job."""
+    if job.status is not Status.RUNNING or attempt != job.attempt:  # guard: holder-attempt
         raise StaleAttempt(job.job_id, attempt, job.attempt, job.status)
-    return job.replace(updated_at=format_time(now_ns))
+
+
+def renew(job: Job, *, attempt: int, now_ns: int, activity: Mapping[str, Any] | None = None) -> Job:
+    check_holder(job, attempt)
+    job = job.replace(updated_at=format_time(now_ns))
+    return job if activity is None else set_activity(job, activity, attempt=attempt)
+
+
+def set_activity(job: Job, activity: Mapping[str, Any], *, attempt: int) -> Job:
+    """Return the job with what its agent is doing: `kind`, `since` and `cause`. `updated_at` stays."""
+    check_holder(job, attempt)
+    checked: dict[str, Any] = check_activity({**activity, "attempt": attempt})
+    return job if checked == job.activity else job.replace(activity=checked)
 
 
 def expired_lease_error(job: Job) -> str | None:
@@ -190,7 +208,13 @@ def transitions(before: Job, after: Job) -> tuple[tuple[Status, Status], ...]:
 
 def _unclaimed(job: Job, **more: object) -> Job:
     return job.replace(
-        status=Status.PENDING, claimed_by=None, lease_expires_at=None, lease_mark=None, deadline_at=None, **more
+        status=Status.PENDING,
+        claimed_by=None,
+        lease_expires_at=None,
+        lease_mark=None,
+        deadline_at=None,
+        activity=None,
+        **more,
     )
 
 
@@ -202,6 +226,7 @@ def _end(job: Job, status: Status, now_ns: int, reason: str) -> Job:
         updated_at=now,
         lease_expires_at=None,
         lease_mark=None,
+        activity=None,
         ended_by="cancelled" if status is Status.CANCELLED else "agent",
         reason=reason or _NO_REASON[status],
     )

@@ -5,7 +5,11 @@ from __future__ import annotations
 from baton.core.clock import parse_time
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Job, Status, is_unseen
-from baton.core.value import Value
+from baton.core.value import Any, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 FAILED = "failed"
 LONGEST_PROMPT = 1000  # characters of a prompt that are kept in an outline
@@ -13,7 +17,8 @@ LONGEST_PROMPT = 1000  # characters of a prompt that are kept in an outline
 
 class Outline(Value):
     """What a list shows of a job. Times are nanoseconds since 1970. `last_event` is that of the present attempt of a
-    running job, None for others. `seen`: it has not ended with a result that the user has yet to see."""
+    running job, None for others. `seen`: it has not ended with a result that the user has yet to see. `activity` is as
+    in a job; `open_requests` are the summaries of its open requests, the oldest first."""
 
     job_id: str
     status: Status
@@ -32,9 +37,12 @@ class Outline(Value):
     lease_expires_ns: int | None
     last_event: EventName | None
     seen: bool
+    activity: Mapping[str, Any] | None
+    open_requests: tuple[str, ...]
+    change: int
 
     @classmethod
-    def of(cls, job: Job, last_event: EventName | None = None) -> Outline:
+    def of(cls, job: Job, last_event: EventName | None = None, open_requests: tuple[str, ...] = ()) -> Outline:
         same = ("job_id", "status", "agent", "agent_session", "attempt", "labels", "title", "detail", "reason")
         return cls(
             created_ns=parse_time(job.created_at),
@@ -43,12 +51,14 @@ class Outline(Value):
             lease_expires_ns=None if job.lease_expires_at is None else parse_time(job.lease_expires_at),
             last_event=last_event,
             seen=not is_unseen(job.status, job.seen_at),
-            **{name: getattr(job, name) for name in (*same, "ended_by", "disputed")},
+            open_requests=open_requests,
+            **{name: getattr(job, name) for name in (*same, "ended_by", "disputed", "activity", "change")},
         )
 
 
 def activity_of(job: Outline, *, now_ns: int) -> str:
-    """Return the activity of a running job: starting, working, waiting (for a person), or unknown past its lease.
+    """Return the activity of a running job: the kind that its runner has stored; unknown past its lease, or of another
+    attempt. Of a job whose runner stores none (of version 0.1.0, or worked by hand), what its last event says.
     `disputed` for a job that the user must settle; "" for other jobs."""
     if job.disputed is not None and job.status not in TERMINAL:
         return "disputed"
@@ -56,6 +66,8 @@ def activity_of(job: Outline, *, now_ns: int) -> str:
         return ""
     if job.lease_expires_ns is not None and job.lease_expires_ns < now_ns:
         return "unknown"
+    if job.activity is not None:
+        return str(job.activity["kind"]) if job.activity["attempt"] == job.attempt else "unknown"
     return activity_after(job.last_event)
 
 

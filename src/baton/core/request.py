@@ -7,16 +7,28 @@ Exactly one change leaves `open`. Every registry decides with these functions, i
 
 from __future__ import annotations
 
+import os
+import re
 from enum import StrEnum
 
+from baton.core import fields
+from baton.core.clock import format_time
+from baton.core.errors import InvalidRecord, InvalidValue, RequestClosed, WrongState
+from baton.core.job import Status, check_mark
+from baton.core.signal import ALLOW, DENY
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from baton.core.fields import Check
+    from baton.core.job import Job
+
 MAX_OPEN = 100  # of one job
 MAX_CALL_BYTES = 256 * 1024  # of a call that is exact
+REQUEST_ID = re.compile(r"[0-9a-f]{8}", re.ASCII)
+SCOPES = ("once", "job")
 
 
 class RequestKind(StrEnum):
@@ -82,3 +94,207 @@ class Request(Value):
     sent_at: str | None = None
     applied: str = "unknown"
     overridden_by: str | None = None
+
+    @classmethod
+    def parse(cls, record: object, stored_as: str) -> Request:
+        """Return the request in a decoded record of the store. Raise InvalidRecord with the field that is not valid;
+        `stored_as` names the job."""
+        try:
+            values = fields.members(record, _CHECKS)
+        except ValueError as error:
+            raise InvalidRecord(stored_as, "requests", str(error)) from None
+        if values["job_id"] != stored_as:
+            raise InvalidRecord(stored_as, "requests", "names another job")
+        return cls(**values)
+
+    def record(self) -> dict[str, Any]:
+        """Return the request as it is stored."""
+        plain = {"kind": self.kind.value, "state": self.state.value, "options": list(self.options)}
+        return self.as_dict() | plain | {"choices": dict(self.choices)}
+
+
+class Asker(Value):
+    """What decides, of a job, whether its requests are open."""
+
+    status: Status
+    attempt: int
+
+
+def new_request_id() -> str:
+    return os.urandom(4).hex()
+
+
+def check_request_id(value: object) -> str:
+    """Return the id, or raise InvalidValue. Call it before an id becomes part of a path or a query."""
+    if isinstance(value, str) and REQUEST_ID.fullmatch(value):  # guard: request-id-in-path
+        return value
+    shown = repr(value[:40]) if isinstance(value, str) else fields.kind(value)
+    raise InvalidValue("request id", f"must be 8 characters of 0-9 and a-f, not {shown}")
+
+
+def is_open(request: Request, job: Job | Asker, expired: bool) -> bool:
+    """Return whether the request may still be answered: it closes with its job, and with its time, before its row is
+    written. `expired`: by the clock of the registry."""
+    return request.state is RequestState.OPEN and _is_asked(request, job) and not expired
+
+
+def _is_asked(request: Request, job: Job | Asker) -> bool:
+    return job.status is Status.RUNNING and job.attempt == request.attempt
+
+
+def present(request: Request, job: Job | Asker, expired: bool) -> Request:
+    """Return the request in the state that it has, whatever its row says."""
+    if request.state is not RequestState.OPEN or is_open(request, job, expired):
+        return request
+    return request.replace(state=RequestState.EXPIRED if _is_asked(request, job) else RequestState.WITHDRAWN)
+
+
+def refuse_more(job_id: str, open_ones: int) -> None:
+    """Raise when a job has as many open requests as it may have."""
+    if open_ones >= MAX_OPEN:  # guard: most-open-requests
+        raise WrongState("job", f"{job_id} has {open_ones} open requests, and may have no more: answer some of them")
+
+
+def answer(request: Request, job: Job | Asker, given: Answer, *, expired: bool, now_ns: int) -> Request:
+    """Return the answered request. Raise RequestClosed, with who answered what and when, if it is not open."""
+    _refuse_closed(request, job, expired)
+    if given.answer not in (ALLOW, DENY):
+        raise InvalidValue("answer", f"must be {ALLOW} or {DENY}, not {given.answer!r}")
+    if given.scope not in SCOPES:
+        raise InvalidValue("scope", f"must be one of {', '.join(SCOPES)}, not {given.scope!r}")
+    asked = {each["question"] for each in request.options if "question" in each}
+    for question in given.choices:
+        if question not in asked:
+            raise InvalidValue("answer", f"names a question that request {request.request_id} does not ask")
+    return request.replace(
+        state=RequestState.ANSWERED,
+        answer=given.answer,
+        choices=dict(given.choices),
+        reason=given.reason,
+        scope=given.scope,
+        answered_by=given.by,
+        via=given.via,
+        rule=given.rule,
+        answered_at=format_time(now_ns),
+    )
+
+
+def close(
+    request: Request,
+    job: Job | Asker,
+    state: RequestState,
+    *,
+    expired: bool,
+    now_ns: int,
+    decision: str | None = None,
+    by: str = "",
+    via: str = "agent",
+) -> Request:
+    """Return the request without an answer of ours: decided elsewhere, expired or withdrawn. Of a request whose job has
+    ended, or has another attempt, `withdrawn` only writes down what is so."""
+    if state in (RequestState.OPEN, RequestState.ANSWERED):
+        raise InvalidValue("state", f"{state.value} does not close a request")
+    asked = _is_asked(request, job)
+    if state is RequestState.EXPIRED and request.state is RequestState.OPEN and asked and not expired:
+        raise WrongState("request", f"{request.request_id} has not expired")
+    if asked and expired and state is not RequestState.EXPIRED:
+        _refuse_closed(request, job, expired)
+    if request.state is not RequestState.OPEN or not (asked or state is RequestState.WITHDRAWN):
+        _refuse_closed(request, job, expired)
+    decided = {"answer": decision, "answered_by": by or None, "via": via} if state is RequestState.ELSEWHERE else {}
+    return request.replace(state=state, answered_at=format_time(now_ns), **decided)
+
+
+def sent(request: Request, *, now_ns: int) -> Request:
+    """Return the request after its answer was written to the agent."""
+    if request.state is not RequestState.ANSWERED:
+        raise WrongState("request", f"{request.request_id} is {request.state.value}: it has no answer to send")
+    return request if request.sent_at is not None else request.replace(sent_at=format_time(now_ns))
+
+
+def applied(request: Request, was_applied: str, overridden_by: str | None = None) -> Request:
+    """Return the request with what the agent did with its answer: "yes", or "no" and what decided instead. The first
+    evidence stands."""
+    if was_applied not in ("yes", "no"):
+        raise InvalidValue("applied", f"must be yes or no, not {was_applied!r}")
+    if request.state is not RequestState.ANSWERED:
+        raise WrongState("request", f"{request.request_id} is {request.state.value}: it has no answer to apply")
+    if request.applied != "unknown":
+        return request
+    return request.replace(applied=was_applied, overridden_by=overridden_by if was_applied == "no" else None)
+
+
+def _refuse_closed(request: Request, job: Job | Asker, expired: bool) -> None:
+    if is_open(request, job, expired):  # guard: request-answered-once
+        return
+    now = present(request, job, expired)
+    when = f" at {now.answered_at}" if now.answered_at is not None else ""
+    who = f" by {now.answered_by}" if now.answered_by else ""
+    why = {
+        RequestState.ANSWERED: f"was answered already: {now.answer}{who} ({now.via}){when}",
+        RequestState.ELSEWHERE: f"was decided on the agent's own screen{when}: {now.answer or 'no longer asked'}",
+        RequestState.EXPIRED: f"has expired at {now.expires_at}, which is not consent",
+        RequestState.WITHDRAWN: f"is closed: job {now.job_id} does not ask it any more",
+    }
+    raise RequestClosed(now, why[now.state])
+
+
+def _objects(value: object) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(value, list | tuple) or not all(isinstance(each, dict) for each in value):
+        raise ValueError("must be a list of objects")
+    fields.unknown_fields({"options": list(value)}, ())
+    return tuple(value)
+
+
+def _choices(value: object) -> dict[str, str]:
+    if not isinstance(value, dict) or not all(isinstance(each, str) for each in value.values()):
+        raise ValueError("must be an object of texts")
+    return value
+
+
+def _exactly_one_of(*allowed: str) -> Check:
+    def check(value: object) -> str:
+        if value not in allowed:
+            raise ValueError(f"must be one of {', '.join(allowed)}")
+        return str(value)
+
+    return check
+
+
+def _request_id(value: object) -> str:
+    if not (isinstance(value, str) and REQUEST_ID.fullmatch(value)):
+        raise ValueError("must be 8 characters of 0-9 and a-f")
+    return value
+
+
+_LONG = 1024 * 1024  # bytes of a plan, or of what a person answers to a question
+_KINDS, _STATES = tuple(kind.value for kind in RequestKind), tuple(state.value for state in RequestState)
+_CHECKS: dict[str, Check] = {
+    "request_id": _request_id,
+    "job_id": fields.job_id,
+    "attempt": fields.whole(1),
+    "key": fields.text,
+    "kind": lambda value: RequestKind(_exactly_one_of(*_KINDS)(value)),
+    "agent_ref": fields.optional(fields.text),
+    "tool": fields.text,
+    "call": lambda value: value,
+    "call_sha256": fields.optional(fields.label),
+    "exact": fields.boolean,
+    "summary": fields.text,
+    "options": _objects,
+    "asked_at": fields.time,
+    "expires_at": fields.optional(fields.time),
+    "expires_mark": fields.optional(check_mark),
+    "state": lambda value: RequestState(_exactly_one_of(*_STATES)(value)),
+    "answer": fields.optional(_exactly_one_of(ALLOW, DENY)),
+    "choices": _choices,
+    "reason": lambda value: fields.text(value, _LONG),
+    "scope": _exactly_one_of(*SCOPES),
+    "answered_by": fields.optional(fields.text),
+    "via": fields.optional(fields.text),
+    "rule": fields.optional(fields.text),
+    "answered_at": fields.optional(fields.time),
+    "sent_at": fields.optional(fields.time),
+    "applied": _exactly_one_of("yes", "no", "unknown"),
+    "overridden_by": fields.optional(fields.text),
+}

@@ -10,14 +10,18 @@ from baton.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from typing import Protocol
 
     from baton.core.errors import InvalidRecord
     from baton.core.event import StoredEvent
     from baton.core.job import Broker, Job, Status
     from baton.core.outline import Outline
+    from baton.core.request import Request
     from baton.core.result import Result
+
+    IsPast = Callable[[str, str | None], bool]
+    """Whether a moment, as a date and as the mark of the clock that decides, is over."""
 
 
 class JobFilter(Value):
@@ -87,6 +91,23 @@ class Recorded(Value):
     event: StoredEvent
 
 
+class RequestWrite(Value):
+    """A request to store with its job, in place of what it was before. None: it is new."""
+
+    before: Request | None
+    after: Request
+
+
+class RequestChange(Value):
+    """A request before and after a verb, its job after it, and the event that announces the change, if any. Both
+    requests are equal when there was nothing to do."""
+
+    before: Request | None
+    after: Request
+    job: Job
+    event: StoredEvent | None
+
+
 class Page(Value):
     """One page of a list. `next` continues it, and is None on the last page. `bad` holds the invalid records."""
 
@@ -107,11 +128,12 @@ class OutlinePage(Value):
 
 
 class Entry(Value):
-    """A job with all its events, and its result if it has ended with one."""
+    """A job with all its events and requests, and its result if it has ended with one."""
 
     job: Job
     events: Sequence[StoredEvent]
     result: Result | None = None
+    requests: Sequence[Request] = ()
 
 
 if TYPE_CHECKING:
@@ -123,16 +145,37 @@ if TYPE_CHECKING:
         def get(self, job_id: str) -> Job:
             """Return the job; raise JobNotFound, or InvalidRecord when the record is not valid."""
 
-        def add(self, job: Job) -> bool:
-            """Store a new job, and note its id in the job that it retries, if that is still there. Return False, and
-            store nothing, when the id or the idempotency key is taken."""
+        def add(self, job: Job) -> Job | None:
+            """Store a new job, and note its id in the job that it retries, if that is still there. Return it with its
+            change number. Return None, and store nothing, when the id or the idempotency key is taken."""
 
         def find_key(self, key: str) -> Job | None:
             """Return the job with this idempotency key."""
 
-        def save(self, before: Job, after: Job, event: StoredEvent | None = None) -> Change:
-            """Replace `before`, as `get` returned it, by `after`, and append the event. RegistryBusy when the stored
-            job is another by now."""
+        def save(
+            self, before: Job, after: Job, event: StoredEvent | None = None, request: RequestWrite | None = None
+        ) -> Change:
+            """Replace `before`, as `get` returned it, by `after` with the next change number, append the event, and
+            store the request. RegistryBusy when the stored job or request is another by now. Without a difference,
+            event or request, do nothing."""
+
+        def job_of_request(self, request_id: str) -> str:
+            """Return the id of the job that asks; raise RequestNotFound."""
+
+        def request(self, request_id: str) -> Request:
+            """Return the request as it is stored, after `get` of its job; raise RequestNotFound or InvalidRecord."""
+
+        def requests(self, job_id: str | None, open_only: bool, limit: int, *, calls: bool = True) -> list[Request]:
+            """Return requests, the oldest first; of one job, if given. `open_only`: those whose row is open. One whose
+            job does not run that attempt any more is withdrawn, whatever its row says. Skip invalid ones. Without
+            `calls`, each call is None."""
+
+        def request_ids_from(self, beginning: str, limit: int) -> list[str]:
+            """Return ids of requests that begin with this text, in their order."""
+
+        def changes(self, number: int, limit: int, is_past: IsPast) -> tuple[list[Outline], int]:
+            """Return the jobs with this change number or a higher one, in its order, and the number to go on with. More
+            than `limit` when one write changed more."""
 
         def keep_result(self, job_id: str, result: Result) -> None:
             """Store the result of a job, in place of an earlier one; before `save` of the job that ends with it."""
@@ -149,7 +192,7 @@ if TYPE_CHECKING:
         def ids_from(self, beginning: str, limit: int) -> list[str]:
             """Return ids that begin with this text, in their order. The id that is the text itself may come alone."""
 
-        def outlines(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> OutlinePage:
+        def outlines(self, where: JobFilter, limit: int, start: tuple[int, str] | None, is_past: IsPast) -> OutlinePage:
             """Return what `page` returns, as outlines."""
 
         def ids(self) -> list[str]:
@@ -162,7 +205,7 @@ if TYPE_CHECKING:
             """Return jobs that ended before that time and whose events have all been sent."""
 
         def remove(self, job_id: str) -> None:
-            """Remove a job with its events and its result."""
+            """Remove a job with its events, its requests and its result."""
 
         def events(self, job_id: str, after: int, limit: int, attempt: int | None = None) -> list[StoredEvent]:
             """Return the events with a higher number, in order; with `attempt`, only those of that attempt."""
@@ -174,5 +217,5 @@ if TYPE_CHECKING:
             """Mark events as sent. Ignore what does not exist."""
 
         def put(self, entries: Sequence[Entry]) -> None:
-            """Add jobs with their events and results exactly as they are, in an import. Keep equal ones that are there
-            already."""
+            """Add jobs with their events, requests and results exactly as they are, in an import. Keep equal ones that
+            are there already."""

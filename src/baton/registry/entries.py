@@ -30,7 +30,12 @@ def read_entries(tx: Transaction, job_ids: Iterable[str]) -> Iterator[Entry | In
         except InvalidRecord as error:
             yield error
         else:
-            yield Entry(job=job, events=tx.events(job_id, 0, job.last_seq) if job.last_seq else [], result=result)
+            yield Entry(
+                job=job,
+                events=tx.events(job_id, 0, job.last_seq) if job.last_seq else [],
+                result=result,
+                requests=tx.requests(job_id, False, 10**9),
+            )
 
 
 def put_entries(tx: Transaction, entries: Iterable[Entry]) -> None:

@@ -8,20 +8,22 @@ import zlib
 from collections.abc import Iterator
 
 from baton.core.clock import parse_time
+from baton.core.fields import JOB_ID
 from baton.core.job import Job, Status, is_unseen
-from baton.storage.files import make_private_dir, open_private, refuse_link, remove_file
+from baton.storage.files import make_private_dir, open_private, read_file, refuse_link, remove_file, write_all
 
 
 class Index:
     """Empty files whose names say which jobs are pending (in the order of picking), pending with a submitter, leased,
-    have ended without the user having seen it, or have unsent events, and which have an idempotency key."""
+    have ended without the user having seen it, have unsent events or open requests, and which have an idempotency key.
+    Files named like requests hold the id of the job."""
 
     def __init__(self, folder: str) -> None:
         self.folder = folder
 
     def check(self) -> None:
         """Refuse a link in place of one of its folders: markers would be created and removed elsewhere."""
-        for name in ("", "pending", "leased", "submitted", "unseen", "unsent", "notify", "keys"):
+        for name in ("", "pending", "leased", "submitted", "unseen", "unsent", "notify", "keys", "requests", "asking"):
             refuse_link(os.path.join(self.folder, name).rstrip("/"))
 
     def pending(self, agent_session: str) -> Iterator[tuple[str, str]]:
@@ -103,6 +105,36 @@ class Index:
     def drop_unsent(self, job_id: str) -> None:
         remove_file(os.path.join(self.folder, "unsent", job_id))
 
+    def job_of_request(self, request_id: str) -> str | None:
+        try:
+            job_id = read_file(os.path.join(self.folder, "requests", request_id)).decode(errors="replace")
+        except FileNotFoundError:
+            return None
+        return job_id if JOB_ID.fullmatch(job_id) else None
+
+    def request_ids_from(self, beginning: str) -> list[str]:
+        folder = os.path.join(self.folder, "requests")
+        if os.path.exists(os.path.join(folder, beginning)):
+            return [beginning]
+        return sorted(name for name in _names(folder) if name.startswith(beginning))
+
+    def add_request(self, request_id: str, job_id: str) -> None:
+        if self.job_of_request(request_id) != job_id:
+            _touch(os.path.join(self.folder, "requests", request_id), job_id.encode())
+
+    def drop_request(self, request_id: str) -> None:
+        remove_file(os.path.join(self.folder, "requests", request_id))
+
+    def asking(self) -> list[str]:
+        return sorted(_names(os.path.join(self.folder, "asking")))
+
+    def set_asking(self, job_id: str, asks: bool) -> None:
+        path = os.path.join(self.folder, "asking", job_id)
+        if asks:
+            _touch(path)
+        else:
+            remove_file(path)
+
     def _key_dir(self, key: str) -> str:
         # Two keys may share a folder; the record names the key of the job.
         return os.path.join(self.folder, "keys", f"{zlib.crc32(key.encode()):08x}")
@@ -132,11 +164,12 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _touch(path: str) -> None:
+def _touch(path: str, content: bytes = b"") -> None:
     flags = os.O_WRONLY | os.O_CREAT
     try:
         fd = open_private(path, flags)
     except FileNotFoundError:
         make_private_dir(os.path.dirname(path))  # the folders above it are not links: see `check`
         fd = open_private(path, flags)
+    write_all(fd, content)
     os.close(fd)

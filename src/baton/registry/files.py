@@ -3,9 +3,11 @@
     <job_id>.json          the record; replacing it is what commits a verb
     <job_id>.events.log    one event a line, and lines that say which were sent
     <job_id>.result        the result, written before the record that ends with it
+    <job_id>.request-<id>  the call of a request, written before the record that holds the rest of it
     .lock                  flock around every read-modify-write
     .batch                 the records of `register_many`, while they are written
-    .index/                which jobs are pending, leased, submitted, unseen, have unsent events or an idempotency key
+    .index/                which jobs are pending, leased, submitted, unseen, have unsent events, open requests or an
+                           idempotency key; and which job each change number is of
     .moved, .schema-2.db   the note that this is a registry of version 2, and the database that it names
     .migrating/            records of an unfinished import
 
@@ -20,328 +22,22 @@ index builds it again.
 
 from __future__ import annotations
 
-import errno
-import json
 import os
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
-from functools import cached_property
-from itertools import islice
 
 from baton.core import lifecycle
-from baton.core.clock import Clock, parse_time
-from baton.core.errors import InvalidRecord, JobDisputed, JobNotFound, RegistryUnavailable
-from baton.core.event import EventName, StoredEvent
-from baton.core.job import TERMINAL, Broker, Job, Status
+from baton.core.clock import Clock
+from baton.core.errors import JobDisputed, RegistryUnavailable
+from baton.core.job import TERMINAL, Status
 from baton.registry import FILES_NOTE, MOVED_NOTE, NEWER_DATABASE, holds_records, read_note, record_ids, refuse_moved
-from baton.registry.contract import Change, Entry, JobFilter, OutlinePage, Page, format_cursor
-from baton.registry.event_log import EventLog
+from baton.registry.change_log import ChangeLog
+from baton.registry.contract import Change
 from baton.registry.file_index import Index
+from baton.registry.file_transaction import OTHER_FILES, FileTransaction, is_new
 from baton.registry.schema import VERSION, refuse_upgrade, submitter_of_queue
 from baton.registry.verbs import Registry
 from baton.storage import files
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from baton.core.result import Result
-
-_TEMPORARY = re.compile(r"\.[0-9a-z_.]+\.[0-9a-f]{8}\.tmp", re.ASCII)
-
-
-class _FileTransaction:
-    """The files of a registry during one transaction. `missing`: there was no folder when it began, so that it sees
-    nothing, also if another process creates the folder meanwhile. `imports`: it puts records of version 2."""
-
-    def __init__(
-        self, registry: FileRegistry, *, locked: bool = False, missing: bool = False, imports: bool = False
-    ) -> None:
-        self._registry = registry
-        self._folder = registry.folder
-        self._index = registry.index
-        self._locked = locked
-        self._missing = missing
-        self._imports = imports
-        self._added: dict[str, Job] = {}
-        # Only a verb that began with a current index leaves a current one.
-        self.index_is_current = locked and (registry.stamp.is_current() or _is_new(registry.folder))
-
-    @cached_property
-    def _is_version_1(self) -> bool:
-        return not self._imports and read_note(self._folder) != FILES_NOTE
-
-    def get(self, job_id: str) -> Job:
-        if self._missing:
-            raise JobNotFound(job_id, self._registry.where)
-        try:
-            content = files.read_file(self._path(job_id))
-        except FileNotFoundError:
-            raise JobNotFound(job_id, self._registry.where) from None
-        except OSError as error:
-            if error.errno not in (errno.EINVAL, errno.EISDIR, errno.EACCES, errno.EPERM, errno.ELOOP, errno.EFBIG):
-                raise
-            raise InvalidRecord(job_id, "record", f"cannot be read: {error.strerror}") from None
-        try:
-            record = json.loads(content)
-        except (ValueError, RecursionError):
-            raise InvalidRecord(job_id, "record", "is not JSON") from None
-        job = Job.parse(record, job_id)
-        if job.seen_at is None and job.status in TERMINAL and self._is_version_1:  # such an end counts as seen
-            return job.replace(seen_at=job.finished_at or job.updated_at)
-        return job
-
-    def _records(self, job_ids: Iterable[str]) -> Iterator[Job | InvalidRecord]:
-        for job_id in [] if self._missing else job_ids:
-            try:
-                yield self.get(job_id)
-            except JobNotFound:
-                continue  # pruned meanwhile
-            except InvalidRecord as error:
-                yield error
-
-    def all_jobs(self, job_ids: Iterable[str] | None = None) -> Iterator[Job]:
-        """Return these jobs, or all. Skip invalid records: `list` and `doctor` name them."""
-        records = self._records(list(record_ids(self._folder)) if job_ids is None else job_ids)
-        return (record for record in records if isinstance(record, Job))
-
-    def overwrite(self, job: Job) -> None:
-        """Replace the record of a job whose place in the index does not matter. The folder is not synced yet."""
-        files.replace_file(self._path(job.job_id), _record_bytes(job), sync_folder=False)
-
-    def add(self, job: Job) -> bool:
-        if job.job_id in self._added or os.path.exists(self._path(job.job_id)):
-            return False
-        self._added[job.job_id] = job
-        return True
-
-    def find_key(self, key: str) -> Job | None:
-        self.refresh_index()
-        found = (*self._added.values(), *self.all_jobs(self._index.with_key(key)))
-        return next((job for job in found if job.idempotency_key == key), None)
-
-    def write_added(self) -> None:
-        """Write the added jobs, all or none."""
-        if not self._added:
-            return
-        if len(self._added) > 1 or any(job.retry_of for job in self._added.values()):
-            # Several files cannot change at once. What is in the batch file is registered: after a crash, the next
-            # writer completes it.
-            records = [job.record() for job in self._added.values()]
-            files.replace_file(self._batch_path, json.dumps(records).encode())
-        try:
-            for job in self._added.values():
-                self._write(job)
-            self._link_retries(self._added.values())
-        except BaseException:
-            for job_id in self._added:
-                files.remove_file(self._path(job_id))
-            raise
-        finally:
-            files.remove_file(self._batch_path)
-
-    def complete_batch(self) -> None:
-        """Register the rest of a batch whose process died, before any of its jobs changes."""
-        if not os.path.exists(self._batch_path):
-            return
-        try:
-            jobs = [Job.parse(record) for record in json.loads(files.read_file(self._batch_path))]
-        except (ValueError, TypeError, InvalidRecord):
-            raise RegistryUnavailable(f"{self._batch_path} is damaged; move it away") from None
-        for job in jobs:
-            if not os.path.exists(self._path(job.job_id)):
-                self._write(job)
-        self._link_retries(jobs)
-        files.remove_file(self._batch_path)
-
-    def _link_retries(self, jobs: Iterable[Job]) -> None:
-        """Note the id of each new job in the job that it retries."""
-        for old in self.all_jobs(retries := {job.retry_of: job.job_id for job in jobs if job.retry_of is not None}):
-            if old.retried_by != retries[old.job_id]:
-                self._write(old.replace(retried_by=retries[old.job_id]))
-
-    def save(self, before: Job, after: Job, event: StoredEvent | None = None) -> Change:
-        if event is not None:
-            self._index.add_unsent(after.job_id)
-            self._log(before).add(event)
-        elif after.last_seq != before.last_seq:
-            self._log(before).remove_uncounted()  # or the new record would count it
-        if before is not after:
-            self._write(after)
-            self._index.drop_outdated(before, after)
-        return Change(before=before, after=after)
-
-    def keep_result(self, job_id: str, result: Result, *, durable: bool = True) -> None:
-        files.replace_file(self._registry.result_path(job_id), result.content().encode(), durable=durable)
-
-    def result(self, job_id: str) -> Result | None:
-        from baton.core.result import Result
-
-        path = self._registry.result_path(job_id)
-        try:
-            return Result.parse(files.read_file(path), job_id)
-        except FileNotFoundError:
-            return None
-        except OSError as error:
-            raise InvalidRecord(job_id, "result", f"cannot be read: {files.os_error_text(error, path)}") from None
-
-    def pending(self, agent_session: str) -> Iterator[Job]:
-        """Return the jobs of a queue in the order of picking."""
-        self.refresh_index()
-        for job_id, marker in () if self._missing else self._index.pending(agent_session):
-            try:
-                job = self.get(job_id)
-            except JobNotFound:
-                files.remove_file(marker)
-                continue
-            except InvalidRecord:
-                continue  # `list` and `doctor` name it
-            if job.status is not Status.PENDING or job.submitter is not None or job.disputed is not None:
-                files.remove_file(marker)
-            elif job.agent_session == agent_session:
-                yield job
-
-    def leased(self) -> Iterator[Job]:
-        self.refresh_index()
-        for job in self.all_jobs(self._index.leased()):
-            if job.status is Status.RUNNING and job.lease_expires_at is not None:
-                yield job
-            elif self._locked:
-                self._index.drop_leased(job.job_id)
-
-    def page(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> Page:
-        found: list[tuple[tuple[int, str], Job]] = []
-        bad: list[InvalidRecord] = []
-        if where.submitted and where.statuses == [Status.PENDING]:
-            self.refresh_index()
-            job_ids = self._index.submitted()
-        elif where.unseen:
-            self.refresh_index()
-            job_ids = self._index.unseen()
-        elif where.notify_due:
-            self.refresh_index()
-            job_ids = self._index.notify_due()
-        else:
-            job_ids = list(record_ids(self._folder))
-        for job in self._records(job_ids):
-            if isinstance(job, InvalidRecord):
-                bad.append(job)
-                continue
-            if self._index.lacks(job):
-                self._registry.stamp.clear()
-            key = (parse_time(job.created_at), job.job_id)
-            if (start is None or key < start) and where.matches(job):
-                found.append((key, job))
-        found.sort(key=lambda pair: pair[0], reverse=True)
-        page = found[:limit]
-        following = format_cursor(*page[-1][0]) if len(found) > limit else None
-        return Page(jobs=[job for _, job in page], bad=[] if start else bad, next=following)
-
-    def ids_from(self, beginning: str, limit: int) -> list[str]:
-        if os.path.exists(self._path(beginning)) and not self._missing:
-            return [beginning]
-        found = () if self._missing else record_ids(self._folder)
-        return sorted(job_id for job_id in found if job_id.startswith(beginning))[:limit]
-
-    def outlines(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> OutlinePage:
-        from baton.core.outline import Outline
-
-        page = self.page(where, limit, start)
-        jobs = [Outline.of(job, self._last_event(job) if job.status is Status.RUNNING else None) for job in page]
-        return OutlinePage(jobs=jobs, bad=page.bad, next=page.next)
-
-    def _last_event(self, job: Job) -> EventName | None:
-        events = [event for event in self._log(job).events() if event.attempt == job.attempt]
-        return events[-1].event if events else None
-
-    def ids(self) -> list[str]:
-        created = {job.job_id: parse_time(job.created_at) for job in self.all_jobs()}
-        ids = [] if self._missing else record_ids(self._folder)
-        return sorted(ids, key=lambda job_id: (created.get(job_id, 0), job_id))
-
-    def counts(self) -> dict[str, int]:
-        counts = {"unsent": 0}
-        for job in self.all_jobs():
-            counts[job.status.value] = counts.get(job.status.value, 0) + 1
-            counts["unsent"] += sum(not event.sent for event in self._log(job).events())
-        return counts
-
-    def prunable(self, before_ns: int, limit: int) -> list[str]:
-        ended = (job for job in self.all_jobs() if lifecycle.may_prune(job, before_ns))
-        return list(islice((job.job_id for job in ended if self._log(job).all_sent()), limit))
-
-    def remove(self, job_id: str) -> None:
-        for job in self.all_jobs([job_id]):
-            self._index.drop_key(job)
-        # The record first: without it, the log and the result are ignored.
-        files.remove_file(self._path(job_id))
-        files.fsync_dir(self._folder)
-        files.remove_file(self._registry.log_path(job_id))
-        files.remove_file(self._registry.result_path(job_id))
-        self._index.drop_unsent(job_id)
-        self._index.drop_unseen(job_id)
-        self._index.drop_notify_due(job_id)
-
-    def events(self, job_id: str, after: int, limit: int, attempt: int | None = None) -> list[StoredEvent]:
-        events = (event for event in self._log(self.get(job_id)).events() if event.seq > after)
-        return [event for event in events if attempt in (None, event.attempt)][:limit]
-
-    def unsent(self, job_id: str | None, broker: Broker | None, limit: int) -> list[StoredEvent]:
-        found: list[StoredEvent] = []
-        if job_id is None:
-            self.refresh_index()
-        for job in self.all_jobs(self._index.unsent() if job_id is None else [job_id]):
-            if broker is None or job.broker == broker:
-                found += [event for event in self._log(job).events() if not event.sent]
-            if len(found) >= limit:
-                break
-        return found[:limit]
-
-    def mark_sent(self, job_id: str, seqs: Iterable[int]) -> None:
-        try:
-            log = self._log(self.get(job_id))
-        except JobNotFound:
-            return
-        log.mark_sent(seqs)
-        if log.all_sent():
-            self._index.drop_unsent(job_id)
-
-    def put(self, entries: Sequence[Entry]) -> None:
-        for entry in entries:
-            if entry.events:
-                self._log(entry.job).write(entry.events)
-            if entry.result is not None:
-                self.keep_result(entry.job.job_id, entry.result, durable=False)
-            files.replace_file(self._path(entry.job.job_id), _record_bytes(entry.job), durable=False)
-
-    def refresh_index(self) -> None:
-        """Build the index again if it is not current, and remove what a crash left."""
-        if self._missing or self.index_is_current:
-            return
-        if not self._locked:
-            self._registry.refresh_index()
-            return
-        for name in os.listdir(self._folder):
-            if _TEMPORARY.fullmatch(name):
-                files.remove_file(os.path.join(self._folder, name))
-        for job in self.all_jobs():
-            self._index.add(job)
-            if not self._log(job).all_sent():
-                self._index.add_unsent(job.job_id)
-        self.index_is_current = True
-
-    def _write(self, job: Job) -> None:
-        self._index.add(job)
-        files.replace_file(self._path(job.job_id), _record_bytes(job))
-
-    def _path(self, job_id: str) -> str:
-        return os.path.join(self._folder, f"{job_id}.json")
-
-    def _log(self, job: Job) -> EventLog:
-        return EventLog(self._registry.log_path(job.job_id), job)
-
-    @property
-    def _batch_path(self) -> str:
-        return os.path.join(self._folder, ".batch")
 
 
 class FileRegistry(Registry):
@@ -355,32 +51,33 @@ class FileRegistry(Registry):
         self._lock = files.FileLock(os.path.join(self.folder, ".lock"))
         self.lock_path = self._lock.path
         self.index = Index(os.path.join(self.folder, ".index"))
+        self.change_log = ChangeLog(os.path.join(self.folder, ".index", "changes"))
         self.stamp = files.BootStamp(self.folder, self._clock)
 
     def close(self) -> None:
         """Do nothing: no file stays open."""
 
     @contextmanager
-    def _reading(self) -> Iterator[_FileTransaction]:
+    def _reading(self) -> Iterator[FileTransaction]:
         self._refuse_missing(self.folder)
         with self._translated_errors():
-            yield _FileTransaction(self)
+            yield FileTransaction(self)
 
     @contextmanager
-    def _writing(self, *, create: bool = False, upgrade: bool = True) -> Iterator[_FileTransaction]:
+    def _writing(self, *, create: bool = False, upgrade: bool = True) -> Iterator[FileTransaction]:
         """Without `upgrade`, what is written is derived from the records."""
         with self._translated_errors():
             if create:
                 files.make_store_dir(self.folder)
             elif not files.exists(self.folder):
-                yield _FileTransaction(self, missing=True)
+                yield FileTransaction(self, missing=True)
                 return
             with self._lock:
                 refuse_moved(self.folder, self.url)
                 self.index.check()
                 if upgrade:
                     self._bring_up_to_date()
-                tx = _FileTransaction(self, locked=True)
+                tx = FileTransaction(self, locked=True)
                 tx.complete_batch()
                 yield tx
                 tx.write_added()
@@ -395,7 +92,7 @@ class FileRegistry(Registry):
         """Upgrade version 1, with the lock held: jobs in private queues get a submitter, ended ones count as seen."""
         if read_note(self.folder) == FILES_NOTE:
             return
-        tx = _FileTransaction(self, locked=True)
+        tx = FileTransaction(self, locked=True)
         tx.complete_batch()
         jobs = list(tx.all_jobs())
         running = [job.job_id for job in jobs if job.status is Status.RUNNING and job.claimed_by is not None]
@@ -406,7 +103,7 @@ class FileRegistry(Registry):
             elif (submitter := submitter_of_queue(job.agent_session)) is not None:
                 tx.save(job, job.replace(submitter=submitter))
         self._note_version()
-        if not _is_new(self.folder):
+        if not is_new(self.folder):
             self.stamp.clear()  # the index of version 1 lacks the submitted jobs
 
     def _note_version(self) -> None:
@@ -445,6 +142,12 @@ class FileRegistry(Registry):
     def result_path(self, job_id: str) -> str:
         return os.path.join(self.folder, f"{job_id}.result")
 
+    def call_path(self, job_id: str, request_id: str) -> str:
+        return os.path.join(self.folder, f"{job_id}.request-{request_id}")
+
+    def answers_stamp(self) -> object:
+        return self.change_log.stamp()
+
     @contextmanager
     def _translated_errors(self) -> Iterator[None]:
         try:
@@ -453,7 +156,7 @@ class FileRegistry(Registry):
             raise RegistryUnavailable(files.os_error_text(error, self.folder)) from error
 
     @contextmanager
-    def importing(self, *, locked: bool = False) -> Iterator[_FileTransaction]:
+    def importing(self, *, locked: bool = False) -> Iterator[FileTransaction]:
         import shutil
 
         with self._translated_errors():
@@ -464,7 +167,7 @@ class FileRegistry(Registry):
                 shutil.rmtree(staging.folder, ignore_errors=True)  # of an import that was interrupted
                 files.make_private_dir(staging.folder)
                 try:
-                    yield _FileTransaction(staging, imports=True)
+                    yield FileTransaction(staging, imports=True)
                     os.sync()
                     # Records after the rest: interrupted, this leaves a part of the jobs, but each of them whole.
                     for name in sorted(os.listdir(staging.folder), key=lambda name: name.endswith(".json")):
@@ -482,16 +185,6 @@ class FileRegistry(Registry):
 
     def set_aside(self) -> str:
         records = [f"{job_id}.json" for job_id in record_ids(self.folder)]
-        logs = [name for name in os.listdir(self.folder) if name.endswith((".events.log", ".result"))]
+        logs = [name for name in os.listdir(self.folder) if OTHER_FILES.fullmatch(name)]
         index = [".index"] if os.path.isdir(self.index.folder) else []
         return files.set_aside_files(self.folder, index + records + logs)
-
-
-def _is_new(folder: str) -> bool:
-    """Return whether the folder holds no record yet: then the index is empty, and current."""
-    with os.scandir(folder) as entries:
-        return all(entry.name in (".lock", ".gitignore", MOVED_NOTE, NEWER_DATABASE) for entry in entries)
-
-
-def _record_bytes(job: Job) -> bytes:
-    return json.dumps(job.record(), ensure_ascii=False, indent=2).encode() + b"\n"

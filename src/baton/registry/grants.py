@@ -13,7 +13,7 @@ _ROLES = ("submit", "work", "read")
 # What `baton cancel` and `baton retry` change.
 _SUBMIT = (
     "status", "updated_at", "finished_at", "lease_expires_at", "lease_mark",
-    "reason", "ended_by", "seen_at", "retried_by",
+    "reason", "ended_by", "seen_at", "retried_by", "activity", "change",
 )  # fmt: skip
 # Not what the job is: a login that could change its prompt or its validation could make workers run other commands.
 _PROGRESS = tuple(
@@ -26,6 +26,8 @@ REGISTRY_RIGHTS: Rights = {
     "jobs": {"submit": f"INSERT, UPDATE ({', '.join(_SUBMIT)})", "work": f"UPDATE ({', '.join(_PROGRESS)})"},
     "events": {"work": "INSERT, UPDATE (sent)"},
     "results": {"work": "INSERT, UPDATE (result)"},
+    "requests": {"work": "INSERT, UPDATE (state, content)"},
+    "changes": {},
 }
 
 

@@ -7,19 +7,22 @@ import json
 
 from baton.core.event import EventName
 from baton.core.fields import label, texts
-from baton.core.job import Status, is_unseen, topic_prefix
+from baton.core.job import Status, check_activity, is_unseen, topic_prefix
 from baton.core.outline import LONGEST_PROMPT, Outline
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from typing import Any
 
 _decode = json.JSONDecoder().decode
 _STATUSES = {status.value: status for status in Status}
 _SHOWN = "job_id, status, created_at, finished_at, agent, agent_session, attempt, labels, "
 _START = f"substr(prompt, 1, {LONGEST_PROMPT}), topic_prefix, detail, lease_expires_at, "
-_ADDED = {1: "NULL, NULL, NULL, updated_at, extra", 2: "disputed, reason, ended_by, seen_at, other_fields"}
+_ADDED = {
+    1: "NULL, NULL, NULL, updated_at, NULL, 0, extra",
+    2: "disputed, reason, ended_by, seen_at, activity, change, other_fields",
+}
 ID, STATUS, CREATED = 0, 1, 2
 LAST_EVENTS = (
     "SELECT events.job_id, events.event FROM events JOIN jobs ON jobs.job_id = events.job_id"
@@ -34,15 +37,16 @@ def select_outlines(version: int) -> str:
 class OutlineReader:
     """Reads rows of `select_outlines`. Names and labels that many jobs share are checked once."""
 
-    def __init__(self, last_events: Mapping[str, str]) -> None:
+    def __init__(self, last_events: Mapping[str, str], asking: Mapping[str, Sequence[str]]) -> None:
         self._last_events = last_events
+        self._asking = asking
         self._names: set[str] = set()
         self._labels: dict[str, tuple[str, ...]] = {"[]": ()}
 
     def read(self, row: tuple[Any, ...]) -> Outline | None:
         """Return the outline; None if a value is not valid."""
         job_id, status, created, finished, agent, queue, attempt, labels, *rest = row
-        prompt, topic, detail, lease, disputed, reason, ended_by, seen_at, others = rest
+        prompt, topic, detail, lease, disputed, reason, ended_by, seen_at, activity, change, others = rest
         try:
             if topic != topic_prefix(job_id) or type(prompt) is not str or type(attempt) is not int:
                 return None
@@ -77,6 +81,9 @@ class OutlineReader:
                 lease_expires_ns=lease,
                 last_event=None if last is None else EventName(last),
                 seen=not is_unseen(known, seen_at),
+                activity=None if activity is None else check_activity(_decode(activity)),
+                open_requests=tuple(self._asking.get(job_id, ())),
+                change=change,
             )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from baton.registry.contract import Transaction
     from baton.storage.postgres import Connection
 
-# Nothing is written to `results` without a row of `jobs`.
+# Nothing is written to `results` or `requests` without a row of `jobs`.
 _LOCK_TABLES = "LOCK TABLE meta, jobs, events IN SHARE ROW EXCLUSIVE MODE"
 _IS_DRAINING = "SELECT 1 FROM meta WHERE draining_until > clock_timestamp()"
 _DRAIN = "UPDATE meta SET draining_until = clock_timestamp() + interval '30 seconds'"
@@ -36,13 +36,20 @@ class _PostgresTransaction(SqlTransaction):
     skip_locked = " FOR UPDATE SKIP LOCKED"  # guard: claim-row-lock
     if_claimable = f" AND NOT EXISTS ({_IS_DRAINING})"
     use_unseen = ""
+    # Transactions commit in another order than they take numbers, and none waits for another here: see `_horizon`.
+    next_change = "pg_current_xact_id()::text::bigint"
+
+    def _horizon(self) -> int:
+        # Every transaction below it has ended. What it wrote is seen by the next statement.
+        horizon: int = self.rows("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")[0][0]
+        return horizon
 
     @staticmethod
     def _prepared(statement: str) -> bytes:
         """Translate `:name` to `%(name)s`."""
         found = _translated.get(statement)
         if found is None:
-            found = _translated[statement] = re.sub(r":(\w+)", r"%(\1)s", statement).encode()
+            found = _translated[statement] = re.sub(r"(?<!:):(\w+)", r"%(\1)s", statement).encode()
         return found
 
 
@@ -95,8 +102,12 @@ class PostgresRegistry(SqlRegistry):
         )
         return list(islice(valid_jobs(rows), limit))
 
-    def _lease_expired(self, job: Job) -> bool:
-        return job.lease_expires_at is not None and parse_time(job.lease_expires_at) < self._now_ns()
+    def _is_past(self, expires_at: str, mark: str | None) -> bool:
+        return parse_time(expires_at) < self._now_ns()
+
+    def answers_stamp(self) -> object:
+        with self._reading() as tx:
+            return tx.rows("SELECT pg_current_snapshot()::text")[0][0]
 
     def _now_ns(self) -> int:
         return server_now_ns(self._database.connection())
@@ -166,7 +177,8 @@ class PostgresRegistry(SqlRegistry):
         schema = self._database.schema
         other = connection.execute(
             "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s)"
-            " AND relkind IN ('r', 'v', 'm', 'p', 'f') AND relname NOT IN ('meta', 'jobs', 'events', 'results')",
+            " AND relkind IN ('r', 'v', 'm', 'p', 'f') AND relname NOT IN"
+            " ('meta', 'jobs', 'events', 'results', 'requests', 'changes')",
             [schema],
         ).fetchone()
         if other is not None:

@@ -44,7 +44,7 @@ CREATE INDEX events_unsent ON events (id) WHERE sent = 0;
 # `other_fields`.
 NEW_COLUMNS = (
     "submitter", "disputed", "reason", "ended_by", "seen_at", "idempotency_key", "retried_by", "start_options",
-    "notify_due",
+    "notify_due", "activity", "change",
 )  # fmt: skip
 UPGRADE = """
 ALTER TABLE jobs RENAME COLUMN extra TO other_fields;
@@ -57,7 +57,18 @@ ALTER TABLE jobs ADD COLUMN idempotency_key text;
 ALTER TABLE jobs ADD COLUMN retried_by text;
 ALTER TABLE jobs ADD COLUMN start_options text;
 ALTER TABLE jobs ADD COLUMN notify_due text;
+ALTER TABLE jobs ADD COLUMN activity text;
+ALTER TABLE jobs ADD COLUMN change bigint NOT NULL DEFAULT 0;
 CREATE TABLE results (job_id text PRIMARY KEY NOT NULL, result text NOT NULL);
+CREATE TABLE requests (
+    request_id text PRIMARY KEY NOT NULL, job_id text NOT NULL, attempt bigint NOT NULL, state text NOT NULL,
+    asked_at bigint NOT NULL, expires_at bigint, expires_mark text, content text NOT NULL, call text NOT NULL
+);
+CREATE INDEX requests_job ON requests (job_id);
+CREATE INDEX requests_open ON requests (job_id) WHERE state = 'open';
+CREATE TABLE changes (floor bigint NOT NULL);
+INSERT INTO changes VALUES (0);
+CREATE INDEX jobs_change ON jobs (change);
 UPDATE jobs SET seen_at = COALESCE(finished_at, updated_at) WHERE status IN ('completed', 'error', 'cancelled');
 DROP INDEX jobs_pending;
 DROP INDEX jobs_updated;
@@ -83,7 +94,7 @@ SQLITE_2 = SQLITE_1 + SQLITE_UPGRADE
 # Of the statements that SQLite stores for each version, so that a database is checked without creating the tables.
 SQLITE_DIGESTS = {
     1: "46f1939e6bdc0efaf66e4a5c157876650dcfe1f16e9f1b1be01e5d3a10db05c6",
-    2: "5778cf130caa6c223a8a19926cb297ead6aa5f095fd8fefc8a799bd4ebf8e1a3",
+    2: "806a2eddb76935a49a76960837d6489e87f66a74cf6c7961fc003b973eff19ed",
 }
 POSTGRES_2 = POSTGRES_1 + POSTGRES_UPGRADE
 

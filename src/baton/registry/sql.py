@@ -20,11 +20,14 @@ from baton.core.job import JOB_FIELDS, OWN_DEFAULTS, TERMINAL, TIME_FIELDS, Brok
 from baton.core.value import Any
 from baton.registry.contract import Change, Entry, JobFilter, OutlinePage, Page, format_cursor
 from baton.registry.schema import NEW_COLUMNS, VERSION, refuse_upgrade, submitter_of_queue
+from baton.registry.sql_requests import RequestRows
 from baton.registry.verbs import Registry
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from baton.core.outline import Outline
     from baton.core.result import Result
+    from baton.registry.contract import IsPast, RequestWrite
 
 Row = tuple[Any, ...]
 _FIELDS_1 = JOB_FIELDS[: JOB_FIELDS.index("submitter")]
@@ -34,7 +37,7 @@ COLUMNS = (*_FIELDS, "other_fields")
 ID = COLUMNS.index("job_id")
 CREATED = COLUMNS.index("created_at")
 EVENT_COLUMNS = "job_id, seq, attempt, event, payload, sent"
-_JSON = frozenset({"broker", "expected_artifacts", "labels", "start_options", "notify_due"})
+_JSON = frozenset({"broker", "expected_artifacts", "labels", "start_options", "notify_due", "activity"})
 _TIME_RANGE_NS = 9 * 10**18
 
 
@@ -47,7 +50,7 @@ def row_of_job(job: Job) -> dict[str, Any]:
         elif name == "broker":
             value = broker_text(value)
         elif name in _JSON:
-            value = None if value == {} else json.dumps(value)
+            value = None if value is None or value == {} else json.dumps(value)
         elif name == "status":
             value = value.value
         row[name] = value
@@ -106,13 +109,15 @@ def row_of_event(event: StoredEvent) -> dict[str, Any]:
 SELECT = f"SELECT {', '.join(COLUMNS)} FROM jobs"
 # A registry of version 1, in the columns of version 2.
 _ENDED_1 = "CASE WHEN status IN ('completed', 'error', 'cancelled') THEN COALESCE(finished_at, updated_at) END"
-_ADDED_1 = ", ".join(_ENDED_1 if name == "seen_at" else "NULL" for name in NEW_COLUMNS)
+_ADDED_1 = ", ".join({"seen_at": _ENDED_1, "change": "0"}.get(name, "NULL") for name in NEW_COLUMNS)
 _SELECT_1 = f"SELECT {', '.join(_FIELDS_1)}, {_ADDED_1}, extra FROM jobs"
+_NEXT = "{next_change}"
 _INSERT = (
-    f"INSERT INTO jobs ({', '.join(COLUMNS)}) VALUES ({', '.join(':' + name for name in COLUMNS)})"
+    f"INSERT INTO jobs ({', '.join(COLUMNS)})"
+    f" VALUES ({', '.join(_NEXT if name == 'change' else ':' + name for name in COLUMNS)})"
     " ON CONFLICT DO NOTHING"
 )
-_LINK_RETRY = "UPDATE jobs SET retried_by = :job_id WHERE job_id = :retry_of"
+_LINK_RETRY = f"UPDATE jobs SET retried_by = :job_id, change = {_NEXT} WHERE job_id = :retry_of"
 _INSERT_EVENT = (
     "INSERT INTO events (job_id, seq, attempt, event, payload, sent)"
     " VALUES (:job_id, :seq, :attempt, :event, :payload, :sent)"
@@ -123,24 +128,28 @@ _INSERT_RESULT = (
 )
 _CLAIM = """
 UPDATE jobs SET status = 'running', attempt = attempt + 1, claimed_by = :holder, updated_at = :now,
+    change = {next_change},
     deadline_at = :now + timeout_sec * 1000000000, lease_expires_at = :expires, lease_mark = :mark,
     auth_token = CASE WHEN attempt = 0 AND auth_token <> '' THEN auth_token ELSE :token END
 WHERE job_id = (
     SELECT job_id FROM jobs WHERE status = 'pending' AND agent_session = :agent_session
         AND submitter IS NULL AND disputed IS NULL"""
 _RETURNING = f"RETURNING {', '.join(COLUMNS)}"
+_RAISE_FLOOR = f"UPDATE changes SET floor = {_NEXT} - 1"
 _UNSEEN = "status IN ('completed', 'error') AND seen_at IS NULL"  # as in the index jobs_unseen
 _IDS_AT_ONCE = 500
 _EVENTS = f"SELECT {EVENT_COLUMNS} FROM events WHERE"
 
 
-class SqlTransaction:
+class SqlTransaction(RequestRows):
     """One transaction on `raw`, a connection of sqlite3 or psycopg. `where` names the registry in messages."""
 
     lock_rows = ""  # what a SELECT adds to keep the rows it reads from changing
     skip_locked = ""  # what it adds to skip rows that another transaction has locked
     if_claimable = ""  # what a claim adds to find nothing while the registry is drained
     use_unseen = " INDEXED BY jobs_unseen"  # SQLite would read every ended job
+    # The number of the next change. Only a removal writes to `changes`, so that no number comes again.
+    next_change = "(SELECT max(floor, (SELECT COALESCE(max(change), 0) FROM jobs)) + 1 FROM changes)"
 
     def __init__(self, raw: Any, where: str, version: int = VERSION) -> None:
         self.raw = raw
@@ -170,21 +179,28 @@ class SqlTransaction:
             raise JobNotFound(job_id, self._where)
         return job_from_row(rows[0])
 
-    def add(self, job: Job) -> bool:
-        added = self.change(_INSERT, row_of_job(job)) == 1
-        if added and job.retry_of is not None:
-            self.change(_LINK_RETRY, {"job_id": job.job_id, "retry_of": job.retry_of})
-        return added
+    def add(self, job: Job) -> Job | None:
+        rows = self.rows(f"{self._numbered(_INSERT)} RETURNING change", row_of_job(job))
+        if rows and job.retry_of is not None:
+            self.change(self._numbered(_LINK_RETRY), {"job_id": job.job_id, "retry_of": job.retry_of})
+        return job.replace(change=rows[0][0]) if rows else None
+
+    def _numbered(self, statement: str) -> str:
+        return statement.replace(_NEXT, self.next_change)
 
     def find_key(self, key: str) -> Job | None:
         rows = self.rows(f"{self.select} WHERE idempotency_key = :key", {"key": key})
         return job_from_row(rows[0]) if rows else None
 
-    def save(self, before: Job, after: Job, event: StoredEvent | None = None) -> Change:
-        if before is not after:
-            self._update(row_of_job(before), row_of_job(after))
+    def save(
+        self, before: Job, after: Job, event: StoredEvent | None = None, request: RequestWrite | None = None
+    ) -> Change:
+        if before is not after or request is not None:
+            after = after.replace(change=self._update(row_of_job(before), row_of_job(after)))
         if event is not None:
             self.change(_INSERT_EVENT, row_of_event(event))
+        if request is not None:
+            self.write_request(request.before, request.after)
         return Change(before=before, after=after)
 
     def keep_result(self, job_id: str, result: Result) -> None:
@@ -197,25 +213,29 @@ class SqlTransaction:
         rows = self.rows(found, {"job_id": job_id}) if self._version > 1 else []
         return Result.parse(rows[0][0], job_id) if rows else None
 
-    def _update(self, old: dict[str, Any], new: dict[str, Any]) -> None:
-        changed = [name for name in COLUMNS if old[name] != new[name]]
-        assignments = ", ".join(f"{name} = :{name}" for name in changed)
+    def _update(self, old: dict[str, Any], new: dict[str, Any]) -> int:
+        """Write what differs, and return the change number."""
+        changed = [name for name in COLUMNS if old[name] != new[name] and name != "change"]
+        assignments = ", ".join([f"change = {self.next_change}", *(f"{name} = :{name}" for name in changed)])
         guard = {"if_status": old["status"], "if_attempt": old["attempt"], "if_seq": old["last_seq"]}
         # The guard is in the statement that writes: it changes only the job that was decided on.
-        done = self.change(
+        done = self.rows(
             f"UPDATE jobs SET {assignments} WHERE job_id = :job_id AND status = :if_status"
-            " AND attempt = :if_attempt AND last_seq = :if_seq",
+            " AND attempt = :if_attempt AND last_seq = :if_seq RETURNING change",
             {**{name: new[name] for name in changed}, **guard, "job_id": old["job_id"]},
         )
-        if done != 1:
+        if not done:
             raise RegistryBusy(f"another process changed job {old['job_id']} at the same moment; try again")
+        number: int = done[0][0]
+        return number
 
     def claim(self, values: Mapping[str, Any], skipped: Iterable[str]) -> Job | None:
         """Claim as `lifecycle.claim` does, in the one statement that also finds the job. Skip the jobs in `skipped`."""
         others = {f"not_{number}": job_id for number, job_id in enumerate(skipped)}
         except_others = f" AND job_id NOT IN ({', '.join(':' + name for name in others)})" if others else ""
         first = f"ORDER BY priority DESC, created_at, job_id LIMIT 1{self.skip_locked}"
-        rows = self.rows(f"{_CLAIM}{self.if_claimable}{except_others} {first}) {_RETURNING}", {**values, **others})
+        claim = self._numbered(_CLAIM)
+        rows = self.rows(f"{claim}{self.if_claimable}{except_others} {first}) {_RETURNING}", {**values, **others})
         return job_from_row(rows[0]) if rows else None
 
     def leased(self) -> Iterable[Job]:
@@ -245,14 +265,23 @@ class SqlTransaction:
             following = format_cursor(rows[-1][key[0]], rows[-1][key[1]])
         return rows, following
 
-    def outlines(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> OutlinePage:
-        from baton.core.outline import Outline
+    def outlines(self, where: JobFilter, limit: int, start: tuple[int, str] | None, is_past: IsPast) -> OutlinePage:
         from baton.registry import outlines
 
         key = outlines.CREATED, outlines.ID
         rows, following = self._page_rows(outlines.select_outlines(self._version), where, limit, start, key)
+        jobs, bad = self._read_outlines(rows, is_past)
+        if where.label is not None:
+            jobs = [job for job in jobs if where.label in job.labels]
+        return OutlinePage(jobs=jobs, bad=bad, next=following)
+
+    def _read_outlines(self, rows: list[Row], is_past: IsPast) -> tuple[list[Outline], list[InvalidRecord]]:
+        from baton.core.outline import Outline
+        from baton.registry import outlines
+
         running = [str(row[outlines.ID]) for row in rows if row[outlines.STATUS] == "running"]
-        reader = outlines.OutlineReader(self._last_events(outlines.LAST_EVENTS, running))
+        asking = self.asking(running, is_past) if self._version > 1 else {}
+        reader = outlines.OutlineReader(dict(self.of_jobs(outlines.LAST_EVENTS, running)), asking)
         jobs, bad = [], []
         for row in rows:
             found = reader.read(row)
@@ -262,16 +291,40 @@ class SqlTransaction:
                 except InvalidRecord as error:
                     bad.append(error)
                     continue
-            if where.label is None or where.label in found.labels:
-                jobs.append(found)
-        return OutlinePage(jobs=jobs, bad=bad, next=following)
+            jobs.append(found)
+        return jobs, bad
 
-    def _last_events(self, statement: str, job_ids: Sequence[str]) -> dict[str, str]:
-        found: dict[str, str] = {}
+    def of_jobs(self, statement: str, job_ids: Sequence[str]) -> Iterator[Row]:
+        """Return the rows of a statement about these jobs, for its `{ids}`."""
         for first in range(0, len(job_ids), _IDS_AT_ONCE):
             values = {f"id_{number}": job_id for number, job_id in enumerate(job_ids[first : first + _IDS_AT_ONCE])}
-            found.update(self.rows(statement.format(ids=", ".join(f":{name}" for name in values)), values))
-        return found
+            yield from self.rows(statement.format(ids=", ".join(f":{name}" for name in values)), values)
+
+    def changes(self, number: int, limit: int, is_past: IsPast) -> tuple[list[Outline], int]:
+        from baton.registry import outlines
+
+        select = outlines.select_outlines(self._version)
+        if self._version == 1:
+            return self._read_outlines(self.rows(select), is_past)[0], 0
+        following = self._horizon()
+        if number > following:  # of a registry that was restored from an older copy
+            number = 0
+        last = self.rows(
+            "SELECT change FROM jobs WHERE change >= :number ORDER BY change LIMIT 1 OFFSET :limit",
+            {"number": number, "limit": limit - 1},
+        )
+        # Where more jobs changed since the horizon, all of them: a later page would begin with the same ones.
+        until = last[0][0] if last and last[0][0] < following else 2**63 - 1
+        rows = self.rows(
+            f"{select} WHERE change >= :number AND change <= :until ORDER BY change",
+            {"number": number, "until": until},
+        )
+        return self._read_outlines(rows, is_past)[0], min(until + 1, following)
+
+    def _horizon(self) -> int:
+        """Return a number below that of every change that this transaction does not see yet, or equal to it."""
+        horizon: int = self.rows(f"SELECT {self.next_change}")[0][0]
+        return horizon
 
     def page(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> Page:
         rows, following = self._page_rows(self.select, where, limit, start, (CREATED, ID))
@@ -314,7 +367,8 @@ class SqlTransaction:
         return [row[0] for row in rows]
 
     def remove(self, job_id: str) -> None:
-        for table in ("events", "results", "jobs"):
+        self.change(self._numbered(_RAISE_FLOOR))
+        for table in ("events", "results", "requests", "jobs"):
             self.change(f"DELETE FROM {table} WHERE job_id = :job_id", {"job_id": job_id})
 
     def events(self, job_id: str, after: int, limit: int, attempt: int | None = None) -> list[StoredEvent]:
@@ -340,12 +394,16 @@ class SqlTransaction:
             )
 
     def put(self, entries: Sequence[Entry]) -> None:
-        self.change_many(_INSERT, [row_of_job(entry.job) for entry in entries])
+        highest = max((entry.job.change for entry in entries), default=0)
+        self.change("UPDATE changes SET floor = :number WHERE floor < :number", {"number": highest})
+        self.change_many(self._numbered(_INSERT), [row_of_job(entry.job) for entry in entries])
         events = [row_of_event(event) for entry in entries for event in entry.events]
         self.change_many(f"{_INSERT_EVENT} ON CONFLICT (job_id, seq) DO NOTHING", events)
         for entry in entries:
             if entry.result is not None:
                 self.keep_result(entry.job.job_id, entry.result)
+            for request in entry.requests:
+                self.put_request(request)
 
     def upgrade(self, statements: str, *, force: bool) -> None:
         """Upgrade version 1 to version 2. `force`: also while jobs run."""

@@ -61,6 +61,10 @@ class SqliteRegistry(SqlRegistry):
         with self._file.importing(locked=locked) as raw:
             yield SqlTransaction(raw, self.where)
 
+    def answers_stamp(self) -> object:
+        with self._file.reading() as raw:
+            return raw.execute("PRAGMA data_version").fetchone()[0]
+
     def freeze(self) -> AbstractContextManager[None]:
         return self._file.freeze()
 

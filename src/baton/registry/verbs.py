@@ -25,6 +25,7 @@ from baton.core.event import EventName
 from baton.core.fields import check_id_beginning, check_job_id, check_label
 from baton.core.job import TERMINAL, Status, new_token, refuse_other_work, with_new_id
 from baton.registry.contract import Change, Entry, JobFilter, Recorded, parse_cursor
+from baton.registry.requests import RequestVerbs
 from baton.registry.schema import VERSION
 from baton.storage import files
 
@@ -39,12 +40,12 @@ if TYPE_CHECKING:
     from baton.core.job import Broker, Job
     from baton.core.notification import Wish
     from baton.core.result import Result
-    from baton.registry.contract import OutlinePage, Page, Transaction
+    from baton.registry.contract import OutlinePage, Page, RequestWrite, Transaction
 
 _DRAINING = ".draining"  # locked by a process that drains the registry
 
 
-class Registry:
+class Registry(RequestVerbs):
     """Jobs and the events about them. A store is a subclass with the abstract methods below."""
 
     where: str  # for messages: which registry this is, without secrets
@@ -161,8 +162,8 @@ class Registry:
             if job.idempotency_key is not None and (known := tx.find_key(job.idempotency_key)) is not None:
                 refuse_other_work(known, job)
                 return known
-            if tx.add(job):
-                return job
+            if (added := tx.add(job)) is not None:
+                return added
             job = with_new_id(job)  # its id is taken, or another process has just registered its key
 
     def get_job(self, job_id: str) -> Job:
@@ -211,7 +212,7 @@ class Registry:
         """Return what `list_jobs` returns, as outlines. An invalid value that no outline has is not found."""
         start = None if after is None else parse_cursor(after)
         with self._reading() as tx:
-            return tx.outlines(where or JobFilter(), limit, start)
+            return tx.outlines(where or JobFilter(), limit, start, self._is_past)
 
     def pick_pending(self, agent_session: str, *, holder: str, lease_sec: float | None = None) -> Change | None:
         """Claim the first pending job of that queue (higher priority, then older, then id) as its next attempt. Skip
@@ -274,12 +275,15 @@ class Registry:
         """running → pending. Of a pending job, nothing to do."""
         return self._change(job_id, lambda job, now_ns: lifecycle.requeue(job, attempt=attempt, now_ns=now_ns))
 
-    def renew_lease(self, job_id: str, *, attempt: int, lease_sec: float) -> Job:
-        """Let the lease of the holder end `lease_sec` from now."""
-        lease_ns = lifecycle.lease_ns(lease_sec)
-        return self._change(
-            job_id, lambda job, now_ns: lifecycle.renew(job, attempt=attempt, now_ns=now_ns), lease_ns
-        ).after
+    def renew_lease(
+        self, job_id: str, *, attempt: int, lease_sec: float, activity: Mapping[str, Any] | None = None
+    ) -> Job:
+        """Let the lease of the holder end `lease_sec` from now; with `activity`, as `set_activity` takes it."""
+
+        def decide(job: Job, now_ns: int) -> Job:
+            return lifecycle.renew(job, attempt=attempt, now_ns=now_ns, activity=activity)
+
+        return self._change(job_id, decide, lifecycle.lease_ns(lease_sec)).after
 
     def mark_seen(self, job_id: str) -> None:
         """Note that the user was shown the end of the job, once. In a registry of an older version, do nothing."""
@@ -443,8 +447,11 @@ class Registry:
         return list(islice(filter(self._lease_expired, tx.leased()), limit))
 
     def _lease_expired(self, job: Job) -> bool:
-        expires_at = job.lease_expires_at
-        return expires_at is not None and lease_expired(self._clock, job.lease_mark, expires_at)
+        return job.lease_expires_at is not None and self._is_past(job.lease_expires_at, job.lease_mark)
+
+    def _is_past(self, expires_at: str, mark: str | None) -> bool:
+        """Return whether a moment that `_lease_end` returned is over."""
+        return lease_expired(self._clock, mark, expires_at)
 
     def _expire(self, tx: Transaction, job: Job) -> Change:
         error = lifecycle.expired_lease_error(job)
@@ -463,8 +470,9 @@ class Registry:
         holder: str,
         outcome: Mapping[str, Any],
         result: Result | None = None,
+        request: RequestWrite | None = None,
     ) -> Recorded:
-        """Sign the event and save it with the job. An event for a pending job claims it."""
+        """Sign the event and save it with the job and the request. An event for a pending job claims it."""
         from baton.wire.payload import signed_event
 
         now_ns = self._clock.wall_ns()
@@ -477,8 +485,8 @@ class Registry:
         after = lifecycle.apply_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns).replace(**outcome)
         after = self._with_due(before, after)
         _keep_result(tx, after, result)
-        tx.save(before, after, stored)
-        return Recorded(before=before, after=after, event=stored)
+        saved = tx.save(before, after, stored, request)
+        return Recorded(before=before, after=saved.after, event=stored)
 
 
 def _keep_result(tx: Transaction, after: Job, result: Result | None) -> None:
