@@ -79,12 +79,13 @@ class Calls:
 
     def ask(self, message: Mapping[str, Any], exchange: Exchange) -> Iterator[Signal]:
         same, call = _same(message), message.get("tool_input")
+        options = tuple(_questions(call)) if same[1] == "AskUserQuestion" else ()
         ask = Ask(os.urandom(6).hex(), same, str(message.get("prompt_id") or ""), call, exchange)
         ask.tool_id = self._call_of(same)
         self._asks[ask.key] = ask
         yield Asked(
             key=ask.key, kind=_KINDS.get(same[1], "tool"), tool=same[1], call=call, tool_id=ask.tool_id,
-            agent_ref=ask.agent_ref, options=tuple(_questions(call)) if same[1] == "AskUserQuestion" else (),
+            agent_ref=ask.agent_ref, options=options,
         )  # fmt: skip
 
     def _call_of(self, same: tuple[str, str, str]) -> str | None:

@@ -18,6 +18,7 @@ from baton.channels.forward import HOOK_PATH
 from baton.channels.gateway import Exchange, Gateway
 from baton.channels.reset_time import reset_time
 from baton.channels.tail import Tail
+from baton.core.facts import describe_call
 from baton.core.fields import json_object
 from baton.core.signal import (
     ALLOW,
@@ -35,6 +36,7 @@ from baton.core.signal import (
     Retrying,
     Said,
     Signal,
+    ToolStarted,
     TurnEnded,
     TurnStarted,
     Usage,
@@ -52,6 +54,7 @@ if TYPE_CHECKING:
 _LOOK_SEC = 0.5  # at the transcript, while a turn or a request is open
 _LOOK_ON_SEC = 2.0  # after that
 _FORGET_SEC = 60.0  # after a subagent ended: the notification of it starts a turn
+_TEXT_LINES = 1000  # that the runner has not taken
 _UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError)
 _TASK = re.compile(r"<task-id>([^<]+)</task-id>")
 
@@ -76,9 +79,9 @@ class ClaudeHooks(Channel):
         self._errors = Tail(os.path.join(task.folder, ERRORS), task.folder)
         self._look_until = 0.0
         self._looked = 0.0
-        self._heard_wall_ns = 0  # the last hook
         self._counts: dict[str, int] = {}
         self._telemetry = "nothing was received"
+        self._text: list[str] = []  # for `take_text`
         self._hear: Hear = lambda _: None
         self._handlers: dict[str, Callable[[Mapping[str, Any]], Iterator[Signal]]] = {
             "UserPromptSubmit": self._prompt,
@@ -141,13 +144,18 @@ class ClaudeHooks(Channel):
 
     def end_turn(self, turn: str, send_back: str | None) -> bool:
         with self._lock:
-            held = self._held.pop(turn, None)
+            held = self._held.pop(turn or next(iter(self._held), ""), None)
             if held is None:
                 return False
             if send_back is None:
                 return held.reply()
             self._turn = turn
             return held.reply(json.dumps({"decision": "block", "reason": send_back}).encode())
+
+    def take_text(self) -> str:
+        with self._lock:
+            text, self._text = "".join(f"{line}\n" for line in self._text), []
+        return text
 
     def facts(self) -> Mapping[str, Any]:
         return {"telemetry": self._telemetry, "messages": dict(self._counts), "refused": dict(self._gateway.refused)}
@@ -158,6 +166,11 @@ class ClaudeHooks(Channel):
     # -- the gateway's side ---------------------------------------------------------------------------------------
 
     def _say(self, signal: Signal, source: str) -> None:
+        if isinstance(signal, ToolStarted):
+            self._text.append(describe_call(signal.name, signal.call))
+        elif isinstance(signal, TurnEnded) and (signal.message or signal.why):
+            self._text.append(signal.message or signal.why)
+        del self._text[:-_TEXT_LINES]
         self._hear(Heard(signal=signal, source=source, at_ns=time.monotonic_ns()))
 
     def _count(self, what: str) -> None:
@@ -178,12 +191,11 @@ class ClaudeHooks(Channel):
     def _receive_hook(self, exchange: Exchange) -> None:
         message = json_object(exchange.body.decode(errors="replace"))
         event = str(message.get("hook_event_name"))
-        if not self._is_ours(message):
+        if not self._is_ours(message):  # guard: conversation-of-session
             self._count("of another conversation")
             exchange.reply()
             return
         self._count("hooks")
-        self._heard_wall_ns = time.time_ns()
         self._follow(str(message.get("transcript_path") or ""))
         if event == "PermissionRequest":
             signals = self._calls.ask(message, exchange)
@@ -218,6 +230,7 @@ class ClaudeHooks(Channel):
     def _lose(self, exchange: Exchange) -> None:
         with self._lock:
             self._calls.lose(exchange, time.monotonic())
+            self._held = {turn: each for turn, each in self._held.items() if each is not exchange}
             self._looked = 0.0
 
     def _tick(self) -> float | None:
@@ -354,7 +367,7 @@ class ClaudeHooks(Channel):
 
     def _receive_telemetry(self, body: bytes) -> None:
         for event in read_events(body):
-            if event.conversation_id != self._conversation:
+            if event.conversation_id != self._conversation:  # guard: telemetry-of-session
                 self._count("telemetry of another conversation")
                 continue
             self._telemetry = "received"
@@ -378,11 +391,9 @@ class ClaudeHooks(Channel):
                 cost_usd=cost(about.get("cost_usd")),
                 of_turn=str(about.get("query_source") or "").startswith(("repl_main_thread", "agent:")),
             )
-        elif event.name in ("api_error", "api_retries_exhausted") and event.turn == self._turn:
-            tries = number(about.get("attempt") or about.get("total_attempts"))
-            yield Retrying(
-                number=tries, most=0, why=f"{about.get('status_code') or ''} {about.get('error') or ''}".strip()
-            )
+        elif event.name == "api_error" and event.turn == self._turn:  # after the last try, or one that is not repeated
+            why = f"{about.get('status_code') or ''} {about.get('error') or ''}".strip()
+            yield Retrying(number=number(about.get("attempt")), most=0, why=why or "no answer")
 
 
 def _task(task: Mapping[str, Any]) -> BackgroundTask:

@@ -85,6 +85,6 @@ def _why(text: str) -> str:
     status = _STATUS.match(text)
     given = json_object(text[text.find("{") :]).get("error")
     message = given.get("message") if isinstance(given, dict) else None
-    if status is None:
-        return f"the model service cannot be reached: {text.removeprefix('undefined ').strip()[:200]}"
-    return f"the model service answered {status[0]}" + (f": {str(message)[:200]}" if message else "")
+    if message is None:
+        return text.removeprefix("undefined ").strip()[:200] or "no answer"
+    return f"{status[0]} {message}"[:200] if status is not None else str(message)[:200]

@@ -202,7 +202,7 @@ class Gateway:
                 self._count("no descriptor left")
             return
         trusted = listener.family == socket.AF_UNIX
-        if len(self._connections) >= MAX_CONNECTIONS:
+        if len(self._connections) >= MAX_CONNECTIONS:  # guard: gateway-connections
             self._count("too many connections")
             client.close()
             return
@@ -251,7 +251,7 @@ class Gateway:
         unread = connection.unread
         end = unread.find(b"\r\n\r\n", 0, MAX_HEADER_BYTES)
         if end < 0:
-            if len(unread) >= MAX_HEADER_BYTES:
+            if len(unread) >= MAX_HEADER_BYTES:  # guard: gateway-header
                 raise _Refused(413, "too long a header")
             return None
         first, *lines = bytes(unread[:end]).split(b"\r\n")
@@ -262,7 +262,7 @@ class Gateway:
         if not connection.trusted:
             given = headers.get(b"authorization", b"")
             given = given[:7].lower() + given[7:]
-            if not constant_time_equal(given, self._wanted):
+            if not constant_time_equal(given, self._wanted):  # guard: gateway-token
                 raise _Refused(401, "wrong token" if given else "no token")
         path = parts[1].decode("latin-1")
         if path not in self._paths:
@@ -288,7 +288,7 @@ class Gateway:
     def _refuse_slow(self) -> None:
         now = time.monotonic()
         for connection in list(self._connections.values()):
-            if connection.deadline is None or connection.deadline > now:
+            if connection.deadline is None or connection.deadline > now:  # guard: gateway-time
                 continue
             if connection.closing or not connection.unread:
                 self._drop(connection)  # it never said anything
@@ -353,7 +353,7 @@ def _plain_body(unread: bytearray, start: int, length: bytes | None) -> tuple[by
     if not length.isdigit():
         raise _Refused(400, "not http")
     size = int(length[:12])
-    if size > MAX_BODY_BYTES:
+    if size > MAX_BODY_BYTES:  # guard: gateway-body
         raise _Refused(413, "too large")
     end = start + size
     return (bytes(unread[start:end]), end) if len(unread) >= end else None

@@ -32,7 +32,8 @@ def reset_time(text: str, now_ns: int) -> int | None:
     def moment() -> datetime:
         from zoneinfo import ZoneInfo
 
-        now = datetime.fromtimestamp(now_ns / 10**9, ZoneInfo(named["zone"]))
+        zone = UTC if named["zone"] == "UTC" else ZoneInfo(named["zone"])
+        now = datetime.fromtimestamp(now_ns / 10**9, zone)
         hour = int(named["hour"]) % 12 + (12 if named["half"] == "pm" else 0)
         then = now.replace(hour=hour, minute=int(named["minute"] or 0), second=0, microsecond=0)
         if named["month"] is None:
@@ -48,5 +49,5 @@ def reset_time(text: str, now_ns: int) -> int | None:
 def _ns(moment: Callable[[], datetime]) -> int | None:
     try:
         return int(moment().timestamp()) * 10**9
-    except (ValueError, OSError, OverflowError):
+    except (ValueError, OSError, OverflowError, KeyError):
         return None  # no such day, or a time zone that this machine does not know

@@ -21,7 +21,7 @@ class Tail:
         self._offset = self._size()
 
     def _size(self) -> int:
-        if not os.path.realpath(self.path).startswith(self._folder + os.sep):
+        if not os.path.realpath(self.path).startswith(self._folder + os.sep):  # guard: transcript-folder
             return 0
         try:
             return os.stat(self.path).st_size
