@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 WITHIN_SEC = 2.0
 _EARLY_SEC = 0.7  # the harness may notice a change this much later than baton does
+_EARLY_START_SEC = 5.0  # the first sign of a turn outside baton is the request to the model
 ENDED = ("completed", "error", "cancelled", "timeout")
 
 
@@ -66,7 +67,8 @@ def judge(phases: list[Phase], samples: list[Sample]) -> Judgement:
             said = sample.state
             label = said if said in phase.states else phase.states[0]
             seconds[label, said] = seconds.get((label, said), 0.0) + until - sample.at
-            if phase.fits(sample) or (following and following.fits(sample) and sample.at > end - _EARLY_SEC):
+            early = _EARLY_START_SEC if "starting" in phase.states else _EARLY_SEC
+            if phase.fits(sample) or (following and following.fits(sample) and sample.at > end - early):
                 continue
             if any(before.fits(sample) for before in _recent(phases, number, sample.at)):
                 continue

@@ -31,7 +31,7 @@ def keep_recording(row: Row, stage: Stage, folder: str) -> None:
     if not stage.readers or not stage.phases or not os.path.exists(stage.tap_path):
         return
     with open(stage.tap_path, encoding="utf-8") as file:
-        entries = [json.loads(line) for line in file]
+        entries = [json.loads(_neutral(line, stage)) for line in file]
     reader = stage.readers[0]
     start = stage.phases[0].at
     kept = [entry for each in entries if (entry := _small(each)) is not None]
@@ -50,16 +50,17 @@ def keep_recording(row: Row, stage: Stage, folder: str) -> None:
         "refused": reader.detail if record.get("ended_by") == "verification" else "",
         "phases": [[list(phase.states), round(phase.at - start, 3), phase.cause, phase.within] for phase in stage.phases],
         "ended": round(reader.samples[-1].at - start, 3),
+        "usage": stage.usage,
         "messages": kept,
     }  # fmt: skip
-    text = _neutral(json.dumps(kept_record, ensure_ascii=False), stage)
-    lines = json.loads(text)
-    messages = lines.pop("messages")
+    messages = kept_record.pop("messages")
     body = ",\n".join(json.dumps(each, ensure_ascii=False, separators=(",", ":")) for each in messages)
-    head = json.dumps(lines, ensure_ascii=False, indent=1)[:-2]
+    head = ",\n".join(
+        f"{json.dumps(name)}: {json.dumps(each, ensure_ascii=False)}" for name, each in kept_record.items()
+    )
     os.makedirs(folder, exist_ok=True)
     with open(os.path.join(folder, f"{row.label}.json"), "w", encoding="utf-8") as file:
-        file.write(f'{head},\n "messages": [\n{body}\n]}}\n')
+        file.write(f'{{{head},\n"messages": [\n{body}\n]}}\n')
 
 
 def load(path: str) -> dict[str, Any]:
@@ -74,7 +75,9 @@ def _small(entry: list) -> list | None:
     if kind == "telemetry":
         events = _small_events(json.loads(rest[1]))
         return [at, kind, rest[0], events] if events else None
-    if kind in ("hook", "line", "transcript"):
+    if kind == "tail" and rest[0] == "errors":
+        return [at, kind, "errors", rest[1]]
+    if kind in ("hook", "line", "tail"):
         try:
             message = json.loads(rest[-1])
         except ValueError:
@@ -124,5 +127,4 @@ def _neutral(text: str, stage: Stage) -> str:
     ):
         text = text.replace(json.dumps(real)[1:-1], neutral)
     text = re.sub(r"/tmp/claude-[\w./-]+", "/run/claude", text)
-    text = re.sub(r"not-a-key[\w-]*|sk-ant-[\w-]+", "***", text)
-    return re.sub(r"/work/[\w./-]*?/bin/", "/usr/bin/", text)
+    return re.sub(r"not-a-key[\w-]*|sk-ant-[\w-]+", "***", text)

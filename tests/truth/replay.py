@@ -8,19 +8,18 @@ import json
 from types import SimpleNamespace
 from typing import Any
 
-from baton.channels.claude_stream import ClaudeStream
-
 from baton.adapters.claude_code import ClaudeCode
 from baton.adapters.contract import Mode, Task
-from baton.channels import claude_hooks, claude_settings, claude_transcript
+from baton.channels import claude_hooks, claude_settings, forward
 from baton.channels.claude_hooks import ClaudeHooks
+from baton.channels.claude_stream import ClaudeStream
 from baton.core import signal as signals
 from baton.core.activity import DONE, OPEN, Facts, Limits, activity, fold, go_on, verdict
 from baton.core.clock import SECOND_NS
 from baton.core.request import Answer
 from baton.core.signal import Asked, Heard
 from truth.catalogue import HEADLESS
-from truth.judge import ENDED, Sample
+from truth.judge import ENDED, Sample, judge
 
 KINDS = [kind.__name__ for kind in signals.Signal.__args__]
 _LOOK_SEC = 0.2
@@ -59,18 +58,15 @@ class _Exchange:
         return was_open
 
 
-class _Transcript:
-    """The lines of the recording."""
+class _Tail:
+    """A file whose lines are those of the recording."""
 
-    is_readable = True
-
-    def __init__(self, path: str, *_: object) -> None:
+    def __init__(self, path: str, folder: str) -> None:
         self.path = path
         self.lines: list[bytes] = []
 
-    def read(self) -> list[object]:
-        found = [each for line in self.lines for each in claude_transcript._read_line(line)]
-        self.lines.clear()
+    def read(self) -> list[bytes]:
+        found, self.lines = self.lines, []
         return found
 
 
@@ -93,7 +89,6 @@ class Replay:
         self._exchanges: dict[int, _Exchange] = {}
         self._keys: list[str] = []
         self._recorded_keys: list[str] = []
-        self._transcript: _Transcript | None = None
         self._channel = self._make_channel()
 
     def _make_channel(self) -> ClaudeHooks | ClaudeStream:
@@ -108,14 +103,15 @@ class Replay:
             channel.open(self._hear)
             return channel
         channel = ClaudeHooks(ClaudeCode(), task, {})
+        channel._errors = _Tail("errors", "")
         channel._hear = self._hear
         return channel
 
     def run(self) -> list[Sample]:
         """Return what would have been said, every 200 ms."""
         samples = []
-        real = claude_hooks.time, claude_hooks.Transcript
-        claude_hooks.time, claude_hooks.Transcript = self._clock.module, self._new_transcript
+        real = claude_hooks.time, claude_hooks.Tail
+        claude_hooks.time, claude_hooks.Tail = self._clock.module, _Tail
         try:
             number, end = 0, self._recording["ended"] + _LOOK_SEC
             while self._clock.sec <= end:
@@ -130,13 +126,9 @@ class Replay:
                 samples.append(self._sample())
                 self._clock.sec += _LOOK_SEC
         finally:
-            claude_hooks.time, claude_hooks.Transcript = real
+            claude_hooks.time, claude_hooks.Tail = real
             self._channel.close()
         return samples
-
-    def _new_transcript(self, path: str, folder: str) -> _Transcript:
-        self._transcript = _Transcript(path)
-        return self._transcript
 
     def _hear(self, heard: Heard) -> None:
         if isinstance(heard.signal, Asked):
@@ -192,7 +184,7 @@ class Replay:
             self._began = self._clock.sec if job == self._recording["job"] else None
 
     def _play_hook(self, number: int, message: dict[str, Any]) -> None:
-        self._receive(claude_settings.HOOK_PATH, number, message)
+        self._receive(forward.HOOK_PATH, number, message)
 
     def _play_telemetry(self, number: int, message: dict[str, Any]) -> None:
         self._receive(claude_settings.LOGS_PATH, number, message)
@@ -205,9 +197,12 @@ class Replay:
         if number in self._exchanges:
             self._channel._lose(self._exchanges[number])
 
-    def _play_transcript(self, line: dict[str, Any]) -> None:
-        if self._transcript is not None:
-            self._transcript.lines.append(json.dumps(line).encode())
+    def _play_tail(self, name: str, line: dict[str, Any] | str) -> None:
+        tail = self._channel._errors if name == "errors" else self._channel._transcript
+        if tail is not None:
+            tail.lines.append(
+                line.encode() if isinstance(line, str) else json.dumps(line, separators=(",", ":")).encode()
+            )
             self._channel._looked = 0.0
 
     def _play_line(self, line: dict[str, Any]) -> None:
@@ -239,11 +234,15 @@ def outcome_is_of_messages(recording: dict[str, Any]) -> bool:
     return recording["ended_by"] not in ("cancelled", "lost")
 
 
-def played(recording: dict[str, Any], without: frozenset[str] = frozenset()) -> tuple[list[Any], list[Sample]]:
-    """Return the phases that messages decide, and what was said during them."""
-    samples = Replay(recording, without).run()
+def wrong(recording: dict[str, Any], without: frozenset[str] = frozenset()) -> list[str]:
+    """Return what baton would have said wrongly, without these kinds of signals."""
+    replay = Replay(recording, without)
+    samples = replay.run()
+    used = replay.facts.input_tokens + replay.facts.output_tokens
+    usage = recording["usage"]
+    found = [] if usage is None or used == usage else [f"counted {used} tokens, not {usage}"]
     phases = recording["phases"]
     if not outcome_is_of_messages(recording) and phases[-1].states[0] in ENDED:
         samples = [sample for sample in samples if sample.at < phases[-1].at]
         phases = phases[:-1]
-    return phases, samples
+    return [*found, *judge(phases, samples).wrong]

@@ -69,6 +69,7 @@ def _allowed_at_the_keyboard(on: Stage) -> None:
     on.reach(lambda: on.request(asked["request_id"])["state"] != "open", "the end of the request", 5)
     state = on.request(asked["request_id"])["state"]
     on.require(state == "elsewhere", f"the request is {state}")
+    on.working_from("s", 1)
     on.completes(on.asked("s", 1, answered=True).answered_at)
 
 
@@ -106,6 +107,7 @@ def _approved(on: Stage) -> None:
     asked = on.open_request()
     on.expect("working", cause="Bash")
     on.baton("approve", asked["request_id"])
+    on.working_from("s", 1)
     on.completes(on.asked("s", 1, answered=True).answered_at)
     shown = on.request(asked["request_id"])
     on.require((shown["state"], shown["applied"]) == ("answered", "yes"), f"the request: {shown}")

@@ -16,6 +16,7 @@ def _works(on: Stage) -> None:
     """works, result there"""
     on.begin([[bash("echo x > out.txt; sleep 3")], [Say("I wrote it.")]], "--expect", "out.txt")
     on.completes(on.asked("s", 1, answered=True).answered_at)
+    on.expect_usage()
 
 
 @row("T2", TERMINAL, HEADLESS)
@@ -32,7 +33,7 @@ def _background_shell(on: Stage) -> None:
     """ends its turn while a background shell still runs"""
     on.begin([[bash("sleep 9; echo x > late.txt", background=True)], [Say("I started it.")], [Say("It is over.")]])
     on.expect("working", at=on.asked("s", 1, answered=True).answered_at, cause="background")
-    on.file("late.txt")
+    on.expect("working", at=on.file("late.txt"))
     on.completes(on.asked("s", 2, answered=True).answered_at)
     on.require((on.work / "late.txt").read_text() == "x\n", "the shell was killed")
 
@@ -43,7 +44,7 @@ def _background_result(on: Stage) -> None:
     script = [[bash("sleep 9; echo x > late.txt", background=True)], [Say("I started it.")], [Say("It is over.")]]
     on.begin(script, "--expect", "late.txt")
     on.expect("working", at=on.asked("s", 1, answered=True).answered_at, cause="background")
-    on.file("late.txt")
+    on.expect("working", at=on.file("late.txt"))
     on.completes(on.asked("s", 2, answered=True).answered_at)
 
 
@@ -53,7 +54,7 @@ def _background_subagent(on: Stage) -> None:
     on.model.scripts["sub"] = [[bash("sleep 7; echo x > sub.txt")], [Say("My part is done.")]]
     on.begin([[subagent(cue("sub"), background=True)], [Say("It works on it.")], [Say("All is done.")]])
     on.expect("working", at=on.asked("s", 1, answered=True).answered_at, cause="background|Bash|subagent")
-    on.file("sub.txt")
+    on.expect("working", at=on.file("sub.txt"))
     on.completes(on.asked("s", 2, answered=True).answered_at)
     on.require(len([asked for asked in on.model.log if asked.script == "s"]) == 3, "it did not end once")
 
@@ -63,7 +64,7 @@ def _headless_background_shell(on: Stage) -> None:
     """headless: the program itself kills the background shell after its result"""
     on.begin([[bash("sleep 12; echo x > late.txt", background=True)], [Say("I started it.")], [Say("It is over.")]])
     on.expect("working", at=on.asked("s", 1, answered=True).answered_at, cause="background")
-    on.file("late.txt")
+    on.expect("working", at=on.file("late.txt"))
     on.completes(on.asked("s", 2, answered=True).answered_at)
 
 
@@ -72,6 +73,7 @@ def _quiet_tool(on: Stage) -> None:
     """quiet tool longer than the idle limit"""
     on.begin([[bash("sleep 15; echo x > out.txt")], [Say("I wrote it.")]], "--idle-timeout", IDLE)
     on.expect("working", at=on.asked("s", 0, answered=True).answered_at, cause="Bash")
+    on.working_from("s", 1)
     on.completes(on.asked("s", 1, answered=True).answered_at)
 
 
@@ -191,6 +193,7 @@ def _nested(on: Stage) -> None:
     command = f"claude -p '{cue('inner')}' > inner.txt; sleep 4"
     on.begin([[bash(command)], [Say("The outer one is done.")]])
     on.expect("working", at=on.asked("s", 0, answered=True).answered_at, cause="Bash")
+    on.working_from("s", 1)
     on.completes(on.asked("s", 1, answered=True).answered_at, cause="outer")
     on.require("inner one is done" in (on.work / "inner.txt").read_text(), "the inner program did not run")
 
@@ -232,6 +235,13 @@ def _short_idle_limit_headless(on: Stage) -> None:
     """idle limit shorter than the tools take"""
     on.begin([[bash("sleep 12; echo x > out.txt")], [Say("I wrote it.")]], "--idle-timeout", "6")
     on.completes(on.asked("s", 1, answered=True).answered_at)
+
+
+@row("T33", HEADLESS, name="text")
+def _long_text(on: Stage) -> None:
+    """idle limit shorter than an answer takes"""
+    on.begin([[Say("That was long.", 12)]], "--idle-timeout", "6")
+    on.completes(on.asked("s", 0, answered=True, within_sec=30).answered_at)
 
 
 @row("T34", TERMINAL, HEADLESS, name="start")

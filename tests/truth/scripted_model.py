@@ -17,6 +17,7 @@ import uuid
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import NamedTuple
 
+_OUTPUT_TOKENS = 50  # of every answer
 _CUE = re.compile(r"\[play ([\w-]+)\]")
 _SUMMARY = re.compile(r"create a detailed summary|detailed summary of the conversation", re.IGNORECASE)
 
@@ -97,8 +98,8 @@ class Asked(NamedTuple):
     at: float
     answered_at: float | None
     answer: str
-    text: str
-    "All that the last message of the request says."
+    text: str  # all that the last message of the request says
+    tokens: int  # that the answer says it has used
 
 
 class ScriptedModel:
@@ -153,12 +154,17 @@ class ScriptedModel:
                     break
             said = [each for each in blocks if not isinstance(each, Fail)]
             answer = f"error {failure.status}" if failure else ", ".join(map(_describe, said))
-            self.log.append(Asked(name, step, time.monotonic(), None, answer, last))
+            tokens = 0 if failure else _tokens(said) + _OUTPUT_TOKENS
+            self.log.append(Asked(name, step, time.monotonic(), None, answer, last, tokens))
             return len(self.log) - 1, said, failure
 
     def note_answered(self, number: int) -> None:
         with self._lock:
             self.log[number] = self.log[number]._replace(answered_at=time.monotonic())
+
+
+def _tokens(blocks: list) -> int:
+    return next((block.number for block in blocks if isinstance(block, Tokens)), 1000)
 
 
 def _describe(block) -> str:
@@ -228,8 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _speak(self, request: dict, blocks: list) -> None:
         reason = "tool_use" if any(isinstance(block, Call) for block in blocks) else "end_turn"
-        tokens = next((block.number for block in blocks if isinstance(block, Tokens)), 1000)
-        usage = {"input_tokens": tokens, "output_tokens": 50}
+        usage = {"input_tokens": _tokens(blocks), "output_tokens": _OUTPUT_TOKENS}
         blocks = [block for block in blocks if isinstance(block, Say | Call)]
         head = {"id": _new_id("msg"), "type": "message", "role": "assistant", "model": request.get("model"),
                 "stop_sequence": None}  # fmt: skip

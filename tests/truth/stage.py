@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from agents.conftest import World
 from baton.config import Settings
+from baton.jobs.activity_file import read_snapshot
 from baton.jobs.verbs import open_jobs
 from support.tmux import TmuxServer
 from support.waiting import poll
@@ -46,12 +47,16 @@ class Stage(World):
         self.phases: list[Phase] = []
         self.wrong: list[str] = []
         self.readers: list[Reader] = []
+        self.usage: int | None = None  # tokens of the job, where a row is about them
         self.tap_path = str(folder / "heard.jsonl")
         tmux = TmuxServer()
         super().__init__(folder, tmux, broker, ScriptedModel())
-        self.baton.env |= {"CLAUDE_CODE_MAX_RETRIES": "2", "TRUTH_TAP": self.tap_path}
+        self.baton.env |= {"CLAUDE_CODE_MAX_RETRIES": "2"} | (
+            {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
+        )
         # The runner is started by the tmux server, which gives it this environment: the tap that records what it hears.
-        environment = self.baton.env | {"PYTHONPATH": _TAP, "TRUTH_TAP": self.tap_path}
+        path = os.pathsep.join(filter(None, (_TAP, os.environ.get("PYTHONPATH"))))
+        environment = self.baton.env | {"PYTHONPATH": path, "TRUTH_TAP": self.tap_path}
         subprocess.run(
             ["tmux", "-f", "/dev/null", "-S", tmux.socket, "new-session", "-d", "-s", "keep", "sleep", "100000"],
             env=environment, check=True, timeout=20,
@@ -113,6 +118,10 @@ class Stage(World):
     def ends(self, within_sec: float = _PATIENCE_SEC) -> None:
         """Wait until the job is over."""
         poll(lambda: self.readers[0].ended, within_sec, interval_sec=0.05)
+
+    def expect_usage(self) -> None:
+        """Expect that all tokens that the model has counted are counted."""
+        self.usage = sum(asked.tokens for asked in self.model.log)
 
     def require(self, holds: object, what: str) -> None:
         if not holds:
@@ -224,8 +233,18 @@ class Reader:
             while not self._over.is_set():
                 began = time.monotonic()
                 self.record = jobs.get_job(self.job).public()
-                self.samples.append(sample_of(self.record, time.monotonic()))
+                self.samples.append(self._more_exact(sample_of(self.record, time.monotonic())))
                 self._over.wait(max(0.0, began + LOOK_SEC - time.monotonic()))
+
+    def _more_exact(self, sample: Sample) -> Sample:
+        """Return the sample with the cause that `baton explain` shows: the registry has that of the last change of kind."""
+        for path in self._stage.folder.glob("state/sessions/*"):
+            found = read_snapshot(str(path))
+            if found is not None and found.job_id == self.job and found.kind == sample.state:
+                return sample._replace(cause=found.cause)
+            if found is not None and found.job_id == self.job and sample.state == "none":
+                return sample._replace(state=found.kind, cause=found.cause)
+        return sample
 
     def spot_check(self) -> str:
         """Compare with what the command prints; return what differs."""

@@ -1,6 +1,7 @@
 """Record what a runner hears from its agent, and what it answers, with times: a JSON array per line.
 
-[time, "hook" or "telemetry", number, body], [time, "lost", number], [time, "transcript", line], [time, "line", line],
+[time, "hook" or "telemetry", number, body], [time, "lost", number], [time, "tail", name, line],
+[time, "line", line],
 [time, "asked", key], [time, "answer", key, answer], [time, "end_turn", turn, text], [time, "say", text],
 [time, "signal", class, fields, source] of the runner's own, [time, "job", mark]
 """
@@ -10,9 +11,17 @@ import os
 import threading
 import time
 
+# Of the lines of a transcript, or of the log of errors, those that say something.
+_WORDS = (
+    b"[Request interrupted by user",
+    b"User rejected tool use",
+    b'"isApiErrorMessage":true',
+    b"API error (attempt",
+)
+
 
 def record(path: str) -> None:
-    from baton.channels import claude_hooks, claude_stream, claude_transcript
+    from baton.channels import claude_hooks, claude_stream, tail
     from baton.sessions import work
 
     lock = threading.Lock()
@@ -50,10 +59,24 @@ def record(path: str) -> None:
 
         return wrapped
 
+    def followed(original):
+        def wrapped(self):
+            lines = original(self)
+            for line in lines:
+                if any(word in line for word in _WORDS):
+                    write(
+                        "tail",
+                        "transcript" if self.path.endswith(".jsonl") else "errors",
+                        line.decode(errors="replace"),
+                    )
+            return lines
+
+        return wrapped
+
     hooks, stream = claude_hooks.ClaudeHooks, claude_stream.ClaudeStream
     before(hooks, "_receive", received)
     before(hooks, "_lose", lambda _, exchange: write("lost", numbers.get(id(exchange), -1)))
-    before(claude_transcript, "_read_line", lambda line: write("transcript", line.decode(errors="replace")))
+    tail.Tail.read = followed(tail.Tail.read)
     before(stream, "_signals", lambda _, line: write("line", line))
     for channel in (hooks, stream):
         channel.open = opened(channel.open)
