@@ -590,6 +590,33 @@ def test_usage_can_only_raise_a_cost(claude, cost):
     assert (usage.cost_usd, usage.output_tokens) == (None, 0)
 
 
+def test_an_event_of_another_form_does_not_hide_the_others(claude):
+    """A service behind a proxy may give its answers no id."""
+    nameless = {name: value for name, value in EVENTS["api_request"].items() if name != "request_id"}
+    unknown = {name: value for name, value in nameless.items() if name != "event.sequence"}
+    claude.events(unknown, nameless, EVENTS["api_request"])
+    assert [each.message_id for each in claude.signals()] == [f"{TURN} {nameless['event.sequence']}", "req_1"]
+
+
+def test_a_turn_that_failed_without_a_hook_is_over(claude):
+    """So it is when the context is full and there is nothing to compact."""
+    claude.hook("UserPromptSubmit")
+    claude.hook("PreToolUse")
+    claude.write("api_error")
+    assert poll(lambda: claude.signals("TurnEnded"), 5)
+    tool, turn = claude.signals()[-2:]
+    assert (tool.tool_id, turn.turn, turn.how) == ("toolu_1", TURN, "failed")
+    assert turn.why.startswith("API Error: Request rejected (429)")
+
+
+def test_a_hook_says_more_about_a_failure_than_the_transcript(claude):
+    claude.hook("UserPromptSubmit")
+    claude.write("api_error")
+    assert poll(lambda: claude.signals("Said"), 5)
+    claude.hook("StopFailure.rate_limit")
+    assert [type(each).__name__ for each in claude.signals()[-2:]] == ["Limited", "TurnEnded"]
+
+
 def test_a_failure_of_the_service_counts_in_the_open_turn_alone(claude):
     claude.events(EVENTS["api_error"])
     assert claude.heard == []

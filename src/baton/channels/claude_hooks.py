@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 _LOOK_SEC = 0.5  # at the transcript, while a turn or a request is open
 _LOOK_ON_SEC = 2.0  # after that
+_STOP_FAILURE_SEC = 1.0  # after the transcript says that the model service failed: the hook comes a moment later
 _FORGET_SEC = 60.0  # after a subagent ended: the notification of it starts a turn
 _TEXT_LINES = 1000  # that the runner has not taken
 _UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError)
@@ -77,6 +78,7 @@ class ClaudeHooks(Channel):
         self._forget: dict[str, float] = {}  # when to forget background work
         self._transcript: Tail | None = None
         self._errors = Tail(os.path.join(task.folder, ERRORS), task.folder)
+        self._failed: tuple[str, str, float] | None = None  # the turn, why, and when to end it
         self._look_until = 0.0
         self._looked = 0.0
         self._counts: dict[str, int] = {}
@@ -196,6 +198,7 @@ class ClaudeHooks(Channel):
             exchange.reply()
             return
         self._count("hooks")
+        self._failed = None  # it goes on, or this hook says how it ended
         self._follow(str(message.get("transcript_path") or ""))
         if event == "PermissionRequest":
             signals = self._calls.ask(message, exchange)
@@ -245,6 +248,7 @@ class ClaudeHooks(Channel):
                 self._looked = now
                 self._look()
                 self._settle_lost(now)
+                self._end_failed(now)
                 self._forget_ended(now)
             return max(0.0, self._looked + _LOOK_SEC - now)
 
@@ -262,6 +266,17 @@ class ClaudeHooks(Channel):
             if turn is not None and turn == self._turn:
                 for signal in self._interrupt(turn):
                     self._say(signal, "hook")
+
+    def _end_failed(self, now: float) -> None:
+        """End a turn that failed without a hook: when the context is full and there is nothing to compact."""
+        if self._failed is None or now < self._failed[2]:
+            return
+        (turn, why, _), self._failed = self._failed, None
+        if turn == self._turn:
+            self._turn = None
+            for signal in self._calls.interrupt(turn, frozenset(self._background)):
+                self._say(signal, "transcript")
+            self._say(TurnEnded(turn=turn, how=FAILED, why=why), "transcript")
 
     def _forget_ended(self, now: float) -> None:
         ended = [task for task, at in self._forget.items() if now >= at]
@@ -363,6 +378,8 @@ class ClaudeHooks(Channel):
         elif isinstance(line, Rejected):
             yield from self._calls.end(line.tool_id, ok=False, why="refused at the keyboard", ran=False)
         else:
+            if self._turn is not None:
+                self._failed = self._turn, line.why, time.monotonic() + _STOP_FAILURE_SEC
             yield Said(text=line.why, is_work=False)
 
     def _receive_telemetry(self, body: bytes) -> None:
@@ -372,8 +389,11 @@ class ClaudeHooks(Channel):
                 continue
             self._telemetry = "received"
             self._count("telemetry events")
-            for signal in self._of_event(event):
-                self._say(signal, "telemetry")
+            try:
+                for signal in self._of_event(event):
+                    self._say(signal, "telemetry")
+            except _UNEXPECTED_SHAPE:
+                self._count("of an unknown form")  # the other events of the message count
 
     def _of_event(self, event: Event) -> Iterator[Signal]:
         about = event.about
@@ -385,7 +405,7 @@ class ClaudeHooks(Channel):
         elif event.name == "api_request":
             tokens = ("input_tokens", "cache_read_tokens", "cache_creation_tokens")
             yield Usage(
-                message_id=str(about["request_id"]),
+                message_id=str(about.get("request_id") or f"{event.turn} {about['event.sequence']}"),
                 input_tokens=sum(number(about.get(each)) for each in tokens),
                 output_tokens=number(about.get("output_tokens")),
                 cost_usd=cost(about.get("cost_usd")),
