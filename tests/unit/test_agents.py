@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import subprocess
 
 import pytest
 
@@ -333,6 +334,27 @@ def test_claude_asks_about_a_key_that_its_user_has_not_approved(tmp_path, answer
     assert ["ANTHROPIC_API_KEY" in each for each in said] == [True] * asks
     assert "yyy" not in str(said)
     assert agent("claude-code").startup_blockers(str(tmp_path), {"HOME": str(tmp_path)}) == []
+
+
+def test_trust_of_a_repository_covers_its_worktrees(tmp_path):
+    main, linked, other = tmp_path / "main", tmp_path / "elsewhere" / "linked", tmp_path / "other"
+    for command in (
+        ["init", "-q", str(main)],
+        ["-C", str(main), "-c", "user.name=a", "-c", "user.email=a@b", "commit", "-q", "--allow-empty", "-m", "x"],
+        ["-C", str(main), "worktree", "add", "-q", str(linked)],
+        ["init", "-q", str(other)],
+    ):
+        subprocess.run(["git", *command], check=True, capture_output=True)
+    (linked / "below").mkdir()
+    projects = {str(main): {"hasTrustDialogAccepted": True}}
+    (tmp_path / ".claude.json").write_text(json.dumps({"hasCompletedOnboarding": True, "projects": projects}))
+
+    def blocked(folder):
+        return bool(agent("claude-code").startup_blockers(str(folder), {"HOME": str(tmp_path)}))
+
+    assert [blocked(each) for each in (main, linked, linked / "below", other, tmp_path)] == [False] * 3 + [True] * 2
+    (other / ".git" / "commondir").write_text("../main/.git")
+    assert blocked(other)  # a folder is no linked worktree
 
 
 # -- what they are told --------------------------------------------------------------------------------------

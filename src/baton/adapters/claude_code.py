@@ -146,8 +146,8 @@ class ClaudeCode(Agent):
                 "Claude Code will ask whether to use the key in ANTHROPIC_API_KEY: attach and answer, or run `claude` "
                 f"once by hand (Claude keeps the answer in {path})"
             )
-        project = (known.get("projects") or {}).get(os.path.realpath(workdir)) or {}
-        if not project.get("hasTrustDialogAccepted"):
+        projects = known.get("projects") or {}
+        if not any((projects.get(each) or {}).get("hasTrustDialogAccepted") for each in _trusted_with(workdir)):
             problems.append(
                 f"Claude Code will ask whether you trust {workdir}: attach and answer, or run `claude` there once "
                 f"(Claude keeps the answer in {path})"
@@ -159,6 +159,25 @@ def _is_unknown_key(key: str, answers: Mapping[str, Any]) -> bool:
     """Return whether Claude will ask about this key: it keeps the ends of keys that the user has decided on."""
     known = [*(answers.get("approved") or ()), *(answers.get("rejected") or ())]
     return bool(key) and key[-_KEY_END:] not in known
+
+
+def _trusted_with(workdir: str) -> list[str]:
+    """Return the folders whose trust covers the folder: itself, and the main repository of a linked worktree."""
+    folder = os.path.realpath(workdir)
+    while not os.path.exists(os.path.join(folder, ".git")) and folder != os.path.dirname(folder):
+        folder = os.path.dirname(folder)
+    found = [os.path.realpath(workdir)]
+    try:
+        with open_given_file(os.path.join(folder, ".git")) as file:
+            text = file.read(4096).decode(errors="replace")
+        git = os.path.join(
+            folder, text.removeprefix("gitdir:").strip()
+        )  # of the worktree
+        with open_given_file(os.path.join(git, "commondir")) as file:
+            common = os.path.join(git, file.read(4096).decode(errors="replace").strip())
+    except OSError:
+        return found  # it is no linked worktree
+    return [*found, os.path.dirname(os.path.realpath(common))]
 
 
 def _settings(hook: list[str]) -> str:

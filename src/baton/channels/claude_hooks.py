@@ -401,7 +401,8 @@ class ClaudeHooks(Channel):
             decision = ALLOW if about.get("decision") == "accept" else DENY
             yield from self._calls.decide(str(about["tool_use_id"]), decision, str(about.get("source") or ""))
         elif event.name == "tool_result" and about.get("success") in ("false", False):
-            yield from self._calls.end(str(about["tool_use_id"]), ok=False, why=str(about.get("error_type") or ""))
+            why, ran = str(about.get("error_type") or ""), about.get("decision_type") != "reject"
+            yield from self._calls.end(str(about["tool_use_id"]), ok=False, why=why, ran=ran)
         elif event.name == "api_request":
             tokens = ("input_tokens", "cache_read_tokens", "cache_creation_tokens")
             yield Usage(
