@@ -13,6 +13,7 @@ import pytest
 from baton.jobs.verbs import open_jobs
 from baton.sessions.processes import started_at
 from support.brokers import Broker
+from support.claude import install_claude
 from support.homes import settings_in
 from support.waiting import wait_until
 
@@ -329,14 +330,6 @@ case "$*" in *--resume*) echo x > out.txt;; esac
 echo '{"type": "system", "subtype": "init", "session_id": "c"}'
 echo '{"type": "result", "result": "done"}'
 """
-
-
-def install_claude(desk, folder, script):
-    program = folder / "bin" / "claude"
-    program.parent.mkdir()
-    program.write_text(script)
-    program.chmod(0o755)
-    desk.env["PATH"] = f"{program.parent}:{desk.env['PATH']}"
 
 
 def test_a_headless_agent_that_is_sent_back_leaves_no_traceback_on_the_pane(desk, tmp_path):

@@ -1,4 +1,4 @@
-"""What the runner and the hooks report for an agent, and how often."""
+"""What the runner reports for an agent, and how often."""
 
 from __future__ import annotations
 
@@ -41,9 +41,7 @@ class Desk:
         return self.jobs.pick_pending("q")
 
     def reporter(self, job, **more):
-        return Reporter(
-            self.jobs, str(self.folder), self.sent.append, job=job, clock=self.clock, sleep=self._sleep, **more
-        )
+        return Reporter(self.jobs, self.sent.append, job=job, clock=self.clock, sleep=self._sleep, **more)
 
     def _sleep(self, seconds):
         self.slept.append(seconds)
@@ -53,59 +51,66 @@ class Desk:
         return [event.event for event in self.jobs.events_after(job.job_id, 0)]
 
 
-def test_runner_and_hooks_share_the_interval_of_progress(desk):
+def test_progress_is_reported_once_in_an_interval(desk):
     job = desk.job()
-    runner, hook = desk.reporter(job), desk.reporter(job)
-    runner.progress("one")
-    hook.progress("too early")
+    reporter = desk.reporter(job)
+    reporter.progress("one")
     desk.clock.advance(PROGRESS_EVERY_SEC - 1)
-    runner.progress("too early")
+    reporter.progress("too early")
     desk.clock.advance(1)
-    hook.progress("two")
-    assert desk.events(job) == ["progress", "progress"]
-
-
-def test_progress_goes_on_after_the_date_was_set_back(desk):
-    job = desk.job()
-    desk.reporter(job).progress("one")
+    reporter.progress("two")
     desk.clock.wall -= 86400 * 10**9
-    desk.reporter(job).progress("two")
-    assert desk.events(job) == ["progress", "progress"]
+    desk.clock.advance(PROGRESS_EVERY_SEC)
+    reporter.progress("three, after the date was set back")
+    assert desk.events(job) == ["progress"] * 3
 
 
-def test_runner_and_hooks_share_the_number_of_refusals(desk):
+def test_refusals_are_counted_for_each_job(desk):
     job = desk.job(expected_artifacts=["out.txt"])
+    reporter = desk.reporter(job)
     answers = []
     for _ in range(MAX_REFUSALS + 1):
-        each = desk.reporter(job)
         with pytest.raises(NotVerified, match=r"out\.txt is missing"):
-            each.completed("done", message=None)
-        answers.append(each.may_try_again())
+            reporter.completed("done", message=None)
+        answers.append(reporter.may_try_again())
     assert answers == [True] * MAX_REFUSALS + [False]
-    assert desk.reporter(job.replace(attempt=job.attempt + 1)).may_try_again(), "each attempt is counted anew"
+    reporter.begin(job.replace(attempt=job.attempt + 1))
+    assert reporter.may_try_again(), "each attempt is counted anew"
 
 
-def test_the_limits_follow_the_clock_and_the_events(desk):
+def test_completed_is_not_recorded_when_the_runner_does_not_confirm_it(desk):
+    job = desk.job()
+
+    def refuse():
+        raise NotVerified("the agent works again")
+
+    with pytest.raises(NotVerified, match="works again"):
+        desk.reporter(job).completed("done", message=None, confirm=refuse)
+    assert desk.events(job) == []
+
+
+def test_the_limits_follow_the_clock_and_the_idle_clock(desk):
     job = desk.job(timeout_sec=100, idle_timeout_sec=10)
     reporter = desk.reporter(job)
-    reporter.permission_required("may I?")
-    assert reporter.status() == "running"
+    since_ns = desk.clock.monotonic_ns()
     desk.clock.advance(60)
-    assert reporter.exceeded_limit(0) is None, "it waits for a permission"
-    assert not reporter.is_silent(1)
-    desk.jobs.record_event(job.job_id, "progress", attempt=job.attempt)
-    assert reporter.status() == "running"
-    desk.clock.advance(10)
-    assert reporter.is_silent(10)
-    assert reporter.exceeded_limit(5) is None, "slack"
-    assert reporter.exceeded_limit(0) is Limit.SILENCE
-    assert Limit.SILENCE.describe(job) == "nothing was heard of the job for 10 s"
-    desk.clock.advance(30)
-    assert reporter.exceeded_limit(0) is Limit.TIME
-    assert Limit.TIME.describe(job) == "the job took longer than 100 s"
+    assert reporter.exceeded_limit(None, 0) is None, "the idle clock pauses"
+    assert reporter.exceeded_limit(since_ns + 50 * 10**9, 5) is None, "slack"
+    assert reporter.exceeded_limit(since_ns + 50 * 10**9, 0) is Limit.SILENCE
+    desk.clock.advance(40)
+    assert reporter.exceeded_limit(None, 0) is Limit.TIME
     reporter.begin(None)
-    assert reporter.exceeded_limit(0) is None
-    assert not reporter.is_silent(0)
+    assert reporter.exceeded_limit(since_ns, 0) is None
+
+
+def test_events_of_others_are_news_once(desk):
+    job = desk.job()
+    reporter = desk.reporter(job)
+    reporter.progress("mine")
+    assert (reporter.status(), reporter.take_news()) == ("running", False)
+    desk.jobs.record_event(job.job_id, "progress", attempt=job.attempt)
+    assert not reporter.take_news(), "it was not looked for"
+    assert (reporter.status(), reporter.take_news(), reporter.take_news()) == ("running", True, False)
 
 
 @pytest.mark.parametrize(("event", "tries"), [("failed", 4), ("permission_required", 4), ("progress", 1)])
@@ -118,11 +123,12 @@ def test_what_must_not_be_lost_is_tried_again_while_the_registry_is_away(desk, m
         raise RegistryUnavailable("away")
 
     monkeypatch.setattr(reporter_module, "report", away)
+    reporter = desk.reporter(job, patience_sec=1.5)
     with pytest.raises(RegistryUnavailable):
-        getattr(desk.reporter(job, patience_sec=1.5), event)("x")
+        getattr(reporter, event)("x")
     assert len(tried) == tries
     monkeypatch.undo()
-    getattr(desk.reporter(job, patience_sec=1.5), event)("x")
+    getattr(reporter, event)("x")
     assert len(desk.events(job)) == (0 if event == "progress" else 1), "that progress came too early"
 
 

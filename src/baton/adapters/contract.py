@@ -49,13 +49,14 @@ class Task(Value):
 class Launch(Value):
     """How to start an agent.
 
-    The runner writes `files` into the session's folder first. `reads_lines`: the runner reads the output, instead of
-    leaving it on the terminal.
+    The runner writes `files` into the session's folder first. `reads_lines`: the channel reads the output, instead of
+    leaving it on the terminal. `keeps_input`: the channel writes the input, which stays open.
     """
 
     argv: list[str]
     stdin: str | None = None
     reads_lines: bool = False
+    keeps_input: bool = False
     files: Mapping[str, str] = {}
 
 

@@ -88,3 +88,13 @@ class Channel(ABC):
     @abstractmethod
     def close(self) -> None:
         """Stop listening. No thread is left behind."""
+
+
+class Silent(Channel):
+    """The channel of an agent that says nothing but its exit code."""
+
+    def open(self, hear: Hear) -> Setup:
+        return Setup()
+
+    def close(self) -> None:
+        return

@@ -2,7 +2,6 @@
 
 It always succeeds and prints only an answer for the agent: a failure here must not disturb the agent."""
 
-import json
 import os
 import sys
 from collections.abc import Sequence
@@ -17,26 +16,25 @@ def run(arguments: Sequence[str]) -> int:
     from baton.channels.forward import forward
 
     try:
-        agent, *rest = arguments
-        message = rest[-1] if rest else sys.stdin.read()
+        message = arguments[-1] if len(arguments) > 1 else sys.stdin.read()
         answer = forward(folder, os.fsencode(message))
-        if answer is None:
-            answer = _report(agent, json.loads(message))
-        sys.stdout.write(answer.decode())
-        sys.stdout.flush()
-    except Exception as error:  # noqa: BLE001  the agent must go on; the error is in hook.log
-        from baton.sessions.hook import log_error
-
-        log_error(error)
+        if answer:
+            sys.stdout.write(answer.decode())
+            sys.stdout.flush()
+    except Exception as error:  # noqa: BLE001  the agent must go on
+        _log(folder, error)
     return 0
 
 
-def _report(agent: str, message: object) -> bytes:
-    from baton.sessions.hook import hook
-    from baton.storage.homes import load_settings
+def _log(folder: str, error: Exception) -> None:
+    """Write the error into a file of the session's folder: the screen belongs to the agent."""
+    import json
+    import time
 
-    answer = hook(load_settings(), agent, message) if isinstance(message, dict) else None
-    return b"" if answer is None else answer.encode() + b"\n"
+    from baton.storage.files import append_line
+
+    text = f"{type(error).__name__}: {error}"
+    append_line(os.path.join(folder, "hook.log"), json.dumps({"at": time.time(), "error": text}))
 
 
 VERBS = (Verb("hook", None, run),)

@@ -8,12 +8,15 @@ from __future__ import annotations
 import json
 import os
 
+from baton.core.errors import NotVerified
 from baton.core.value import Any, Value
 from baton.storage.files import read_file, replace_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+
+    from baton.core.job import Job
 
 ACTIVITY = "activity.json"
 
@@ -51,3 +54,15 @@ def read_snapshot(folder: str) -> Snapshot | None:
         return Snapshot(**known)
     except (OSError, ValueError, TypeError, AttributeError):
         return None
+
+
+def refuse_open_work(job: Job) -> None:
+    """Raise NotVerified if the agent of the job calls this process while it has other work open. The runner alone knows
+    that; it leaves it in the folder of its session."""
+    folder = os.environ.get("BATON_SESSION_DIR")
+    found = None if folder is None else read_snapshot(folder)
+    if found is None or (found.job_id, found.attempt) != (job.job_id, job.attempt):
+        return
+    if found.open_work is not None:  # guard: open-work
+        why = f"not completed: {found.open_work}"
+        raise NotVerified(f"job {job.job_id} is {why}; wait until it is over, and publish again", why)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Mapping
 
 from baton.core import lifecycle
 from baton.core.errors import InvalidValue, NotVerified
@@ -28,6 +29,7 @@ def report(
     reason: str | None = None,
     message: str | None = None,
     validation: str | None = None,
+    confirm: Callable[[], None] | None = None,
 ) -> tuple[Job, StoredEvent]:
     """Record an event of a job, with the status it brings and its history lines. Return the job after it and the event.
 
@@ -36,6 +38,7 @@ def report(
     Of an event that ends the job: `ended_by` and `reason` are for the record, `message` and `validation` for the result
     (`baton.core.result`). Without them, the reason is the detail as it was given; so is the message of `completed`.
     They hold all but baton's own keys: they stay with the user.
+    `confirm` is called between the verification and the record, by the runner, which knows whether the agent works.
     """
     name = check_event_name(event)
     if not isinstance(detail, str):
@@ -48,7 +51,13 @@ def report(
     if verify is not None and name is EventName.COMPLETED:
         # First, so that no validation runs for a job that has ended or for a holder that lost it.
         lifecycle.check_event(job, name, attempt=attempt, has_events=False)
+        if confirm is None and "BATON_SESSION_DIR" in os.environ:
+            from baton.jobs.activity_file import refuse_open_work
+
+            refuse_open_work(job)
         outcome, validation = verified(jobs, job, redactor, skip=not verify)
+        if confirm is not None:
+            confirm()
     result = None
     if name.is_terminal:
         outcome["ended_by"] = ended_by

@@ -193,6 +193,9 @@ class Jobs:
         result = None
         if wanted is Status.COMPLETED and (job := self.get_job(job_id)).status is not wanted:
             lifecycle.set_status(job, wanted, attempt=attempt, holder=holder, now_ns=0, token="")  # nosec B106
+            from baton.jobs.activity_file import refuse_open_work
+
+            refuse_open_work(job)
             if job.expected_artifacts or job.validate or not verify:
                 from baton.core.result import new_result
                 from baton.jobs.report import verified

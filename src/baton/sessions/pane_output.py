@@ -41,6 +41,12 @@ class JobOutput:
         if self._writer is not None and content:
             attempt(partial(self._writer.write, content))
 
+    def write_line(self, job: Job | None, text: str) -> None:
+        """Write a text as lines of their own, at once."""
+        if text:
+            self.write(job, text.encode(errors="replace").rstrip(b"\n") + b"\n")
+            self.flush()
+
     def _open(self) -> None:
         if self._job is not None:
             self._writer = output_writer(self._settings, self._jobs, self._job)

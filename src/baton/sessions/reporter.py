@@ -1,10 +1,10 @@
-"""Report on a job for its agent. The runner and the agent's hooks share these rules."""
+"""Report on a job for its agent."""
 
 import json
-import os
 import time
-from _queue import SimpleQueue  # `queue` would load threading, in each hook
-from collections.abc import Callable
+from _queue import SimpleQueue  # `queue` would load threading
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from baton.config import Settings
 from baton.core.clock import SECOND_NS, Clock, SystemClock
@@ -18,7 +18,6 @@ from baton.jobs.report import report
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.sessions.ending import ENDED_FROM_OUTSIDE, try_to_send
 from baton.sessions.session import Session
-from baton.storage.files import open_private, read_file, replace_file
 from baton.wire.payload import MAX_DETAIL_BYTES
 
 PROGRESS_EVERY_SEC = 5
@@ -39,14 +38,12 @@ class Ending(Value):
 class Reporter:
     """Record what happens to the present job of a session, and pass the job to `send`. Without a job it does nothing.
 
-    `folder` is the session's: it holds what the runner and the hooks count together. `patience_sec`: how long to retry
-    while the registry is unavailable, for events that must not be lost.
+    `patience_sec`: how long to retry while the registry is unavailable, for events that must not be lost.
     """
 
     def __init__(
         self,
         jobs: Jobs,
-        folder: str,
         send: Callable[[Job], object],
         *,
         job: Job | None = None,
@@ -55,7 +52,6 @@ class Reporter:
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self.jobs = jobs
-        self._folder = folder
         self._send = send
         self._patience_ns = int(patience_sec * SECOND_NS)
         self._clock = clock or SystemClock()
@@ -65,8 +61,11 @@ class Reporter:
     def begin(self, job: Job | None) -> None:
         """Report on this job from now on, or on none."""
         self.job = job
-        self._began_ns = self._heard_ns = self._clock.monotonic_ns()
-        self._heard_seq = -1
+        self._began_ns = self._clock.monotonic_ns()
+        self._seq = self._known_seq = 0 if job is None else job.last_seq
+        self._own_seq = -1
+        self._progress_ns: int | None = None
+        self._refusals = 0
 
     def started(self, session: Session, pid: int) -> None:
         data = {"agent": session.agent, "session": session.name, "host": session.host, "pid": pid}
@@ -80,11 +79,6 @@ class Reporter:
     def permission_required(self, text: str) -> None:
         self._record(EventName.PERMISSION_REQUIRED, text, patience_ns=self._patience_ns)
 
-    def ended_late(self, limit: Limit) -> None:
-        """Report that the job exceeded this limit."""
-        assert self.job is not None
-        self.failed(limit.describe(self.job), ended_by=limit.ended_by)
-
     def failed(self, text: str, *, ended_by: str = "agent", message: str | None = None) -> None:
         """Report that the job failed, for this reason. `message` is the last one of the agent."""
         end = Ending(ended_by=ended_by, message=message)
@@ -97,22 +91,15 @@ class Reporter:
         end = Ending(ended_by="verification", reason=reason, validation=error.validation)
         self._record(EventName.ERROR, error.why, patience_ns=self._patience_ns, end=end)
 
-    def completed(self, text: str, *, message: str | None) -> None:
+    def completed(self, text: str, *, message: str | None, confirm: Callable[[], None] = lambda: None) -> None:
         """Report that the work is done, with the last message of the agent. Raise NotVerified while a result is
-        missing."""
-        self._record(EventName.COMPLETED, text, end=Ending(message=message or ""))
+        missing. `confirm` is called after the verification and may raise, too."""
+        self._record(EventName.COMPLETED, text, end=Ending(message=message or ""), confirm=confirm)
 
     def may_try_again(self) -> bool:
         """Count a refusal of the agent's results; return False when there have been MAX_REFUSALS before."""
-        if self.job is None:
-            return False
-        path = os.path.join(self._folder, f"refusals-{self.job.job_id}-{self.job.attempt}")
-        try:
-            count = int(read_file(path))
-        except (FileNotFoundError, ValueError):
-            count = 0
-        replace_file(path, str(count + 1).encode(), durable=False)
-        return count < MAX_REFUSALS
+        self._refusals += 1
+        return self.job is not None and self._refusals <= MAX_REFUSALS
 
     def send(self) -> None:
         """Send events of the job that another process recorded and could not send."""
@@ -127,6 +114,7 @@ class Reporter:
         *,
         patience_ns: int = 0,
         end: Ending | None = None,
+        confirm: Callable[[], None] | None = None,
     ) -> None:
         if self.job is None:
             return
@@ -135,7 +123,10 @@ class Reporter:
         while True:
             try:
                 more = {} if end is None else end.as_dict()
-                report(self.jobs, job_id, event, detail=text, data=data, attempt=attempt, **more)
+                _, recorded = report(
+                    self.jobs, job_id, event, detail=text, data=data, attempt=attempt, confirm=confirm, **more
+                )
+                self._own_seq = recorded.seq
                 break
             except EventRefused:
                 break  # the job has ended; the process that reported it may have died before it sent that
@@ -148,14 +139,11 @@ class Reporter:
         self._send(self.job)
 
     def _is_progress_due(self) -> bool:
-        """Return whether the last progress, of the runner or of a hook, is long enough ago; if so, note this one."""
-        path = os.path.join(self._folder, "progress")
-        now_ns = self._clock.wall_ns()
-        last_ns = os.stat(path).st_mtime_ns if os.path.exists(path) else 0
-        if 0 <= now_ns - last_ns < PROGRESS_EVERY_SEC * SECOND_NS:
+        """Return whether the last progress is long enough ago; if so, note this one."""
+        now_ns = self._clock.monotonic_ns()
+        if self._progress_ns is not None and now_ns - self._progress_ns < PROGRESS_EVERY_SEC * SECOND_NS:
             return False
-        os.close(open_private(path, os.O_WRONLY | os.O_CREAT))
-        os.utime(path, ns=(now_ns, now_ns))
+        self._progress_ns = now_ns
         return True
 
     def environment(self) -> dict[str, str]:
@@ -167,9 +155,25 @@ class Reporter:
         if self.job is None:
             return None
         current = self.jobs.get_job(self.job.job_id)
-        if current.last_seq != self._heard_seq:
-            self._heard_seq, self._heard_ns = current.last_seq, self._clock.monotonic_ns()
+        self._seq = current.last_seq
         return current.status
+
+    def take_news(self) -> bool:
+        """Return whether `status` has found an event of another process, such as the agent's `baton publish`, that was
+        not found before."""
+        is_news = self._seq > self._known_seq and self._seq != self._own_seq
+        self._known_seq = self._seq
+        return is_news
+
+    def set_activity(self, activity: Mapping[str, Any], *, lease_sec: float | None = None) -> None:
+        """Write what the agent is doing into the record of the job; with `lease_sec`, renew its lease, too."""
+        if self.job is None or self.is_over():
+            return
+        if not hasattr(self.jobs.registry, "set_activity"):
+            if lease_sec:
+                self.jobs.renew_lease(self.job.job_id, attempt=self.job.attempt, lease_sec=lease_sec)
+            return
+        self.jobs.registry.set_activity(self.job.job_id, activity, attempt=self.job.attempt, lease_sec=lease_sec)
 
     def is_over(self) -> bool:
         """Return whether there is no job, or one that has ended."""
@@ -180,16 +184,18 @@ class Reporter:
         if self.job is not None and not self.is_over():
             self.jobs.renew_lease(self.job.job_id, attempt=self.job.attempt, lease_sec=lease_sec)
 
-    def exceeded_limit(self, slack_sec: float) -> Limit | None:
-        """Return which limit the job has exceeded; None when it is within both."""
+    def exceeded_limit(self, idle_since_ns: int | None, slack_sec: float) -> Limit | None:
+        """Return which limit the job has exceeded; None when it is within both. `idle_since_ns` is when its idle clock
+        began; None while that pauses."""
         if self.job is None:
             return None
-        deadline_ns = self._began_ns + self.job.timeout_sec * SECOND_NS
-        return self._limit(deadline_ns, self.job.idle_timeout_sec, slack_sec)
-
-    def is_silent(self, for_sec: float) -> bool:
-        """Return whether the job has had no event for this long and does not wait for a permission."""
-        return self.status() is not None and self._limit(None, for_sec) is Limit.SILENCE
+        return exceeded_limit(
+            self._clock.monotonic_ns(),
+            deadline=self._began_ns + self.job.timeout_sec * SECOND_NS,
+            silent_since=idle_since_ns,
+            idle_timeout=self.job.idle_timeout_sec * SECOND_NS,
+            slack=slack_sec * SECOND_NS,
+        )
 
     def was_ended_from_outside(self) -> bool:
         """Return whether another process ended the job: the agent may still be working on it."""
@@ -197,20 +203,8 @@ class Reporter:
             return False
         if self.jobs.get_job(self.job.job_id).status is Status.CANCELLED:
             return True
-        last = self.jobs.events_after(self.job.job_id, self._heard_seq - 1)
+        last = self.jobs.events_after(self.job.job_id, max(self._seq - 1, 0))
         return bool(last) and ENDED_FROM_OUTSIDE in json.loads(last[-1].payload)["data"]
-
-    def _limit(self, deadline_ns: int | None, idle_sec: float, slack_sec: float = 0) -> Limit | None:
-        assert self.job is not None
-        job = self.job.replace(last_seq=self._heard_seq)
-        return exceeded_limit(
-            self._clock.monotonic_ns(),
-            deadline=deadline_ns,
-            silent_since=self._heard_ns,
-            idle_timeout=idle_sec * SECOND_NS,
-            slack=slack_sec * SECOND_NS,
-            pauses=lambda: self.jobs.last_event(job) is EventName.PERMISSION_REQUIRED,
-        )
 
 
 class BackgroundSender:

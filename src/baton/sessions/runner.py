@@ -10,16 +10,19 @@ import os
 import select
 import signal
 import sys
-import time
+from collections.abc import Sequence
 from functools import partial
 
 from baton.adapters import find_agent
-from baton.adapters.contract import Launch, Mode
+from baton.adapters.contract import Launch, Mode, Task
+from baton.channels.contract import Channel, Silent
+from baton.channels.find import find_channel
 from baton.config import Settings
 from baton.core import errors
 from baton.core.clock import SECOND_NS, Clock, SystemClock, format_micros
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.result import hide_keys
+from baton.core.signal import Gone, Said
 from baton.core.value import Value
 from baton.jobs.caller import Origin, keep_origin
 from baton.jobs.output import OutputReader
@@ -31,6 +34,7 @@ from baton.sessions.ending import EXIT, end_session
 from baton.sessions.env_pipe import receive
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
+from baton.sessions.job_at_work import JobAtWork
 from baton.sessions.launch import BEGUN, LAST_SCREEN, LAUNCH, RUNNER_LOG, Plan, task_for
 from baton.sessions.notify import send_of_job
 from baton.sessions.pane_output import JobOutput, PaneOutput
@@ -38,18 +42,15 @@ from baton.sessions.processes import ProcessId, adopt_orphans, end_processes, en
 from baton.sessions.reporter import BackgroundSender, Reporter
 from baton.sessions.sent_jobs import SentJobs
 from baton.sessions.session import Session, State
-from baton.sessions.statement import Statement, statement
 from baton.sessions.terminal import continue_if_suspended, disable_flow_control, print_line
 from baton.sessions.tmux import Tmux
-from baton.sessions.verdict import AgentRun, explain, is_success
+from baton.sessions.verdict import ExitStatus
 from baton.storage.files import read_file, replace_file
 from baton.storage.homes import load_settings
 
 _CHECK_SEC = 1.0
 _REAP_SEC = 5.0
-_SCREEN_SEC = 20.0
 _REFRESH_SEC = 600.0
-_RETRY_SEC = 2.0
 _LIMIT_SLACK_SEC = 5.0  # `submit` enforces the same limits, and acts first
 _GRACE_SEC = 10.0
 _LEFTOVER_GRACE_SEC = 2.0
@@ -92,18 +93,21 @@ class Runner:
         self._agent = find_agent(settings, session.agent)
         self._jobs = open_jobs(settings)
         self._sender = BackgroundSender(settings)
-        self._reporter = Reporter(
-            self._jobs, folder, self._sender.send, patience_sec=_REPORT_PATIENCE_SEC, clock=self._clock
-        )
+        send = self._sender.send
+        self._reporter = Reporter(self._jobs, send, patience_sec=_REPORT_PATIENCE_SEC, clock=self._clock)
         self._holder = f"{session.host}:{session.name}:{os.getpid()}"
-        self._sent_jobs = SentJobs(settings, inventory, self._agent, folder, self._reporter, self._holder)
         self._process: AgentProcess | None = None
         self._output = JobOutput(settings, self._jobs)
+        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._job = JobAtWork(
+            settings, self._agent, session.mode, self._reporter, self._output, folder, self._clock,
+            send=send, wake=self._wake_up, remember=self._remember_conversation,
+        )  # fmt: skip
+        self._sent_jobs = SentJobs(settings, inventory, self._agent, folder, self._reporter, self._job, self._holder)
         self._pane: PaneOutput | None = None
         self._stop: Stop | None = None
         self._owns_name = True
         self._ended: set[int] = set()
-        self._last_screen = ""
         self._reason = "it did not begin"
         self._exit_text: str | None = None
         self._began = False
@@ -113,11 +117,9 @@ class Runner:
                 (settings.lease_sec / 4, self._renew_lease),
                 (_CHECK_SEC, self._check),
                 (_REAP_SEC, self._reap_orphans),
-                (_SCREEN_SEC, self._report_activity),
                 (_REFRESH_SEC, self._refresh_name),
             ],
         )
-        self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
 
     def run(self) -> None:
         """Run the agent to its end."""
@@ -129,7 +131,7 @@ class Runner:
         signal.signal(signal.SIGINT, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._stop_by_signal)
-        self._reporter.begin(self._claim())
+        self._job.begin(self._claim())
         self._reason = self._run_agent()
 
     def fail(self, reason: str) -> None:
@@ -182,58 +184,73 @@ class Runner:
         if self._reporter.job is not None:
             prompt = job_prompt(self._agent, self._reporter.job)
         while True:
-            launch = self._agent.checked_launch(task_for(self._session, self._folder, prompt=prompt, resume=resume))
-            run = self._run_once(launch)
-            self._exit_text = run.exit_text
+            task = task_for(self._session, self._folder, prompt=prompt, resume=resume)
+            launch = self._agent.checked_launch(task)
+            ended = self._run_once(task, launch)
+            self._exit_text = ended.text
+            refused = self._conclude()
             if self._stop is not None:
-                self._reporter.failed(run.with_trouble(self._stop.why), ended_by=self._stop.ended_by)
+                self._reporter.failed(self._stop.why, ended_by=self._stop.ended_by)
                 return self._stop.reason
-            try:
-                self._report_end_at_last(run)
-                return f"the agent ended ({run.exit_text})"
-            except errors.NotVerified as error:
-                print_line(f"baton: {error}")
-                can_continue = launch.reads_lines and self._agent.keeps_conversation and self._session.conversation_id
-                if not can_continue or not self._reporter.may_try_again():
-                    self._reporter.refused(error)
-                    return error.why
-                prompt, resume = error.with_output(f"baton refused your work: {error}"), True
+            if refused is None:
+                return f"the agent ended ({ended.text})"
+            print_line(f"baton: {refused}")
+            can_continue = launch.reads_lines and self._agent.keeps_conversation and self._session.conversation_id
+            if not can_continue or not self._reporter.may_try_again():
+                self._reporter.refused(refused)
+                return refused.why
+            prompt, resume = refused.with_output(f"baton refused your work: {refused}"), True
+            self._job.begin_again()
 
-    def _run_once(self, launch: Launch) -> AgentRun:
-        for name, content in launch.files.items():
-            replace_file(os.path.join(self._folder, name), content.encode())
-        run = AgentRun()
-        if self._agent.exit_is_verdict and not launch.reads_lines and self._pane is None and self._session.pane_id:
-            self._pane = PaneOutput(self._session.socket, self._session.pane_id)
-        environment = os.environ | self._reporter.environment()
-        with AgentProcess(launch, workdir=self._session.workdir, environment=environment) as process:
-            self._process = process
-            self._began = True
-            self._reporter.started(self._session, process.pid)
-            _write_begun(self._folder, pid=process.pid)
-            process.feed(launch.stdin)
-            self._watch(process, run)
-        if self._pane is not None:
-            self._pane.read_rest(self._keep_output)
-        self._output.flush()
-        run.exit_code = process.exit_code
-        return run
+    def _run_once(self, task: Task, launch: Launch) -> ExitStatus:
+        """Run the agent's program to its end, and hear how it ended."""
+        channel = find_channel(self._agent, task) or Silent()
+        self._job.use(channel)
+        try:
+            setup = channel.open(self._job.ear.hear)
+            for name, content in {**launch.files, **setup.files}.items():
+                replace_file(os.path.join(self._folder, name), content.encode())
+            if self._agent.exit_is_verdict and not launch.reads_lines and self._pane is None and self._session.pane_id:
+                self._pane = PaneOutput(self._session.socket, self._session.pane_id)
+            environment = {**os.environ, **self._reporter.environment(), **setup.environment}
+            workdir = self._session.workdir
+            with AgentProcess(launch, workdir=workdir, environment=environment, inherit=setup.descriptors) as process:
+                self._process = process
+                self._began = True
+                self._reporter.started(self._session, process.pid)
+                _write_begun(self._folder, pid=process.pid)
+                process.feed(launch.stdin)
+                channel.attach(*process.take_pipes())
+                self._watch(process, channel)
+            if self._pane is not None:
+                self._pane.read_rest(self._keep_output)
+            self._output.flush()
+        finally:
+            channel.close()
+        ended = ExitStatus(process.exit_code)
+        self._note_end(ended)
+        return ended
 
-    def _watch(self, process: AgentProcess, run: AgentRun) -> None:
-        """Handle the agent's output and do the chores until its program has ended."""
+    def _note_end(self, ended: ExitStatus) -> None:
+        who = "the command" if self._agent.exit_is_verdict else self._agent.name
+        screen = self._screen if self._stop is None else lambda: ""
+        self._job.work.note(Gone(why=ended.describe(who, screen), ok=ended.ok), "process")
+
+    def _watch(self, process: AgentProcess, channel: Channel) -> None:
+        """Handle what the agent says and do the chores until its program has ended."""
         while True:
-            outputs = process.outputs() + (self._pane.outputs() if self._pane is not None else [])
-            if self._woken in select.select([self._woken, *outputs], [], [], self._chores.wait_sec())[0]:
-                os.read(self._woken, 4096)
+            outputs = channel.outputs + (self._pane.outputs() if self._pane is not None else [])
+            if self._wait(outputs, channel.inputs):
                 continue_if_suspended(process.pid)
             # Read all that an ended agent has written, but do not wait for processes that keep its output open.
             has_ended = process.has_ended()
-            if self._pane is not None:
-                self._keep_output(self._pane.read())
-            lines = process.read_lines()
-            self._keep_output("".join(map(self._agent.read_text, lines)).encode(errors="replace"))
-            for line in lines:
-                attempt(partial(self._handle, statement(self._agent.read_output(line)), run))
+            if self._pane is not None and (content := self._pane.read()):
+                self._keep_output(content)
+                self._job.work.note(Said(text=""), "pane")
+            channel.read()
+            channel.write()
+            self._keep_output(channel.take_text().encode(errors="replace"))
+            self._job.step()
             if has_ended:
                 self._process = None
                 attempt(self._check)
@@ -242,71 +259,46 @@ class Runner:
             if self._stop is not None and not self._stop.by_other:
                 self._end_processes(_GRACE_SEC)
 
+    def _wait(self, outputs: Sequence[int] = (), inputs: Sequence[int] = ()) -> bool:
+        """Wait until a descriptor is ready, or a chore or a step is due. Return whether a signal of the system, or of
+        another thread, came."""
+        due = [self._chores.wait_sec(), *([] if (wait_sec := self._job.wait_sec()) is None else [wait_sec])]
+        if self._woken not in select.select([self._woken, *outputs], inputs, [], min(due))[0]:
+            return False
+        os.read(self._woken, 4096)
+        return True
+
+    def _conclude(self) -> errors.NotVerified | None:
+        """Report how the job ended with the agent's program. Return why its results were refused, if they were."""
+        if self._reporter.is_over():
+            self._reporter.send()
+            message = self._job.work.verdict().message
+            if message and self._reporter.job is not None:
+                self._jobs.add_message(self._reporter.job, message)  # the agent had published its end before
+            return None
+        while self._stop is None or self._job.is_verifying:
+            attempt(self._job.decide)
+            if self._job.refused is not None or (not self._job.is_verifying and self._reporter.is_over()):
+                break
+            self._wait()
+            self._chores.run_due()
+            if self._stop is not None:
+                self._end_processes(_LEFTOVER_GRACE_SEC)
+        return self._job.refused
+
+    def _wake_up(self) -> None:
+        """Wake the main thread, from any thread."""
+        try:
+            os.write(self._wake, b"\0")
+        except BlockingIOError:
+            return  # it is awake
+
     def _keep_output(self, content: bytes) -> None:
         self._output.write(self._reporter.job, content)
 
-    def _handle(self, said: Statement | None, run: AgentRun) -> None:
-        if said is None:
-            return
-        run.note(said)
-        if said.conversation_id and said.conversation_id != self._session.conversation_id:
-            self._session = self._inventory.remember_conversation(self._session, said.conversation_id)
-        if said.trouble is not None:
-            print_line(said.trouble)
-        elif said.progress is not None:
-            print_line(said.progress)
-            self._reporter.progress(said.progress)
-        elif said.permission is not None:
-            self._reporter.permission_required(said.permission)
-
-    def _report_end_at_last(self, run: AgentRun) -> None:
-        """Report the end, and retry while the registry cannot be written, for example because the disk is full: work
-        that is done does not become an error by that."""
-        while True:
-            try:
-                self._report_end(run)
-                return
-            except errors.RegistryUnavailable as error:
-                if self._stop is not None:
-                    raise
-                print_line(f"baton: {error}; trying again")
-                self._jobs.registry.close()  # the next try opens it again
-                time.sleep(_RETRY_SEC)
-                self._chores.run_due()
-
-    def _report_end(self, run: AgentRun) -> None:
-        """Report how the job ended with the agent's program. Raise NotVerified when a result is missing."""
-        if self._reporter.is_over():
-            self._reporter.send()
-            if run.finished and self._reporter.job is not None:
-                self._jobs.add_message(self._reporter.job, run.finished)  # the agent had published its end before
-            return
-        why = explain(self._agent, run, self._screen)
-        if is_success(self._agent, run):
-            self._complete(why, run.finished)
-        else:
-            self._reporter.failed(why, message=run.finished)
-
-    def _complete(self, detail: str, message: str | None) -> None:
-        """Verify and report in a thread: meanwhile the lease is renewed and a stop is obeyed."""
-        from concurrent.futures import ThreadPoolExecutor, wait
-
-        def verify_and_report() -> None:
-            with open_jobs(self._settings) as jobs:
-                reporter = Reporter(jobs, self._folder, self._sender.send, job=self._reporter.job)
-                reporter.renew_lease(self._settings.lease_sec)  # a full disk must fail this, not the validation
-                reporter.completed(detail, message=message)
-
-        with ThreadPoolExecutor(1) as pool:
-            result = pool.submit(verify_and_report)
-            while wait([result], 0.05).not_done:
-                self._chores.run_due()
-                if self._stop is not None:
-                    self._end_processes(_LEFTOVER_GRACE_SEC)
-        if self._stop is not None and result.exception() is not None:
-            self._reporter.failed(self._stop.why, ended_by=self._stop.ended_by)
-        else:
-            result.result()
+    def _remember_conversation(self, conversation_id: str) -> None:
+        if conversation_id != self._session.conversation_id and self._agent.is_conversation(conversation_id):
+            self._session = self._inventory.remember_conversation(self._session, conversation_id)
 
     def _check(self) -> None:
         """Look whether the session is to be stopped, whether its job was ended, and whether it exceeds a limit."""
@@ -320,6 +312,7 @@ class Runner:
                 self._stop = self._stop.replace(by_other=False)
         if self._stop is not None:
             return
+        self._job.check()
         if self._session.made_for is not None:
             self._check_own_job()
         elif self._session.mode is Mode.INTERACTIVE and self._process is not None:
@@ -329,11 +322,13 @@ class Runner:
         """Stop with the job that the session was created for. A headless agent ends by itself when it is done."""
         status = self._reporter.status()
         if status is not None and status not in TERMINAL:
-            limit = self._reporter.exceeded_limit(_LIMIT_SLACK_SEC)
-            if limit is not None and self._reporter.job is not None:
-                self._stop = Stop(reason=limit.describe(self._reporter.job), ended_by=limit.ended_by)
+            limit = self._job.exceeded_limit(_LIMIT_SLACK_SEC)
+            if limit is not None:
+                self._stop = Stop(reason=self._job.late_reason(limit), ended_by=limit.ended_by)
         elif status is Status.CANCELLED or (status is not None and self._session.mode is Mode.INTERACTIVE):
             self._stop = Stop(reason=f"its job is {status}", on_request=True)
+        elif status is not None:
+            self._job.finish()
 
     def _reap_orphans(self) -> None:
         """Wait for adopted processes that have ended, if they were seen before: the parts of the runner that start a
@@ -345,18 +340,9 @@ class Runner:
             os.waitpid(pid, os.WNOHANG)
         self._ended = ended
 
-    def _report_activity(self) -> None:
-        """Report progress when the screen changes: a command has no hooks, and a long turn may call none."""
-        if not self._reporter.is_silent(_SCREEN_SEC / 2):
-            return
-        screen = self._screen()
-        if screen != self._last_screen:
-            self._last_screen = screen
-            self._reporter.progress((self._agent.exit_is_verdict and _last_line(screen)) or "it is working")
-
     def _renew_lease(self) -> None:
         try:
-            self._reporter.renew_lease(self._settings.lease_sec)
+            self._job.work.store(lease_sec=self._settings.lease_sec)
         except errors.StaleAttempt as error:
             self._stop = self._stop or Stop(reason=str(error), ended_by="lost")
 

@@ -13,6 +13,7 @@ from baton.registry.contract import JobFilter
 from baton.sessions.chores import attempt
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
+from baton.sessions.job_at_work import JobAtWork
 from baton.sessions.notify import send_of_job
 from baton.sessions.reporter import Reporter
 from baton.sessions.session import Session, job_label
@@ -25,22 +26,30 @@ class SentJobs:
     """`holder` is the name under which this session claims jobs."""
 
     def __init__(
-        self, settings: Settings, inventory: Inventory, agent: Agent, folder: str, reporter: Reporter, holder: str
+        self,
+        settings: Settings,
+        inventory: Inventory,
+        agent: Agent,
+        folder: str,
+        reporter: Reporter,
+        job: JobAtWork,
+        holder: str,
     ) -> None:
         self._settings = settings
         self._inventory = inventory
         self._agent = agent
         self._folder = folder
         self._reporter = reporter
+        self._job = job
         self._holder = holder
 
     def check(self, session: Session, agent_pid: int, slack_sec: float) -> Session:
         """End the present job when it exceeds a limit; take the next one when it has ended. Return the session."""
         status = self._reporter.status()
         if status is not None and status not in TERMINAL:
-            limit = self._reporter.exceeded_limit(slack_sec)
+            limit = self._job.exceeded_limit(slack_sec)
             if limit is not None:
-                self._reporter.ended_late(limit)
+                self._reporter.failed(self._job.late_reason(limit), ended_by=limit.ended_by)
                 self._interrupt(session)
             return session
         if self._reporter.was_ended_from_outside():
@@ -54,8 +63,8 @@ class SentJobs:
 
     def _take_next(self, session: Session, agent_pid: int) -> Session:
         label = job_label(session.agent_id)
-        # A shell must be at its prompt: what is typed earlier would run at an unknown time.
-        is_free = not self._agent.exit_is_verdict or has_terminal(agent_pid)
+        # What is typed while the agent works, or before a shell is at its prompt, is taken at an unknown time.
+        is_free = has_terminal(agent_pid) if self._agent.exit_is_verdict else self._job.work.is_idle
         pending = JobFilter(statuses=[Status.PENDING], agent_session=label)
         job = None
         if is_free and self._reporter.jobs.list_jobs(pending, limit=1).jobs:
@@ -65,7 +74,7 @@ class SentJobs:
         if self._reporter.job is not None and self._settings.notify is not None:
             send = partial(send_of_job, self._settings, self._reporter.job.job_id, print_line)
             Thread(target=attempt, args=(send,), daemon=True).start()  # it may take seconds
-        self._reporter.begin(job)
+        self._job.begin(job)
         job_id = job.job_id if job else None
         session = self._inventory.change(session, lambda current: current.replace(job_id=job_id))
         if job is not None:

@@ -1,0 +1,44 @@
+"""Collect the signals of a session's agent, from any thread, for the main thread of the runner."""
+
+from __future__ import annotations
+
+from _thread import allocate_lock
+from collections import deque
+
+from baton.core.signal import Asked, Heard, Said, ToolStarted, TurnStarted
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+MAX_WAITING = 1000
+_BEGINNINGS = (TurnStarted, ToolStarted, Asked)
+
+
+class Ear:
+    """A queue of signals. `hear` returns at once, whatever the main thread waits for. A full queue drops what the agent
+    said, but no turn, tool, request or decision."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._waiting: deque[Heard] = deque()
+        self._lock = allocate_lock()
+        self.begun = 0  # turns, tools and requests that have begun: a verification during which it changes is void
+        self.dropped = 0
+
+    def hear(self, heard: Heard) -> None:
+        """Take a signal, in any thread, and wake the main thread."""
+        with self._lock:
+            if isinstance(heard.signal, Said) and len(self._waiting) >= MAX_WAITING:
+                self.dropped += 1
+                return
+            self.begun += isinstance(heard.signal, _BEGINNINGS)
+            self._waiting.append(heard)
+        self._wake()
+
+    def take(self) -> list[Heard]:
+        """Return the signals that were heard since the last call, in order."""
+        with self._lock:
+            heard = list(self._waiting)
+            self._waiting.clear()
+        return heard

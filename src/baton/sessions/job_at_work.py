@@ -1,0 +1,221 @@
+"""Act on what the agent's signals mean for the session's present job: report, ask, verify, send back."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from baton.adapters.contract import Agent, Mode
+from baton.channels.contract import Channel, Silent
+from baton.config import Settings
+from baton.core.activity import DONE, FAILED, Verdict
+from baton.core.clock import SECOND_NS, Clock
+from baton.core.errors import NotVerified, RegistryUnavailable
+from baton.core.facts import describe_call, one_line
+from baton.core.job import Job
+from baton.core.limits import Limit
+from baton.core.signal import Asked, Conversation, Heard, Retrying, Said, Settled, ToolStarted, TurnEnded
+from baton.sessions.asking import Asking
+from baton.sessions.chores import attempt
+from baton.sessions.hearing import Ear
+from baton.sessions.pane_output import JobOutput
+from baton.sessions.reporter import Reporter
+from baton.sessions.terminal import print_line
+from baton.sessions.verification import Verification, Void
+from baton.sessions.work import Work
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_PLAIN = ("gone", "program", "turn", "silence")
+_DETAIL = 300  # characters of what the agent says, in an event
+_AGAIN_NS = 2 * SECOND_NS
+
+
+class JobAtWork:
+    """The job that the session's agent works on. `remember` keeps the id of the agent's conversation."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        agent: Agent,
+        mode: Mode,
+        reporter: Reporter,
+        output: JobOutput,
+        folder: str,
+        clock: Clock,
+        *,
+        send: Callable[[Job], object],
+        wake: Callable[[], None],
+        remember: Callable[[str], None],
+    ) -> None:
+        self._settings = settings
+        self._reporter = reporter
+        self._output = output
+        self._clock = clock
+        self._send = send
+        self._wake = wake
+        self._remember = remember
+        self._channel: Channel = Silent()
+        self._mode = mode
+        self.ear = Ear(wake)
+        self.work = Work(agent, mode, reporter, folder, clock)
+        self.asking = Asking(reporter, clock)
+        self._verification: Verification | None = None
+        self._again_ns = 0
+        self._held: str | None = None  # the turn that the agent holds open
+        self.refused: NotVerified | None = None  # why the results were refused, if the agent could not be sent back
+
+    def begin(self, job: Job | None) -> None:
+        """Take this job as the present one, or none."""
+        self.asking.close()
+        self._reporter.begin(job)
+        self.work.begin(job)
+        self.refused = None
+
+    def begin_again(self) -> None:
+        """Begin the facts anew: the program is started again, to fix the results."""
+        self.refused = None
+        self.work.begin(self._reporter.job)
+
+    def use(self, channel: Channel) -> None:
+        """Talk to the agent by this channel from now on."""
+        self._channel = self.asking.channel = self.work.channel = channel
+
+    def step(self) -> None:
+        """Handle what was heard since the last step."""
+        heard = self.ear.take()
+        for each in heard:
+            attempt(partial(self._handle, each))
+        if heard or (self._verification is not None and self._verification.is_done):
+            attempt(self.decide)
+        if heard or self.work.wait_sec() == 0:
+            attempt(self.work.keep)
+        attempt(self.asking.check)
+
+    def wait_sec(self) -> float | None:
+        """Return how long until the next step has something to do by itself; None if only a signal can bring it."""
+        due = [each for each in (self.asking.wait_sec(), self.work.wait_sec()) if each is not None]
+        return min(due, default=None)
+
+    def _handle(self, heard: Heard) -> None:
+        self.work.fold(heard)
+        signal = heard.signal
+        if isinstance(signal, Asked):
+            self._tell(f"asks: {signal.tool}")
+            self.asking.ask(signal)
+        elif isinstance(signal, Settled):
+            self.asking.settle(signal)
+        elif isinstance(signal, Conversation) and signal.ended is None:
+            self._remember(signal.conversation_id)
+        elif isinstance(signal, TurnEnded):
+            self._held = signal.turn if signal.held else None
+            self._tell(signal.message or signal.why)
+        elif isinstance(signal, ToolStarted):
+            self._show(describe_call(signal.name, signal.call))
+        elif isinstance(signal, Retrying):
+            self._tell(f"{signal.why}, try {signal.number} of {signal.most}" if signal.most else signal.why)
+        elif isinstance(signal, Said) and signal.text:
+            self._show(signal.text)
+
+    def _show(self, text: str) -> None:
+        self._tell(text)
+        self._reporter.progress(one_line(text, _DETAIL))
+
+    def _tell(self, text: str) -> None:
+        """Show a line on the pane of a headless agent; keep it as output of an agent that has the terminal."""
+        if self._mode is Mode.HEADLESS:
+            print_line(one_line(text, _DETAIL))
+        else:
+            self._output.write_line(self._reporter.job, text)
+
+    def decide(self) -> None:
+        """Verify the results when the agent says that the work is done, and fail the job when it gave up."""
+        if self._verification is not None:
+            if self._verification.is_done:
+                self._finish(self._verification)
+            return
+        verdict = self.work.verdict()
+        if self._reporter.job is None or verdict.outcome not in (DONE, FAILED) or self._reporter.is_over():
+            self._end_turn()
+        elif verdict.outcome == FAILED:
+            self._reporter.failed(verdict.why, ended_by=verdict.ended_by, message=verdict.message)
+            self.finish()
+        elif self._may_verify():
+            self._verify(verdict)
+
+    def _may_verify(self) -> bool:
+        """Return whether to verify now: not before a headless program has ended that ends by itself."""
+        waits = self._held is not None or self._mode is Mode.INTERACTIVE or self.work.facts.gone is not None
+        return waits and self.refused is None and self._clock.monotonic_ns() >= self._again_ns
+
+    @property
+    def is_verifying(self) -> bool:
+        return self._verification is not None
+
+    def _verify(self, verdict: Verdict) -> None:
+        assert self._reporter.job is not None
+        detail = one_line(verdict.message or "", _DETAIL) or verdict.why
+        self._verification = Verification(self.ear, verdict.message)
+        self._verification.start(self._settings, self._send, self._reporter.job, detail, self._wake)
+
+    def _finish(self, verification: Verification) -> None:
+        self._verification = None
+        try:
+            verification.result()
+        except Void:
+            return  # the facts decide again
+        except RegistryUnavailable as error:
+            # Work that is done does not become an error because a disk is full.
+            self._again_ns = self._clock.monotonic_ns() + _AGAIN_NS
+            print_line(f"baton: {error}; trying again")
+            return
+        except NotVerified as error:
+            self._send_back(error)
+            return
+        self.finish()
+
+    def _send_back(self, error: NotVerified) -> None:
+        """Make the agent fix its results, if it can be sent back and was not sent back too often."""
+        if self.work.facts.gone is not None:
+            self.refused = error  # the runner may start it again
+            return
+        turn = self._held
+        text = error.with_output(str(error))
+        if self._reporter.may_try_again() and self._go_on(turn, text):
+            self._held = None
+            self.work.go_on(turn or "")
+            return
+        self._reporter.refused(error)
+        self.finish()
+
+    def _go_on(self, turn: str | None, text: str) -> bool:
+        return (turn is not None and self._channel.end_turn(turn, text)) or self._channel.say(text)
+
+    def finish(self) -> None:
+        """Let a headless agent end whose job is over."""
+        self._end_turn()
+        if self._mode is Mode.HEADLESS:
+            self._channel.finish()
+
+    def _end_turn(self) -> None:
+        if self._held is not None:
+            turn, self._held = self._held, None
+            self._channel.end_turn(turn, None)
+
+    def check(self) -> None:
+        """Do what no signal brings: time passes, and the agent publishes events itself."""
+        if self._reporter.take_news():
+            self.work.note(Said(text=""), "publish")
+        attempt(self.decide)
+        attempt(self.work.keep)
+
+    def exceeded_limit(self, slack_sec: float) -> Limit | None:
+        """Return which limit the job has exceeded; None when it is within both."""
+        return self._reporter.exceeded_limit(self.work.activity().idle_since_ns, slack_sec)
+
+    def late_reason(self, limit: Limit) -> str:
+        """Return the reason of a job that exceeded this limit, with the last known cause if that is no plain work."""
+        assert self._reporter.job is not None
+        found = self.work.activity()
+        return limit.describe(self._reporter.job, "" if found.rule in _PLAIN else found.cause)

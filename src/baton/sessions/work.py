@@ -1,0 +1,145 @@
+"""Keep the facts about what a session's agent does, and what they mean: its activity and the verdict on its job."""
+
+from __future__ import annotations
+
+from baton.adapters.contract import Mode
+from baton.channels.contract import Channel, Silent
+from baton.core import activity as rules
+from baton.core.activity import Activity, Facts, Limits, Verdict
+from baton.core.clock import SECOND_NS, Clock
+from baton.core.job import DEFAULT_IDLE_TIMEOUT_SEC, Job
+from baton.core.signal import Heard, Said, Signal, Usage
+from baton.jobs.activity_file import Snapshot, write_snapshot
+from baton.sessions.instructions import mark
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.adapters.contract import Agent
+    from baton.sessions.reporter import Reporter
+
+_FIRST_NS = SECOND_NS // 2  # a job that ends before that writes no activity
+_EVERY_NS = 2 * SECOND_NS
+_USUAL = ("starting", "working")  # at the start
+
+
+class Work:
+    """The facts about the session's present job. Signals are folded into them; nothing else changes them."""
+
+    def __init__(self, agent: Agent, mode: Mode, reporter: Reporter, folder: str, clock: Clock) -> None:
+        self._agent = agent
+        self._is_alone = mode is Mode.HEADLESS  # no person types beside the job
+        self._reporter = reporter
+        self._folder = folder
+        self._clock = clock
+        self.channel: Channel = Silent()
+        self.facts = Facts.of_job("", clock.monotonic_ns())
+        self.begin(None)
+
+    def begin(self, job: Job | None) -> None:
+        """Begin the facts anew, for this job. Without a job, every turn of the session counts."""
+        now_ns = self._clock.monotonic_ns()
+        self.facts = Facts.of_job(
+            "" if job is None or self._is_alone else mark(job),
+            now_ns,
+            turn_expected=not self._agent.exit_is_verdict,
+            after=self.facts,
+        )
+        self._limits = _limits_of(job)
+        self._has_conditions = job is not None and bool(job.expected_artifacts or job.validate)
+        self._stored: Activity | None = None
+        self._store_ns = now_ns + _FIRST_NS
+        self._write_ns = 0
+        self._changed = True
+        self._due_ns: int | None = now_ns
+        self._open_work: str | None = None
+
+    def note(self, signal: Signal, source: str) -> None:
+        """Fold a signal of the runner itself, heard now."""
+        self.fold(Heard(signal=signal, source=source, at_ns=self._clock.monotonic_ns()))
+
+    def fold(self, heard: Heard) -> None:
+        self.facts = rules.fold(self.facts, heard)
+        self._change(at_once=not isinstance(heard.signal, Said | Usage))
+
+    def go_on(self, turn: str) -> None:
+        """Note that the agent was sent back to a turn that it held."""
+        self.facts = rules.go_on(self.facts, turn, self._clock.monotonic_ns())
+        self._change(at_once=True)
+
+    def _change(self, *, at_once: bool) -> None:
+        self._changed = True
+        if at_once:
+            self._write_ns = 0
+        self._due_ns = self._write_ns if self._due_ns is None else min(self._due_ns, self._write_ns)
+
+    @property
+    def is_idle(self) -> bool:
+        """Return whether the agent waits for a prompt, as far as it says what it does."""
+        facts = self.facts
+        return facts.open_turn is None and not facts.open_tools and not facts.open_requests
+
+    def activity(self) -> Activity:
+        now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
+        found = rules.activity(self.facts, now_ns=now_ns, limits=self._limits, wall_ns=wall_ns)
+        if found.rule == "no-turn" and isinstance(self.channel, Silent):
+            return found.replace(kind="unknown", cause=f"{self._agent.name} does not say what it is doing")
+        return found
+
+    def verdict(self) -> Verdict:
+        return rules.verdict(
+            self.facts,
+            now_ns=self._clock.monotonic_ns(),
+            limits=self._limits,
+            wall_ns=self._clock.wall_ns(),
+            has_conditions=self._has_conditions,
+        )
+
+    def keep(self) -> None:
+        """Write the activity into the session's folder at each change, and into the registry at a change of kind."""
+        self._due_ns = None
+        job = self._reporter.job
+        if job is None:
+            return
+        now_ns, activity = self._clock.monotonic_ns(), self.activity()
+        call = rules.publisher_call(self.facts, job.job_id)
+        open_work = rules.open_besides(self.facts, now_ns=now_ns, limits=self._limits, tool_id=call)
+        is_news = self._stored is None or self._stored.kind != activity.kind
+        if (self._changed and now_ns >= self._write_ns) or open_work != self._open_work:
+            self._changed, self._open_work = False, open_work
+            self._write_ns = now_ns + _EVERY_NS
+            self._write(job)
+        elif self._changed:
+            self._due_ns = self._write_ns
+        if is_news and (now_ns >= self._store_ns or (self._stored is None and activity.kind not in _USUAL)):
+            self.store(activity)
+        elif is_news:
+            self._due_ns = min(self._due_ns or self._store_ns, self._store_ns)
+
+    def store(self, activity: Activity | None = None, *, lease_sec: float | None = None) -> None:
+        """Write the activity into the registry; with `lease_sec`, renew the lease of the job, too."""
+        activity = activity or self.activity()
+        now_ns = self._clock.monotonic_ns()
+        self._store_ns = now_ns + _EVERY_NS
+        record = rules.activity_record(activity, now_ns=now_ns, wall_ns=self._clock.wall_ns(), attempt=0)
+        self._reporter.set_activity(record, lease_sec=lease_sec)
+        self._stored = activity
+
+    def wait_sec(self) -> float | None:
+        """Return how long until `keep` has something to write; None while it has nothing."""
+        return None if self._due_ns is None else max(0, self._due_ns - self._clock.monotonic_ns()) / SECOND_NS
+
+    def _write(self, job: Job) -> None:
+        now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
+        record = rules.facts_record(self.facts, now_ns=now_ns, wall_ns=wall_ns, limits=self._limits)
+        about = {"open_work": self._open_work, "channel": self.channel.facts()}
+        write_snapshot(self._folder, Snapshot(job_id=job.job_id, attempt=job.attempt, **record | about))
+
+
+def _limits_of(job: Job | None) -> Limits:
+    if job is None:
+        return Limits(idle_sec=DEFAULT_IDLE_TIMEOUT_SEC)
+    return Limits(
+        idle_sec=job.idle_timeout_sec,
+        tool_sec=getattr(job, "tool_timeout_sec", None),
+        background_sec=getattr(job, "background_timeout_sec", 600),
+    )

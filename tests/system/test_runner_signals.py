@@ -1,0 +1,117 @@
+"""What the runner does about the signals of Claude Code, whose hooks the test sends."""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+
+from support.claude import Claude, install_claude
+from support.sessions import SessionDesk
+from support.waiting import wait_until
+
+
+@pytest.fixture
+def desk(tmp_path):
+    desk = SessionDesk(str(tmp_path))
+    install_claude(desk, tmp_path)
+    yield desk
+    desk.close()
+
+
+def begin(desk, *options, name="gpu"):
+    """A job in a session of its own, with its first turn; and Claude Code in it."""
+    job = desk.register("do it", *options, agent="claude-code")
+    desk("session", "create", name, "--job", job)
+    claude = Claude(desk, name)
+    claude.start(f"do it\n\nThis is job {job} of baton")
+    return job, claude
+
+
+def activity(claude):
+    with open(os.path.join(claude.folder, "activity.json")) as file:
+        return json.load(file)
+
+
+def test_a_turn_that_ends_well_completes_the_job(desk):
+    job, claude = begin(desk)
+    tool = claude.tool("make")
+    wait_until(lambda: activity(claude)["cause"] == "Bash: make")
+    claude.end_tool(tool)
+    assert not claude.stop("all done").answer()
+    record = desk.until_over(job)
+    assert (record["status"], record["detail"]) == ("completed", "all done")
+    assert [event for event, _ in desk.story(job)] == ["started", "progress", "completed"]
+
+
+def test_results_that_are_missing_send_the_agent_back(desk, tmp_path):
+    job, claude = begin(desk, "--expect", "out.txt")
+    answer = claude.stop().answer()
+    assert answer["decision"] == "block"
+    assert "out.txt is missing" in answer["reason"]
+    wait_until(lambda: activity(claude)["rule"] == "turn")
+    assert desk.job(job)["status"] == "running"
+    (tmp_path / "out.txt").write_text("x")
+    assert not claude.stop().answer()
+    assert desk.until_over(job)["status"] == "completed"
+
+
+def test_results_that_stay_missing_are_refused(desk):
+    job, claude = begin(desk, "--expect", "out.txt")
+    for _ in range(3):
+        assert claude.stop().answer()["decision"] == "block"
+    assert not claude.stop().answer()
+    record = desk.until_over(job)
+    assert (record["status"], record["ended_by"]) == ("error", "verification")
+    assert record["detail"] == "not completed: out.txt is missing"
+
+
+def test_background_work_keeps_the_job_open_and_alive(desk):
+    job, claude = begin(desk)
+    shell = {"id": "b1", "type": "shell", "status": "running", "description": "the build", "command": "make"}
+    assert not claude.stop("soon", background=[shell]).answer(), "the turn ends at once"
+    wait_until(lambda: activity(claude)["rule"] == "background")
+    notice = "<task-notification><task-id>b1</task-id><status>completed</status>"
+    claude.send("UserPromptSubmit", "t2", prompt=notice)
+    assert desk.job(job)["status"] == "running"
+    assert not claude.stop("built", turn="t2").answer()
+    record = desk.until_over(job)
+    assert (record["status"], record["detail"]) == ("completed", "built")
+
+
+def test_a_verification_during_which_the_agent_works_is_void(desk, tmp_path):
+    job, claude = begin(desk, "--validate", "echo x >> began; while test ! -e go; do sleep 0.02; done")
+    stop = claude.stop("first")
+    wait_until((tmp_path / "began").exists, what="the validation runs")
+    claude.send("UserPromptSubmit", "t2", prompt="wait, one more thing")
+    (tmp_path / "go").touch()
+    assert not stop.answer()
+    wait_until(lambda: "not the job's" in activity(claude)["cause"])
+    assert desk.job(job)["status"] == "running"
+    assert not claude.stop("second", turn="t2").answer()
+    record = desk.until_over(job)
+    assert (record["status"], record["detail"]) == ("completed", "first")
+    assert len((tmp_path / "began").read_text().split()) == 2, "verified again"
+
+
+def test_publish_is_refused_while_other_work_is_open(desk):
+    job, claude = begin(desk)
+    claude.tool("sleep 600")
+    publish = ["publish", "--job", job, "--event", "completed", "--detail", "done"]
+    mine = claude.tool("baton " + " ".join(publish))
+    wait_until(lambda: activity(claude)["open_work"] is not None)
+    refusal = desk.refused(*publish, BATON_SESSION_DIR=claude.folder)
+    assert f"job {job} is not completed: a tool call is open: Bash: sleep 600" in refusal
+    claude.send("PostToolUse", tool_name="Bash", tool_use_id="tool1", tool_input={"command": "sleep 600"})
+    wait_until(lambda: activity(claude)["open_work"] is None)
+    desk(*publish, BATON_SESSION_DIR=claude.folder)
+    assert desk.job(job)["status"] == "completed"
+    assert mine["tool_use_id"] == "tool2"
+
+
+def test_a_cleared_conversation_ends_the_job_with_that_reason(desk):
+    job, claude = begin(desk)
+    claude.send("SessionEnd", reason="clear")
+    record = desk.until_over(job)
+    assert (record["status"], record["detail"]) == ("error", "the conversation was cleared (/clear)")
