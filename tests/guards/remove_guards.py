@@ -54,6 +54,8 @@ GUARDS = (
         insert_before("if messages: self._last_news = self._monotonic()"),
         "tests/integration/test_subscriber.py -k replays_do_not_feed",
     ),
+    Guard("void-verification", condition("False"), "tests/system/test_runner_signals.py -k void"),
+    Guard("open-work", condition("False"), "tests/system/test_runner_signals.py -k publish_is_refused"),
     Guard("link-out-of-the-skills", condition("False"), "tests/system/test_skills.py -k link_that_leaves_the_folder"),
     Guard("prune-link", condition("False"), "tests/system/test_prune.py -k baton_did_not_write"),
     Guard("prune-foreign-file", condition("False"), "tests/system/test_prune.py -k baton_did_not_write"),

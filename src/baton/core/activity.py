@@ -348,7 +348,7 @@ def _after_gone(facts: Facts, obstacle: str | None, message: str | None, has_con
         before = _trouble(facts)
         return _failed(f"{end.why}; before that: {before}" if before else end.why, message)
     if not facts.turn_expected:
-        return Verdict(outcome=DONE, why=end.why)
+        return Verdict(outcome=DONE, why=end.why, message=message)
     if obstacle is None or (has_conditions and facts.job_turn is not None and obstacle.startswith("work goes on")):
         return _done(facts, message, has_conditions)
     return _failed(f"{end.why} before the job was done: {_trouble(facts) or obstacle}", message)

@@ -110,7 +110,8 @@ class JobAtWork:
             self._remember(signal.conversation_id)
         elif isinstance(signal, TurnEnded):
             self._held = signal.turn if signal.held else None
-            self._tell(signal.message or signal.why)
+            if self._mode is Mode.INTERACTIVE:
+                self._tell(signal.message or signal.why)
         elif isinstance(signal, ToolStarted):
             self._show(describe_call(signal.name, signal.call))
         elif isinstance(signal, Retrying):

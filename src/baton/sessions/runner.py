@@ -22,7 +22,7 @@ from baton.core import errors
 from baton.core.clock import SECOND_NS, Clock, SystemClock, format_micros
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.result import hide_keys
-from baton.core.signal import Gone, Said
+from baton.core.signal import WELL, Gone, Said
 from baton.core.value import Value
 from baton.jobs.caller import Origin, keep_origin
 from baton.jobs.output import OutputReader
@@ -232,9 +232,13 @@ class Runner:
         return ended
 
     def _note_end(self, ended: ExitStatus) -> None:
-        who = "the command" if self._agent.exit_is_verdict else self._agent.name
+        who, when = "the command", ""
+        if not self._agent.exit_is_verdict:
+            turn = self._job.work.facts.job_turn
+            said = "though it had said" if turn is not None and turn.how == WELL else "before it said"
+            who, when = self._agent.name, f"{said} that the job was done"
         screen = self._screen if self._stop is None else lambda: ""
-        self._job.work.note(Gone(why=ended.describe(who, screen), ok=ended.ok), "process")
+        self._job.work.note(Gone(why=ended.describe(who, screen, when), ok=ended.ok), "process")
 
     def _watch(self, process: AgentProcess, channel: Channel) -> None:
         """Handle what the agent says and do the chores until its program has ended."""

@@ -30,9 +30,9 @@ class ExitStatus:
         except ValueError:
             return f"signal {-self.code}"  # real-time signals have no name
 
-    def describe(self, program: str, screen: Callable[[], str]) -> str:
-        """Return how the program ended, with its last words on the screen if it failed."""
-        ended = f"{program} ended with {self.text}"
+    def describe(self, program: str, screen: Callable[[], str], when: str = "") -> str:
+        """Return how the program ended; if it failed, when, and with its last words on the screen."""
+        ended = f"{program} ended with {self.text}" + (f" {when}" if when and not self.ok else "")
         lines = "" if self.ok else _last_lines(screen())
         before = ":\n" if "\n" in lines else ": "
         return f"{ended}{before}{lines}" if lines else ended
