@@ -58,7 +58,7 @@ def _limited(on: Stage) -> None:
     headers = {"anthropic-ratelimit-unified-status": "rejected", "anthropic-ratelimit-unified-reset": reset,
                "anthropic-ratelimit-unified-representative-claim": "five_hour", "retry-after": 7200}  # fmt: skip
     limit = Fail(429, "This request would exceed your account's rate limit.", "rate_limit_error", headers=headers)
-    reader = on.start([[limit]], "--timeout", "25", "--idle-timeout", IDLE)
+    reader = on.start([[limit]], "--timeout", "35", "--idle-timeout", IDLE)
     asked = on.asked("s", 0)
     if on.headless:
         on.fails("limit", at=asked.at, within=5.0)
@@ -118,7 +118,7 @@ def _trust(on: Stage) -> None:
 
 
 def _blocked_until_the_end(on: Stage, shown: str, cause: str) -> None:
-    reader = on.start([[Say("Done.")]], "--timeout", "25", "--idle-timeout", IDLE)
+    reader = on.start([[Say("Done.")]], "--timeout", "35", "--idle-timeout", IDLE)
     on.expect("blocked", at=on.shown(shown), cause=cause)
     on.stay(IDLE_SEC + 2)
     on.require(on.model.find("s", 0) is None, "a key was pressed")

@@ -23,6 +23,7 @@ def _works(on: Stage) -> None:
 def _file_missing(on: Stage) -> None:
     """says done, file missing"""
     reader = on.begin([[Say("Done.")], [Say("Done, really.")], [Say("It is done.")]], "--expect", "out.txt")
+    on.expect("working", "idle", at=on.asked("s", 0, answered=True).answered_at)
     on.reach(lambda: any("out.txt is missing" in asked.text for asked in on.model.log), "the refusal in the prompt")
     on.reach(lambda: reader.ended, "the end", 60)
     on.fails("out.txt", at=on.model.log[-1].answered_at)
@@ -71,7 +72,7 @@ def _headless_background_shell(on: Stage) -> None:
 @row("T22", TERMINAL, HEADLESS)
 def _quiet_tool(on: Stage) -> None:
     """quiet tool longer than the idle limit"""
-    on.begin([[bash("sleep 15; echo x > out.txt")], [Say("I wrote it.")]], "--idle-timeout", IDLE)
+    on.begin([[bash("sleep 19; echo x > out.txt")], [Say("I wrote it.")]], "--idle-timeout", IDLE)
     on.expect("working", at=on.asked("s", 0, answered=True).answered_at, cause="Bash")
     on.working_from("s", 1)
     on.completes(on.asked("s", 1, answered=True).answered_at)
@@ -141,9 +142,12 @@ def _stop_and_resume(on: Stage) -> None:
     on.asked("again", 1, answered=True)
     on.stay()
     on.require(reader.detail.startswith("the session was stopped"), f"the job became: {reader.detail}")
-    on.phases.clear()
-    again = on.baton("retry", reader.job, "--session", "s", "--detach", "--json", code=None)
-    on.require(again.code == 0, f"the job cannot be given to the session again: {again.err}")
+    on.model.scripts["more"] = [[bash("echo x > more.txt; sleep 2")], [Say("I wrote more.")]]
+    given = on.baton("submit", "--session", "s", "--detach", "--json", "--expect", "more.txt", f"More. {cue('more')}")
+    more = on.read(given.json["job_id"])
+    on.reach(lambda: more.ended, "the end of the next job")
+    on.require(more.detail == "I wrote more.", f"the next job ended with: {more.detail}")
+    on.require(reader.detail.startswith("the session was stopped"), f"the first job became: {reader.detail}")
 
 
 @row("T29", TERMINAL)
@@ -163,6 +167,10 @@ def _two_jobs(on: Stage) -> None:
         on.model.scripts[name] = [[bash(f"sleep 3; echo x > {name}.txt")], [Say(f"I wrote {name}.")]]
         given = on.baton("submit", "--to", "s", "--detach", "--json", "--expect", f"{name}.txt", f"Write. {cue(name)}")
         reader = on.read(given.json["job_id"])
+        if name == "one":
+            on.expect("starting", "pending", within=60)
+            on.working_from("one", 0)
+            on.expect("completed", at=on.asked("one", 1, answered=True).answered_at)
         on.reach(lambda: reader.ended, "the end of the job")  # noqa: B023  used in this turn of the loop
         on.require(reader.record["status"] == "completed", f"{name}: {reader.detail}")
         on.require(reader.detail == f"I wrote {name}.", f"{name} ended with: {reader.detail}")
@@ -178,7 +186,10 @@ def _job_for_busy_session(on: Stage) -> None:
         given = on.baton("submit", "--to", "s", "--detach", "--json", f"Write. {cue(name)}")
         readers[name] = on.read(given.json["job_id"])
         if name == "one":
+            on.expect("starting", "pending", within=60)
+            on.working_from("one", 0)
             on.asked("one", 0, answered=True)
+    on.expect("completed", at=on.asked("one", 1, answered=True).answered_at)
     for name, reader in readers.items():
         on.reach(lambda: reader.ended, "the end of the job")  # noqa: B023  used in this turn of the loop
         on.require(reader.record["status"] == "completed", f"{name}: {reader.detail}")
@@ -237,11 +248,11 @@ def _short_idle_limit_headless(on: Stage) -> None:
     on.completes(on.asked("s", 1, answered=True).answered_at)
 
 
-@row("T33", HEADLESS, name="text")
+@row("T33", TERMINAL, HEADLESS, name="text")
 def _long_text(on: Stage) -> None:
     """idle limit shorter than an answer takes"""
-    on.begin([[Say("That was long.", 12)]], "--idle-timeout", "6")
-    on.completes(on.asked("s", 0, answered=True, within_sec=30).answered_at)
+    on.begin([[Say("That was long.", IDLE_SEC + 8)]], "--idle-timeout", IDLE)
+    on.completes(on.asked("s", 0, answered=True).answered_at)
 
 
 @row("T34", TERMINAL, HEADLESS, name="start")

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from support.brokers import Broker
 
 LOOK_SEC = 0.2
-IDLE_SEC = 10  # of the rows with an idle limit: Claude takes some seconds to start
+IDLE_SEC = 15  # of the rows with an idle limit: Claude takes some seconds to start
 IDLE = str(IDLE_SEC)
 _PATIENCE_SEC = 60.0
 _OVER_LOOKS = 25
