@@ -9,29 +9,33 @@ import time
 from collections.abc import Mapping
 
 from baton.adapters.contract import UUID, Agent, Launch, Mode, Task, checked_argument, text
-from baton.core.facts import describe_call
+from baton.core.facts import one_line
 from baton.core.fields import json_object
 from baton.core.request import RequestKind
 from baton.core.signal import (
     FAILED,
     Asked,
     Conversation,
-    Retrying,
-    Said,
     Signal,
     ToolEnded,
     ToolStarted,
     TurnEnded,
-    describe_retry,
 )
 from baton.core.value import Any
 from baton.storage.files import open_given_file
 
 SETTINGS = "claude-settings.json"
 ERRORS = "claude-errors.log"
+# The prompt, answers and further prompts go to standard input (`baton.channels.claude_stream`). Pieces of messages are
+# signs of work: a long message may take minutes.
+_HEADLESS = (
+    "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose", "--include-partial-messages",
+    "--permission-prompt-tool", "stdio",
+)  # fmt: skip
 _HOOKS = ("SessionStart", "PermissionRequest", "PostToolUse", "Stop", "StopFailure")
 _KEY_END = 20  # characters of a key that Claude keeps
 _TRANSCRIPT_SEC = 2.0  # Claude writes the transcript a moment later
+_LINE = 300  # characters of a line for people
 _HOOK_TIMEOUT_SEC = 900  # the Stop hook runs the job's validation
 
 
@@ -52,8 +56,7 @@ class ClaudeCode(Agent):
         if task.yolo:
             argv.append("--dangerously-skip-permissions")
         if task.mode is Mode.HEADLESS:
-            argv += ["-p", "--output-format", "stream-json", "--verbose"]
-            return Launch(argv=argv, stdin=task.prompt or "", reads_lines=True)
+            return Launch(argv=[*argv, *_HEADLESS], reads_lines=True, keeps_input=True)
         argv += ["--settings", os.path.join(task.folder, SETTINGS)]
         argv += ["--debug-file", os.path.join(task.folder, ERRORS)]
         if task.prompt is not None:
@@ -61,25 +64,7 @@ class ClaudeCode(Agent):
         return Launch(argv=argv, files={SETTINGS: _settings(task.hook)})
 
     def channel(self, task: Task) -> str | None:
-        return "lines" if task.mode is Mode.HEADLESS else "claude_hooks"
-
-    def parse_output(self, line: str) -> list[Signal]:
-        message = json_object(line)
-        kind = message.get("type")
-        if kind == "system" and message.get("subtype") == "init":
-            return [Conversation(conversation_id=text(message["session_id"]))]
-        if kind == "system" and message.get("subtype") == "api_retry":
-            return [*_retries(message)]
-        if kind == "assistant":
-            return _current_step(message)
-        if kind == "result":
-            said = str(message.get("result") or message.get("subtype") or "")
-            denied = message.get("permission_denials") or []
-            if message.get("is_error"):
-                return [TurnEnded(how=FAILED, why=said or "it ended with an error")]
-            names = sorted({str(each.get("tool_name")) for each in denied if isinstance(each, dict)})
-            return [TurnEnded(message=said, refused_tools=tuple(names))]
-        return []
+        return "claude_stream" if task.mode is Mode.HEADLESS else "claude_hooks"
 
     def render_output(self, line: str) -> str:
         message = json_object(line)
@@ -87,9 +72,9 @@ class ClaudeCode(Agent):
         if kind in ("assistant", "user"):
             return "".join(f"{text}\n" for part in _parts(message) if (text := _part_text(part)))
         if kind == "system" and message.get("subtype") == "api_retry":
-            return "".join(
-                f"{describe_retry(each)}\n" for each in self.parse_output(line) if isinstance(each, Retrying)
-            )
+            why = message.get("error") or message.get("error_status")
+            tries = f"try {message.get('attempt')} of {message.get('max_retries')}"
+            return one_line(f"the model service does not answer ({why}), {tries}", _LINE) + "\n"
         # The last message comes a second time, as the result.
         return f"{message.get('result')}\n" if message.get("is_error") else "" if kind else line + "\n"
 
@@ -170,9 +155,7 @@ def _trusted_with(workdir: str) -> list[str]:
     try:
         with open_given_file(os.path.join(folder, ".git")) as file:
             text = file.read(4096).decode(errors="replace")
-        git = os.path.join(
-            folder, text.removeprefix("gitdir:").strip()
-        )  # of the worktree
+        git = os.path.join(folder, text.removeprefix("gitdir:").strip())  # of the worktree
         with open_given_file(os.path.join(git, "commondir")) as file:
             common = os.path.join(git, file.read(4096).decode(errors="replace").strip())
     except OSError:
@@ -185,21 +168,6 @@ def _settings(hook: list[str]) -> str:
     return json.dumps({"hooks": {event: [{"matcher": "", "hooks": [command]}] for event in _HOOKS}}, indent=2) + "\n"
 
 
-def _retries(message: Mapping[str, Any]) -> list[Retrying]:
-    why = message.get("error") or message.get("error_status")
-    number, most = message.get("attempt"), message.get("max_retries")
-    return [Retrying(number=int(number or 0), most=int(most or 0), why=str(why))]
-
-
-def _current_step(message: Mapping[str, Any]) -> list[Signal]:
-    for part in _parts(message):
-        if part.get("type") == "tool_use":
-            return [ToolStarted(tool_id=str(part.get("id")), name=text(part["name"]), call=part.get("input"))]
-        if part.get("type") == "text" and part.get("text"):
-            return [Said(text=text(part["text"]))]
-    return []
-
-
 def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
     content = (message.get("message") or {}).get("content") or []
     return content if isinstance(content, list) else []  # a text is the prompt
@@ -208,7 +176,9 @@ def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:
 def _part_text(part: Mapping[str, Any]) -> str:
     """Return a part of a message as text: what the agent says, which tool it uses, what that returned."""
     if part.get("type") == "tool_use":
-        return describe_call(str(part.get("name")), part.get("input"))
+        given = part.get("input") or {}
+        what = given.get("command") or given.get("file_path") or given.get("url") or given.get("description")
+        return one_line(f"{part.get('name')}: {what}" if what else str(part.get("name")), _LINE)
     if part.get("type") == "tool_result":
         content = part.get("content")
         return content if isinstance(content, str) else "\n".join(map(_part_text, content or []))

@@ -79,6 +79,8 @@ class _Call(Value):
 
 
 class ClaudeStream(Lines):
+    stays = True
+
     def __init__(self, agent: Agent, task: Task, *, clock: Clock | None = None) -> None:
         super().__init__(agent, task, clock=clock)
         self._input: Writer | None = None

@@ -32,6 +32,8 @@ class Channel(ABC):
     any thread; `hear` returns at once. The other methods are called by the runner's main thread and return at once,
     too: nothing that the runner waits for can hold up the agent."""
 
+    stays = False  # whether a headless program waits for further prompts after its turn, until `finish`
+
     @abstractmethod
     def open(self, hear: Hear) -> Setup:
         """Begin to listen, before the agent's program starts."""

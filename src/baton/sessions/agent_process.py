@@ -44,9 +44,9 @@ class AgentProcess:
 
     def feed(self, text: str | None) -> None:
         """Write the prompt to standard input, from a thread: the agent may never read it."""
-        pipe, self._child.stdin = self._child.stdin, None
-        if text is None or pipe is None:
+        if text is None or self._child.stdin is None:
             return
+        pipe, self._child.stdin = self._child.stdin, None
         import _thread
 
         def write() -> None:

@@ -147,7 +147,7 @@ class JobAtWork:
 
     def _may_verify(self) -> bool:
         """Return whether to verify now: not before a headless program has ended that ends by itself."""
-        waits = self._held is not None or self._mode is Mode.INTERACTIVE or self.work.facts.gone is not None
+        waits = self._channel.stays or self._mode is Mode.INTERACTIVE or self.work.facts.gone is not None
         return waits and self.refused is None and self._clock.monotonic_ns() >= self._again_ns
 
     @property
