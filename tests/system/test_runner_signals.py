@@ -45,6 +45,14 @@ def test_a_turn_that_ends_well_completes_the_job(desk):
     assert [event for event, _ in desk.story(job)] == ["started", "progress", "completed"]
 
 
+def test_the_activity_is_in_the_record_of_the_job(desk):
+    job, claude = begin(desk)
+    claude.tool("make")
+    wait_until(lambda: (desk.job(job)["activity"] or {}).get("kind") == "working")
+    found = desk.job(job)["activity"]
+    assert (found["cause"], found["attempt"]) == ("Bash: make", 1)
+
+
 def test_results_that_are_missing_send_the_agent_back(desk, tmp_path):
     job, claude = begin(desk, "--expect", "out.txt")
     answer = claude.stop().answer()

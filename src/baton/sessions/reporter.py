@@ -169,10 +169,6 @@ class Reporter:
         """Write what the agent is doing into the record of the job; with `lease_sec`, renew its lease, too."""
         if self.job is None or self.is_over():
             return
-        if not hasattr(self.jobs.registry, "set_activity"):
-            if lease_sec:
-                self.jobs.renew_lease(self.job.job_id, attempt=self.job.attempt, lease_sec=lease_sec)
-            return
         self.jobs.registry.set_activity(self.job.job_id, activity, attempt=self.job.attempt, lease_sec=lease_sec)
 
     def is_over(self) -> bool:

@@ -139,7 +139,5 @@ def _limits_of(job: Job | None) -> Limits:
     if job is None:
         return Limits(idle_sec=DEFAULT_IDLE_TIMEOUT_SEC)
     return Limits(
-        idle_sec=job.idle_timeout_sec,
-        tool_sec=getattr(job, "tool_timeout_sec", None),
-        background_sec=getattr(job, "background_timeout_sec", 600),
+        idle_sec=job.idle_timeout_sec, tool_sec=job.tool_timeout_sec, background_sec=job.background_timeout_sec
     )
