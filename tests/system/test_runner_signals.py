@@ -123,3 +123,37 @@ def test_a_cleared_conversation_ends_the_job_with_that_reason(desk):
     claude.send("SessionEnd", reason="clear")
     record = desk.until_over(job)
     assert (record["status"], record["detail"]) == ("error", "the conversation was cleared (/clear)")
+
+
+# -- jobs that are sent to a running session ---------------------------------------------------------------------------
+
+
+def sent(desk, *options):
+    return desk("submit", "do it", "--to", "gpu", "--detach", *options).text.split()[-1]
+
+
+def test_a_job_is_typed_only_into_an_idle_session_and_has_its_own_turns(desk):
+    desk("session", "create", "gpu", "--agent", "claude-code")
+    claude = Claude(desk, "gpu")
+    claude.start("hello", "mine")
+    job = sent(desk)
+    claude.tool("ls", turn="mine")
+    assert desk.job(job)["status"] == "pending"
+    assert not claude.stop("hi", turn="mine").answer()
+    wait_until(lambda: desk.job(job)["status"] == "running", what="the job is typed")
+    claude.send("UserPromptSubmit", "t1", prompt=f"do it\n\nThis is job {job} of baton")
+    later = sent(desk)
+    assert not claude.stop("done", turn="mine").answer(), "a late end of another turn"
+    assert desk.job(job)["status"] == "running"
+    assert not claude.stop("all done").answer()
+    assert desk.until_over(job)["detail"] == "all done"
+    wait_until(lambda: desk.job(later)["status"] == "running", what="the next job is typed")
+    assert desk.show("gpu")["alive"]
+
+
+def test_a_turn_of_a_person_after_an_interruption_is_not_the_jobs(desk):
+    job, claude = begin(desk)
+    claude.send("UserPromptSubmit", "mine", prompt="something else")
+    assert not claude.stop("that is done", turn="mine").answer()
+    wait_until(lambda: activity(claude)["kind"] == "idle")
+    assert desk.job(job)["status"] == "running"

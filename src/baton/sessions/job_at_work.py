@@ -33,7 +33,8 @@ _AGAIN_NS = 2 * SECOND_NS
 
 
 class JobAtWork:
-    """The job that the session's agent works on. `remember` keeps the id of the agent's conversation."""
+    """The job that the session's agent works on. `remember` keeps the id of the agent's conversation; `shows_life` says
+    whether its screen has changed within so many seconds."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class JobAtWork:
         send: Callable[[Job], object],
         wake: Callable[[], None],
         remember: Callable[[str], None],
+        shows_life: Callable[[float], bool],
     ) -> None:
         self._settings = settings
         self._reporter = reporter
@@ -56,6 +58,7 @@ class JobAtWork:
         self._send = send
         self._wake = wake
         self._remember = remember
+        self._shows_life = shows_life
         self._channel: Channel = Silent()
         self._mode = mode
         self.ear = Ear(wake)
@@ -212,8 +215,16 @@ class JobAtWork:
         attempt(self.work.keep)
 
     def exceeded_limit(self, slack_sec: float) -> Limit | None:
-        """Return which limit the job has exceeded; None when it is within both."""
-        return self._reporter.exceeded_limit(self.work.activity().idle_since_ns, slack_sec)
+        """Return which limit the job has exceeded; None when it is within both.
+
+        A model may think for longer than the idle limit, without a word. What changes on the screen is no sign of work,
+        but a sign of life: an agent whose turn is open, or that says nothing at all, is not ended then."""
+        found = self.work.activity()
+        limit = self._reporter.exceeded_limit(found.idle_since_ns, slack_sec)
+        if limit is not Limit.SILENCE or self._mode is Mode.HEADLESS or not self.work.may_be_alive(found):
+            return limit
+        assert self._reporter.job is not None
+        return None if self._shows_life(self._reporter.job.idle_timeout_sec) else limit
 
     def late_reason(self, limit: Limit) -> str:
         """Return the reason of a job that exceeded this limit, with the last known cause if that is no plain work."""

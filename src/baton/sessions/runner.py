@@ -51,6 +51,7 @@ from baton.storage.homes import load_settings
 _CHECK_SEC = 1.0
 _REAP_SEC = 5.0
 _REFRESH_SEC = 600.0
+_LIFE_SEC = 10.0
 _LIMIT_SLACK_SEC = 5.0  # `submit` enforces the same limits, and acts first
 _GRACE_SEC = 10.0
 _LEFTOVER_GRACE_SEC = 2.0
@@ -102,6 +103,7 @@ class Runner:
         self._job = JobAtWork(
             settings, self._agent, session.mode, self._reporter, self._output, folder, self._clock,
             send=send, wake=self._wake_up, remember=self._remember_conversation,
+            shows_life=self._shows_life,
         )  # fmt: skip
         self._sent_jobs = SentJobs(settings, inventory, self._agent, folder, self._reporter, self._job, self._holder)
         self._pane: PaneOutput | None = None
@@ -111,6 +113,7 @@ class Runner:
         self._reason = "it did not begin"
         self._exit_text: str | None = None
         self._began = False
+        self._life_until_ns = 0
         self._chores = Chores(
             self._clock,
             [
@@ -369,6 +372,21 @@ class Runner:
         """End the agent and everything that it started."""
         find = partial(marked_processes, home=self._inventory.home, home_id=self._inventory.home_id)
         end_processes(lambda: find(self._session.session_id, os.getpid()), grace_sec=grace_sec)
+
+    def _shows_life(self, within_sec: float) -> bool:
+        """Return whether the screen has changed within so many seconds; True while tmux does not answer."""
+        if self._session.pane_id is None:
+            return False
+        now_ns = self._clock.monotonic_ns()
+        if now_ns >= self._life_until_ns:
+            try:
+                changed_sec = Tmux(self._session.socket).changed_at(self._session.pane_id)
+            except errors.BatonError:
+                return True
+            if self._clock.wall_ns() / SECOND_NS - changed_sec >= within_sec:
+                return False
+            self._life_until_ns = now_ns + int(min(within_sec, _LIFE_SEC) * SECOND_NS)
+        return True
 
     def _screen(self) -> str:
         if self._session.pane_id is None:

@@ -134,6 +134,10 @@ class Tmux:
         history = [] if lines is None else ["-S", f"-{lines}"]
         return self.run("capture-pane", "-p", "-J", "-t", pane_id, *history)
 
+    def changed_at(self, pane_id: str) -> int:
+        """Return when the window of the pane last changed, in seconds since 1970."""
+        return int(self.run("display-message", "-p", "-t", pane_id, "#{window_activity}").strip() or 0)
+
     def copy_output(self, pane_id: str, fd: int) -> None:
         """Copy what the pane shows from now on to a pipe of this process, of which `fd` is the end to write to."""
         self.run("pipe-pane", "-t", pane_id, f"cd / && exec cat >/proc/{os.getpid()}/fd/{fd}")

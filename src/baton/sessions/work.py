@@ -85,6 +85,12 @@ class Work:
             return found.replace(kind="unknown", cause=f"{self._agent.name} does not say what it is doing")
         return found
 
+    def may_be_alive(self, found: Activity) -> bool:
+        """Return whether an agent that is silent may work all the same: its turn is open, or it has no channel."""
+        if self._agent.exit_is_verdict:
+            return False  # what it prints is a sign of work, and was heard
+        return found.rule == "silence" or (found.rule == "no-turn" and isinstance(self.channel, Silent))
+
     def verdict(self) -> Verdict:
         return rules.verdict(
             self.facts,
