@@ -324,13 +324,10 @@ def test_an_id_in_an_agents_own_words_is_taken_only_in_the_form_of_its_ids():
     settings = Settings(env={"HOME": "/nowhere"})
     evil = "--dangerously-skip-permissions"
     for name, line in {
-        "claude-code": {"type": "system", "subtype": "init", "session_id": evil},
         "codex": {"type": "thread.started", "thread_id": evil},
         "gemini": {"type": "init", "session_id": evil},
     }.items():
         assert find_agent(settings, name).read_output(json.dumps(line)) == []
-    hook = {"hook_event_name": "SessionStart", "session_id": evil}
-    assert find_agent(settings, "claude-code").read_hook(hook) == []
 
 
 # -- the audit log ---------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ from baton.core.facts import describe_call
 from baton.core.job import new_job
 from baton.core.signal import (
     FAILED,
-    Asked,
     Conversation,
     Retrying,
     Said,
@@ -123,19 +122,7 @@ def test_a_line_that_is_something_else_is_passed_over(name, line):
     assert {type(each) for each in agent(name).parse_output(line)} <= {TurnEnded}
 
 
-S = Conversation(conversation_id="s")
 HOOKED = {
-    "claude-code": [
-        ({"hook_event_name": "SessionStart", "session_id": "s", "source": "startup"}, [S]),
-        ({"hook_event_name": "PermissionRequest", "session_id": "s", "tool_name": "Bash", "tool_input": {"command": "rm x"}}, [S, Asked(key="", kind="tool", tool="Bash", call={"command": "rm x"})]),
-        ({"hook_event_name": "PostToolUse", "session_id": "s", "tool_name": "Task", "tool_input": {}, "tool_use_id": "t"}, [S, ToolStarted(tool_id="t", name="Task", call={}), ToolEnded(tool_id="t")]),
-        ({"hook_event_name": "Stop", "session_id": "s", "last_assistant_message": "all\ndone"}, [S, TurnEnded(message="all\ndone")]),
-        ({"hook_event_name": "Stop", "session_id": "s"}, [S, TurnEnded(message="")]),
-        ({"hook_event_name": "StopFailure", "session_id": "s", "error": "overloaded"}, [S, TurnEnded(how=FAILED, why="overloaded")]),
-        ({"hook_event_name": "StopFailure", "session_id": "s"}, [S, TurnEnded(how=FAILED, why="the model service failed")]),
-        ({"hook_event_name": "SessionEnd", "session_id": "s"}, []),
-        ({}, []),
-    ],
     "codex": [
         ({"type": "agent-turn-complete", "thread-id": THREAD, "turn-id": "t", "input-messages": ["a", "b"], "last-assistant-message": "done"},
          [Conversation(conversation_id=THREAD), TurnStarted(turn="t", prompt="a\nb"), TurnEnded(turn="t", message="done")]),
@@ -161,24 +148,6 @@ def test_a_conversation_that_codex_has_with_itself_is_not_the_sessions(conversat
     keep_codex_conversation(tmp_path, SUBAGENT, "subagent")
     message = {"type": "agent-turn-complete", "thread-id": conversation, "last-assistant-message": "A title"}
     assert agent("codex").parse_hook(message) == []
-
-
-def test_a_turn_that_began_before_a_job_was_sent_does_not_know_of_it(tmp_path):
-    turn = {"input-messages": ["before", "This is job 1 of baton"]}
-    assert agent("codex").conversation_contains(turn, "This is job 1 of baton")
-    assert not agent("codex").conversation_contains(turn, "This is job 2 of baton")
-    path = tmp_path / "transcript.jsonl"
-    lines = [
-        {"type": "user", "message": "This is job 1 of baton"},
-        {"type": "queue-operation", "content": "This is job 2 of baton"},
-    ]
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    turn = {"transcript_path": str(path)}
-    assert agent("claude-code").conversation_contains(turn, "This is job 1 of baton")
-    assert not agent("claude-code").conversation_contains(turn, "This is job 2 of baton")
-    assert agent("claude-code").conversation_contains(
-        {"transcript_path": str(tmp_path / "none")}, "This is job 2 of baton"
-    )
 
 
 @pytest.mark.parametrize(
@@ -379,5 +348,4 @@ def test_instructions_hold_the_prompt_and_how_to_say_what_came_of_it():
 def test_a_shape_we_do_not_know_is_passed_over(name, line):
     agent = find_agent(Settings(env={"HOME": "/x"}), name)
     assert not any(isinstance(each, Conversation) for each in agent.read_output(line))
-    hook = {"hook_event_name": "PostToolUse", "tool_input": "x", "tool_name": 5, "session_id": 7}
-    assert agent.read_hook(hook) == []
+    assert agent.read_hook({"type": "agent-turn-complete", "thread-id": [7], "input-messages": 7}) == []

@@ -4,23 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
-import time
 from collections.abc import Mapping
 
-from baton.adapters.contract import UUID, Agent, Launch, Mode, Task, checked_argument, text
+from baton.adapters.contract import UUID, Agent, Launch, Mode, Task, checked_argument
 from baton.core.facts import one_line
 from baton.core.fields import json_object
-from baton.core.request import RequestKind
-from baton.core.signal import (
-    FAILED,
-    Asked,
-    Conversation,
-    Signal,
-    ToolEnded,
-    ToolStarted,
-    TurnEnded,
-)
 from baton.core.value import Any
 from baton.storage.files import open_given_file
 
@@ -32,11 +20,8 @@ _HEADLESS = (
     "-p", "--input-format", "stream-json", "--output-format", "stream-json", "--verbose", "--include-partial-messages",
     "--permission-prompt-tool", "stdio",
 )  # fmt: skip
-_HOOKS = ("SessionStart", "PermissionRequest", "PostToolUse", "Stop", "StopFailure")
 _KEY_END = 20  # characters of a key that Claude keeps
-_TRANSCRIPT_SEC = 2.0  # Claude writes the transcript a moment later
 _LINE = 300  # characters of a line for people
-_HOOK_TIMEOUT_SEC = 900  # the Stop hook runs the job's validation
 
 
 class ClaudeCode(Agent):
@@ -61,7 +46,7 @@ class ClaudeCode(Agent):
         argv += ["--debug-file", os.path.join(task.folder, ERRORS)]
         if task.prompt is not None:
             argv += ["--", checked_argument(self, task.prompt)]
-        return Launch(argv=argv, files={SETTINGS: _settings(task.hook)})
+        return Launch(argv=argv)  # its channel writes the settings
 
     def channel(self, task: Task) -> str | None:
         return "claude_stream" if task.mode is Mode.HEADLESS else "claude_hooks"
@@ -77,43 +62,6 @@ class ClaudeCode(Agent):
             return one_line(f"the model service does not answer ({why}), {tries}", _LINE) + "\n"
         # The last message comes a second time, as the result.
         return f"{message.get('result')}\n" if message.get("is_error") else "" if kind else line + "\n"
-
-    def parse_hook(self, message: Mapping[str, Any]) -> list[Signal]:
-        event = message.get("hook_event_name")
-        found: list[Signal] = []
-        if isinstance(message.get("session_id"), str):
-            found.append(Conversation(conversation_id=message["session_id"]))
-        if event == "PermissionRequest":
-            tool, call = text(message["tool_name"]), message.get("tool_input")
-            return [*found, Asked(key="", kind=RequestKind.TOOL, tool=tool, call=call)]
-        if event == "PostToolUse":
-            tool, call = text(message["tool_name"]), message.get("tool_input")
-            tool_id = str(message.get("tool_use_id"))
-            return [*found, ToolStarted(tool_id=tool_id, name=tool, call=call), ToolEnded(tool_id=tool_id)]
-        if event == "Stop":
-            return [*found, TurnEnded(message=str(message.get("last_assistant_message") or ""))]
-        if event == "StopFailure":
-            # `error` is a category, such as "unknown"; the last message is readable.
-            why = message.get("last_assistant_message") or message.get("error") or "the model service failed"
-            return [*found, TurnEnded(how=FAILED, why=str(why))]
-        return found if event == "SessionStart" else []
-
-    def conversation_contains(self, message: Mapping[str, Any], mark: str) -> bool:
-        path = str(message.get("transcript_path") or "")
-        deadline = time.monotonic() + _TRANSCRIPT_SEC
-        while os.path.exists(path):
-            with open_given_file(path) as file:
-                lines = (line.decode(errors="replace") for line in file)
-                # Lines of other types hold input that still waits in Claude's queue.
-                if any(mark in line and json_object(line).get("type") in ("user", "attachment") for line in lines):
-                    return True
-            if time.monotonic() > deadline:
-                return False
-            time.sleep(0.1)
-        return True  # no transcript is kept
-
-    def refusal(self, message: Mapping[str, Any], why: str) -> str | None:
-        return json.dumps({"decision": "block", "reason": why})
 
     def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
         folder = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or os.path.expanduser("~")
@@ -161,11 +109,6 @@ def _trusted_with(workdir: str) -> list[str]:
     except OSError:
         return found  # it is no linked worktree
     return [*found, os.path.dirname(os.path.realpath(common))]
-
-
-def _settings(hook: list[str]) -> str:
-    command = {"type": "command", "command": shlex.join(hook), "timeout": _HOOK_TIMEOUT_SEC}
-    return json.dumps({"hooks": {event: [{"matcher": "", "hooks": [command]}] for event in _HOOKS}}, indent=2) + "\n"
 
 
 def _parts(message: Mapping[str, Any]) -> list[dict[str, Any]]:

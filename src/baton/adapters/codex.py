@@ -105,10 +105,6 @@ class Codex(Agent):
             TurnEnded(turn=turn, message=str(message.get("last-assistant-message") or "")),
         ]
 
-    def conversation_contains(self, message: Mapping[str, Any], mark: str) -> bool:
-        asked = message.get("input-messages")
-        return not isinstance(asked, list) or any(mark in str(each) for each in asked)
-
     def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
         import tomllib
         from pathlib import Path

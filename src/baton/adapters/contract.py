@@ -113,10 +113,6 @@ class Agent(ABC):
         """Return what a hook's message means."""
         return []
 
-    def conversation_contains(self, message: Mapping[str, Any], mark: str) -> bool:
-        """Return whether the conversation of this hook contains the text: typed input may still wait in a queue."""
-        return True
-
     # Programs change the shape of their messages monthly. A message that cannot be read does not fail a good job.
 
     def read_output(self, line: str) -> list[Signal]:
@@ -165,10 +161,6 @@ class Agent(ABC):
         if wanted is not None and not self.is_conversation(wanted):  # guard: conversation-id
             raise self.unusable(f"has no conversation {wanted[:80]!r}: that is not the form of its ids")
         return self.launch(task)
-
-    def refusal(self, message: Mapping[str, Any], why: str) -> str | None:
-        """Return the answer to a "finished" hook that makes the agent continue and fix `why`; None if it has none."""
-        return None
 
     def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
         """Return what will block the agent when it starts there, such as a question that only a person may answer."""

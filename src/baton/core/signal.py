@@ -169,12 +169,3 @@ class Heard(Value):
     signal: Signal
     source: str
     at_ns: int
-
-
-def describe_retry(retry: Retrying) -> str:
-    """Return what the service answered, and which try comes next, for people."""
-    return (
-        f"the model service does not answer ({retry.why}), try {retry.number} of {retry.most}"
-        if retry.most
-        else retry.why
-    )
