@@ -94,8 +94,8 @@ _PARTS = {
     "Live agents": ("live_agent_api",),
     "The audit log": ("history.log", "history.scripts", "history.verify"),
     "Values": (
-        "core.job", "core.event", "wire.payload", "sessions.session", "jobs.results", "jobs.verbs", "registry.contract",
-        "live_agents.record",
+        "core.job", "core.event", "core.request", "wire.payload", "sessions.session", "jobs.results", "jobs.verbs",
+        "registry.contract", "live_agents.record",
     ),
 }  # fmt: skip
 

@@ -17,9 +17,9 @@ __version__ = "0.1.0"
 # The public names, by the module that defines them.
 _PUBLIC = {
     "baton.api": (
-        "events_after get_job list_jobs mark_sent next_seq open_jobs pick_pending publish_event read_output "
-        "record_event register_job release renew_lease requeue result stats subscribe unsent_events update_status "
-        "verify_event"
+        "answer approve deny events_after get_job list_jobs mark_sent next_seq open_jobs pick_pending publish_event "
+        "read_output record_event register_job release renew_lease requests requeue result stats subscribe "
+        "unsent_events update_status verify_event"
     ),
     "baton.core.errors": (
         "AgentDefDirUnusable AgentNotFound AgentTaken AgentUnusable AmbiguousId BatonError BrokerUnavailable "
@@ -31,6 +31,7 @@ _PUBLIC = {
     ),
     "baton.core.event": "EventName StoredEvent",
     "baton.core.job": "Job Status",
+    "baton.core.request": "Request RequestKind RequestState",
     "baton.delegation_api": "Outcome cancel events follow_up retry run_worker submit submit_many wait wait_all",
     "baton.history.log": (
         "LOGS_DIR iter_logged_events job_log_path list_logged_jobs read_logged_meta read_logged_status"
@@ -59,10 +60,11 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     # fmt: off
     # isort: off
     from baton.api import (
-        events_after as events_after, get_job as get_job, list_jobs as list_jobs, mark_sent as mark_sent,
-        next_seq as next_seq, open_jobs as open_jobs, pick_pending as pick_pending, publish_event as publish_event,
-        read_output as read_output, record_event as record_event, register_job as register_job, release as release,
-        renew_lease as renew_lease, requeue as requeue, result as result, stats as stats, subscribe as subscribe,
+        answer as answer, approve as approve, deny as deny, events_after as events_after, get_job as get_job,
+        list_jobs as list_jobs, mark_sent as mark_sent, next_seq as next_seq, open_jobs as open_jobs,
+        pick_pending as pick_pending, publish_event as publish_event, read_output as read_output,
+        record_event as record_event, register_job as register_job, release as release, renew_lease as renew_lease,
+        requests as requests, requeue as requeue, result as result, stats as stats, subscribe as subscribe,
         unsent_events as unsent_events, update_status as update_status, verify_event as verify_event,
     )
     from baton.core.errors import (
@@ -82,6 +84,7 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     )
     from baton.core.event import EventName as EventName, StoredEvent as StoredEvent
     from baton.core.job import Job as Job, Status as Status
+    from baton.core.request import Request as Request, RequestKind as RequestKind, RequestState as RequestState
     from baton.delegation_api import (
         Outcome as Outcome, cancel as cancel, events as events, follow_up as follow_up, retry as retry,
         run_worker as run_worker, submit as submit, submit_many as submit_many, wait as wait, wait_all as wait_all,

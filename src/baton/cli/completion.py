@@ -14,6 +14,7 @@ Words = dict[str, list[str]]  # the typed verb and action: the words that may fo
 
 # The metavar of an argument: the command that lists its values.
 _LISTED = {"ID": "list", "NAME": "session list --all"}
+_LISTED_BY_VERB = {"agent": "agent list"} | dict.fromkeys(("requests", "approve", "deny", "answer"), "requests")
 # The values of an option; with a verb where the option means something else elsewhere.
 _VALUES = {
     "--agent": [*BUILT_IN],
@@ -50,7 +51,7 @@ def _words() -> tuple[Words, dict[str, str]]:
             ]
             for action in each._actions:
                 if isinstance(action.metavar, str) and action.metavar in _LISTED:
-                    listed.setdefault(place, "agent list" if verb == "agent" else _LISTED[action.metavar])
+                    listed.setdefault(place, _LISTED_BY_VERB.get(verb, _LISTED[action.metavar]))
     return words, listed
 
 

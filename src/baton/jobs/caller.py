@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 
-from baton.core.errors import BatonError
+from baton.core.errors import BatonError, JobNotFound
 from baton.core.fields import JOB_ID
 from baton.core.value import Value
 
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from baton.core.job import Job
+    from baton.jobs.verbs import Jobs
 
 # In the environment of an agent and of everything it starts; the value is the id of the session.
 MARKER = "BATON_SESSION_ID"
@@ -68,6 +69,56 @@ def refuse_inside_session(what: str) -> None:
     """Raise BatonError if an agent called this process: `what` is for people."""
     if is_inside_session():  # guard: inside-session
         raise BatonError(f"{what} is refused inside a session; ask the user to run this command")
+
+
+def answerer_here(jobs: Jobs, target: Job) -> str:
+    """Return who answers a request of this job from this process: the user, or an agent that an [[answerer]] in the
+    user's rules names. Raise BatonError for other agents, and always for the agent's own job and the jobs below it."""
+    if not is_inside_session():
+        return jobs.user_here()
+    own_id = calling_job()
+    try:
+        own = None if own_id is None else jobs.get_job(own_id)
+    except JobNotFound:
+        own = None
+    if own is not None and not _is_held_here(jobs, own):
+        own = None  # the environment names another job than that of this session
+    if own is None:  # guard: answerer-unknown
+        raise BatonError("an agent does not answer requests here: its own job is not known; ask the user to answer")
+    above = [target.job_id, *_jobs_above(jobs, target)]
+    if own.job_id in above or _is_held_here(jobs, target):  # guard: answer-for-itself
+        raise BatonError(
+            f"an agent does not answer for itself or for a job that it started ({target.job_id}); "
+            "ask the user to answer"
+        )
+    from baton.jobs.rules import read_rules
+
+    # Not with the environment of the agent, which could name other rules.
+    origin = origin_of(own)
+    book = None if origin is None else read_rules(origin.environment, jobs.warn)
+    named = () if book is None else book.answerers
+    is_named = any(each.agent == own.agent and each.label in (None, *own.labels) for each in named)
+    if not is_named:  # guard: answerer-not-named
+        raise BatonError(f"no [[answerer]] in your user's rules names {own.agent}; ask the user to answer")
+    return f"{own.agent} in job {own.job_id}"
+
+
+def _is_held_here(jobs: Jobs, job: Job) -> bool:
+    """Return whether the job runs in the session that called this process."""
+    host, *_, pid = (job.claimed_by or ":").split(":")  # HOST:PID or HOST:SESSION:PID
+    return host == jobs.holder_here().partition(":")[0] and pid in _ancestors()
+
+
+def _jobs_above(jobs: Jobs, job: Job) -> Iterator[str]:
+    """Yield the job whose agent submitted this one, the job above that, and so on."""
+    seen: set[str] = set()
+    while job.parent is not None and job.parent not in seen:
+        seen.add(job.parent)
+        yield job.parent
+        try:
+            job = jobs.get_job(job.parent)
+        except JobNotFound:
+            return  # it was pruned
 
 
 def _ancestors() -> Iterator[str]:

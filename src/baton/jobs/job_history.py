@@ -19,6 +19,7 @@ from baton.history import log
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from baton.core.request import Request
     from baton.history.received import Received
 
 SKIPPED = "skipped by --no-verify"
@@ -93,6 +94,12 @@ class JobHistory:
     def add_typed(self, job_id: str, what: str, by: str) -> None:
         """Record what a user typed into the session of the job, without secrets."""
         self._try(job_id, lambda: self._append(job_id, {"event": "typed", "detail": what, "by": by}))
+
+    def add_request(self, request: Request, event: str, **more: Any) -> None:
+        """Record what became of a request of the job's agent. `more` is without secrets."""
+        line = {"event": event, "request_id": request.request_id, "attempt": request.attempt}
+        line |= {"call_sha256": request.call_sha256} | {key: value for key, value in more.items() if value}
+        self._try(request.job_id, lambda: self._append(request.job_id, line))
 
     def add_reconciled(self, logged: str, after: Job, kept: str) -> None:
         """Record that the user settled a disagreement between the registry and this log."""

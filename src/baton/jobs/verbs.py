@@ -62,11 +62,11 @@ class Jobs:
     ) -> None:
         self.registry = registry
         self.logs_dir = os.path.abspath(logs_dir)
-        self._home = home and os.path.abspath(home)
+        self.home = home and os.path.abspath(home)
         self._host = host or os.uname().nodename
-        self._clock: Clock = clock or SystemClock()
+        self.clock: Clock = clock or SystemClock()
         self._secrets = tuple(secrets)
-        self._warn = warn
+        self.warn = warn
         self._history: JobHistory | None = None
         registry.find_contradiction = self._find_contradiction
 
@@ -81,18 +81,18 @@ class Jobs:
         if self._history is None:
             from baton.jobs.job_history import JobHistory  # reading needs none of it
 
-            self._history = JobHistory(self.logs_dir, self._clock, self._warn)
+            self._history = JobHistory(self.logs_dir, self.clock, self.warn)
         return self._history
 
     def register_job(self, prompt: str, *, agent: str = DEFAULT_AGENT, **fields: Any) -> Job:
         """Register a pending job and return it; `fields` are those of `baton.core.job.new_job`."""
-        return self.register_many([new_job(prompt, now_ns=self._clock.wall_ns(), agent=agent, **fields)])[0]
+        return self.register_many([new_job(prompt, now_ns=self.clock.wall_ns(), agent=agent, **fields)])[0]
 
     def register_many(self, drafts: Iterable[Job]) -> list[Job]:
         """Register jobs in one step. A job whose id has a history already gets another id. In place of a job whose
         idempotency key is known, the job with that key is returned. In a session, its job is the parent."""
-        if self._home is not None:
-            make_home(self._home)
+        if self.home is not None:
+            make_home(self.home)
         history = self.history
         from baton.jobs.caller import calling_job, refuse_inside_session
 

@@ -16,7 +16,7 @@ from baton.core.errors import AgentUnusable, InvalidValue, RegistryUnavailable, 
 from baton.core.fields import one_line
 from baton.core.job import Job
 from baton.core.value import Value
-from baton.jobs.caller import MARKER
+from baton.jobs.caller import MARKER, calling_job
 from baton.live_agents import open_directory, ownership
 from baton.live_agents.names import Names, derived_id
 from baton.live_agents.record import new_generation_id
@@ -132,6 +132,7 @@ def create_session(
         yolo=yolo,
         conversation_id=conversation_id,
         made_for=job_id,
+        parent=(job.parent if job is not None else None) or calling_job(),
         job_id=job_id,
         agent_name=agent_name,
         agent_id=derived_id(agent_name),

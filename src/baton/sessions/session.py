@@ -33,7 +33,7 @@ class Session(Value):
     `made_for` is the job that the session was created for and ends with; `job_id` is the job in it now.
     `stop_requested` is the reason of a stop that has begun and not ended; `stopper` is the process (pid/start) that
     stops the session. `pane_pid` and `pane_started` are the identity of the runner. `machine` identifies the machine,
-    whose name (`host`) may change.
+    whose name (`host`) may change. `parent` is the job whose agent created the session.
     """
 
     name: str
@@ -62,6 +62,7 @@ class Session(Value):
     pane_pid: int | None = None
     pane_started: int | None = None
     machine: str | None = None
+    parent: str | None = None
 
     @classmethod
     def parse(cls, record: Mapping[str, Any], row: str = "") -> Session:
@@ -140,6 +141,7 @@ _CHECKS: dict[str, fields.Check] = {
     "pane_pid": _number,
     "pane_started": _number,
     "machine": fields.optional(fields.label),
+    "parent": _job,
 }
 
 

@@ -1,0 +1,303 @@
+"""requests, approve, deny, answer: show what agents ask, and answer it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from baton.cli import options as opt
+from baton.cli.homes import all_homes, short_folder, this_home
+from baton.cli.jobs import each_of
+from baton.cli.output import age, ago, counted, json_text, on_terminal, print_table, say
+from baton.cli.parser import Verb
+from baton.config import Settings
+from baton.core.clock import parse_time
+from baton.core.errors import BatonError, UsageError
+from baton.core.fields import one_line, visible
+from baton.core.request import Answer, Request, RequestKind, RequestState
+from baton.core.rules import ALLOW, DENY
+from baton.jobs.caller import answerer_here
+from baton.jobs.requests import answer as answer_request
+from baton.jobs.requests import choose, find_request, public_record, wait_for_use
+from baton.jobs.verbs import Jobs, open_jobs
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from baton.cli.homes import Home
+    from baton.core.job import Job
+
+_LOOK_SEC = 0.5
+_LIST_SEC = 5.0  # a request also closes by time, without a write
+_EVIDENCE_SEC = 2.0
+_MOST = 1000
+_DONE = {ALLOW: "allowed", DENY: "denied"}
+
+
+class _Found:
+    """A request in one of the user's homes, with its job, if that can be read."""
+
+    def __init__(self, home: Home, request: Request, job: Job | None) -> None:
+        self.request = request
+        self.folder = home.folder
+        self.agent = job.agent if job is not None else "-"
+        self.title = job.title or job.prompt if job is not None else ""
+
+    def record(self, *, with_folder: bool) -> dict[str, object]:
+        record = public_record(self.request, self.agent)
+        return record | {"folder": self.folder} if with_folder else record
+
+
+def requests(options: argparse.Namespace, settings: Settings) -> None:
+    if options.id is not None:
+        if options.all_homes or options.follow or options.all:
+            raise UsageError("with a request ID, leave out --all-homes, --follow and --all")
+        _show_one(options, settings)
+        return
+    homes = all_homes(options, settings) if options.all_homes else [this_home(settings)]
+    try:
+        if options.follow:
+            _follow(homes, options)
+            return
+        found = _find(homes, open_only=not options.all)
+        if options.json:
+            print(json_text([each.record(with_folder=options.all_homes) for each in found], indent=2))
+        elif found or not on_terminal():
+            _print(found, options)
+        else:
+            where = counted(len(homes), "home") if options.all_homes else homes[0].jobs.registry.where
+            say(f"no {'' if options.all else 'open '}requests in {where}")
+    finally:
+        for home in homes:
+            home.jobs.registry.close()
+
+
+def _find(homes: Sequence[Home], *, open_only: bool) -> list[_Found]:
+    """Return the requests of all homes, oldest first. Name each home that cannot be read."""
+    found = []
+    for home in homes:
+        with home.skipping():
+            known: dict[str, Job | None] = {}
+            for request in home.jobs.registry.list_requests(open_only=open_only, limit=_MOST):
+                if request.job_id not in known:
+                    known[request.job_id] = _job(home.jobs, request.job_id)
+                found.append(_Found(home, request, known[request.job_id]))
+    return sorted(found, key=lambda each: (parse_time(each.request.asked_at), each.request.request_id))
+
+
+def _job(jobs: Jobs, job_id: str) -> Job | None:
+    try:
+        return jobs.get_job(job_id)
+    except BatonError:
+        return None  # `baton list` names a record that cannot be read
+
+
+def _print(found: Sequence[_Found], options: argparse.Namespace) -> None:
+    now_ns = time.time_ns()
+    headings = ["ID", "KIND", "AGE", "JOB", "AGENT", *(["STATE"] if options.all or options.follow else [])]
+    rows = []
+    for each in found:
+        request = each.request
+        asked = age(parse_time(request.asked_at), now_ns) if on_terminal() else request.asked_at
+        row = [request.request_id, request.kind.value, asked, request.job_id, each.agent]
+        row += [_state(request)] if options.all or options.follow else []
+        row += [short_folder(each.folder) if on_terminal() else each.folder] if options.all_homes else []
+        rows.append([*row, request.summary if request.exact else f"(not exact) {request.summary}"])
+    headings += ["FOLDER", "ASKS"] if options.all_homes else ["ASKS"]
+    print_table(headings, rows, ["bold yellow" if each.request.state is RequestState.OPEN else None for each in found])
+
+
+def _state(request: Request) -> str:
+    return (
+        _DONE.get(request.answer or "", "answered") if request.state is RequestState.ANSWERED else request.state.value
+    )
+
+
+def _follow(homes: Sequence[Home], options: argparse.Namespace) -> None:
+    """Print each request when it opens, and again when it closes, until interrupted."""
+    shown: dict[tuple[str, str], _Found] = {}
+    stamps: list[object] = []
+    listed = 0.0
+    while True:
+        now = [home.jobs.registry.answers_stamp() for home in homes]
+        if now != stamps or time.monotonic() - listed > _LIST_SEC:
+            stamps, listed = now, time.monotonic()
+            found = {(each.folder, each.request.request_id): each for each in _find(homes, open_only=True)}
+            closed = [key for key in shown if key not in found]
+            news = [each for key, each in found.items() if key not in shown]
+            news += [each for key in closed if (each := _again(homes, shown.pop(key))) is not None]
+            shown |= found
+            if options.json:
+                for each in news:
+                    print(json_text(each.record(with_folder=options.all_homes)), flush=True)
+            elif news:
+                _print(news, options)
+        time.sleep(_LOOK_SEC)
+
+
+def _again(homes: Sequence[Home], before: _Found) -> _Found | None:
+    """Return a request that was open, as it is now."""
+    home = next(home for home in homes if home.folder == before.folder)
+    with home.skipping():
+        before.request = home.jobs.registry.get_request(before.request.request_id)
+        return before
+    return None
+
+
+def _show_one(options: argparse.Namespace, settings: Settings) -> None:
+    with open_jobs(settings) as jobs:
+        request = find_request(jobs, options.id)
+        job = _job(jobs, request.job_id)
+    if options.json:
+        print(json_text(public_record(request, job.agent if job is not None else None), indent=2))
+        return
+    for line in _lines(request, job):
+        print(visible(line))
+    if request.state is RequestState.OPEN:
+        say(f"to answer: {_commands(request)}")
+
+
+def _lines(request: Request, job: Job | None) -> Iterator[str]:
+    """Yield everything that is known about a request, the whole call at the end."""
+    now_ns = time.time_ns()
+    about = f" ({job.agent}): {one_line(job.title or job.prompt, 80)}" if job is not None else ""
+    subagent = f" by subagent {request.agent_ref}" if request.agent_ref else ""
+    yield f"request  {request.request_id}: {request.kind.value}, {request.state.value}"
+    yield f"job      {request.job_id}, attempt {request.attempt}{about}"
+    yield f"asked    {ago(parse_time(request.asked_at), now_ns)}{subagent}"
+    if not request.exact:
+        yield "exact    no: the agent may do more than is shown; approve needs --inexact"
+    yield from (f"{name:<8} {value}" for name, value in _answer_lines(request, now_ns))
+    yield f"tool     {request.tool}"
+    yield from (f"  {line}" for line in _call_lines(request.call))
+    for number, question in enumerate(request.options, 1):
+        yield f"question {number}: {question.get('question')}"
+        yield from (f"  {place}  {choice}" for place, choice in enumerate(question.get("choices") or (), 1))
+        if question.get("several"):
+            yield "  (several may be chosen, such as 1,2)"
+
+
+def _answer_lines(request: Request, now_ns: int) -> list[tuple[str, str]]:
+    found = []
+    if request.answer is not None or request.answered_by is not None:
+        by = f" by {request.answered_by}" if request.answered_by else ""
+        when = f", {ago(parse_time(request.answered_at), now_ns)}" if request.answered_at else ""
+        found.append(("answer", f"{_DONE.get(request.answer or '', 'decided')}{by} (via {request.via}){when}"))
+    found += [("choice", f"{question}: {choice}") for question, choice in request.choices.items()]
+    if request.rule:
+        found.append(("rule", request.rule))
+    if request.reason:
+        found.append(("reason", request.reason))
+    if request.overridden_by:
+        found.append(("but", f"the answer was not used: {request.overridden_by}"))
+    return found
+
+
+def _call_lines(call: object) -> list[str]:
+    """Return the whole call, a line for each line of its texts. What belongs to a text begins with `|`."""
+    if not isinstance(call, dict):
+        return call.split("\n") if isinstance(call, str) else [json_text(call)]
+    lines = []
+    for name, value in call.items():
+        if isinstance(value, str):
+            parts = value.split("\n")
+            lines += [f"{name}: {value}"] if len(parts) == 1 else [f"{name}:", *(f"  | {part}" for part in parts)]
+        else:
+            lines += f"{name}: {json_text(value, indent=2)}".split("\n")
+    return lines
+
+
+def _commands(request: Request) -> str:
+    if request.kind is RequestKind.QUESTION:
+        choice = "CHOICE" if len(request.options) == 1 else "1=CHOICE 2=CHOICE"
+        return f"baton answer {request.request_id} {choice}, or baton deny {request.request_id}"
+    more = "" if request.exact else " --inexact"
+    return f"baton approve {request.request_id}{more}, or baton deny {request.request_id} --reason TEXT"
+
+
+# -- answering ---------------------------------------------------------------------------------------------------------
+
+
+def approve(options: argparse.Namespace, settings: Settings) -> int:
+    scope = "job" if options.for_job else "once"
+
+    def allow(request: Request, by: str) -> Answer:
+        return Answer(answer=ALLOW, by=by, via="cli", scope=scope)
+
+    return _answer_each(options, settings, options.ids, allow, inexact=options.inexact)
+
+
+def deny(options: argparse.Namespace, settings: Settings) -> int:
+    reason = options.reason or "The user denied this."
+    return _answer_each(
+        options, settings, options.ids, lambda _, by: Answer(answer=DENY, by=by, via="cli", reason=reason)
+    )
+
+
+def answer(options: argparse.Namespace, settings: Settings) -> int:
+    def chosen(request: Request, by: str) -> Answer:
+        choices = choose(request, options.choice, own_words=options.text)
+        return Answer(answer=ALLOW, by=by, via="cli", choices=choices)
+
+    return _answer_each(options, settings, [options.id], chosen)
+
+
+def _answer_each(
+    options: argparse.Namespace,
+    settings: Settings,
+    typed: Sequence[str],
+    decide: Callable[[Request, str], Answer],
+    *,
+    inexact: bool = False,
+) -> int:
+    """Answer each request that the user named, wait a moment for what becomes of it, and print that."""
+    typed = list(dict.fromkeys(typed))
+    with open_jobs(settings) as jobs:
+
+        def one(each: str) -> Request:
+            request = find_request(jobs, each)
+            by = answerer_here(jobs, jobs.get_job(request.job_id))
+            return answer_request(jobs, request.request_id, decide(request, by), inexact=inexact)
+
+        done, code = each_of(typed, one)
+        found = wait_for_use(jobs, [each.request_id for each in done], timeout_sec=_EVIDENCE_SEC)
+        agents = {each.job_id: job.agent for each in found if (job := _job(jobs, each.job_id)) is not None}
+    if options.json:
+        records = [public_record(each, agents.get(each.job_id)) for each in found]
+        print(json_text(records if len(typed) > 1 else records[0], indent=2))
+    for request in found:
+        if request.applied == "no":
+            what = "denial" if request.answer == DENY else "answer"
+            say(f"baton: request {request.request_id}: your {what} was not used: {request.overridden_by}")
+            code = 1
+        elif not options.json:
+            print(one_line(f"{request.request_id} {_outcome(request)}: {request.summary}", 400))
+    return code
+
+
+def _outcome(request: Request) -> str:
+    """Return what was answered and what follows."""
+    done = "answered" if request.choices else _DONE[request.answer or DENY]
+    if request.applied == "yes" or request.sent_at is not None:
+        return f"{done}; the agent goes on"
+    return f"{done}; the agent's runner has not taken the answer yet (`baton explain {request.job_id}`)"
+
+
+_ONE = opt.JOB[0].but(help="show this request whole; the id of a job with one open request will do")
+_SEVERAL = opt.JOBS[0].but(nargs="+", help="answer these requests; the id of a job with one open request will do")
+VERBS = (
+    Verb("requests", (
+        _ONE,
+        opt.ALL.but(help="show closed requests too (default: open ones)"),
+        opt.ALL_HOMES.but(help="show the requests of all your folders (default: of this folder)"),
+        opt.FOLLOW.but(help="print each request when it opens and when it closes, until interrupted (default: list)"),
+        opt.JSON,
+    ), requests),
+    Verb("approve", (_SEVERAL, opt.FOR_JOB, opt.INEXACT, opt.JSON), approve),
+    Verb("deny", (
+        _SEVERAL, opt.REASON.but(default=None, help="give the agent this reason (default: the user denied this)"),
+        opt.JSON,
+    ), deny),
+    Verb("answer", (_ONE.but(nargs=None, help="answer this question"), opt.CHOICE, opt.OWN_WORDS, opt.JSON), answer),
+)  # fmt: skip
