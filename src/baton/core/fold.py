@@ -191,11 +191,17 @@ def _settled(facts: Facts, signal: s.Settled, source: str, at_ns: int) -> Facts:
     return _work(facts, at_ns) if was_open and facts.gone is None else facts
 
 
+def _worker(facts: Facts, at_ns: int) -> str:
+    """Return whose background work it is that is listed at this time for the first time: it began in the last turn."""
+    begun = [turn.whose or JOB for turn in facts.turns if turn.since_ns <= at_ns]
+    return BEFORE if JOB not in begun else begun[-1]
+
+
 def _background_work(facts: Facts, signal: s.BackgroundWork, source: str, at_ns: int) -> Facts:
     if facts.gone is not None or at_ns < facts.tasks_ns:
         return facts
     before = {task.task_id: task for task in facts.tasks}
-    whose = BEFORE if facts.job_turn is None else OTHER if facts.turns[-1].whose == OTHER else JOB
+    whose = _worker(facts, at_ns)
     now = {each.task_id: each for each in signal.tasks}
     owners = {**facts.owners, **{name: whose for name in now if name not in facts.owners}}
     tasks = tuple(
