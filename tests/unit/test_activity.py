@@ -641,6 +641,13 @@ def test_a_conversation_that_is_not_the_jobs_ends_without_an_effect():
     assert late.hear(s.Conversation(conversation_id="c1", ended="clear")).verdict().outcome == FAILED
 
 
+def test_a_job_goes_on_in_a_new_conversation_and_the_end_of_the_old_one_comes_late():
+    clear = s.Conversation(conversation_id="c1", ended="clear")
+    history = History(turn(), clear, turn("t2")).hear(clear, at=2)
+    assert (history.activity().kind, history.verdict().outcome) == ("working", OPEN)
+    assert history.hear(ended("t2")).verdict().outcome == DONE
+
+
 def test_a_job_whose_turn_ended_well_is_done_although_the_conversation_is_cleared_then():
     history = History(turn(), ended(), s.Conversation(conversation_id="c1", ended="clear"))
     assert (history.activity().kind, history.verdict().outcome) == ("idle", DONE)
@@ -648,7 +655,7 @@ def test_a_job_whose_turn_ended_well_is_done_although_the_conversation_is_cleare
 
 def test_after_the_program_is_gone_nothing_begins():
     late = [
-        turn("t2"),
+        persons("t2"),
         tool("2"),
         asked("q2"),
         background(shell()),
@@ -662,6 +669,12 @@ def test_after_the_program_is_gone_nothing_begins():
     assert (history.activity().rule, history.verdict().outcome, history.facts.begun) == ("gone", DONE, begun)
     history.hear(s.Gone(why="another", ok=False))
     assert history.verdict().outcome == DONE
+
+
+def test_a_turn_of_the_job_that_is_heard_after_the_end_of_the_program_has_not_ended_well():
+    history = History(turn(), ended(), GONE, turn("t2"))
+    assert (history.activity().rule, history.verdict().outcome) == ("gone", FAILED)
+    assert History(turn(), ended(), failed("529", "t2"), GONE, turn("t2")).verdict().outcome == FAILED
 
 
 def test_the_end_of_a_turn_may_be_heard_after_the_end_of_the_program():

@@ -193,7 +193,9 @@ def is_done_by(heard):
     def of(kind):
         return [(at, each) for at, each in heard if type(each) is kind]
 
-    starts, ends = of(s.TurnStarted), [each for _, each in of(s.TurnEnded)]
+    ends = [each for _, each in of(s.TurnEnded)]
+    ended_at = {each.turn: at for at, each in reversed(of(s.TurnEnded))}
+    starts = [(min(at, ended_at.get(each.turn, at)), each) for at, each in of(s.TurnStarted)]
     marked = [(at, each.turn) for at, each in starts if MARK in each.prompt]
     cleared = [at for at, each in of(s.Conversation) if each.ended]
     if not marked:
@@ -202,14 +204,14 @@ def is_done_by(heard):
     if s.WELL not in [each.how for each in ends if each.turn == last]:
         return False
     _, newest = max((at, each.turn) for at, each in starts)
-    if newest not in [each.turn for each in ends] and not any(at > last_at for at in cleared):
+    is_gone = bool(of(s.Gone))
+    if newest not in [each.turn for each in ends] and not is_gone and not any(at > last_at for at in cleared):
         return False
     lists = of(s.BackgroundWork)
     running = {task.task_id for task in max(lists, key=lambda each: each[0])[1].tasks} if lists else set()
     over = {each.tool_id for _, each in of(s.ToolEnded)} | {each.key for _, each in of(s.Settled)}
     calls = [(each.tool_id, each.agent_ref) for _, each in of(s.ToolStarted)]
     calls += [(each.key, each.agent_ref) for _, each in of(s.Asked)]
-    is_gone = bool(of(s.Gone))
     return is_gone or not any(key not in over and ref in running for key, ref in calls if ref is not None)
 
 

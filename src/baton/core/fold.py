@@ -70,19 +70,24 @@ def _reopen(facts: Facts, at_ns: int) -> Facts:
 
 def _turn_started(facts: Facts, signal: s.TurnStarted, source: str, at_ns: int) -> Facts:
     name = signal.turn or f"at {at_ns}"
-    if facts.gone is not None or facts.find_turn(name) is not None:
+    if facts.find_turn(name) is not None:
         return facts
     named = set() if signal.origin == s.PROMPT else facts.owners.keys() & set(_WORD.findall(signal.prompt))
     new = Turn(turn=name, whose=_whose(facts, signal, named), origin=signal.origin, since_ns=at_ns, source=source)
+    if signal.origin == s.BACKGROUND:
+        facts = facts.replace(noticed=(*facts.noticed, *sorted(named))[-_MAX_IDS:], vanished_ns=None)
     ended = next((each for each in facts.unknown_ends if each.turn == name), None)
     if ended is not None:
         new = ended.replace(whose=new.whose, origin=new.origin, since_ns=min(ended.since_ns, at_ns), source=source)
         facts = facts.replace(unknown_ends=tuple(each for each in facts.unknown_ends if each is not ended))
-    if signal.origin == s.BACKGROUND:
-        facts = facts.replace(noticed=(*facts.noticed, *sorted(named))[-_MAX_IDS:], vanished_ns=None)
+    elif facts.gone is not None:  # heard late: the end of the program has ended it
+        why = "the program ended"
+        new = new.replace(how=s.INTERRUPTED, assumed=True, ended_ns=at_ns, why=why)
     facts = _put_turn(facts, new)
-    if facts.turns[-1] is not new:
+    if facts.gone is not None or facts.turns[-1] is not new:
         return facts  # a later turn is known already
+    if new.whose == JOB and new.origin == s.PROMPT:
+        facts = facts.replace(cleared=None)  # the job goes on in the new conversation
     open_tools = {each.key: each for each in facts.open_tools}
     open_requests = {each.key: each for each in facts.open_requests}
     return _work(facts.replace(tools=open_tools, requests=open_requests, begun=facts.begun + 1), at_ns)
@@ -259,12 +264,13 @@ def _conversation(facts: Facts, signal: s.Conversation, source: str, at_ns: int)
         return facts.replace(conversation=note, conversations=seen)
     is_known = not facts.conversations or signal.conversation_id in facts.conversations
     why = CLEARED.get(signal.ended)
-    if why is None or not is_known or facts.job_turn is None or facts.gone is not None:
+    is_late = facts.job_turn is None or at_ns < facts.job_turn.since_ns
+    if why is None or not is_known or is_late or facts.gone is not None:
         return facts
-    if facts.open_turn is not None:
+    if facts.open_turn is not None and at_ns >= facts.open_turn.since_ns:
         end = {"how": s.INTERRUPTED, "ended_ns": at_ns, "ended_source": source, "why": why}
         facts = _put_turn(facts, facts.open_turn.replace(**end))
-    return facts.replace(cleared=facts.cleared or note)
+    return facts.replace(cleared=note)
 
 
 def _blocked(facts: Facts, signal: s.Blocked, source: str, at_ns: int) -> Facts:
