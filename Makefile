@@ -62,6 +62,7 @@ bench: $(VENV)/.dev-installed system-packages
 	$(BIN)/python bench/directory.py
 	$(BIN)/python bench/delegate.py
 	$(BIN)/python bench/sessions.py
+	$(BIN)/python bench/requests.py
 
 .PHONY: system-packages
 system-packages:
