@@ -12,9 +12,9 @@ from support.waiting import wait_until
 _PROGRAM = "#!/bin/sh\nexec sleep 600\n"
 
 
-def install_claude(desk, folder, script=_PROGRAM) -> None:
+def install_program(desk, folder, script=_PROGRAM, name="claude") -> None:
     """Puts a program of that name before all others."""
-    program = folder / "bin" / "claude"
+    program = folder / "bin" / name
     program.parent.mkdir(exist_ok=True)
     program.write_text(script)
     program.chmod(0o755)

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from support.claude import Claude, install_claude
+from support.claude import Claude, install_program
 from support.sessions import SessionDesk
 from support.waiting import wait_until
 
@@ -15,7 +15,7 @@ from support.waiting import wait_until
 @pytest.fixture
 def desk(tmp_path):
     desk = SessionDesk(str(tmp_path))
-    install_claude(desk, tmp_path)
+    install_program(desk, tmp_path)
     yield desk
     desk.close()
 

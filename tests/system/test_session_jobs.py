@@ -13,7 +13,7 @@ import pytest
 from baton.jobs.verbs import open_jobs
 from baton.sessions.processes import started_at
 from support.brokers import Broker
-from support.claude import install_claude
+from support.claude import install_program
 from support.homes import settings_in
 from support.waiting import wait_until
 
@@ -327,18 +327,19 @@ HASTY = """\
 cat > /dev/null
 while test ! -e heard; do sleep 0.02; done
 case "$*" in *--resume*) echo x > out.txt;; esac
-echo '{"type": "system", "subtype": "init", "session_id": "c"}'
-echo '{"type": "result", "result": "done"}'
+echo '{"type": "init", "session_id": "c"}'
+echo '{"type": "message", "role": "assistant", "content": "done"}'
+echo '{"type": "result", "status": "success"}'
 """
 
 
 def test_a_headless_agent_that_is_sent_back_leaves_no_traceback_on_the_pane(desk, tmp_path):
     """Its program is started again while another thread has the registry open, to send what was said before."""
-    install_claude(desk, tmp_path, HASTY)
+    install_program(desk, tmp_path, HASTY, "gemini")
     broker = Broker("mosquitto")
     try:
         desk.env |= {"MQTT_PORT": str(broker.port)}
-        job = desk.register("x", "--expect", "out.txt", agent="claude-code")
+        job = desk.register("x", "--expect", "out.txt", agent="gemini")
         desk("session", "create", "gpu", "--job", job, "--headless")
         with open_jobs(settings_in(desk.folder, desk.env)) as jobs:
             wait_until(lambda: jobs.events_after(job, 0) and not jobs.unsent_events(), what="`started` was sent")
@@ -360,15 +361,16 @@ TALKS = """\
 cat > /dev/null
 touch ready
 while test ! -e gone; do sleep 0.02; done
-echo '{"type": "assistant", "message": {"content": [{"type": "text", "text": "at work"}]}}'
+echo '{"type": "tool_use", "tool_name": "at", "tool_id": "1", "parameters": {"work": 1}}'
 while test ! -e back; do sleep 0.02; done
-echo '{"type": "result", "result": "done"}'
+echo '{"type": "message", "role": "assistant", "content": "done"}'
+echo '{"type": "result", "status": "success"}'
 """
 
 
 def test_an_agent_goes_on_when_its_progress_cannot_be_recorded(desk, tmp_path):
-    install_claude(desk, tmp_path, TALKS)
-    job = desk.register("x", agent="claude-code")
+    install_program(desk, tmp_path, TALKS, "gemini")
+    job = desk.register("x", agent="gemini")
     desk("session", "create", "gpu", "--job", job, "--headless")
     wait_until((tmp_path / "ready").exists, what="the agent runs")
     store = os.path.join(desk.home, "jobs")
