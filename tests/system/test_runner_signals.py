@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from baton.jobs.verbs import open_jobs
 from support.claude import Claude, install_program
+from support.homes import settings_in
 from support.sessions import SessionDesk
 from support.waiting import wait_until
 
@@ -123,6 +126,107 @@ def test_a_cleared_conversation_ends_the_job_with_that_reason(desk):
     claude.send("SessionEnd", reason="clear")
     record = desk.until_over(job)
     assert (record["status"], record["detail"]) == ("error", "the conversation was cleared (/clear)")
+
+
+# -- requests ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def registry(desk):
+    with open_jobs(settings_in(desk.folder, desk.env)) as jobs:
+        yield jobs.registry
+
+
+def open_requests(registry, job, count=1):
+    """The open requests of a job, oldest first, when there are so many."""
+    wait_until(lambda: len(registry.list_requests(job_id=job)) == count, what=f"{count} open requests")
+    return registry.list_requests(job_id=job)
+
+
+def in_background(desk, *command, code=0):
+    """A command that runs while the test goes on; its output, when it has ended as it should."""
+    pool = ThreadPoolExecutor(1)
+    running = pool.submit(lambda: desk(*command, code=code))
+    pool.shutdown(wait=False)
+    return running
+
+
+def test_a_permission_is_given_by_another_process(desk, registry):
+    job, claude = begin(desk)
+    tool = claude.tool("rm -r build")
+    asked = claude.ask(tool)
+    (request,) = open_requests(registry, job)
+    assert (request.kind, request.tool, request.call) == ("tool", "Bash", {"command": "rm -r build"})
+    wait_until(lambda: desk.job(job)["activity"]["kind"] == "waiting")
+    approving = in_background(desk, "approve", request.request_id)
+    assert asked.decision() == {"behavior": "allow"}
+    claude.end_tool(tool)
+    approving.result()
+    found = registry.get_request(request.request_id)
+    assert (found.state, found.answer, found.applied, found.via) == ("answered", "allow", "yes", "cli")
+    assert found.sent_at is not None
+    assert not claude.stop().answer()
+    assert desk.until_over(job)["status"] == "completed"
+    assert [event for event, _ in desk.story(job)].count("permission_required") == 1
+
+
+def test_of_two_requests_one_answer_leaves_the_other_open(desk, registry):
+    job, claude = begin(desk)
+    tools = [claude.tool("make install", tool_id) for tool_id in ("a", "b")]
+    asked = [claude.ask(tool) for tool in tools]
+    first, second = open_requests(registry, job, 2)
+    desk("deny", first.request_id, "--reason", "not yet", code=None)
+    wait_until(lambda: any(not each.is_open for each in asked))
+    (denied,) = [each for each in asked if not each.is_open]
+    assert denied.decision() == {"behavior": "deny", "message": "not yet"}
+    assert [each.request_id for each in open_requests(registry, job)] == [second.request_id]
+    assert activity(claude)["kind"] == "waiting"
+    refusal = desk.refused("approve", first.request_id)
+    assert "deny" in refusal or "denied" in refusal, refusal
+
+
+def test_an_answer_at_the_keyboard_closes_the_request(desk, registry):
+    job, claude = begin(desk)
+    tool = claude.tool("make")
+    asked = claude.ask(tool)
+    (request,) = open_requests(registry, job)
+    claude.end_tool(tool)
+    open_requests(registry, job, 0)
+    found = registry.get_request(request.request_id)
+    assert (found.state, found.answer, found.via) == ("elsewhere", "allow", "agent")
+    assert not asked.answer()
+    wait_until(lambda: activity(claude)["kind"] == "working")
+
+
+def test_a_denial_that_a_person_overrides_is_known(desk, registry):
+    job, claude = begin(desk)
+    tool = claude.tool("make")
+    asked = claude.ask(tool)
+    (request,) = open_requests(registry, job)
+    denying = in_background(desk, "deny", request.request_id, code=1)
+    assert asked.decision()["behavior"] == "deny"
+    claude.end_tool(tool)  # the tool ran: a person was faster
+    assert denying.result().err
+    found = registry.get_request(request.request_id)
+    assert (found.state, found.answer, found.applied) == ("answered", "deny", "no")
+    assert found.overridden_by
+
+
+def test_an_answer_for_the_job_holds_for_equal_calls(desk, registry):
+    job, claude = begin(desk)
+    tool = claude.tool("make")
+    asked = claude.ask(tool)
+    (request,) = open_requests(registry, job)
+    approving = in_background(desk, "approve", request.request_id, "--for-job")
+    assert asked.decision() == {"behavior": "allow"}
+    claude.end_tool(tool)
+    approving.result()
+    again = claude.tool("make")
+    assert claude.ask(again).decision() == {"behavior": "allow"}, "at once"
+    claude.end_tool(again)
+    claude.ask(claude.tool("make install"))
+    (other,) = open_requests(registry, job)
+    assert other.call == {"command": "make install"}
 
 
 # -- jobs that are sent to a running session ---------------------------------------------------------------------------

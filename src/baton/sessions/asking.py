@@ -2,35 +2,126 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from baton.channels.contract import Channel, Silent
-from baton.core.clock import Clock
-from baton.core.facts import describe_call
+from baton.core.clock import SECOND_NS, Clock
+from baton.core.errors import BatonError, RegistryUnavailable
+from baton.core.request import Request, RequestState
 from baton.core.signal import Asked, Settled
+from baton.sessions.chores import attempt
 from baton.sessions.reporter import Reporter
+from baton.sessions.terminal import print_line
+
+_LOOK_SEC = 0.05
+_LOOK_FAR_SEC = 0.25  # where each look is a query over the network
+_EXPIRE_SEC = 1.0
+_AGAIN_SEC = 2.0
 
 
 class Asking:
-    """The questions of the session's present job. They are left to the person at the agent's own screen."""
+    """The questions of the session's present job, by the keys of the channel. The registry is read only while one is
+    open. What fails here leaves the question to the person at the agent's own screen."""
 
     def __init__(self, reporter: Reporter, clock: Clock) -> None:
         self._reporter = reporter
-        self._clock = clock
         self.channel: Channel = Silent()
+        self._clock = clock
+        self._not_asked: list[Asked] = []  # the registry was unavailable
+        self._open: dict[str, Request] = {}
+        self._answered: dict[str, Request] = {}  # by this runner: what became of it is not known yet
+        self._stamp: object = None
+        self._look_ns = self._expire_ns = 0
 
     def ask(self, asked: Asked) -> None:
-        """Report the question."""
-        self.channel.release(asked.key)
-        self._reporter.permission_required(describe_call(asked.tool, asked.call))
+        """Open a request for a question. A rule, or an earlier answer for the whole job, may answer it at once."""
+        if asked.key in self._open or asked in self._not_asked:
+            return
+        job = self._reporter.job
+        if job is None or self._reporter.is_over():
+            self.channel.release(asked.key)
+            return
+        from baton.jobs import requests
+
+        try:
+            request = requests.ask(self._reporter.jobs, job, asked)
+        except RegistryUnavailable:
+            self._not_asked.append(asked)
+            self._look_ns = self._clock.monotonic_ns() + int(_AGAIN_SEC * SECOND_NS)
+            raise
+        except BatonError:
+            self.channel.release(asked.key)
+            raise
+        self._reporter.send()
+        self._open[asked.key] = request
+        self._stamp = None
+        self._deliver(request)
 
     def settle(self, settled: Settled) -> None:
-        """Note what was decided at the agent's own side."""
+        """Note what was decided at the agent's own side, or what became of an answer."""
+        self._not_asked = [each for each in self._not_asked if each.key != settled.key]
+        request = self._open.pop(settled.key, None) or self._answered.pop(settled.key, None)
+        if request is None:
+            return
+        from baton.jobs import requests
+
+        requests.settle(self._reporter.jobs, request.request_id, settled)
+        self._reporter.send()
 
     def wait_sec(self) -> float | None:
         """Return how long until the next look for answers; None while no question is open."""
-        return None
+        if not self._open and not self._not_asked:
+            return None
+        return max(0, self._look_ns - self._clock.monotonic_ns()) / SECOND_NS
 
     def check(self) -> None:
         """Give the agent the answers that have come."""
+        wait_sec = self.wait_sec()
+        if wait_sec is None or wait_sec > 0:
+            return
+        registry = self._reporter.jobs.registry
+        now_ns = self._clock.monotonic_ns()
+        self._look_ns = now_ns + int((_LOOK_FAR_SEC if registry.multi_host else _LOOK_SEC) * SECOND_NS)
+        not_asked, self._not_asked = self._not_asked, []
+        for asked in not_asked:
+            attempt(partial(self.ask, asked))
+        if now_ns >= self._expire_ns and any(each.expires_at for each in self._open.values()):
+            self._expire_ns = now_ns + int(_EXPIRE_SEC * SECOND_NS)
+            self._expire()
+        stamp = registry.answers_stamp()
+        if stamp == self._stamp:
+            return
+        self._stamp = stamp
+        for request in list(self._open.values()):
+            self._deliver(registry.get_request(request.request_id))
+
+    def _expire(self) -> None:
+        from baton.jobs import requests
+
+        assert self._reporter.job is not None
+        for request in requests.expire_due(self._reporter.jobs, self._reporter.job.job_id):
+            self._deliver(request)
+        self._reporter.send()
+
+    def _deliver(self, request: Request) -> None:
+        """Write the answer of a request to the agent, if there is one."""
+        if request.state is RequestState.OPEN:
+            return
+        from baton.jobs import requests
+
+        self._open.pop(request.key, None)
+        if request.state in (RequestState.ELSEWHERE, RequestState.WITHDRAWN):
+            return
+        self._answered[request.key] = request
+        was_answered = request.state is RequestState.ANSWERED
+        answer = requests.answer_of(request) if was_answered else requests.expiry(request)
+        if self.channel.answer(request.key, answer):
+            requests.sent(self._reporter.jobs, request.request_id)
+        else:
+            print_line(f"baton: the answer to request {request.request_id} came too late")
 
     def close(self) -> None:
-        """Forget the questions of a job that has ended."""
+        """Forget the questions of a job that has ended: they are closed with it. The agent's own screen still asks."""
+        for key in [*self._open, *(each.key for each in self._not_asked)]:
+            self.channel.release(key)
+        self._open, self._answered, self._not_asked = {}, {}, []
