@@ -29,8 +29,8 @@ def _fails_twice(on: Stage) -> None:
 def _unauthorised(on: Stage) -> None:
     """service answers 401, with retries"""
     on.baton.env["CLAUDE_CODE_MAX_RETRIES"] = "4"
-    reader = on.start([[_UNAUTHORISED]], "--timeout", "60")
-    on.expect("retrying", at=on.asked("s", 0).at, cause="401|authenticat|api.key")
+    reader = on.begin([[_UNAUTHORISED]], "--timeout", "60")
+    on.expect("retrying", at=on.asked("s", 0, answered=True).answered_at, cause="401|authenticat|api.key")
     on.reach(lambda: reader.ended, "the end", 70)
     on.expect("error", at=time.monotonic() - 1, cause="API key|401|authenticat")
     on.stay(1)
@@ -43,7 +43,9 @@ def _dead(on: Stage) -> None:
     on.point_at(f"http://127.0.0.1:{free_port()}")
     reader = on.start([[Say("never")]], "--timeout", "60")
     on.reach(lambda: any(sample.state not in ("pending", "starting") for sample in reader.samples), "a sign")
-    on.expect("retrying", within=6.0, cause="onnect")
+    now = time.monotonic()
+    on.expect("working", at=now - 3, within=6.0)
+    on.expect("retrying", at=now, within=6.0, cause="onnect")
     on.reach(lambda: reader.ended, "the end", 70)
     on.expect("error", at=time.monotonic() - 1, cause="onnect")
     on.stay(1)
@@ -58,7 +60,7 @@ def _limited(on: Stage) -> None:
     headers = {"anthropic-ratelimit-unified-status": "rejected", "anthropic-ratelimit-unified-reset": reset,
                "anthropic-ratelimit-unified-representative-claim": "five_hour", "retry-after": 7200}  # fmt: skip
     limit = Fail(429, "This request would exceed your account's rate limit.", "rate_limit_error", headers=headers)
-    reader = on.start([[limit]], "--timeout", "35", "--idle-timeout", IDLE)
+    reader = on.begin([[limit]], "--timeout", "35", "--idle-timeout", IDLE)
     asked = on.asked("s", 0)
     if on.headless:
         on.fails("limit", at=asked.at, within=5.0)
@@ -73,7 +75,7 @@ def _limited(on: Stage) -> None:
 def _no_credit(on: Stage) -> None:
     """credit used up"""
     text = "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing."
-    on.start([[Fail(400, text, "invalid_request_error")]])
+    on.begin([[Fail(400, text, "invalid_request_error")]])
     on.fails("credit", at=on.asked("s", 0).at, within=4.0)
 
 
@@ -81,8 +83,8 @@ def _no_credit(on: Stage) -> None:
 def _wrong_key(on: Stage) -> None:
     """wrong key"""
     on.baton.env["CLAUDE_CODE_MAX_RETRIES"] = "1"
-    on.start([[_UNAUTHORISED]])
-    on.asked("s", 0)
+    on.begin([[_UNAUTHORISED]])
+    on.expect("working", "retrying", at=on.asked("s", 0).at)
     on.reach(lambda: on.readers[0].ended, "the end", 30)
     on.fails("API key", at=on.model.log[-1].at, within=4.0)
 
@@ -92,8 +94,8 @@ def _logged_out(on: Stage) -> None:
     """logged out"""
     del on.baton.env["ANTHROPIC_API_KEY"]
     on.baton.env["CLAUDE_CODE_OAUTH_TOKEN"] = "sk-ant-oat01-not-a-token-of-anybody"
-    on.start([[Fail(401, "OAuth token has expired", "authentication_error")]])
-    on.asked("s", 0)
+    on.begin([[Fail(401, "OAuth token has expired", "authentication_error")]])
+    on.expect("working", "retrying", at=on.asked("s", 0).at)
     on.reach(lambda: on.readers[0].ended, "the end", 30)
     on.fails("login|logged|authenticat", at=on.model.log[-1].at, within=4.0)
 
@@ -109,6 +111,7 @@ def _trust(on: Stage) -> None:
     """trust dialog before the work"""
     _change_known(on, projects={})
     on.start([[bash("sleep 3")], [Say("Done.")]], "--idle-timeout", IDLE)
+    on.expect("starting", "blocked")
     on.expect("blocked", at=on.shown("trust"), cause="trust")
     on.stay(IDLE_SEC + 2)
     on.require("trust" in on.pane(), "a key was pressed")
@@ -119,6 +122,7 @@ def _trust(on: Stage) -> None:
 
 def _blocked_until_the_end(on: Stage, shown: str, cause: str) -> None:
     reader = on.start([[Say("Done.")]], "--timeout", "35", "--idle-timeout", IDLE)
+    on.expect("starting", "blocked")
     on.expect("blocked", at=on.shown(shown), cause=cause)
     on.stay(IDLE_SEC + 2)
     on.require(on.model.find("s", 0) is None, "a key was pressed")
@@ -147,6 +151,7 @@ def _context_full(on: Stage) -> None:
     full = Fail(400, "prompt is too long: 250000 tokens > 200000 maximum", "invalid_request_error")
     on.model.summary = [full]
     on.begin([[bash("sleep 2")], [full]])
+    on.expect("working", "retrying", at=on.asked("s", 1).at)
     on.reach(lambda: on.readers[0].ended, "the end", 60)
     on.fails("too long|context", at=on.model.log[-1].at, within=4.0)
 

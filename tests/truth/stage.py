@@ -145,9 +145,9 @@ class Stage(World):
         return found
 
     def _is_over(self) -> bool:
-        """Return whether the job has been over for some seconds: nothing more comes of it."""
-        samples = self.readers[0].samples if self.readers else []
-        return len(samples) > _OVER_LOOKS and all(sample.state in ENDED for sample in samples[-_OVER_LOOKS:])
+        """Return whether every job has been over for some seconds: nothing more comes of it."""
+        looks = [sample for reader in self.readers for sample in reader.samples[-_OVER_LOOKS:]]
+        return len(looks) >= _OVER_LOOKS and all(sample.state in ENDED for sample in looks)
 
     def shown(self, text: str, session: str = "s", within_sec: float = _PATIENCE_SEC) -> float:
         """Wait until the agent's screen shows this, as the person at it does."""
@@ -242,8 +242,6 @@ class Reader:
             found = read_snapshot(str(path))
             if found is not None and found.job_id == self.job and found.kind == sample.state:
                 return sample._replace(cause=found.cause)
-            if found is not None and found.job_id == self.job and sample.state == "none":
-                return sample._replace(state=found.kind, cause=found.cause)
         return sample
 
     def spot_check(self) -> str:
@@ -257,8 +255,9 @@ class Reader:
 def sample_of(record: dict, at: float) -> Sample:
     if record["status"] != "running":
         return Sample(at, record["status"], str(record.get("detail") or ""))
-    activity = record.get("activity") or {}
-    return Sample(at, activity.get("kind") or "none", str(activity.get("cause") or ""))
+    # The runner writes the first activity half a second after it has begun.
+    activity = record.get("activity") or {"kind": "starting"}
+    return Sample(at, activity["kind"], str(activity.get("cause") or ""))
 
 
 if __name__ == "__main__":
