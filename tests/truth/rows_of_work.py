@@ -252,6 +252,8 @@ def _short_idle_limit_headless(on: Stage) -> None:
 def _long_text(on: Stage) -> None:
     """idle limit shorter than an answer takes"""
     on.begin([[Say("That was long.", IDLE_SEC + 8)]], "--idle-timeout", IDLE)
+    if not on.headless:  # only its screen changes: it lives, and is not ended
+        on.expect("working", "stalled", at=on.asked("s", 0).at + IDLE_SEC - 2)
     on.completes(on.asked("s", 0, answered=True).answered_at)
 
 

@@ -98,7 +98,7 @@ class Asked(NamedTuple):
     at: float
     answered_at: float | None
     answer: str
-    text: str  # all that the last message of the request says
+    text: str  # all that was said since the model's last answer
     tokens: int  # that the answer says it has used
 
 
@@ -137,7 +137,7 @@ class ScriptedModel:
         """Return the number of the log entry, the blocks of the answer, and the failure to answer with, if any."""
         messages = request.get("messages", [])
         name, step = _place(messages)
-        last = _text(messages[-1]) if messages else ""
+        last = _newest_text(messages)
         blocks: list = [Say("That is all.")]
         if not request.get("tools"):
             name, step, blocks = None, -1, [Say('{"title": "a row"}')]
@@ -180,6 +180,16 @@ def _place(messages: list[dict]) -> tuple[str | None, int]:
         elif found := _CUE.findall(_text(message)):
             return found[-1], answers
     return None, 0
+
+
+def _newest_text(messages: list[dict]) -> str:
+    """Return what was said since the model's last answer."""
+    newest: list[str] = []
+    for message in reversed(messages):
+        if message.get("role") == "assistant":
+            break
+        newest.insert(0, _text(message))
+    return "\n".join(newest)
 
 
 def _text(message: dict) -> str:

@@ -145,7 +145,9 @@ class Stage(World):
         return found
 
     def _is_over(self) -> bool:
-        """Return whether every job has been over for some seconds: nothing more comes of it."""
+        """Return whether every job has been over for some seconds, unexpectedly: nothing more comes of it."""
+        if self.phases and self.phases[-1].states[0] in ENDED:
+            return False
         looks = [sample for reader in self.readers for sample in reader.samples[-_OVER_LOOKS:]]
         return len(looks) >= _OVER_LOOKS and all(sample.state in ENDED for sample in looks)
 

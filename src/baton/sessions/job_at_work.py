@@ -34,7 +34,7 @@ _AGAIN_NS = 2 * SECOND_NS
 
 class JobAtWork:
     """The job that the session's agent works on. `remember` keeps the id of the agent's conversation; `shows_life` says
-    whether its screen has changed within so many seconds."""
+    whether its screen has changed within so many seconds; `is_stopping` says whether the session is to be stopped."""
 
     def __init__(
         self,
@@ -50,6 +50,7 @@ class JobAtWork:
         wake: Callable[[], None],
         remember: Callable[[str], None],
         shows_life: Callable[[float], bool],
+        is_stopping: Callable[[], bool],
     ) -> None:
         self._settings = settings
         self._reporter = reporter
@@ -59,6 +60,7 @@ class JobAtWork:
         self._wake = wake
         self._remember = remember
         self._shows_life = shows_life
+        self._is_stopping = is_stopping
         self._channel: Channel = Silent()
         self._mode = mode
         self.ear = Ear(wake)
@@ -142,6 +144,8 @@ class JobAtWork:
         verdict = self.work.verdict()
         if self._reporter.job is None or verdict.outcome not in (DONE, FAILED) or self._reporter.is_over():
             self._end_turn()
+        elif self._is_stopping():
+            return  # its tools were ended: what the agent says about that is not the end of the work
         elif verdict.outcome == FAILED:
             self._reporter.failed(verdict.why, ended_by=verdict.ended_by, message=verdict.message)
             self.finish()

@@ -103,7 +103,7 @@ class Runner:
         self._job = JobAtWork(
             settings, self._agent, session.mode, self._reporter, self._output, folder, self._clock,
             send=send, wake=self._wake_up, remember=self._remember_conversation,
-            shows_life=self._shows_life,
+            shows_life=self._shows_life, is_stopping=self._is_stopping,
         )  # fmt: skip
         self._sent_jobs = SentJobs(settings, inventory, self._agent, folder, self._reporter, self._job, self._holder)
         self._pane: PaneOutput | None = None
@@ -309,6 +309,16 @@ class Runner:
 
     def _check(self) -> None:
         """Look whether the session is to be stopped, whether its job was ended, and whether it exceeds a limit."""
+        if self._is_stopping():
+            return
+        self._job.check()
+        if self._session.made_for is not None:
+            self._check_own_job()
+        elif self._session.mode is Mode.INTERACTIVE and self._process is not None:
+            self._session = self._sent_jobs.check(self._session, self._process.pid, _LIMIT_SLACK_SEC)
+
+    def _is_stopping(self) -> bool:
+        """Return whether the runner ends, or was asked to."""
         stored = self._inventory.find(self._session.session_id)
         if stored is not None and stored.stop_requested is not None:
             stopper = ProcessId.parse(stored.stopper)
@@ -317,13 +327,7 @@ class Runner:
                 self._stop = Stop(reason=stored.stop_requested, on_request=True, by_other=lives)
             elif not lives:
                 self._stop = self._stop.replace(by_other=False)
-        if self._stop is not None:
-            return
-        self._job.check()
-        if self._session.made_for is not None:
-            self._check_own_job()
-        elif self._session.mode is Mode.INTERACTIVE and self._process is not None:
-            self._session = self._sent_jobs.check(self._session, self._process.pid, _LIMIT_SLACK_SEC)
+        return self._stop is not None
 
     def _check_own_job(self) -> None:
         """Stop with the job that the session was created for. A headless agent ends by itself when it is done."""
