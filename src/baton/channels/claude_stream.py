@@ -245,6 +245,8 @@ class ClaudeStream(Lines):
         )
 
     def _assistant(self, message: Mapping[str, Any]) -> Iterator[Signal]:
+        if message.get("error"):
+            return  # the program's own words about the model service: the result has them, too
         agent_ref = self._agent_ref(message)
         body = message["message"]
         for part in _parts(body):
@@ -299,7 +301,8 @@ class ClaudeStream(Lines):
 
     def _retry(self, message: Mapping[str, Any]) -> Iterator[Signal]:
         status, error = message.get("error_status"), message.get("error")
-        why = " ".join(str(each) for each in (status, error) if each) or "no answer"
+        # Without a status there was no answer: the error is "unknown" then.
+        why = f"{status} {error or ''}".strip() if status else "no connection to the model service"
         yield Retrying(number=_number(message.get("attempt")), most=_number(message.get("max_retries")), why=why)
 
     # -- tools, background work, usage -------------------------------------------------------------------------------
