@@ -13,6 +13,8 @@ import unicodedata
 import pytest
 
 from baton.config import KNOWN
+from baton.core.request import Request, RequestKind
+from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from support.every_verb import AGENT, JOB, MORE, SESSION, options_of_verbs, required_arguments, right_command, single
 from support.many_commands import ManyCommands
@@ -61,6 +63,7 @@ class HostileOffice(Office):
             self("register", "--prompt", HOSTILE.replace("\udcff", ""), "--agent", "shell")
         self.home = os.path.join(folder, ".hermes")
         self._spoil_registry()
+        self._spoil_requests()
         self._spoil_history()
         self._spoil_output()
         self._spoil_sessions()
@@ -86,6 +89,16 @@ class HostileOffice(Office):
             if len(ids) > 4:
                 raw.execute("UPDATE jobs SET job_id = ? WHERE job_id = ?", [text, ids[4]])
         raw.close()
+
+    def _spoil_requests(self) -> None:
+        text = HOSTILE.replace("\udcff", "")
+        request = Request(
+            request_id=JOB, job_id=JOB, attempt=1, key=text, kind=RequestKind.QUESTION, agent_ref=text, tool=text,
+            call={text: text, "lines": [text]}, call_sha256=None, exact=False, summary=text,
+            options=({"question": text, "choices": [text, text]},), asked_at="2026-01-01T00:00:00Z",
+        )  # fmt: skip
+        with open_jobs(self.settings) as jobs:
+            jobs.registry.open_request(JOB, request, attempt=1)
 
     def _spoil_history(self) -> None:
         folder = os.path.join(self.home, "delegate_job_logs", JOB)
@@ -238,7 +251,7 @@ def test_what_is_shown_comes_from_the_folder(baton, office, saved):
     for arguments in (
         ["list"], ["list", "--json"], ["get", JOB], ["logs", JOB], ["logs", "--list"], ["result", JOB, "--output"], ["session", "list", "--all"],
         ["session", "show", SESSION], ["session", "prune", "--dry-run"], ["doctor"], ["broker", "logs"],
-        ["registry", "stats"], ["retry", JOB, "--detach", "--json"],
+        ["registry", "stats"], ["retry", JOB, "--detach", "--json"], ["requests"], ["requests", JOB], ["requests", JOB, "--json"],
     ):  # fmt: skip
         shown = baton(*arguments)
         assert "hidden" in shown.out + shown.err or arguments[0] == "retry", (arguments, shown)

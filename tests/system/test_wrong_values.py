@@ -46,12 +46,14 @@ WRONG = {
     "--mode": ["x"],
     "--keep": ["x"],
     "--role": ["x"],
+    "decision": ["x"],
     "shell": ["x"],
     "--since": ["soon"],
 }
 # Free text, other places, and names that only the store or the server behind them knows.
 FREE = {
     "CMD", "D", "DIR", "FILE", "G", "K", "L", "NAME", "OLD", "PROMPT", "TEXT", "AGENT", "--tool", "--agent-id", "--session",
+    "LINE", "CHOICE",
 }  # fmt: skip
 # What a name of the table means for one verb alone.
 ELSEWHERE = {
@@ -59,6 +61,7 @@ ELSEWHERE = {
     ("list", "--queue"),
     ("list", "--label"),
     ("pick", "--agent"),
+    ("rules", "--agent"),
 }  # a condition that nothing meets
 
 

@@ -91,13 +91,16 @@ def test(options: argparse.Namespace) -> None:
     refuse_inside_session("rules")
     if (options.command is None) is (options.path is None) and options.tool is None:
         raise UsageError("give --command LINE, --path FILE, or --tool TOOL")
+    workdir = os.path.abspath(options.workdir or os.getcwd())
+    if not os.path.isdir(workdir):
+        raise InvalidValue("--workdir", f"{options.workdir!r} is not a folder")
     arguments = {name: value for name in ("command", "path") if (value := getattr(options, name)) is not None}
     call = call_for_rules(
         agent_name(options.for_agent or DEFAULT_AGENT),
         options.tool or ("Bash" if options.command is not None else "Edit"),
         arguments,
         exact=True,
-        workdir=os.path.abspath(options.workdir or os.getcwd()),
+        workdir=workdir,
         env=os.environ,
     )
     book = _book()
