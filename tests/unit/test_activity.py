@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import pytest
 
@@ -733,3 +734,11 @@ def test_a_cause_is_one_line_of_limited_length():
         turn(), tool(command="echo\n" + "x" * 1000), s.ToolStarted(tool_id="2", name="", call=None, turn="t1")
     )
     assert history.hear(returned("2")).activity().cause == "Bash: echo " + "x" * 148 + "…"
+
+
+def test_the_documentation_has_every_kind_and_every_rule():
+    text = (Path(__file__).parents[2] / "docs" / "explanation" / "activity.md").read_text()
+    kinds = [line.split("`")[1] for line in text.partition("## From signals")[0].splitlines() if line.startswith("| `")]
+    rules = [line for line in text.partition("## The rules")[2].splitlines() if line.startswith("| `")]
+    assert kinds == list(KINDS)
+    assert rules == [f"| `{name}` | {sentence} |" for name, sentence in RULES.items()]
