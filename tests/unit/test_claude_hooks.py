@@ -506,6 +506,8 @@ def test_a_released_question_stays_on_the_screen(claude):
     claude.channel.release(key)
     assert answer_of(client) == {}
     assert claude.channel.answer(key, ALLOW) is False
+    claude.decide("toolu_1", "accept", "user_temporary")
+    assert [each.key for each in claude.signals("Settled")] == [key]
 
 
 def test_a_hook_of_the_user_may_change_the_input(claude):

@@ -110,8 +110,8 @@ class Calls:
         return any(sent)
 
     def release(self, key: str) -> None:
-        """Leave a request to the person at the screen: the dialog stays."""
-        ask = self._asks.pop(key, None)
+        """Leave a request to the person at the screen: the dialog stays, and later evidence says what was decided."""
+        ask = self._asks.get(key)
         if ask is not None:
             ask.exchange.reply()
 
