@@ -2,9 +2,11 @@
 
     python bench/requests.py              everything, in about a minute
     python bench/requests.py hooks        what the hooks of Claude Code cost
+    python bench/requests.py answers      how long an answer takes to the agent
 
-Exit code 1 when a limit is missed. The real Claude Code is needed on the PATH (`make .agents/.installed`). It talks to
-a stand-in for its model on this machine.
+Exit code 1 when a limit is missed. For `hooks`, the real Claude Code is needed on the PATH (`make .agents/.installed`).
+It talks to a stand-in for its model on this machine. For `answers`, a stand-in for Claude Code asks in a session with a
+real runner; each request is answered by `baton approve`, a process of its own, as soon as the registry has it.
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ import shutil
 import subprocess
 import sys
 import threading
+import time
 import uuid
 from itertools import pairwise
 from statistics import median
@@ -27,19 +30,25 @@ from baton.adapters.contract import Mode, Task
 from baton.channels.claude_hooks import ClaudeHooks
 from baton.channels.claude_settings import TOKEN
 from baton.core.signal import TurnEnded
+from baton.jobs.verbs import open_jobs
+from baton.storage.homes import load_settings
+from delegate import place
 from table import ROOT, SMALLEST, Folder, Row, chosen_parts, ms, run_parts, size, timed
 
 sys.path.insert(0, os.path.join(ROOT, "tests"))
 from truth.scripted_model import Say, ScriptedModel, bash, cue  # type: ignore[import-not-found]
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from baton.core.signal import Heard
+    from baton.jobs.verbs import Jobs
 
 CALLS = size(50, 5)
 RUNS = 3
 LIMIT_SEC = 0.005
+ANSWERS = size(20, 1)
+ANSWER_SEC, ANSWER_FAR_SEC = 0.3, 1.0
 _KEY = "not-a-key-of-anybody-0123456789"
 
 
@@ -152,7 +161,91 @@ def _run_claude(folder: Folder, model: ScriptedModel, *, with_hooks: bool) -> li
     return [after.at - (first.answered_at or 0) for first, after in pairwise(asked)]
 
 
-PARTS = {"hooks": hooks}
+# -- answers -----------------------------------------------------------------------------------------------
+
+
+# Asks so many times for a permission, one after the other, and writes down how long each answer took.
+_STAND_IN = """#!{python} -SE
+import json, sys, time
+number, path = {number}, {path!r}
+def say(**message):
+    print(json.dumps(message), flush=True)
+    return time.monotonic()
+say(type="system", subtype="init", session_id=sys.argv[sys.argv.index("--session-id") + 1])
+sys.stdin.readline()
+for each in range(number):
+    call, tool = {{"command": f"echo {{each}}"}}, f"tool{{each}}"
+    say(type="assistant", message=dict(content=[dict(type="tool_use", id=tool, name="Bash", input=call)]))
+    asked = say(type="control_request", request_id=f"r{{each}}",
+                request=dict(subtype="can_use_tool", tool_name="Bash", input=call, tool_use_id=tool))
+    while "control_response" not in (line := sys.stdin.readline()):
+        pass
+    with open(path, "a") as file:
+        print(time.monotonic() - asked if '"allow"' in line else "denied", file=file)
+    say(type="user", message=dict(content=[dict(type="tool_result", tool_use_id=tool, content="ok")]))
+say(type="result", subtype="success", is_error=False, result="done")
+sys.stdin.read()
+"""
+
+
+def answers(folder: Folder) -> Iterator[Row | str]:
+    """how long it takes from a question to the tool, with `baton approve` in between"""
+    seconds = _answer_all(folder, {})
+    ok = median(seconds) <= ANSWER_SEC
+    what = f"ask, baton approve, the tool runs (median of {len(seconds)})"
+    yield Row(f"{what}, one host", ms(median(seconds)), "", "", f"<= {ANSWER_SEC * 1000:g} ms", ok)
+    if SMALLEST:
+        return
+    from support.postgres import PostgresServer
+
+    try:
+        server = PostgresServer()
+    except OSError as error:
+        yield f"postgresql was not measured: {error}"
+        return
+    try:
+        seconds = _answer_all(folder, {"BATON_REGISTRY": server.new_url()})
+    finally:
+        server.remove()
+    ok = median(seconds) <= ANSWER_FAR_SEC
+    yield Row(f"{what}, PostgreSQL", ms(median(seconds)), "", "", f"<= {ANSWER_FAR_SEC * 1000:g} ms", ok)
+
+
+def _answer_all(folder: Folder, environment: dict[str, str]) -> list[float]:
+    """Return how long each answer took, in seconds."""
+    with place(folder, "answers") as here:
+        programs, path = os.path.join(here.folder, "bin"), os.path.join(here.folder, "seconds")
+        os.mkdir(programs)
+        with open(os.path.join(programs, "claude"), "w", encoding="utf-8") as file:
+            file.write(_STAND_IN.format(python=sys.executable, number=ANSWERS, path=path))
+        os.chmod(file.name, 0o755)
+        here.env |= environment | {"PATH": f"{programs}:{here.env['PATH']}"}
+        if "BATON_REGISTRY" in environment:
+            here("register", "--agent", "shell", "makes the registry")
+        job_id = here("submit", "--detach", "--agent", "claude-code", "--headless", "go").split()[0]
+        with open_jobs(load_settings(env=here.env, here=here.folder)) as jobs:
+            for _ in range(ANSWERS):
+                request = _next_request(jobs, job_id)
+                here("approve", request)
+            _until(lambda: jobs.get_job(job_id).status == "completed", "the end of the job")
+        with open(path, encoding="utf-8") as file:
+            return [float(line) for line in file]
+
+
+def _next_request(jobs: Jobs, job_id: str) -> str:
+    _until(lambda: jobs.registry.list_requests(job_id=job_id), "a request")
+    return jobs.registry.list_requests(job_id=job_id)[0].request_id
+
+
+def _until(condition: Callable[[], object], what: str) -> None:
+    end = time.monotonic() + 60
+    while not condition():
+        if time.monotonic() > end:
+            raise SystemExit(f"bench: waited in vain for {what}")
+        time.sleep(0.002)
+
+
+PARTS = {"hooks": hooks, "answers": answers}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -118,8 +118,9 @@ def answer_of(request: Request) -> Answer:
 
 
 def sent(jobs: Jobs, request_id: str) -> Request:
-    """Note that the answer was written to the agent."""
-    return jobs.registry.note_sent(request_id)
+    """Note that the answer was written to the agent. Of an expired request there is nothing to note."""
+    request = jobs.registry.get_request(request_id)
+    return jobs.registry.note_sent(request_id) if request.state is RequestState.ANSWERED else request
 
 
 # -- for people --------------------------------------------------------------------------------------------------------
