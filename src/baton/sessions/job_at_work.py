@@ -85,7 +85,8 @@ class JobAtWork:
 
     def use(self, channel: Channel) -> None:
         """Talk to the agent by this channel from now on."""
-        self._channel = self.asking.channel = self.work.channel = channel
+        self._channel = self.asking.channel = channel
+        self.work.use(channel)
 
     def step(self) -> None:
         """Handle what was heard since the last step."""

@@ -135,6 +135,8 @@ class Runner:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._stop_by_signal)
         self._job.begin(self._claim())
+        if not self._agent.exit_is_verdict:  # a command may be over at once
+            attempt(self._job.work.store)
         self._reason = self._run_agent()
 
     def fail(self, reason: str) -> None:

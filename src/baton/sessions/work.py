@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _FIRST_NS = SECOND_NS // 2  # a job that ends before that writes no activity
 _EVERY_NS = 2 * SECOND_NS
+_WAITING = "waiting"
 _USUAL = ("starting", "working")  # at the start
 
 
@@ -31,9 +32,13 @@ class Work:
         self._reporter = reporter
         self._folder = folder
         self._clock = clock
-        self.channel: Channel = Silent()
+        self._channel: Channel | None = None
         self.facts = Facts.of_job("", clock.monotonic_ns())
         self.begin(None)
+
+    def use(self, channel: Channel) -> None:
+        """Take this channel for the one by which the agent says what it does."""
+        self._channel = channel
 
     def begin(self, job: Job | None) -> None:
         """Begin the facts anew, for this job. Without a job, every turn of the session counts."""
@@ -81,7 +86,7 @@ class Work:
     def activity(self) -> Activity:
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
         found = rules.activity(self.facts, now_ns=now_ns, limits=self._limits, wall_ns=wall_ns)
-        if found.rule == "no-turn" and isinstance(self.channel, Silent):
+        if found.rule == "no-turn" and isinstance(self._channel, Silent):
             return found.replace(kind="unknown", cause=f"{self._agent.name} does not say what it is doing")
         return found
 
@@ -89,7 +94,7 @@ class Work:
         """Return whether an agent that is silent may work all the same: its turn is open, or it has no channel."""
         if self._agent.exit_is_verdict:
             return False  # what it prints is a sign of work, and was heard
-        return found.rule == "silence" or (found.rule == "no-turn" and isinstance(self.channel, Silent))
+        return found.rule == "silence" or (found.rule == "no-turn" and isinstance(self._channel, Silent))
 
     def verdict(self) -> Verdict:
         return rules.verdict(
@@ -116,10 +121,17 @@ class Work:
             self._write(job)
         elif self._changed:
             self._due_ns = self._write_ns
-        if is_news and (now_ns >= self._store_ns or (self._stored is None and activity.kind not in _USUAL)):
+        if is_news and (now_ns >= self._store_ns or self._is_urgent(activity)):
             self.store(activity)
         elif is_news:
             self._due_ns = min(self._due_ns or self._store_ns, self._store_ns)
+
+    def _is_urgent(self, activity: Activity) -> bool:
+        """Return whether a change of kind is written at once: a request was opened or closed, which is a write anyway,
+        or the beginning is unusual."""
+        if self._stored is None:
+            return activity.kind not in _USUAL
+        return _WAITING in (activity.kind, self._stored.kind)
 
     def store(self, activity: Activity | None = None, *, lease_sec: float | None = None) -> None:
         """Write the activity into the registry; with `lease_sec`, renew the lease of the job, too."""
@@ -137,7 +149,7 @@ class Work:
     def _write(self, job: Job) -> None:
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
         record = rules.facts_record(self.facts, now_ns=now_ns, wall_ns=wall_ns, limits=self._limits)
-        about = {"open_work": self._open_work, "channel": self.channel.facts()}
+        about = {"open_work": self._open_work, "channel": {} if self._channel is None else self._channel.facts()}
         write_snapshot(self._folder, Snapshot(job_id=job.job_id, attempt=job.attempt, **record | about))
 
 
