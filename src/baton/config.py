@@ -17,7 +17,14 @@ from collections.abc import Set as AbstractSet
 from functools import cache
 
 from baton.core.errors import InvalidValue
-from baton.core.job import DEFAULT_AGENT, DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, HIDDEN, agent_name
+from baton.core.job import (
+    DEFAULT_AGENT,
+    DEFAULT_BACKGROUND_TIMEOUT_SEC,
+    DEFAULT_IDLE_TIMEOUT_SEC,
+    DEFAULT_TIMEOUT_SEC,
+    HIDDEN,
+    agent_name,
+)
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
@@ -43,6 +50,8 @@ KNOWN: dict[str, tuple[str | None, type, str]] = {
     "agent": ("BATON_AGENT", str, "agent of a job that names none"),
     "timeout_sec": ("BATON_TIMEOUT_SEC", int, "seconds after which a job fails"),
     "idle_timeout_sec": ("BATON_IDLE_TIMEOUT_SEC", int, "seconds of silence after which a job fails"),
+    "tool_timeout_sec": ("BATON_TOOL_TIMEOUT_SEC", int, "seconds after which a tool call is stalled (default: none)"),
+    "background_timeout_sec": ("BATON_BACKGROUND_TIMEOUT_SEC", int, "seconds that a job waits for a background shell"),
     "lease_sec": ("BATON_LEASE_SEC", int, "seconds after which a dead or hanging runner loses its job"),
     "keep_days": ("BATON_KEEP_DAYS", int, "days after which the monitor removes what ended (default: never)"),
     "keep_output_mb": ("BATON_KEEP_OUTPUT_MB", int, "megabytes that are kept of an agent's output, from its end"),
@@ -155,6 +164,8 @@ class Settings:
     agent: str = DEFAULT_AGENT
     timeout_sec: int = DEFAULT_TIMEOUT_SEC
     idle_timeout_sec: int = DEFAULT_IDLE_TIMEOUT_SEC
+    tool_timeout_sec: int | None = None
+    background_timeout_sec: int = DEFAULT_BACKGROUND_TIMEOUT_SEC
     lease_sec: int = DEFAULT_LEASE_SEC
     keep_days: int | None = None
     keep_output_mb: int = 10

@@ -51,6 +51,8 @@ def register(options: argparse.Namespace, settings: Settings) -> None:
             broker=broker_record(settings, options.broker_login),
             timeout_sec=settings.timeout_sec,
             idle_timeout_sec=allowed_silence(settings, settings.agent, settings.timeout_sec),
+            tool_timeout_sec=settings.tool_timeout_sec,
+            background_timeout_sec=settings.background_timeout_sec,
             expected_artifacts=options.expect or [],
             validate=options.validate,
             priority=options.priority,
@@ -67,7 +69,10 @@ def register(options: argparse.Namespace, settings: Settings) -> None:
 def get(options: argparse.Namespace, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
         found, code = each_job(jobs, jobs_of(options), jobs.get_job)
-    shown = [job.public(show_secrets=options.show_secrets) for job in found]
+    from baton.core.outline import public_record
+
+    now_ns = time.time_ns()
+    shown = [public_record(job, now_ns=now_ns, show_secrets=options.show_secrets) for job in found]
     _print_json(shown, several=len(jobs_of(options)) > 1)
     return code
 
@@ -195,6 +200,7 @@ VERBS = (
         opt.WORKDIR,
         opt.TIMEOUT.but(type=opt.time_limit("--timeout", int, years=10)),
         opt.IDLE_TIMEOUT.but(type=opt.time_limit("--idle-timeout", int, years=10)),
+        opt.TOOL_TIMEOUT, opt.BACKGROUND_TIMEOUT,
         opt.EXPECT, opt.VALIDATE, opt.PRIORITY, opt.MAX_ATTEMPTS.but(default=1), opt.LABEL,
         opt.TITLE, opt.IDEMPOTENCY_KEY, opt.BROKER_LOGIN, opt.JSON,
     ), register),

@@ -168,6 +168,14 @@ IDLE_TIMEOUT = _value(
     "--idle-timeout", "T", "fail if the agent is silent for this long (default: 120s; agent shell: as --timeout)",
     type=time_limit("--idle-timeout", int), dest="idle_timeout_sec",
 )  # fmt: skip
+TOOL_TIMEOUT = _value(
+    "--tool-timeout", "T", "count a tool call of this length as stalled: then --idle-timeout runs (default: never)",
+    type=time_limit("--tool-timeout", int, years=10), dest="tool_timeout_sec",
+)  # fmt: skip
+BACKGROUND_TIMEOUT = _value(
+    "--background-timeout", "T", "wait this long for a background shell after the agent is done (default: 600s)",
+    type=time_limit("--background-timeout", int, years=10), dest="background_timeout_sec",
+)  # fmt: skip
 EXPECT = _value("--expect", "FILE", "require this file at the end; repeatable (default: none)", action="append")
 ALLOW_EXISTING = _flag(
     "--allow-existing", "accept --expect files that the job did not change (default: refuse them)", default=None
@@ -190,8 +198,8 @@ YOLO = _flag("--yolo", "let the agent do everything without asking (default: it 
 TO = _value("--to", "AGENT", "give the job to this live agent, also on another host (default: none)")
 BATCH = _value(
     "--batch", "FILE", "run many jobs: a JSON object per line with prompt and, if needed, agent, workdir, expect, "
-    "validate, timeout_sec, idle_timeout_sec, headless, title, labels, priority, queue, ...; - reads standard "
-    "input (default: one job)",
+    "validate, timeout_sec, idle_timeout_sec, tool_timeout_sec, headless, title, labels, priority, queue, ...; - reads "
+    "standard input (default: one job)",
 )  # fmt: skip
 PARALLEL = _value("--parallel", "N", "run at most N jobs at once (default: 4)", type=whole(1), default=4)
 DETACH = _flag("--detach", "print the job id and return at once (default: wait for the end)")
@@ -261,7 +269,10 @@ NEWER_THAN = _value("--newer-than", "AGE", "show only jobs registered in the las
 OLDER_THAN = _value("--older-than", "AGE", "show only jobs registered more than 90s, 15m, 2h, 30d ago (default: all)")
 LIMIT = _value("--limit", "N", "show at most N jobs (default: 50 on a terminal, else all)", type=int)
 ONE_LABEL = LABEL.but(action="store", default=None, help="show only jobs with this label (default: all)")
-NEEDS_ME = _flag("--needs-me", "show only jobs that failed or completed and that you have not seen (default: all)")
+NEEDS_ME = _flag(
+    "--needs-me", "show only jobs that wait for an answer, that are blocked or stalled, or that ended and you have not "
+    "seen it (default: all)",
+)  # fmt: skip
 ALL_HOMES = _flag("--all-homes", "show the jobs of all your folders (default: of this folder)")
 COLUMNS = _value(
     "--columns", "NAMES", "show these columns, such as id,state,title (default: id, state, age, agent, title, reason "

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from enum import Enum
 
+from baton.core.clock import SECOND_NS, parse_time
+from baton.core.event import EventName
+from baton.core.job import Status
+from baton.core.outline import UNKNOWN, last_cause, present_activity
 from baton.core.value import Any
 
 TYPE_CHECKING = False
@@ -28,9 +32,10 @@ class Limit(Enum):
         return "timeout" if self is Limit.TIME else "idle"
 
     def describe(self, job: Job, cause: str = "") -> str:
-        """Return how the job exceeds this limit. `cause` is the one of its last known activity."""
+        """Return how the job exceeds this limit. `cause` is that of its last known activity (default: the one in its
+        record)."""
         sec = job.timeout_sec if self is Limit.TIME else job.idle_timeout_sec
-        return self.describe_sec(sec, cause)
+        return self.describe_sec(sec, cause or last_cause(job))
 
     def describe_sec(self, sec: float, cause: str = "") -> str:
         """Return how a job exceeds this limit of so many seconds."""
@@ -64,3 +69,30 @@ def exceeded_limit(
     if silent_since is None or idle_timeout is None or now < silent_since + idle_timeout + slack:
         return None
     return None if pauses() else Limit.SILENCE
+
+
+# How much later than it happens a change of activity may be in the registry.
+LATE_SEC = 3.0
+
+
+def pauses_idle_clock(
+    job: Job, *, now_ns: int, last_event: Callable[[], EventName | None], idle_sec: float | None = None
+) -> bool:
+    """Return whether the idle clock of a job pauses: by what its runner has written under a lease that holds. A job
+    whose runner writes nothing, such as one that is worked by hand, waits after `permission_required`.
+
+    `idle_sec` is a limit of the caller; without it, the limit is that of the job, which its runner enforces."""
+    written = present_activity(job, now_ns=now_ns)
+    if written is None:
+        return job.status is Status.RUNNING and last_event() is EventName.PERMISSION_REQUIRED
+    if written["kind"] == UNKNOWN:
+        return False
+    if idle_sec is None or is_paused(written, attempt=job.attempt, lease_is_fresh=True):
+        return True
+    return now_ns < parse_time(written["since"]) + (idle_sec + LATE_SEC) * SECOND_NS
+
+
+def silent_since_ns(job: Job) -> int | None:
+    """Return since when nothing is known of a job: its last event, or the last change of its activity."""
+    times = [job.last_event_at, job.activity["since"] if job.activity is not None else None]
+    return max((parse_time(each) for each in times if each is not None), default=None)

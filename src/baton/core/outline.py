@@ -12,6 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FAILED = "failed"
+UNKNOWN = "unknown"
+# A person must do something, or the job does not go on.
+STUCK = frozenset({"blocked", "stalled"})
+# The cause is what a user wants to know of these.
+_WITH_CAUSE = frozenset({"waiting", "retrying", "limited", "idle"}) | STUCK
 LONGEST_PROMPT = 1000  # characters of a prompt that are kept in an outline
 
 
@@ -56,26 +61,55 @@ class Outline(Value):
         )
 
 
+def present_activity(job: Job | Outline, *, now_ns: int) -> Mapping[str, Any] | None:
+    """Return what the runner of a running job has written about its activity: `kind`, `since`, `cause`, `attempt`. The
+    kind is `unknown` if the lease has expired, or if an earlier attempt wrote it. None: it has written nothing, or the
+    job does not run."""
+    if job.status is not Status.RUNNING or job.activity is None:
+        return None
+    if job.activity["attempt"] == job.attempt and not _has_expired(job, now_ns):
+        return job.activity
+    return {**job.activity, "kind": UNKNOWN}
+
+
+def _has_expired(job: Job | Outline, now_ns: int) -> bool:
+    if isinstance(job, Outline):
+        return job.lease_expires_ns is not None and job.lease_expires_ns < now_ns
+    return job.lease_expires_at is not None and parse_time(job.lease_expires_at) < now_ns
+
+
 def activity_of(job: Outline, *, now_ns: int) -> str:
-    """Return the activity of a running job: the kind that its runner has stored; unknown past its lease, or of another
-    attempt. Of a job whose runner stores none (of version 0.1.0, or worked by hand), what its last event says.
-    `disputed` for a job that the user must settle; "" for other jobs."""
+    """Return the activity of a running job, `unknown` past its lease; `disputed` for a job that the user must settle;
+    "" for other jobs."""
     if job.disputed is not None and job.status not in TERMINAL:
         return "disputed"
     if job.status is not Status.RUNNING:
         return ""
-    if job.lease_expires_ns is not None and job.lease_expires_ns < now_ns:
-        return "unknown"
-    if job.activity is not None:
-        return str(job.activity["kind"]) if job.activity["attempt"] == job.attempt else "unknown"
-    return activity_after(job.last_event)
+    if _has_expired(job, now_ns):
+        return UNKNOWN
+    if job.open_requests:
+        return "waiting"
+    written = present_activity(job, now_ns=now_ns)
+    return activity_after(job.last_event) if written is None else written["kind"]
 
 
 def activity_after(event: EventName | str | None) -> str:
-    """Return the activity that an event leaves a running job in; None: there was no event yet."""
+    """Return the activity of a running job whose runner writes none, after this event; None: there was no event."""
     if event is None:
         return "starting"
     return "waiting" if event == EventName.PERMISSION_REQUIRED else "working"
+
+
+def is_stuck(job: Job | Outline, *, now_ns: int) -> bool:
+    """Return whether a running job makes no progress until a person looks at it."""
+    written = present_activity(job, now_ns=now_ns)
+    return written is not None and written["kind"] in STUCK
+
+
+def public_record(job: Job, *, now_ns: int, show_secrets: bool = False) -> dict[str, Any]:
+    """Return the record as it is shown, with the activity that holds now: null for a job that does not run."""
+    written = present_activity(job, now_ns=now_ns)
+    return job.public(show_secrets=show_secrets) | {"activity": None if written is None else dict(written)}
 
 
 def state_of(status: Status, activity: str) -> str:
@@ -84,9 +118,17 @@ def state_of(status: Status, activity: str) -> str:
 
 
 def reason_of(job: Outline, activity: str) -> str:
-    """Return why a job failed, was cancelled, waits or is disputed; "" for other jobs."""
+    """Return why a job failed, was cancelled, waits, makes no progress or is disputed; "" for other jobs."""
     if activity == "disputed":
         return job.disputed or ""
-    if job.status is Status.ERROR or activity == "waiting":
+    if activity in _WITH_CAUSE:
+        return (job.activity["cause"] if job.activity is not None else "") or job.detail or ""
+    if job.status is Status.ERROR:
         return job.reason or job.detail or ""
     return job.reason or "" if job.status is Status.CANCELLED else ""
+
+
+def last_cause(job: Job) -> str:
+    """Return the last cause that the runner of a job has written in this attempt; "" if there is none."""
+    written = job.activity
+    return "" if written is None or written["attempt"] != job.attempt else str(written["cause"])
