@@ -16,6 +16,7 @@ from baton.delegation.monitor import Monitor
 from baton.jobs.verbs import open_jobs
 from baton.registry.schema import submitter_of_queue
 from baton.sessions.inventory import Inventory
+from support.asking import set_activity
 from support.brokers import free_port
 from support.waiting import wait_until
 
@@ -114,6 +115,26 @@ def test_a_job_that_waits_for_a_permission_is_not_silent_but_may_take_too_long(m
     sweep(monitor)
     clock.advance(11)
     assert sweep(monitor) == [(f"job {job_id}", "the job took longer than 1000 s", "ended as error")]
+
+
+def test_an_idle_limit_pauses_by_the_activity_and_the_reason_names_the_last_known_cause(monitor, jobs, clock):
+    waits, stalls = (jobs.get_job(running(jobs, idle_timeout_sec=50, timeout_sec=1000)) for _ in range(2))
+    jobs.registry._clock = clock
+    set_activity(jobs.registry, waits, "waiting", "Bash: rm x", lease_sec=None)
+    set_activity(jobs.registry, stalls, "stalled", "no sign of work", lease_sec=None)
+    for job in (waits, stalls):
+        jobs.record_event(job.job_id, "started")
+    clock.advance(70)
+    sweep(monitor)
+    clock.advance(11)
+    why = "nothing was heard of the job for 50 s; last known: no sign of work"
+    assert sweep(monitor) == [(f"job {stalls.job_id}", why, "ended as error")]
+    clock.advance(1000)
+    sweep(monitor)
+    clock.advance(11)
+    why = "the job took longer than 1000 s; last known: Bash: rm x"
+    assert sweep(monitor) == [(f"job {waits.job_id}", why, "ended as error")]
+    assert jobs.get_job(waits.job_id).reason == f"ended by the monitor: {why}"
 
 
 def test_a_clock_that_jumps_forward_ends_nothing_at_first_sight(monitor, jobs, clock):

@@ -11,6 +11,7 @@ from baton.config import Settings, machine_of, present_host
 from baton.core import errors
 from baton.core.job import Job, Status
 from baton.core.lifecycle import expired_lease_error
+from baton.core.outline import last_cause
 from baton.jobs.verbs import Jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import create_session
@@ -127,7 +128,9 @@ class Attempts:
             return None
 
     def fail(self, job: Job, attempt: int | None, why: str, *, ended_by: str, notify: bool = True) -> bool:
-        """Record that the job failed, as `sessions.ending.fail_job` does."""
+        """Record that the job failed, as `sessions.ending.fail_job` does, with the last known cause."""
         from baton.sessions.ending import fail_job
 
-        return fail_job(self.settings, self.jobs, job, attempt, why, ended_by=ended_by, notify=notify)
+        cause = last_cause(job)
+        detail = f"{why}; last known: {cause}" if cause and cause not in why else why
+        return fail_job(self.settings, self.jobs, job, attempt, detail, ended_by=ended_by, notify=notify)

@@ -12,10 +12,9 @@ from collections.abc import Callable, Iterator
 from baton.config import Settings
 from baton.core.clock import SECOND_NS, Clock, SystemClock, parse_time
 from baton.core.errors import BatonError, IllegalTransition, RegistryUnavailable, TmuxUnavailable
-from baton.core.event import EventName
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.lifecycle import expired_lease_error
-from baton.core.limits import Limit, exceeded_limit
+from baton.core.limits import Limit, exceeded_limit, pauses_idle_clock, silent_since_ns
 from baton.core.value import Value
 from baton.delegation.attempts import Attempts, submitter_is_dead
 from baton.jobs.verbs import Jobs, open_jobs
@@ -151,10 +150,12 @@ class Reconciler:
         return exceeded_limit(
             now_ns,
             deadline=parse_time(job.deadline_at) if job.deadline_at else None,
-            silent_since=parse_time(job.last_event_at) if job.last_event_at else None,
+            silent_since=silent_since_ns(job),
             idle_timeout=job.idle_timeout_sec * SECOND_NS,
             slack=_SLACK_NS,
-            pauses=lambda: self._jobs.last_event(job) is EventName.PERMISSION_REQUIRED,
+            pauses=lambda: pauses_idle_clock(
+                job, now_ns=now_ns, last_event=lambda: self._jobs.last_event(job), idle_sec=job.idle_timeout_sec
+            ),
         )
 
     def _is_held_elsewhere(self, job: Job) -> bool:

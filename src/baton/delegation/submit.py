@@ -29,9 +29,9 @@ _SUBSCRIBE_SEC = 5.0
 _NO_LIMIT_SEC = 366 * 86400.0
 # What a line of a batch may contain.
 _GIVEN = (
-    "prompt", "agent", "workdir", "expect", "validate", "timeout_sec", "idle_timeout_sec", "max_attempts", "priority",
-    "headless", "yolo", "allow_existing", "title", "label", "labels", "queue", "idempotency_key",
-    "broker_login",
+    "prompt", "agent", "workdir", "expect", "validate", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec",
+    "background_timeout_sec", "max_attempts", "priority", "headless", "yolo", "allow_existing", "title", "label",
+    "labels", "queue", "idempotency_key", "broker_login",
 )  # fmt: skip
 
 _OWN = ("max_attempts", "priority", "validate", "title", "idempotency_key")  # of the job, as given
@@ -75,6 +75,8 @@ def build_job(settings: Settings, prompt: str, **given: Any) -> Job:
         broker=broker_record(settings, given.get("broker_login")),
         timeout_sec=given.get("timeout_sec", settings.timeout_sec),
         idle_timeout_sec=given.get("idle_timeout_sec", settings.idle_timeout_sec),
+        tool_timeout_sec=given.get("tool_timeout_sec", settings.tool_timeout_sec),
+        background_timeout_sec=given.get("background_timeout_sec", settings.background_timeout_sec),
         expected_artifacts=given.get("expect", []),
         workdir=workdir,
         submitter=this_submitter(settings.host) if queue is None else None,
@@ -178,7 +180,7 @@ class Delegation:
             [job.job_id for job in self.jobs],
             # The jobs of a batch start one after another: their runners enforce the limits.
             timeout_sec=float(self.jobs[0].timeout_sec) if alone else _NO_LIMIT_SEC,
-            idle_timeout_sec=float(self.jobs[0].idle_timeout_sec) if alone else _NO_LIMIT_SEC,
+            idle_timeout_sec=None if alone else _NO_LIMIT_SEC,
             log=log,
         )
         self.problems: dict[str, str] = {}  # what completed jobs lack
@@ -273,11 +275,12 @@ class Delegation:
         return True
 
     def _end_late_jobs(self, limit: Limit) -> None:
-        """Fail the jobs that have not ended in time, except those that wait for a permission or for a worker."""
+        """Fail the jobs that have not ended in time, except those that wait for a worker, or that were worked by hand
+        and wait for a permission."""
         for job in self.current_jobs():
             if job.status in TERMINAL:
                 continue
-            if self._jobs.last_event(job) is EventName.PERMISSION_REQUIRED:
+            if job.activity is None and self._jobs.last_event(job) is EventName.PERMISSION_REQUIRED:
                 self._log(f"job {job.job_id} waits for a permission: baton attach {job.job_id}")
             elif job.status is Status.PENDING and self._submissions[job.job_id].agent is None:
                 self._log(f"no worker has taken job {job.job_id} yet; `baton cancel {job.job_id}` cancels it")

@@ -122,6 +122,7 @@ class FollowedJobs:
         self.cursors = {job_id: JobCursor(jobs.get_job(job_id)) for job_id in dict.fromkeys(job_ids)}
         self.past_codes: set[int] = set()  # of jobs that were forgotten
         self.on_end: Callable[[Job], None] = lambda _job: None  # called for a job that ended without an event
+        self.on_read: Callable[[Job], None] = lambda _job: None  # called with a job whenever it was read
         self.rejected: Counter[str] = Counter()
         # Messages that are no news: repeated ones, and, following all jobs, those about other registries' jobs.
         self.expected_rejections = frozenset({"seq", "over", "job"} if follow_all else {"seq"})
@@ -272,6 +273,7 @@ class FollowedJobs:
         job_id = cursor.job.job_id
         try:
             cursor.job = self._read(lambda: self._jobs.get_job(job_id))
+            self.on_read(cursor.job)
             count = _PAGE
             while count == _PAGE:
                 events = self._read(lambda: self._jobs.events_after(job_id, cursor.last_seq, limit=_PAGE))

@@ -10,13 +10,15 @@ import queue
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any, TypeVar
 
 from baton.config import Settings
 from baton.core.errors import InvalidValue, JobNotFound, RegistryUnavailable
 from baton.core.job import Job, Status
-from baton.core.limits import Limit, exceeded_limit
+from baton.core.limits import Limit, exceeded_limit, pauses_idle_clock
 from baton.core.outcome import outcome_of, outcome_of_gone
+from baton.core.request import Request
 from baton.jobs.verbs import Jobs
 from baton.transport.followed_jobs import FollowedJobs
 from baton.transport.listener_connection import ListenerConnection
@@ -65,6 +67,7 @@ class Subscription:
             raise InvalidValue("job", "must be named, or all jobs followed")
         self._timeout_sec = _limit("timeout", timeout_sec, [job.timeout_sec for job in followed])
         self._idle_sec = _limit("idle timeout", idle_timeout_sec, [job.idle_timeout_sec for job in followed])
+        self._own_idle_sec = idle_timeout_sec
         self._queue: queue.Queue[tuple[str, bytes]] = queue.Queue(QUEUE_SIZE)
         self._connections: list[ListenerConnection] = []
         self._stopping = False
@@ -107,6 +110,12 @@ class Subscription:
             return self.job(job_id)
         except JobNotFound:
             return None
+
+    def open_requests(self) -> list[Request]:
+        """Return the questions of the agents of the followed jobs that wait for an answer."""
+        going_on = [job_id for job_id, cursor in self.events.cursors.items() if not cursor.is_over]
+        list_requests = self._jobs.registry.list_requests
+        return [each for job_id in going_on for each in self._read(partial(list_requests, job_id=job_id))]
 
     def last_outcomes(self, *, of_all: bool = False) -> list[dict[str, Any]]:
         """Return the outcome of each job, after the iteration: of those that timed out, or that this listener stopped
@@ -166,7 +175,7 @@ class Subscription:
                 yield from self._noted(self.events.from_messages(messages))
             self.stopped = True
         except RegistryUnavailable:
-            if not self._stopping and not self._is_out_of_time():
+            if not self._stopping and not self._is_out_of_time(readable=False):
                 raise
             self.stopped = self._stopping
         finally:
@@ -218,9 +227,14 @@ class Subscription:
                 self._log("the registry is back")
             return found
 
-    def _is_out_of_time(self) -> bool:
+    def _is_out_of_time(self, *, readable: bool = True) -> bool:
+        """Return whether a limit is exceeded. `readable`: the registry can be read."""
         limit = exceeded_limit(
-            self._monotonic(), deadline=self._deadline, silent_since=self._last_news, idle_timeout=self._idle_sec
+            self._monotonic(),
+            deadline=self._deadline,
+            silent_since=self._last_news,
+            idle_timeout=self._idle_sec,
+            pauses=self._is_paused if readable else lambda: False,
         )
         if limit is Limit.TIME:
             self.timed_out = f"timed out: {self._timeout_sec:g} s have passed"
@@ -228,6 +242,20 @@ class Subscription:
             self.timed_out = f"timed out: nothing was heard for {self._idle_sec:g} s"
         self.limit = self.limit or limit
         return limit is not None
+
+    def _is_paused(self) -> bool:
+        """Return whether the idle clock of a followed job pauses, by the registry as it is now: then the silence begins
+        now. Following all jobs, only events count."""
+        for job_id, cursor in () if self._follow_all else self.events.cursors.items():
+            job = None if cursor.is_over else self.find_job(job_id)
+            if job is not None and self._pauses(job):
+                self._note_news()
+                return True
+        return False
+
+    def _pauses(self, job: Job) -> bool:
+        # Of a job that is worked by hand, only events count.
+        return pauses_idle_clock(job, now_ns=time.time_ns(), last_event=lambda: None, idle_sec=self._own_idle_sec)
 
     def _has_reconnected(self) -> bool:
         return any(connection.take_reconnected() for connection in self._connections)
