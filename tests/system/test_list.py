@@ -176,7 +176,7 @@ def test_needs_me_reads_no_old_job(tmp_path, kind):
     with open_jobs(settings_in(tmp_path, baton.env)) as opened, opened.registry._reading() as tx:
         statements = []
         tx.raw.set_trace_callback(statements.append)
-        tx.outlines(JobFilter(unseen=True), 50, None)
+        tx.outlines(JobFilter(unseen=True), 50, None, opened.registry._is_past)
         tx.raw.set_trace_callback(None)
         plan = str(tx.rows(f"EXPLAIN QUERY PLAN {statements[0]}"))
         assert "USING INDEX jobs_unseen" in plan

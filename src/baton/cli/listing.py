@@ -6,6 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache, partial
 from itertools import islice
 
 from baton.cli import options as opt
@@ -19,7 +20,7 @@ from baton.core.clock import format_micros, parse_time
 from baton.core.errors import InvalidValue, UsageError
 from baton.core.fields import one_line
 from baton.core.job import Job, Status, agent_name, check_status
-from baton.core.outline import FAILED, Outline, activity_of, reason_of, state_of
+from baton.core.outline import FAILED, STUCK, Outline, activity_of, is_stuck, public_record, reason_of, state_of
 from baton.registry.contract import JobFilter, format_cursor
 
 TYPE_CHECKING = False
@@ -40,12 +41,14 @@ _ON_SCREEN = ("id", "state", "age", "agent", "queue", "folder", "title", "reason
 class _Line:
     """One job of a list."""
 
-    __slots__ = ("activity", "folder", "job", "now_ns")
+    __slots__ = ("activity", "asked", "folder", "job", "now_ns")
 
-    def __init__(self, job: Outline, folder: str, now_ns: int) -> None:
+    def __init__(self, job: Outline, folder: str, now_ns: int, asked: str = "") -> None:
+        """`asked` is the oldest open request of the job: its id and its summary."""
         self.job = job
         self.folder = folder
         self.now_ns = now_ns
+        self.asked = asked
         self.activity = activity_of(job, now_ns=now_ns)
 
     @property
@@ -53,10 +56,14 @@ class _Line:
         return state_of(self.job.status, self.activity)
 
     @property
+    def reason(self) -> str:
+        return self.asked or reason_of(self.job, self.activity)
+
+    @property
     def place(self) -> int:
         """The place on a terminal: what waits for a person and what runs comes first, then what was not seen yet."""
         if self.activity:
-            return 0 if self.activity in ("waiting", "disputed") else 1
+            return 0 if self.activity in ("waiting", "disputed", *STUCK) else 1
         if not self.job.seen:
             return 2 if self.state == FAILED else 3
         return 4
@@ -74,7 +81,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[_Line], str]]] = {
     "finished": ("FINISHED", lambda line: _moment(line.job.finished_ns)),
     "queue": ("QUEUE", lambda line: line.job.agent_session),
     "title": ("TITLE", lambda line: one_line(line.job.title or line.job.prompt, 200)),
-    "reason": ("REASON", lambda line: (why := reason_of(line.job, line.activity)) and one_line(why, _LONGEST)),
+    "reason": ("REASON", lambda line: line.reason and one_line(line.reason, _LONGEST)),
     "attempt": ("TRY", lambda line: str(line.job.attempt)),
     "ended_by": ("ENDED BY", lambda line: line.job.ended_by or ""),
     "labels": ("LABELS", lambda line: one_line(", ".join(line.job.labels), _LONGEST)),
@@ -92,7 +99,7 @@ def list_jobs(options: argparse.Namespace, settings: Settings) -> None:
             _print_screen(homes, condition, columns, options)
         else:
             default = (*_IN_PIPE, "folder") if options.all_homes else _IN_PIPE
-            _print_lines(_limited(homes, condition, options), columns or default)
+            _print_lines(homes, _limited(homes, condition, options), columns or default)
     finally:
         for home in homes:
             home.jobs.registry.close()
@@ -131,12 +138,34 @@ def _chosen_columns(options: argparse.Namespace) -> list[str]:
 
 
 def _found(home: Home, condition: JobFilter, limit: int | None, after: str | None, *, whole: bool) -> Iterator[_Found]:
-    """Yield outlines or `whole` records of one home, newest first. Name what cannot be read."""
+    """Yield outlines or `whole` records of one home, newest first. Name what cannot be read. What needs the user is not
+    only what has ended unseen: among the running jobs, what waits for an answer or makes no progress."""
     read = home.jobs.pages if whole else home.jobs.outlines
-    pages: Iterator[Page | OutlinePage] = read(condition, limit=limit, after=after)
+    found = _read(home, read(condition, limit=limit, after=after))
+    if not condition.unseen or (condition.statuses and Status.RUNNING not in condition.statuses):
+        return found
+    running = read(condition.replace(statuses=[Status.RUNNING], unseen=False), after=after)
+    return _merged([found, filter(partial(_needs_person, home), _read(home, running, name_bad=False))])
+
+
+def _needs_person(home: Home, found: _Found) -> bool:
+    return is_stuck(found[3], now_ns=time.time_ns()) or found[1] in _asked(home)
+
+
+@cache
+def _asked(home: Home) -> dict[str, str]:
+    """Return the oldest open request of each job that has one: its id and its summary."""
+    found: dict[str, str] = {}
+    with home.skipping():
+        for each in home.jobs.registry.list_requests():
+            found.setdefault(each.job_id, f"{each.request_id}: {each.summary}")
+    return found
+
+
+def _read(home: Home, pages: Iterator[Page | OutlinePage], *, name_bad: bool = True) -> Iterator[_Found]:
     with home.skipping():
         for page in pages:
-            for error in page.bad:
+            for error in page.bad if name_bad else ():
                 say(f"baton: skipped {error}{'' if home.alone else f' in {home.folder}'}")
             if not home.alone:
                 home.jobs.registry.close()  # it opens again for the next page; there may be many homes
@@ -149,12 +178,15 @@ def _newest(
     homes: Sequence[Home], condition: JobFilter, limit: int | None, after: str | None, *, whole: bool = False
 ) -> Iterator[_Found]:
     """Yield the jobs of all homes, newest first."""
-    parts = [_found(home, condition, limit, after, whole=whole) for home in homes]
+    return _merged([_found(home, condition, limit, after, whole=whole) for home in homes])
+
+
+def _merged(parts: Sequence[Iterator[_Found]]) -> Iterator[_Found]:
     if len(parts) == 1:
         return parts[0]
     import heapq
 
-    return heapq.merge(*parts, reverse=True)
+    return heapq.merge(*parts, reverse=True, key=lambda found: found[:3])
 
 
 def _limited(homes: Sequence[Home], condition: JobFilter, options: argparse.Namespace) -> Iterator[_Found]:
@@ -175,7 +207,7 @@ def _print_json(homes: Sequence[Home], condition: JobFilter, options: argparse.N
     """Print the array piece by piece: 100,000 jobs need no more memory than one page."""
     separator = "[\n"
     for _, _, folder, job in _limited(homes, condition, options):
-        record = job.public(show_secrets=options.show_secrets)
+        record = public_record(job, now_ns=time.time_ns(), show_secrets=options.show_secrets)
         if options.all_homes:
             record["folder"] = folder
         sys.stdout.write(separator + json_text(record))
@@ -183,11 +215,17 @@ def _print_json(homes: Sequence[Home], condition: JobFilter, options: argparse.N
     sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
 
 
-def _print_lines(found: Iterable[_Found], columns: Sequence[str]) -> None:
+def _lines(homes: Sequence[Home], found: Iterable[_Found]) -> Iterator[_Line]:
+    by_folder, now_ns = {home.folder: home for home in homes}, time.time_ns()
+    for _, job_id, folder, job in found:
+        asked = _asked(by_folder[folder]).get(job_id, "") if job.open_requests else ""
+        yield _Line(job, folder, now_ns, asked)
+
+
+def _print_lines(homes: Sequence[Home], found: Iterable[_Found], columns: Sequence[str]) -> None:
     """Print tab-separated lines, - for nothing."""
-    cells, now_ns = [_COLUMNS[name][1] for name in columns], time.time_ns()
-    for _, _, folder, job in found:
-        line = _Line(job, folder, now_ns)
+    cells = [_COLUMNS[name][1] for name in columns]
+    for line in _lines(homes, found):
         sys.stdout.write("\t".join([cell(line) or "-" for cell in cells]) + "\n")
 
 
@@ -197,13 +235,12 @@ def _print_screen(
     limit = _SCREEN if options.limit is None else options.limit
     if limit < 1:
         raise InvalidValue("limit", "must be at least 1")
-    now_ns = time.time_ns()
     upper = [] if options.cursor is not None else _urgent(homes, condition, limit)
     newest = list(islice(_newest(homes, condition, limit + 1, options.cursor), limit + 1))
     shown = {(folder, job_id) for _, job_id, folder, _ in upper}
     rest = [each for each in newest if (each[2], each[1]) not in shown]
     room = max(limit - len(upper), 0)
-    lines = [_Line(job, folder, now_ns) for _, _, folder, job in upper[:limit] + rest[:room]]
+    lines = list(_lines(homes, upper[:limit] + rest[:room]))
     if not lines:
         where = f"{counted(len(homes), 'home')}" if options.all_homes else homes[0].jobs.registry.where
         say(f"no {'such ' if condition != JobFilter(statuses=[]) else ''}jobs in {where}")
@@ -216,11 +253,12 @@ def _print_screen(
 
 
 def _urgent(homes: Sequence[Home], condition: JobFilter, limit: int) -> list[_Found]:
-    """Return the jobs that run, and those whose end the user has not seen, wherever they are in the list."""
+    """Return the jobs that run, and those whose end the user has not seen, wherever they are in the list, each once."""
     conditions = [condition.replace(unseen=True)]
     if not condition.unseen and (not condition.statuses or Status.RUNNING in condition.statuses):
         conditions.insert(0, condition.replace(statuses=[Status.RUNNING]))
-    return [each for one in conditions for each in islice(_newest(homes, one, limit, None), limit)]
+    found = [each for one in conditions for each in islice(_newest(homes, one, limit, None), limit)]
+    return list({each[1:3]: each for each in found}.values())
 
 
 def _print_table(lines: Sequence[_Line], columns: Sequence[str], options: argparse.Namespace) -> None:

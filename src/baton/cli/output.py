@@ -16,7 +16,8 @@ STATUS_COLOURS = {
 }  # fmt: skip
 STATE_COLOURS = STATUS_COLOURS | {
     "starting": "cyan", "working": "cyan", "waiting": "bold yellow", "failed": "red", "disputed": "red",
-    "unknown": "magenta",
+    "unknown": "magenta", "blocked": "bold yellow", "stalled": "red", "idle": "yellow", "retrying": "yellow",
+    "limited": "yellow",
 }  # fmt: skip
 _CODES = {
     "yellow": "33", "cyan": "36", "green": "32", "red": "31", "magenta": "35", "bright_black": "90",
