@@ -15,8 +15,10 @@ import pytest
 from baton.core.errors import InvalidRecord, InvalidValue
 from baton.core.job import Job, new_job
 from baton.core.notification import NotifySettings
+from baton.core.request import RequestState
 from baton.jobs.verbs import open_jobs
 from baton.sessions.notify import find_due, send
+from support.asking import ask, running, set_activity
 from support.command import BATON, Baton
 from support.homes import settings_in
 from support.office import Office
@@ -96,6 +98,42 @@ def test_the_runner_sends_it_and_after_its_death_the_monitor(tmp_path):
         assert [event["kind"] for event in kept(tmp_path)] == ["completed", "failed"]
         for pid in office.processes(also="sleep 1234"):
             os.kill(pid, signal.SIGKILL)
+
+
+def test_one_notification_for_each_transition_into_what_needs_the_user(baton, tmp_path):
+    configure(tmp_path, keep(tmp_path))
+    settings = settings_in(tmp_path, baton.env)
+    with open_jobs(settings) as jobs:
+        registry, job = jobs.registry, running(jobs)
+
+        def sent():
+            return [each.due.id for each in send(settings, jobs, find_due(jobs)) if each.error is None]
+
+        for kind in ("blocked", "stalled", "limited"):
+            set_activity(registry, job, "working")
+            set_activity(registry, job, kind, f"the cause of {kind}")
+            set_activity(registry, job, kind, "another cause")  # no transition
+            (sent_id,) = sent()
+            assert sent_id.startswith(f"{job.job_id}:1:{kind}:")
+            assert sent() == []
+        first = ask(registry, job)
+        second = ask(registry, job, key="k2")
+        assert sent() == [f"{job.job_id}:1:waiting:{first.request_id}"], "it waited already when the second came"
+        registry.close_request(first.request_id, RequestState.WITHDRAWN)
+        registry.close_request(second.request_id, RequestState.WITHDRAWN)
+        third = ask(registry, job)
+        registry.close_request(third.request_id, RequestState.WITHDRAWN)  # as after an answer by a rule
+        assert (list(registry.get_job(job.job_id).notify_due), len(sent())) == ([f"1:waiting:{third.request_id}"], 1)
+        set_activity(registry, job, "working")
+        set_activity(registry, job, "stalled", "x")
+        set_activity(registry, job, "working")
+        sent()
+    events = kept(tmp_path)
+    assert [event["kind"] for event in events] == ["blocked", "stalled", "limited", "waiting"], (
+        "what is over is dropped"
+    )
+    assert events[0]["reason"] == "another cause"
+    assert (events[3]["request_id"], events[3]["reason"]) == (first.request_id, first.summary)
 
 
 def test_of_two_senders_one_sends(baton, tmp_path):

@@ -1,7 +1,8 @@
 """Decide which notifications about a job are due, and which process sends each: pure functions from job to job.
 
-A notification is recorded in the job with the change that it announces, as `ATTEMPT:KIND`, until it was sent. `to` is
-the user who wants it, as NAME@HOST, `sender` the process that is sending it, `tries` how often that has failed, and
+A notification is recorded in the job with the change that it announces, until it was sent: as `ATTEMPT:KIND` for an
+end, as `ATTEMPT:KIND:NUMBER` for what may come again. NUMBER is the id of the request, or when the activity began. `to`
+is the user who wants it, as NAME@HOST, `sender` the process that is sending it, `tries` how often that has failed, and
 `done` on which channels it was sent.
 """
 
@@ -11,18 +12,21 @@ import os
 import re
 
 from baton.core import fields
+from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue
 from baton.core.job import Job, Status
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Mapping
 
     from baton.core.fields import Check
 
-# Later kinds are waiting, stalled and limited.
-KINDS = {Status.COMPLETED: "completed", Status.ERROR: "failed"}
+_ENDS = {Status.COMPLETED: "completed", Status.ERROR: "failed"}
+WAITING = "waiting"
+_ACTIVITIES = ("blocked", "stalled", "limited")
+KINDS = (*_ENDS.values(), WAITING, *_ACTIVITIES)
 MAX_TRIES = 5
 
 
@@ -33,7 +37,7 @@ class NotifySettings(Value):
     bell: bool = False
     webhook: str | None = None
     webhook_key_file: str | None = None
-    kinds: tuple[str, ...] = tuple(KINDS.values())
+    kinds: tuple[str, ...] = KINDS
 
     @classmethod
     def parse(cls, table: object, path: str) -> NotifySettings:
@@ -120,7 +124,12 @@ class Due(Value):
 
     @property
     def kind(self) -> str:
-        return self.key.partition(":")[2]
+        return self.key.split(":")[1]
+
+    @property
+    def number(self) -> str:
+        """Return the id of the request, or when the activity began; "" for an end."""
+        return self.key.partition(":")[2].partition(":")[2]
 
     @property
     def tries(self) -> int:
@@ -136,12 +145,27 @@ class Due(Value):
         return dict(self.job.notify_due.get(self.key, {}))
 
 
-def add_due(before: Job, after: Job, wish: Wish) -> Job:
-    """Return the job with the notification of the status that it has got, if the user wants it."""
-    kind = None if before.status is after.status else KINDS.get(after.status)
-    if kind is None or kind not in wish.kinds:
+def add_due(before: Job, after: Job, wish: Wish, data: Mapping[str, Any] | None = None) -> Job:
+    """Return the job with the notification of what it has become, if the user wants it: of its end, of an activity that
+    needs the user, or of its first open request. `data` is that of the event which is recorded with the change."""
+    kind, number = _transition(before, after, data or {})
+    if kind not in wish.kinds:
         return after
-    return after.replace(notify_due={**after.notify_due, f"{after.attempt}:{kind}": {"to": wish.user}})
+    key = f"{after.attempt}:{kind}:{number}".rstrip(":")
+    return after.replace(notify_due={**after.notify_due, key: {"to": wish.user}})
+
+
+def _transition(before: Job, after: Job, data: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the kind and the number of the notification that a change is worth; "" for none."""
+    if before.status is not after.status and after.status in _ENDS:
+        return _ENDS[after.status], ""
+    if data.get("open_requests") == 1 and "request_state" not in data:  # it opens a request; it closes none
+        return WAITING, str(data.get("request_id"))
+    new, old = after.activity, before.activity
+    if new is None or new["kind"] not in _ACTIVITIES:
+        return "", ""
+    is_same = old is not None and (old["kind"], old["attempt"]) == (new["kind"], new["attempt"])
+    return ("", "") if is_same else (new["kind"], str(parse_time(new["since"]) // 1000))
 
 
 def due_to(job: Job, user: str) -> list[Due]:

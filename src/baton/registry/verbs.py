@@ -421,13 +421,13 @@ class Registry(RequestVerbs):
             after = after.replace(lease_expires_at=format_time(expires_ns), lease_mark=mark)
         return tx.save(before, self._with_due(before, after))
 
-    def _with_due(self, before: Job, after: Job) -> Job:
-        """Return the job with the notification of its change, if this process is to record one."""
+    def _with_due(self, before: Job, after: Job, data: Mapping[str, Any] | None = None) -> Job:
+        """Return the job with the notification of its change, or of the event with this data, if there is one."""
         if self.wish is None:
             return after
         from baton.core.notification import add_due
 
-        return add_due(before, after, self.wish)
+        return add_due(before, after, self.wish, data)
 
     def _refuse_contradicted(self, job: Job) -> None:
         if job.disputed is None and (why := self.find_contradiction(job)) is not None:  # guard: contradicted-claim
@@ -483,7 +483,7 @@ class Registry(RequestVerbs):
             job = lifecycle.add_missing_key(job, token=self._new_token())
         stored = signed_event(job, event, detail, data, now_ns)
         after = lifecycle.apply_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns).replace(**outcome)
-        after = self._with_due(before, after)
+        after = self._with_due(before, after, data)
         _keep_result(tx, after, result)
         saved = tx.save(before, after, stored, request)
         return Recorded(before=before, after=saved.after, event=stored)

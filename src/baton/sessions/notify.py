@@ -17,10 +17,13 @@ from typing import Any
 
 from baton.config import Settings
 from baton.core.clock import SECOND_NS, format_micros, parse_time
+from baton.core.errors import BatonError
 from baton.core.fields import one_line
 from baton.core.hashing import hmac_sha256
 from baton.core.job import Job
-from baton.core.notification import Due, NotifySettings, claim, due_to, settle
+from baton.core.notification import WAITING, Due, NotifySettings, claim, due_to, settle
+from baton.core.outline import present_activity
+from baton.core.request import Request
 from baton.core.value import Value
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.registry.contract import JobFilter
@@ -57,8 +60,9 @@ def send(settings: Settings, jobs: Jobs, found: Iterable[Due]) -> Iterator[Sent]
         if claimed.after is claimed.before:
             continue
         errors: dict[str, str | None] = {}
-        if settings.notify is not None and not _is_old(claimed.after):
-            errors = _deliver(settings.notify, jobs, due.replace(job=claimed.after))
+        present = due.replace(job=claimed.after)
+        if settings.notify is not None and not _is_outdated(jobs, present):
+            errors = _deliver(settings.notify, jobs, present)
         done = [channel for channel, error in errors.items() if error is None]
         failed = "; ".join(error for error in errors.values() if error is not None)
         change(job_id, partial(settle, key=key, sender=sender, done=done, failed=bool(failed)))
@@ -75,20 +79,42 @@ def send_of_job(settings: Settings, job_id: str, log: Callable[[str], None]) -> 
                 log(f"baton: notification {each.due.id}: {each.error}")
 
 
+def send_soon(settings: Settings, job: Job, log: Callable[[str], None]) -> None:
+    """Send the notifications of a job from a thread: a command of the user may take seconds."""
+    if settings.notify is not None and job.notify_due:
+        from threading import Thread
+
+        Thread(target=_send_quietly, args=(settings, job.job_id, log), daemon=True).start()
+
+
+def _send_quietly(settings: Settings, job_id: str, log: Callable[[str], None]) -> None:
+    try:
+        send_of_job(settings, job_id, log)
+    except (BatonError, OSError) as error:
+        log(f"baton: notifications of job {job_id}: {error}")  # the monitor tries again
+
+
 def _is_dead(sender: str) -> bool:
     process = ProcessId.parse(sender)
     return process is None or not process.is_alive()
 
 
-def _is_old(job: Job) -> bool:
-    """Return whether the job ended so long ago that its notification would only disturb, or its end was seen since."""
+def _is_outdated(jobs: Jobs, due: Due) -> bool:
+    """Return whether the notification would only disturb: the job goes on, or it ended long ago, or its end was seen
+    since."""
+    job = due.job
+    if due.kind == WAITING:
+        return _asked(jobs, due) is None
+    if due.number:
+        present = present_activity(job, now_ns=time.time_ns())
+        return present is None or present["kind"] != due.kind
     age_ns = time.time_ns() - parse_time(job.finished_at or job.updated_at)
     return age_ns > (_TOO_OLD_NS if job.seen_at is None else _OLD_NS)
 
 
 def _deliver(wanted: NotifySettings, jobs: Jobs, due: Due) -> dict[str, str | None]:
     """Deliver a notification on the channels that have not had it; return why each failed, or None."""
-    event = _describe(due)
+    event = _describe(jobs, due)
     results: dict[str, str | None] = {}
     if wanted.bell and "bell" not in due.done:
         results["bell"] = _ring(event)
@@ -102,12 +128,23 @@ def _deliver(wanted: NotifySettings, jobs: Jobs, due: Due) -> dict[str, str | No
     return results
 
 
-def _describe(due: Due) -> dict[str, Any]:
+def _describe(jobs: Jobs, due: Due) -> dict[str, Any]:
     """Return what is sent. The prompt is not: it may be long, and private."""
     job = due.job.public()
     names = ("job_id", "attempt", "status", "title", "reason", "ended_by", "agent", "workdir", "finished_at")
     about = {"id": due.id, "kind": due.kind, "sent_at": format_micros(time.time_ns())}
-    return about | {name: job[name] for name in names}
+    event = about | {name: job[name] for name in names} | {"request_id": None}
+    if due.kind == WAITING and (request := _asked(jobs, due)) is not None:
+        event |= {"reason": request.summary, "request_id": request.request_id}
+    elif due.number and due.job.activity is not None:
+        event["reason"] = due.job.activity["cause"]
+    return event
+
+
+def _asked(jobs: Jobs, due: Due) -> Request | None:
+    """Return the open request that a notification is about; None if it is not open any more."""
+    found = jobs.registry.list_requests(job_id=due.job.job_id)
+    return next((request for request in found if request.request_id == due.number), None)
 
 
 def _ring(event: dict[str, Any]) -> str | None:
