@@ -47,7 +47,8 @@ _PUBLIC = {
     "baton.live_agents.record": "AgentRecord",
     "baton.registry.contract": "JobFilter",
     "baton.session_api": (
-        "attach_command capture_screen create_session get_session list_sessions resume_session send_text stop_session"
+        "attach_command capture_screen create_session explain get_session list_sessions resume_session send_text "
+        "stop_session"
     ),
     "baton.sessions.session": "Session",
     "baton.wire.payload": "Event",
@@ -110,8 +111,8 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     from baton.registry.contract import JobFilter as JobFilter
     from baton.session_api import (
         attach_command as attach_command, capture_screen as capture_screen, create_session as create_session,
-        get_session as get_session, list_sessions as list_sessions, resume_session as resume_session,
-        send_text as send_text, stop_session as stop_session,
+        explain as explain, get_session as get_session, list_sessions as list_sessions,
+        resume_session as resume_session, send_text as send_text, stop_session as stop_session,
     )
     from baton.sessions.session import Session as Session
     from baton.wire.payload import Event as Event

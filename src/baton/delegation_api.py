@@ -54,6 +54,8 @@ if TYPE_CHECKING:
         validate: str | None
         timeout_sec: int | None
         idle_timeout_sec: int | None
+        tool_timeout_sec: int | None
+        background_timeout_sec: int | None
         max_attempts: int | None
         priority: int
         title: str | None
@@ -89,6 +91,11 @@ class Outcome(Value):
     def ended_by(self) -> str | None:
         """What ended the job: `agent`, `verification`, `timeout`, `idle`, `cancelled`, ..."""
         return self.job.ended_by
+
+    @property
+    def activity(self) -> Mapping[str, Any] | None:
+        """What the job was last known to do: `kind`, `since`, `cause`; None once it has ended."""
+        return self.job.activity
 
     @property
     def ok(self) -> bool:
@@ -146,8 +153,8 @@ def submit(
     """Run a task with an agent and wait until its result is verified; with `detach`, return the job at once.
 
     A new session runs the job; or the running session `session`, the live agent `to`, or a worker of `queue`. Each
-    event is passed to `on_event`. Raise TimedOut if the job goes on when its limits are over: it waits for a
-    permission, or no worker has taken it. An exception on the way (Ctrl-C) leaves the job running."""
+    event is passed to `on_event`. Raise TimedOut if the job goes on when its limits are over: no worker has taken it.
+    An exception on the way (Ctrl-C) leaves the job running."""
     where, given = _split(work)
     settings = load_settings(where)
     if sum(each is not None for each in (session, to, queue)) > 1:

@@ -3,7 +3,7 @@
 A session is named by its name or by the id of its job. Where to look is given by the keywords of `baton.api`.
 """
 
-from typing import TYPE_CHECKING, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 from baton.adapters.contract import Mode
 from baton.core.errors import InvalidValue
@@ -134,3 +134,13 @@ def capture_screen(name: str, *, lines: int | None = None, **where: "Unpack[Wher
         raise InvalidValue("lines", "must be from 1 to 1000000")
     tmux, pane_id = live_pane(get_session(name, **where))
     return tmux.capture(pane_id, lines)
+
+
+def explain(job_id: str, **where: "Unpack[Where]") -> dict[str, Any]:
+    """Return what a job is doing (`state`, `since`, `cause`), the `rule` that decided it, and every fact behind it, as
+    `baton explain --json` prints it. Raise JobNotFound if there is no job with that id."""
+    from baton.sessions.explanation import explain_job
+
+    settings = load_settings(where)
+    with open_jobs(settings) as jobs:
+        return explain_job(settings, jobs, jobs.get_job(job_id))

@@ -20,6 +20,7 @@ VERBS = {
     "monitor": ("monitor", "find jobs and sessions that died or take too long, and requeue, fail or stop them"),
     "register": ("jobs", "add a job to a queue and print its id"),
     "list": ("listing", "show what each job is doing, how it ended and why"),
+    "explain": ("explain", "show what a job is doing and every fact that says so"),
     "get": ("jobs", "print one job as JSON"),
     "status": ("jobs", "print or set the status of a job"),
     "pick": ("jobs", "claim the next pending job of a queue and print its id"),
@@ -60,7 +61,7 @@ _OTHER_NAMES = {
     "kill": "cancel", "stop": "cancel", "abort": "cancel", "ps": "list", "ls": "list", "jobs": "list", "top": "list",
     "show": "get", "info": "get", "inspect": "get", "run": "submit", "start": "submit", "exec": "submit",
     "add": "register", "output": "result", "cat": "result", "log": "logs", "tail": "logs", "history": "logs",
-    "follow": "watch", "rm": "prune", "gc": "prune", "delete": "prune", "rerun": "retry",
+    "follow": "watch", "why": "explain", "rm": "prune", "gc": "prune", "delete": "prune", "rerun": "retry",
     "resume": "session", "sessions": "session", "agents": "agent",
 }  # fmt: skip
 _FOR_PEOPLE = ("no_verify", "yolo")  # options that an agent may not use

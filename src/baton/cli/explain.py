@@ -1,0 +1,95 @@
+"""explain: show what a job is doing, the rule that decided it, and every fact behind it."""
+
+from __future__ import annotations
+
+import argparse
+import time
+
+from baton.cli import options as opt
+from baton.cli.jobs import each_job
+from baton.cli.options import jobs_of
+from baton.cli.output import ago, json_text, on_terminal, print_table
+from baton.cli.parser import Verb
+from baton.cli.terminal import terminal_width
+from baton.config import Settings
+from baton.core.clock import SECOND_NS, duration_text, parse_time
+from baton.core.fields import one_line
+from baton.core.value import Any
+from baton.jobs.verbs import open_jobs
+from baton.sessions.explanation import explain_job
+
+_LONGEST = 1000
+
+
+def explain(options: argparse.Namespace, settings: Settings) -> int:
+    with open_jobs(settings) as jobs:
+        found, code = each_job(jobs, jobs_of(options), lambda job_id: explain_job(settings, jobs, jobs.get_job(job_id)))
+    if options.json:
+        print(json_text(found if len(jobs_of(options)) > 1 else found[0], indent=2))
+        return code
+    for number, each in enumerate(found):
+        if number:
+            print()
+        _print(each)
+    return code
+
+
+def _print(explained: dict[str, Any]) -> None:
+    now_ns = time.time_ns()
+    since = f" since {_ago(explained['since'], now_ns)}" if explained["since"] else ""
+    known = "the runner of its session" if explained["known_by"] == "runner" else "the registry alone"
+    lines = [
+        ("job", f"{explained['job_id']} {explained['title'] or ''}"),
+        ("activity", f"{explained['state']}{since} (attempt {explained['attempt']})"),
+        ("cause", explained["cause"]),
+        ("rule", explained["rule"]),
+        ("known by", known if explained["known_by"] == "registry" else f"{known}, {_ago(explained['at'], now_ns)}"),
+        ("note", explained["note"]),
+    ]
+    lines += [("request", f"{each['request_id']}: {each['summary']}") for each in explained["requests"]]
+    lines += [("limit", _limit(each)) for each in explained["limits"]]
+    lines += [("channel", f"{name}: {_text(value)}") for name, value in explained["channel"].items()]
+    for name, text in lines:
+        if text:
+            print(_wrapped(f"{name:<9} {one_line(str(text), _LONGEST)}"))
+    if explained["facts"]:
+        print()
+        rows = [
+            (_text(each["fact"]), _text(each["value"]), _text(each["source"]), _age(each["age_sec"]))
+            for each in explained["facts"]
+        ]
+        print_table(("FACT", "VALUE", "SOURCE", "AGE"), rows)
+
+
+def _wrapped(line: str) -> str:
+    """Return the line in the width of the terminal; in a pipe, as it is."""
+    if not on_terminal():
+        return line
+    from textwrap import fill
+
+    return fill(line, max(terminal_width(), 30), subsequent_indent=" " * 10, break_on_hyphens=False)
+
+
+def _limit(each: dict[str, Any]) -> str:
+    if each["sec"] is None:
+        return f"no {each['limit']}"
+    left = "" if each["left_sec"] is None else f", {_age(each['left_sec'])} left"
+    return f"{each['limit']} {each['sec']} s: {each['clock']}{left}"
+
+
+def _text(value: object) -> str:
+    return value if isinstance(value, str) else "" if value is None else json_text(value)
+
+
+def _age(seconds: float | None) -> str:
+    return "" if seconds is None else duration_text(int(seconds * SECOND_NS))
+
+
+def _ago(moment: object, now_ns: int) -> str:
+    try:
+        return ago(parse_time(str(moment)), now_ns)
+    except ValueError:
+        return str(moment)
+
+
+VERBS = (Verb("explain", (*opt.JOBS, opt.JSON), explain),)
