@@ -268,6 +268,7 @@ GUARDS = (
         "tests/system/test_notifications.py -k terminal",
     ),
     Guard("settings-file-size", condition("False"), "tests/unit/test_config.py"),
+    Guard("answer-what-was-shown", condition("shown is None"), "tests/unit/test_view.py -k key"),
 )
 
 

@@ -8,11 +8,14 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from baton.cli import progress_view
+from baton.cli import asked, progress_view
+from baton.cli.asked import AskedPanel
 from baton.cli.progress_view import LiveTable, summarize
 from baton.core import fields
 from baton.core.clock import SECOND_NS, format_time
 from baton.core.job import Status, new_job
+from baton.core.request import RequestKind
+from support.asking import QUESTION, a_request
 
 NOW = 1_800_000_000 * SECOND_NS
 
@@ -138,3 +141,129 @@ def test_only_the_shown_part_of_a_long_text_is_cleaned(monkeypatch):
     assert fields.one_line(" " * 500_000 + "late", 20) == "late"
     assert fields.one_line("x" * 20, 20) == "x" * 20
     assert max(cleaned) < 1000
+
+
+def with_activity(job, kind, cause="", *, since_sec=10, lease_sec=60):
+    since, lease = (format_time(NOW + sec * SECOND_NS) for sec in (-since_sec, lease_sec))
+    activity = {"kind": kind, "since": since, "cause": cause, "attempt": 1}
+    return job.replace(status=Status.RUNNING, attempt=1, activity=activity, lease_expires_at=lease, updated_at=since)
+
+
+@pytest.mark.parametrize("kind", ["starting", "blocked", "working", "retrying", "limited", "idle", "stalled"])
+def test_the_activity_that_was_written_counts_and_not_the_last_event(kind):
+    job = a_job("x")
+    view = LiveTable([job])
+    view.show(event(job, "permission_required", "may I?"))
+    view.read(with_activity(job, kind, "the cause of it"))
+    row = drawn(view, 120)[1]
+    assert row.split()[1] == kind
+    assert ("the cause of it" in row) is (kind not in ("starting", "working"))
+    assert ("paused" in row) is (kind in ("blocked", "working", "limited", "retrying"))
+    view.read(with_activity(job, kind, lease_sec=-1))
+    assert drawn(view, 120)[1].split()[1] == "unknown"
+
+
+def test_a_job_waits_as_soon_and_as_long_as_a_request_is_open():
+    job = a_job("x")
+    view = LiveTable([job])
+    view.read(with_activity(job, "working"))
+    first = event(job, "permission_required", "Bash: x") | {"data": {"request_id": "a", "open_requests": 2}}
+    view.show(first)
+    view.show(event(job, "progress", "one is allowed") | {"data": {"request_id": "a", "open_requests": 1}})
+    assert drawn(view)[1].split()[1] == "waiting"
+    view.show(event(job, "progress", "both are") | {"data": {"request_id": "b", "open_requests": 0}})
+    assert drawn(view)[1].split()[1] == "working"
+    view.show(first)
+    view.show(event(job, "error", "no"))
+    assert drawn(view)[1].split()[1] == "failed"
+
+
+class Panel(AskedPanel):
+    """A panel with keys, whose answers are kept."""
+
+    def __init__(self, *requests, keys=True):
+        super().__init__(None)
+        self.answers = []
+        self._keys = SimpleNamespace(stop=lambda: None) if keys else None
+        self.update(requests)
+
+    def _answer(self, request, answer):
+        self.answers.append((request.request_id, answer.answer, dict(answer.choices)))
+
+
+@pytest.fixture
+def moment(monkeypatch):
+    now = SimpleNamespace(ns=10**12)
+    monkeypatch.setattr(asked, "time", SimpleNamespace(monotonic_ns=lambda: now.ns))
+    return now
+
+
+@pytest.mark.parametrize(("key", "answers"), [("y", ["allow"]), ("Y", ["allow"]), ("n", ["deny"]), ("1", []), ("", [])])
+def test_a_key_answers_what_has_been_on_the_screen(moment, key, answers):
+    request = a_request(a_job().replace(attempt=1))
+    panel = Panel(request)
+    panel._press(key)
+    lines = panel.lines(80, 20)
+    panel._press(key)
+    assert panel.answers == [], "it was meant for what was there before"
+    moment.ns += SECOND_NS
+    panel._press(key)
+    panel._press(key)
+    assert [answer for _, answer, _ in panel.answers] == answers
+    assert '"command": "git push origin main"' in "".join(lines)
+    assert lines[-1] == f"y allows it, n denies it ({request.request_id})"
+
+
+def test_a_key_for_one_request_does_not_answer_the_next(moment):
+    job = a_job().replace(attempt=1)
+    first, second = (a_request(job, asked_at=f"2026-01-01T00:00:0{number}Z") for number in (1, 2))
+    panel = Panel(second, first)
+    assert "1 more" in panel.lines(80, 20)[-1]
+    moment.ns += SECOND_NS
+    panel.update([second])
+    panel.lines(80, 20)
+    panel._press("y")
+    assert panel.answers == []
+    moment.ns += SECOND_NS
+    panel._press("y")
+    assert [request_id for request_id, _, _ in panel.answers] == [second.request_id]
+
+
+@pytest.mark.parametrize(
+    ("changes", "room", "has_keys"),
+    [
+        ({}, 20, True),
+        ({}, 4, False),
+        ({"exact": False}, 20, False),
+        ({"call": {"command": "x" * 5000}}, 20, False),
+        ({"kind": RequestKind.QUESTION, "options": (QUESTION,)}, 20, True),
+        ({"kind": RequestKind.QUESTION, "options": (QUESTION, QUESTION)}, 20, False),
+        ({"kind": RequestKind.QUESTION, "options": (QUESTION | {"several": True},)}, 20, False),
+    ],
+)
+def test_there_are_keys_only_for_what_is_whole_and_can_be_answered_by_one(moment, changes, room, has_keys):
+    request = a_request(a_job().replace(attempt=1), **changes)
+    panel = Panel(request)
+    lines = panel.lines(60, room)
+    assert len(lines) <= room
+    assert max(map(len, lines)) <= 60
+    assert (panel._shown is not None) is has_keys
+    assert ("`baton" in lines[-1]) is not has_keys
+    assert Panel(request, keys=False).lines(60, room)[-1].startswith("`baton")
+
+
+def test_a_key_answers_a_question_by_its_number(moment):
+    panel = Panel(a_request(a_job().replace(attempt=1), kind=RequestKind.QUESTION, options=(QUESTION,)))
+    assert "  2. green" in panel.lines(60, 20)
+    moment.ns += SECOND_NS
+    for key in "y3n2":
+        panel._press(key)
+    assert [choices for _, _, choices in panel.answers] == [{"Which colour?": "green"}]
+
+
+def test_every_character_of_a_call_is_visible(moment):
+    command = "a\u202eb \x1b[2J\n" + "\u65e5" * 60
+    lines = Panel(a_request(a_job().replace(attempt=1), call={"command": command})).lines(40, 30)
+    assert all(line.isprintable() for line in lines)
+    assert "\\u202e" in "".join(lines)
+    assert "".join(lines).count("\u65e5") == 60

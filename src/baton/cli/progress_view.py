@@ -12,32 +12,55 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from baton.cli.output import STATE_COLOURS, json_text, on_terminal, share_width
+from baton.cli.asked import AskedPanel, asked_line
+from baton.cli.output import STATE_COLOURS, json_text, on_terminal, say, share_width
 from baton.core.clock import SECOND_NS, duration_text, parse_time
 from baton.core.fields import one_line
 from baton.core.job import TERMINAL, Job, Status
+from baton.core.limits import PAUSING
 from baton.core.outcome import outcome_of
-from baton.core.outline import FAILED, Outline, activity_after, activity_of, reason_of, state_of
+from baton.core.outline import FAILED, Outline, activity_after, activity_of, present_activity, reason_of, state_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, Self
 
     from rich.console import Group
     from rich.live import Live
     from rich.table import Table
 
+    from baton.config import Settings
+    from baton.core.request import Request
+
 # From how many columns of the terminal the time that is left is shown, and also that of the idle limit.
 _ROOM_FOR_LEFT, _ROOM_FOR_IDLE_LEFT = 72, 100
 _LEAST_TEXT = 12
 # What a person must look at comes first, what is over comes last.
-_ORDER = ("waiting", FAILED, "disputed", "unknown", "working", "starting", "pending", "cancelled", "completed")
-_SUMMARY = ("completed", FAILED, "cancelled", "waiting", "disputed", "working", "starting", "unknown", "pending")
+_ORDER = (
+    "waiting", "blocked", "stalled", FAILED, "disputed", "unknown", "limited", "idle", "retrying", "working",
+    "starting", "pending", "cancelled", "completed",
+)  # fmt: skip
+_SUMMARY = (
+    "completed",
+    FAILED,
+    "cancelled",
+    *(state for state in _ORDER if state not in ("completed", FAILED, "cancelled")),
+)
 
 
-def open_view(jobs: Sequence[Job], *, as_json: bool) -> LiveTable | Lines:
-    """Return the view of these jobs for standard output."""
-    return LiveTable(jobs) if on_terminal() and not as_json else Lines(as_json=as_json)
+def open_view(
+    jobs: Sequence[Job],
+    *,
+    as_json: bool,
+    read_requests: Callable[[], Sequence[Request]] = lambda: (),
+    settings: Settings | None = None,
+) -> LiveTable | Lines:
+    """Return the view of these jobs for standard output. `read_requests` returns their open requests; with `settings`,
+    keys answer them on a terminal."""
+    if not on_terminal() or as_json:
+        return Lines(as_json=as_json)
+    return LiveTable(jobs, read_requests, AskedPanel(settings))
 
 
 class Lines:
@@ -56,6 +79,11 @@ class Lines:
         detail = one_line(payload["detail"], 1000)
         text = f"{payload['timestamp'][11:19]}  {payload['job_id']}  {payload['event']:<19}  {detail}".rstrip()
         print(json_text(payload) if self._as_json else text, flush=True)
+        if (line := asked_line(payload)) is not None:
+            say(f"baton: {line}")
+
+    def read(self, job: Job) -> None:
+        """Do nothing: each line is an event."""
 
     def end(self, job: Job) -> None:
         """Show the end of a job that ended without an event. A program gets it as a line, a person as a message."""
@@ -74,8 +102,15 @@ class LiveTable:
 
     Leaving the `with` block draws it for the last time, with the whole reason of each failure."""
 
-    def __init__(self, jobs: Iterable[Job]) -> None:
+    def __init__(
+        self,
+        jobs: Iterable[Job],
+        read_requests: Callable[[], Sequence[Request]] = lambda: (),
+        panel: AskedPanel | None = None,
+    ) -> None:
         self._rows = {job.job_id: _Row(job) for job in jobs}
+        self._read_requests = read_requests
+        self._panel = panel or AskedPanel(None)
         self._live: Live | None = None
         self._left = False
 
@@ -93,6 +128,7 @@ class LiveTable:
         return self
 
     def __exit__(self, *_: object) -> None:
+        self._panel.close()
         if self._live is not None:
             self._left = True
             self._live.stop()
@@ -101,6 +137,12 @@ class LiveTable:
     def show(self, payload: dict[str, Any]) -> None:
         """Show an event of a job."""
         self._rows[payload["job_id"]].add_event(payload)
+        if "request_id" in payload.get("data", {}) or payload["event"] in (Status.COMPLETED, Status.ERROR):
+            self._panel.update(self._read_requests())
+
+    def read(self, job: Job) -> None:
+        """Show a job as it was just read."""
+        self._rows[job.job_id].update(job)
 
     def end(self, job: Job) -> None:
         """Show the end of a job that ended without an event."""
@@ -116,12 +158,14 @@ class LiveTable:
         from rich.console import Group
         from rich.text import Text
 
-        rows = sorted(self._rows.values(), key=lambda row: _ORDER.index(row.state))
-        room = max(height - 3, 1)
+        rows = sorted(self._rows.values(), key=lambda row: _ORDER.index(row.state) if row.state in _ORDER else 0)
+        asked = [] if self._left else self._panel.lines(width, height - 3 - min(len(rows), max(height // 3, 1)))
+        room = max(height - 3 - len(asked), 1)
         shown = rows if len(rows) <= room else rows[: max(room - 1, 1)]
         parts: list[Table | Text] = [_table(shown, width)]
         if more := rows[len(shown) :]:
             parts.append(Text(f"and {len(more)} more: {_counts(more)}"))
+        parts += [Text(line) for line in asked]
         if self._left:
             parts += [part for row in rows if row.state == FAILED and (part := row.failure())]
         parts.append(Text(one_line(_summary(rows), max(width - 4, 10))))
@@ -140,30 +184,44 @@ class _Row:
         self.ended_ns: int | None = None
         self._last_ns = 0
         self._message = ""
-        self.state = "pending"
+        self._open_requests = 0
+        self._said: str | None = None  # the state after the last event, of a job whose runner writes no activity
+        self._end = ""
         self.update(job)
+
+    @property
+    def state(self) -> str:
+        if self._end or self._said is None:
+            return self._end or "pending"
+        if self._open_requests:
+            return "waiting"
+        written = present_activity(self._job, now_ns=time.time_ns())
+        return self._said if written is None else written["kind"]
 
     def add_event(self, payload: dict[str, Any]) -> None:
         event, then_ns = payload["event"], parse_time(payload["timestamp"])
         if self.began_ns is None or event == "started":
             self.began_ns = then_ns
         self._last_ns = then_ns
+        self._open_requests = payload.get("data", {}).get(
+            "open_requests", 0 if event == "started" else self._open_requests
+        )
         if event != "started":  # that only names the session
             self._message = payload["detail"] or self._message
         if event in (Status.COMPLETED, Status.ERROR):
-            self.state, self.ended_ns = state_of(Status(event), ""), then_ns
+            self._end, self.ended_ns = state_of(Status(event), ""), then_ns
         else:
-            self.state = activity_after(event)
+            self._said = activity_after(event)
 
     def update(self, job: Job) -> None:
         self._job = job
         if job.status in TERMINAL or job.disputed is not None:
-            self.state = state_of(job.status, activity_of(Outline.of(job), now_ns=0))
+            self._end = state_of(job.status, activity_of(Outline.of(job), now_ns=0))
         if self.began_ns is None and job.deadline_at is not None:
             self.began_ns = parse_time(job.deadline_at) - job.timeout_sec * SECOND_NS
-        if job.status is Status.RUNNING and self.state == "pending":
+        if job.status is Status.RUNNING and self._said is None:
             self._last_ns = parse_time(job.last_event_at or job.updated_at)
-            self.state = activity_after(None if job.last_event_at is None else "")
+            self._said = activity_after(None if job.last_event_at is None else "")
         if job.finished_at is not None:
             self.ended_ns = parse_time(job.finished_at)
 
@@ -177,11 +235,24 @@ class _Row:
             seconds = max(((self.ended_ns or now_ns) - self.began_ns) // SECOND_NS, 0)
             taken = _clock(seconds)
             if self.ended_ns is None:
-                silent = max((now_ns - self._last_ns) // SECOND_NS, 0)
                 left = _clock(max(self._job.timeout_sec - seconds, 0))
-                idle_left = _clock(max(self._job.idle_timeout_sec - silent, 0))
-        message = "" if self.state == "completed" else one_line(self._message, 200)
-        return [self._job.job_id, self.state, taken, left, idle_left, self.title, message]
+                idle_left = self._idle_left(now_ns)
+        state = self.state
+        message = "" if state == "completed" else one_line(self._why(state) or self._message, 200)
+        return [self._job.job_id, state, taken, left, idle_left, self.title, message]
+
+    def _why(self, state: str) -> str:
+        """Return why the job is in this state, by what its runner has written."""
+        is_written = self._job.activity is not None and self._job.activity["kind"] == state
+        return reason_of(Outline.of(self._job), state) if is_written else ""
+
+    def _idle_left(self, now_ns: int) -> str:
+        """Return how long the agent may still be silent."""
+        written = present_activity(self._job, now_ns=now_ns)
+        if self.state == "waiting" or (written is not None and written["kind"] in PAUSING):
+            return "paused"
+        last_ns = max(self._last_ns, 0 if written is None else parse_time(written["since"]))
+        return _clock(max(self._job.idle_timeout_sec - max((now_ns - last_ns) // SECOND_NS, 0), 0))
 
     def failure(self) -> Any:
         """Return the whole reason of a failure, to be wrapped."""

@@ -18,7 +18,7 @@ from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue, SessionGone, TmuxUnavailable, UsageError
 from baton.core.fields import one_line, printable
 from baton.core.job import TERMINAL, Status
-from baton.jobs.verbs import open_jobs
+from baton.jobs.verbs import Jobs, open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.keyboard import check_text, type_for_job, type_into
 from baton.sessions.launch import LAST_SCREEN, check_prompt, create_session, resume_session
@@ -195,25 +195,41 @@ def _shown(session: Session, tmux: TmuxSnapshot) -> dict[str, object]:
 
 
 def attach(options: argparse.Namespace, settings: Settings) -> int:
-    return _attach_to(named_session(settings, Inventory(settings), options.name), read_only=options.read_only)
+    session = named_session(settings, Inventory(settings), options.name)
+    with open_jobs(settings) as jobs:
+        message = _asked_there(jobs, session)
+    return _attach_to(session, read_only=options.read_only, message=message)
 
 
-def _attach_to(session: Session, *, read_only: bool) -> int:
+def _asked_there(jobs: Jobs, session: Session) -> str | None:
+    """Return what to say to a person who attaches to a session whose agent waits for an answer: its own screen may show
+    nothing of it, as with a subagent in the background."""
+    count = len(jobs.registry.list_requests(job_id=session.job_id)) if session.job_id is not None else 0
+    if not count:
+        return None
+    wait = "1 request waits" if count == 1 else f"{count} requests wait"
+    return f"{wait} for an answer, perhaps not on this screen: baton requests"
+
+
+def _attach_to(session: Session, *, read_only: bool, message: str | None) -> int:
     """Replace this process by tmux, attached to the session: it does not return."""
     tmux, _ = live_pane(session)
     if not (sys.stdin.isatty() and on_terminal()):
         raise UsageError("attach needs a terminal; `baton session capture` prints what the session shows")
+    if message is not None:
+        say(f"baton: note: {message}")
     sys.stdout.flush()
-    tmux.attach(session.name, read_only=read_only)
+    tmux.attach(session.name, read_only=read_only, message=message)
 
 
 def attach_job(options: argparse.Namespace, settings: Settings) -> int:
     """Attach to the session that runs a job, or name what is left of an ended job."""
     with open_jobs(settings) as jobs:
         job = jobs.with_id(job_of(options), jobs.get_job)
-    session = session_of(Inventory(settings), job)
+        session = session_of(Inventory(settings), job)
+        message = None if session is None else _asked_there(jobs, session)
     if session is not None and session.state is State.RUNNING:
-        return _attach_to(session, read_only=options.read_only)
+        return _attach_to(session, read_only=options.read_only, message=message)
     if job.status not in TERMINAL:
         raise not_here(job)
     when = "" if job.finished_at is None else f" {ago(parse_time(job.finished_at), time.time_ns())}"

@@ -43,8 +43,9 @@ _EPILOG = (
 _FORCE = "retry a job that has not ended: then two agents work (default: refuse)"
 # Options that are fields of a job or wishes for its session.
 _JOB_OPTIONS = (
-    "agent", "workdir", "timeout_sec", "idle_timeout_sec", "expect", "allow_existing", "validate", "max_attempts",
-    "priority", "title", "label", "idempotency_key", "headless", "yolo", "broker_login",
+    "agent", "workdir", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec", "background_timeout_sec", "expect",
+    "allow_existing", "validate", "max_attempts", "priority", "title", "label", "idempotency_key", "headless", "yolo",
+    "broker_login",
 )  # fmt: skip
 # A conversation has its agent and its work folder.
 _FOLLOW_OPTIONS = tuple(name for name in _JOB_OPTIONS if name not in ("agent", "workdir", "idempotency_key"))
@@ -270,7 +271,7 @@ def _follow(
         try:
             with signals:
                 try:
-                    _show_events(delegation, as_json=options.json)
+                    _show_events(delegation, settings, as_json=options.json)
                 except KeyboardInterrupt:
                     return _interrupted(delegation)
         except (_Terminated, OSError):  # an OSError: the reader of the output has gone, perhaps with the terminal
@@ -291,9 +292,12 @@ def _follow(
         return delegation.exit_code
 
 
-def _show_events(delegation: Delegation, *, as_json: bool) -> None:
-    with open_view(delegation.jobs, as_json=as_json) as view:
-        delegation.subscription.events.on_end = view.end
+def _show_events(delegation: Delegation, settings: Settings, *, as_json: bool) -> None:
+    subscription = delegation.subscription
+    with open_view(
+        delegation.jobs, as_json=as_json, read_requests=subscription.open_requests, settings=settings
+    ) as view:
+        subscription.events.on_end, subscription.events.on_read = view.end, view.read
         for payload in delegation:
             view.show(payload)
         ended = delegation.current_jobs()
@@ -376,7 +380,7 @@ VERBS = (
         opt.PROMPT, opt.PROMPT_FILE, opt.AGENT, opt.SESSION, opt.TO,
         opt.AGENT_DEF_DIR.but(help="check this definition folder, not that of the record of --to (default: none)"),
         opt.QUEUE.but(help="add the job to this queue, for a worker to take (default: start a session now)"),
-        opt.WORKDIR, opt.TIMEOUT, opt.IDLE_TIMEOUT,
+        opt.WORKDIR, opt.TIMEOUT, opt.IDLE_TIMEOUT, opt.TOOL_TIMEOUT, opt.BACKGROUND_TIMEOUT,
         opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable (default: none)"),
         opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.PRIORITY, opt.TITLE, opt.LABEL,
         opt.IDEMPOTENCY_KEY, opt.BATCH, opt.PARALLEL, opt.BROKER_LOGIN, *_HOW,
@@ -388,7 +392,8 @@ VERBS = (
         opt.YES, opt.PARALLEL, opt.FORCE.but(help=_FORCE), *_HOW,
     ), retry, epilog=_EPILOG),
     Verb("follow-up", (
-        *opt.JOB_AND, opt.PROMPT, opt.PROMPT_FILE, opt.TIMEOUT, opt.IDLE_TIMEOUT,
+        *opt.JOB_AND, opt.PROMPT, opt.PROMPT_FILE, opt.TIMEOUT, opt.IDLE_TIMEOUT, opt.TOOL_TIMEOUT,
+        opt.BACKGROUND_TIMEOUT,
         opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable (default: none)"),
         opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.PRIORITY,
         opt.TITLE.but(help="name the job in lists and messages (default: the title of the first job)"),

@@ -9,6 +9,7 @@ import threading
 from typing import Any
 
 from baton.cli import options as opt
+from baton.cli.asked import asked_line
 from baton.cli.jobs import each_job
 from baton.cli.options import jobs_of
 from baton.cli.output import json_text, on_terminal, say
@@ -47,6 +48,7 @@ def subscribe(options: argparse.Namespace, settings: Settings) -> int:
         if readable:
             for payload in subscription:
                 print_coloured(_readable(payload), _COLOURS.get(payload["event"]))
+                _say_asked(payload)
         else:
             _print_json(subscription, last_outcomes=not options.follow_all)
     if subscription.stopped:
@@ -72,6 +74,7 @@ def _print_json(subscription: Subscription, *, last_outcomes: bool) -> None:
     subscription.events.on_end = lambda job: show(outcome_of(job))
     for payload in subscription:
         show(payload)
+        _say_asked(payload)
     for outcome in subscription.last_outcomes() if last_outcomes and not subscription.stopped else ():
         show(outcome)
 
@@ -116,10 +119,10 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
         )
         with BackgroundMonitor(settings):
             if on_terminal() and not options.json:
-                _show_progress(subscription)
+                _show_progress(subscription, settings)
             else:
-                for _event in subscription:
-                    pass
+                for payload in subscription:
+                    _say_asked(payload)
         found = [job for job_id in subscription.outcomes() if (job := subscription.find_job(job_id)) is not None]
         unproven = [job for job in found if not _is_proven(jobs, job)]
         outcomes = subscription.last_outcomes(of_all=True)
@@ -131,11 +134,19 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
     return 1 if unproven or code else subscription.exit_code
 
 
-def _show_progress(subscription: Subscription) -> None:
+def _say_asked(payload: dict[str, Any]) -> None:
+    """Say how to answer a request that an event has opened."""
+    if (line := asked_line(payload)) is not None:
+        say(f"baton: {line}")
+
+
+def _show_progress(subscription: Subscription, settings: Settings) -> None:
     from baton.cli.progress_view import open_view
 
     followed = subscription.events.cursors.values()
-    with open_view([cursor.job for cursor in followed], as_json=False) as view:
+    jobs = [cursor.job for cursor in followed]
+    with open_view(jobs, as_json=False, read_requests=subscription.open_requests, settings=settings) as view:
+        subscription.events.on_read = view.read
         for payload in subscription:
             view.show(payload)
         found = (subscription.find_job(cursor.job.job_id) for cursor in followed)
