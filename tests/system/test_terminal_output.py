@@ -14,8 +14,10 @@ import pytest
 
 from baton.config import KNOWN
 from baton.core.request import Request, RequestKind
+from baton.jobs.activity_file import Snapshot, write_snapshot
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
+from support.asking import set_activity
 from support.every_verb import AGENT, JOB, MORE, SESSION, options_of_verbs, required_arguments, right_command, single
 from support.many_commands import ManyCommands
 from support.office import Office
@@ -67,6 +69,7 @@ class HostileOffice(Office):
         self._spoil_history()
         self._spoil_output()
         self._spoil_sessions()
+        self._spoil_activity()
         self._spoil_state(os.path.join(folder, ".local", "state", "baton"))
         with open(os.path.join(folder, "config.toml"), "w") as file:
             text = "".join(f"\\U{ord(each):08X}" for each in HOSTILE.replace("\udcff", ""))
@@ -139,6 +142,18 @@ class HostileOffice(Office):
             ):
                 own = record | {"name": name, "session_id": session_id, "state": state}
                 tx.execute("INSERT INTO sessions VALUES (?, ?, ?, ?)", [name, session_id, state, json.dumps(own)])
+
+    def _spoil_activity(self) -> None:
+        """What an agent does, as its runner has written it."""
+        text = HOSTILE.replace("\udcff", "")
+        with open_jobs(self.settings) as jobs:
+            set_activity(jobs.registry, jobs.get_job(JOB), "stalled", text, lease_sec=None)
+        folder = os.path.join(self.home, "sessions", "0" * 16)
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        names = ("at", "kind", "since", "cause", "rule", "idle_for", "open_work")
+        fact = dict.fromkeys(("fact", "value", "source", "since"), HOSTILE)
+        more = {"job_id": JOB, "attempt": 1, "facts": [fact], "channel": {HOSTILE: HOSTILE}}
+        write_snapshot(folder, Snapshot(**dict.fromkeys(names, HOSTILE) | more))
 
     def _spoil_state(self, state: str) -> None:
         names = ("agent_name", "agent_id", "generation_id", "published_at", "lease_expires_at", "host")
