@@ -83,9 +83,10 @@ trust_level = "trusted"
         self._write(".claude.json", json.dumps(known))
         self.allow("Bash")
 
-    def allow(self, *tools: str) -> None:
-        """What claude may use without asking, by its user's own settings."""
-        self._write(".claude/settings.json", json.dumps({"permissions": {"allow": list(tools)}}))
+    def allow(self, *tools: str, deny: tuple[str, ...] = ()) -> None:
+        """What claude may use without asking, and what it may not use, by its user's own settings."""
+        permissions = {"allow": list(tools), "deny": list(deny)}
+        self._write(".claude/settings.json", json.dumps({"permissions": permissions}))
 
     def _set_up_gemini(self) -> None:
         settings = {"security": {"auth": {"selectedType": "gemini-api-key"}}, "general": {"disableAutoUpdate": True},

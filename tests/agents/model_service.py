@@ -19,6 +19,7 @@ class Run(NamedTuple):
     """The model uses its shell."""
 
     command: str
+    background: bool = False  # claude alone
 
 
 class Say(NamedTuple):
@@ -167,6 +168,7 @@ def _new_id(kind: str) -> str:
 def _messages(request: dict, answer: Run | Say, tools: list[str]):
     if isinstance(answer, Run):
         given = {"command": answer.command, "description": "what the test wants"}
+        given |= {"run_in_background": True} if answer.background else {}
         block = {"type": "tool_use", "id": _new_id("toolu"), "name": "Bash", "input": given}
         empty, reason = block | {"input": {}}, "tool_use"
         delta = {"type": "input_json_delta", "partial_json": json.dumps(given)}

@@ -143,11 +143,35 @@ def test_a_model_service_that_is_away_is_an_error_in_bounded_time(world, agent, 
 
 
 def test_claude_that_was_not_allowed_its_tools_says_which(world):
-    world.allow("Read")
+    world.allow("Read", deny=("Bash(echo *)",))
     world.model.will(Run("echo hello > out.txt"), Say("I was not allowed to."))
     job = world.job("write out.txt", agent=CLAUDE)
     world.baton("session", "create", "s", "--job", job, "--headless")
-    assert "Bash" in world.ended(job)["detail"]
+    done = world.ended(job)
+    assert done["status"] == "error"
+    assert "Bash" in done["detail"]
+
+
+def test_headless_claude_asks_and_is_answered_from_another_terminal(world):
+    world.allow("Read")
+    world.model.will(Run("echo hello > out.txt"), Say("I wrote it."))
+    job = world.job("write out.txt", "--expect", "out.txt", agent=CLAUDE)
+    world.baton("session", "create", "s", "--job", job, "--headless")
+    (asked,) = world.until(lambda: world.baton("requests", "--json").json, "the request")
+    assert (asked["tool"], asked["call"]["command"]) == ("Bash", "echo hello > out.txt")
+    assert not (world.work / "out.txt").exists()
+    world.baton("approve", asked["request_id"])
+    assert world.ended(job)["status"] == "completed", world.events(job)
+    assert world.baton("requests", "--json").json == []
+
+
+def test_the_background_work_of_headless_claude_ends_before_its_job(world):
+    world.model.will(Run("sleep 3; echo late > out.txt", background=True), Say("It runs."), Say("It is over."))
+    job = world.job("write out.txt", agent=CLAUDE)
+    world.baton("session", "create", "s", "--job", job, "--headless")
+    assert world.ended(job)["detail"] == "It is over.", world.events(job)
+    assert (world.work / "out.txt").read_text() == "late\n"
+    world.session_ended("s")
 
 
 def test_a_long_command_on_the_terminal_is_not_taken_for_silence(world):
