@@ -95,10 +95,12 @@ class TestIdempotencyKeys:
         assert (tmp_path / "began").read_text() == "x\n"
 
 
-def test_a_job_that_an_agent_makes_has_its_job_as_parent(office, tmp_path):
-    office.submit(f"{BATON} register child --title one > child", "--expect", "child")
+def test_a_job_that_an_agent_makes_has_its_job_as_parent_and_so_has_its_session(office, tmp_path):
+    office.submit(f"{BATON} submit true --title one > child", "--expect", "child")
     child, parent = office("list", "--json").json
     assert (child["title"], child["parent"], parent["parent"]) == ("one", parent["job_id"], None)
+    assert office.session_of(child["job_id"])["parent"] == parent["job_id"]
+    assert office.session_of(parent["job_id"])["parent"] is None
 
 
 def test_a_batch_runs_without_its_command(office, tmp_path):
