@@ -13,6 +13,10 @@ from baton.sessions.chores import attempt
 from baton.sessions.reporter import Reporter
 from baton.sessions.terminal import print_line
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _LOOK_SEC = 0.05
 _LOOK_FAR_SEC = 0.25  # where each look is a query over the network
 _EXPIRE_SEC = 1.0
@@ -21,10 +25,12 @@ _AGAIN_SEC = 2.0
 
 class Asking:
     """The questions of the session's present job, by the keys of the channel. The registry is read only while one is
-    open. What fails here leaves the question to the person at the agent's own screen."""
+    open. What fails here leaves the question to the person at the agent's own screen. `note` gets each question that
+    was answered: the agent waits for it no longer."""
 
-    def __init__(self, reporter: Reporter, clock: Clock) -> None:
+    def __init__(self, reporter: Reporter, clock: Clock, note: Callable[[Settled], None]) -> None:
         self._reporter = reporter
+        self._note = note
         self.channel: Channel = Silent()
         self._clock = clock
         self._not_asked: list[Asked] = []  # the registry was unavailable
@@ -116,6 +122,8 @@ class Asking:
         was_answered = request.state is RequestState.ANSWERED
         answer = requests.answer_of(request) if was_answered else requests.expiry(request)
         if self.channel.answer(request.key, answer):
+            # The agent goes on. What it does with the answer, it may say only when the tool is over.
+            self._note(Settled(key=request.key, decision=answer.answer, by="runner"))
             requests.sent(self._reporter.jobs, request.request_id)
         else:
             print_line(f"baton: the answer to request {request.request_id} came too late")

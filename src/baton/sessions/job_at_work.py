@@ -65,7 +65,7 @@ class JobAtWork:
         self._mode = mode
         self.ear = Ear(wake)
         self.work = Work(agent, mode, reporter, folder, clock)
-        self.asking = Asking(reporter, clock)
+        self.asking = Asking(reporter, clock, lambda settled: self.work.note(settled, "runner"))
         self._verification: Verification | None = None
         self._again_ns = 0
         self._held: str | None = None  # the turn that the agent holds open
