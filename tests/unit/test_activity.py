@@ -465,6 +465,24 @@ def test_the_next_job_of_a_session_does_not_count_what_was_there_before():
     assert second.verdict().outcome == DONE
 
 
+def test_the_next_job_of_a_session_knows_that_the_agent_is_still_at_work():
+    first = History(turn(), tool("p", "baton publish --event completed"), tool("2"), asked("q2", tool_id="2"))
+    second = History()
+    second.now = first.now
+    second.facts = Facts.of_job("This is job 2", first.now * SECOND_NS, after=first.facts)
+    assert (second.facts.open_turn.whose, len(second.facts.open_tools)) == ("other", 2)
+    assert (second.activity().kind, second.facts.job_turn) == ("waiting", None)
+    second.hear(returned("p"), returned("2"), ended("t1"))
+    assert (second.activity().kind, second.facts.open_turn, second.verdict().outcome) == ("starting", None, OPEN)
+
+
+def test_a_shell_that_the_agent_ended_in_its_turn_was_not_lost_with_the_program():
+    history = History(turn(), background(shell()), background(), ended(), GONE)
+    assert history.verdict().outcome == DONE
+    lost = History(turn(), background(shell()), ended(), background(), GONE)
+    assert (lost.verdict().outcome, lost.verdict(has_conditions=True).outcome) == (FAILED, DONE)
+
+
 def test_the_facts_of_a_program_that_is_gone_leave_no_background_work_to_the_next():
     gone = History(turn(), background(shell()), ended(), GONE)
     assert Facts.of_job(MARK, 0, after=gone.facts).tasks == ()

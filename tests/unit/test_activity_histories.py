@@ -195,7 +195,8 @@ def is_done_by(heard):
 
     ends = [each for _, each in of(s.TurnEnded)]
     ended_at = {each.turn: at for at, each in reversed(of(s.TurnEnded))}
-    starts = [(min(at, ended_at.get(each.turn, at)), each) for at, each in of(s.TurnStarted)]
+    first = {each.turn: (min(at, ended_at.get(each.turn, at)), each) for at, each in reversed(of(s.TurnStarted))}
+    starts = list(first.values())
     marked = [(at, each.turn) for at, each in starts if MARK in each.prompt]
     cleared = [at for at, each in of(s.Conversation) if each.ended]
     if not marked:

@@ -247,9 +247,12 @@ def _background_text(tasks: list[Task]) -> str:
 
 
 def _notice_until_ns(facts: Facts) -> int:
-    """Return until when a turn about background work that has ended may begin; 0 if none is expected."""
+    """Return until when a turn about background work that has ended may begin; 0 if none is expected. None begins after
+    the program has ended: then only work that ended after the last turn was lost with it."""
     turn = facts.job_turn
     if facts.vanished_ns is None or turn is None or turn.ended_ns is None:
+        return 0
+    if facts.gone is not None and facts.vanished_ns <= turn.ended_ns:
         return 0
     return max(facts.vanished_ns, turn.ended_ns) + NOTICE_NS
 
@@ -318,6 +321,17 @@ def _failed(why: str, message: str | None, ended_by: str = "agent") -> Verdict:
 
 def _obstacle(facts: Facts, now_ns: int, limits: Limits) -> str | None:
     """Return why the job is not done; None if its last turn ended well and nothing is open."""
+    unfinished = _unfinished_turn(facts)
+    if unfinished is not None:
+        return unfinished
+    if _notice_until_ns(facts) > now_ns:
+        return "background work has ended just now"
+    return open_besides(facts, now_ns=now_ns, limits=limits)
+
+
+def _unfinished_turn(facts: Facts) -> str | None:
+    """Return which turn keeps the job from being done; None if the job's last turn, and the last that it was prompted
+    for, ended well, and no other turn is open."""
     turn = facts.job_turn
     if not facts.turn_expected or turn is None:
         return "no turn of the job has ended"
@@ -325,11 +339,7 @@ def _obstacle(facts: Facts, now_ns: int, limits: Limits) -> str | None:
     for each in (turn, prompted):
         if each.how != WELL:
             return "a turn of the job is open" if each.how is None else f"its turn was interrupted: {each.why}"
-    if facts.open_turn is not None:
-        return "a turn that is not the job's is open"
-    if _notice_until_ns(facts) > now_ns:
-        return "background work has ended just now"
-    return open_besides(facts, now_ns=now_ns, limits=limits)
+    return None if facts.open_turn is None else "a turn that is not the job's is open"
 
 
 def _done(facts: Facts, message: str | None, has_conditions: bool) -> Verdict:
@@ -349,7 +359,7 @@ def _after_gone(facts: Facts, obstacle: str | None, message: str | None, has_con
         return _failed(f"{end.why}; before that: {before}" if before else end.why, message)
     if not facts.turn_expected:
         return Verdict(outcome=DONE, why=end.why, message=message)
-    if obstacle is None or (has_conditions and facts.job_turn is not None and obstacle.startswith("work goes on")):
+    if obstacle is None or (has_conditions and _unfinished_turn(facts) is None):
         return _done(facts, message, has_conditions)
     return _failed(f"{end.why} before the job was done: {_trouble(facts) or obstacle}", message)
 

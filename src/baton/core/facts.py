@@ -125,8 +125,8 @@ class Facts(Value):
         `mark` is the text by which a prompt is recognised as one of the job; with "", every turn is of the job: for a
         program that has only this work. `turn_expected` is False for a program whose exit code is the verdict.
         `exit_expected`: the program ends by itself after its last turn, and its exit code counts as well. `after` are
-        the facts of the session before: its conversation, its usage and, while the program lives, its background work
-        are carried over."""
+        the facts of the session before: its conversation, its usage and, while the program lives, its open turn and
+        its background work are carried over, as not the job's."""
         new = cls(
             mark=mark,
             began_ns=now_ns,
@@ -144,7 +144,17 @@ class Facts(Value):
             return new
         tasks = tuple(task.replace(whose=BEFORE) for task in after.tasks)
         owners = dict.fromkeys(after.owners, BEFORE)
-        return new.replace(tasks=tasks, owners=owners, tasks_ns=after.tasks_ns, tasks_source=after.tasks_source)
+        turn = after.open_turn
+        return new.replace(
+            turns=() if turn is None else (turn.replace(whose=OTHER),),
+            tools={each.key: each for each in after.open_tools},
+            requests={each.key: each for each in after.open_requests},
+            ended_ids=after.ended_ids,
+            tasks=tasks,
+            owners=owners,
+            tasks_ns=after.tasks_ns,
+            tasks_source=after.tasks_source,
+        )
 
     @property
     def conversation_id(self) -> str | None:
