@@ -502,10 +502,19 @@ def test_an_agent_that_is_sent_back_has_to_end_its_turn_again():
     assert history.hear(ended()).verdict().outcome == DONE
 
 
+def test_an_agent_that_is_sent_back_by_a_new_prompt_is_not_done_before_that_turn_begins():
+    history = History(turn("1", prompt="work"), ended("1"), mark="")
+    history.facts = go_on(history.facts, "", history.now * SECOND_NS)
+    assert history.verdict().outcome == OPEN
+    history.hear(turn("2", prompt="fix it"))
+    assert (history.activity().kind, history.verdict().outcome) == ("working", OPEN)
+    assert history.hear(ended("2")).verdict().outcome == DONE
+
+
 def test_a_turn_that_is_not_the_last_or_not_known_is_not_opened_again():
     history = History(turn(), ended(), persons())
-    assert go_on(history.facts, "t1", 0) == history.facts
-    assert go_on(history.facts, "unknown", 0) == history.facts
+    assert all(go_on(history.facts, name, 0) == history.facts for name in ("", "t1", "p1", "unknown"))
+    assert go_on(History().facts, "", 0) == History().facts
     assert go_on(History(turn(), ended(), GONE).facts, "t1", 0).open_turn is None
 
 

@@ -31,10 +31,10 @@ def fold(facts: Facts, heard: s.Heard) -> Facts:
 
 
 def go_on(facts: Facts, turn: str, at_ns: int) -> Facts:
-    """Return the facts after the runner has sent the agent back: its last turn is open again. If the agent begins a new
-    turn for that, the text that it was sent contains the mark of the job."""
-    found = facts.find_turn(turn)
-    if found is None or found is not facts.turns[-1] or facts.gone is not None:
+    """Return the facts after the runner has sent the agent back: its last turn, which `turn` or "" names, is open.
+    If the agent begins a new turn for that, the text that it was sent contains the mark of the job."""
+    last = facts.turns[-1] if facts.turns else None
+    if last is None or turn not in ("", last.turn) or last.whose != JOB or facts.gone is not None:
         return facts
     facts = _work(_reopen(facts, at_ns), at_ns)
     return facts.replace(last_work_source="runner", last_work="the agent was sent back")
