@@ -19,6 +19,7 @@ class Refused(Exception):
 class ModelRegistry:
     def __init__(self):
         self.jobs = {}
+        self.requests = {}
         self.now = 0.0
         self.registered = 0
 
@@ -122,6 +123,64 @@ class ModelRegistry:
         if name in ("completed", "error"):
             self._end(job, name)
 
+    def ask(self, job_id, attempt, expires):
+        job = self.jobs[job_id]
+        if job["status"] != "running" or job["attempt"] != attempt:
+            raise Refused("StaleAttempt")
+        self._add_event(job, "permission_required")
+        return {
+            "job_id": job_id,
+            "attempt": attempt,
+            "row": "open",
+            "answer": None,
+            "by": None,
+            "expires": None if expires is None else self.now + expires,
+            "applied": "unknown",
+        }
+
+    def state(self, request_id):
+        """Open only while the row is, its job runs, in the attempt that asked, and in time."""
+        request = self.requests[request_id]
+        if request["row"] != "open":
+            return request["row"]
+        if not self._is_asked(request):
+            return "withdrawn"
+        expired = request["expires"] is not None and request["expires"] < self.now
+        return "expired" if expired else "open"
+
+    def answer(self, request_id, answer, by):
+        if self.state(request_id) != "open":
+            raise Refused("RequestClosed")
+        request = self.requests[request_id]
+        request.update(row="answered", answer=answer, by=by)
+        self._add_event(self.jobs[request["job_id"]], "progress")
+
+    def close(self, request_id, wanted):
+        request, now = self.requests[request_id], self.state(request_id)
+        if request["row"] != "open":
+            raise Refused("RequestClosed")
+        if not self._is_asked(request):
+            if wanted != "withdrawn":
+                raise Refused("RequestClosed")
+        elif wanted == "expired" and now != "expired":
+            raise Refused("WrongState")
+        elif wanted != "expired" and now != "open":
+            raise Refused("RequestClosed")
+        request["row"] = wanted
+        if self._is_asked(request):
+            self._add_event(self.jobs[request["job_id"]], "progress")
+
+    def apply(self, request_id, applied):
+        request = self.requests[request_id]
+        if request["row"] != "answered":
+            raise Refused("WrongState")
+        if request["applied"] == "unknown":
+            request["applied"] = applied
+
+    def _is_asked(self, request):
+        job = self.jobs[request["job_id"]]
+        return job["status"] == "running" and job["attempt"] == request["attempt"]
+
     def next_seq(self, job_id, attempt):
         job = self._fenced(job_id, attempt)
         if job["status"] in TERMINAL:
@@ -141,6 +200,7 @@ class ModelRegistry:
         }
         for job_id in gone:
             del self.jobs[job_id]
+        self.requests = {each: request for each, request in self.requests.items() if request["job_id"] in self.jobs}
         return gone
 
     def _fenced(self, job_id, attempt):

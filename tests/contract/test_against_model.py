@@ -20,9 +20,11 @@ from hypothesis.stateful import (
 from baton.core.errors import BatonError
 from baton.core.event import EventName
 from baton.core.job import Status, new_job
+from baton.core.request import Answer, RequestState
 from contract.model_registry import ModelRegistry, Refused
 from support.backends import clocked_registry, registry_url
 from support.clock import FakeClock
+from support.writing_verbs import question
 
 LABELS = st.sampled_from(["tmux:a", "tmux:b", "tmux:한"])
 LEASES = st.sampled_from([10.0, 100.0])
@@ -42,6 +44,8 @@ class Comparison(RuleBasedStateMachine):
         url = registry_url(self.backend, f"{self.folder}/jobs", self.postgres)
         self.real = clocked_registry(url, self.clock)
         self.model = ModelRegistry()
+        self.number = 0
+        self.seen: dict[str, int] = {}
 
     def teardown(self):
         if hasattr(self, "real"):
@@ -73,6 +77,7 @@ class Comparison(RuleBasedStateMachine):
         return {"operator": None, "holder": present, "old holder": present - 1, "nobody yet": present + 1}[whose]
 
     has_jobs = precondition(lambda self: self.model.jobs)
+    has_requests = precondition(lambda self: self.model.requests)
 
     @rule(
         label=LABELS,
@@ -151,6 +156,46 @@ class Comparison(RuleBasedStateMachine):
             lambda: self.model.event(job_id, event.value, attempt),
             lambda: self.real.record_event(job_id, event, attempt=attempt, holder="speaker"),
         )
+
+    @has_jobs
+    @rule(index=SMALL, whose=WHOSE, expires=st.none() | LEASES)
+    def ask(self, index, whose, expires):
+        job_id = self.job(index)
+        attempt = self.attempt(job_id, whose) or 0
+        request, change = self.both(
+            lambda: self.model.ask(job_id, attempt, expires),
+            lambda: self.real.open_request(job_id, question("aaaa0000"), attempt=attempt, expires_sec=expires),
+        )
+        if change is not None:
+            self.model.requests[change.after.request_id] = request
+
+    def request(self, index):
+        ids = list(self.model.requests)
+        return ids[index % len(ids)]
+
+    @has_requests
+    @rule(index=SMALL, answer=st.sampled_from(["allow", "deny"]), by=st.sampled_from(["me", "you"]))
+    def answer(self, index, answer, by):
+        request_id = self.request(index)
+        self.both(
+            lambda: self.model.answer(request_id, answer, by),
+            lambda: self.real.answer_request(request_id, Answer(answer=answer, by=by, via="cli")),
+        )
+
+    @has_requests
+    @rule(index=SMALL, state=st.sampled_from(["elsewhere", "expired", "withdrawn"]))
+    def close(self, index, state):
+        request_id = self.request(index)
+        self.both(
+            lambda: self.model.close(request_id, state),
+            lambda: self.real.close_request(request_id, RequestState(state)),
+        )
+
+    @has_requests
+    @rule(index=SMALL, applied=st.sampled_from(["yes", "no"]))
+    def apply(self, index, applied):
+        request_id = self.request(index)
+        self.both(lambda: self.model.apply(request_id, applied), lambda: self.real.note_applied(request_id, applied))
 
     @has_jobs
     @rule(index=SMALL, whose=WHOSE)
@@ -239,6 +284,26 @@ class Comparison(RuleBasedStateMachine):
                 (event.seq, event.event.value, event.attempt, event.sent) for event in self.real.events_after(job_id)
             ]
             assert events == [(e["seq"], e["name"], e["attempt"], e["sent"]) for e in job["events"]]
+        self.model.now = (self.clock.monotonic - self.started) / 10**9
+        requests = {
+            each.request_id: (each.job_id, each.state.value, each.answer, each.answered_by, each.applied)
+            for each in self.real.list_requests(open_only=False)
+        }
+        assert requests == {
+            each: (request["job_id"], self.model.state(each), request["answer"], request["by"], request["applied"])
+            for each, request in self.model.requests.items()
+        }
+        open_ones = {each.request_id for each in self.real.list_requests()}
+        assert open_ones == {each for each in self.model.requests if self.model.state(each) == "open"}
+        # A reader that goes on where it was knows the last change of every job.
+        found, self.number = self.real.changes_since(self.number, limit=3)
+        while found:
+            self.seen |= {outline.job_id: outline.change for outline in found}
+            before = self.number
+            found, self.number = self.real.changes_since(self.number, limit=3)
+            if self.number == before:
+                break
+        assert {job.job_id: job.change for job in page.jobs}.items() <= self.seen.items()
         unsent = {(event.job_id, event.seq) for event in self.real.unsent_events()}
         assert unsent == {
             (job_id, e["seq"]) for job_id, job in self.model.jobs.items() for e in job["events"] if not e["sent"]

@@ -100,7 +100,7 @@ class Home:
 def jobs_in(registry) -> dict[str, tuple]:
     entries = list(registry.export())
     assert not [each for each in entries if isinstance(each, InvalidRecord)]
-    return {each.job.job_id: (each.job, each.events) for each in entries}
+    return {each.job.job_id: (each.job, each.events, each.requests) for each in entries}
 
 
 class Complaints:

@@ -228,7 +228,7 @@ class RegistryJudge:
                     all_are_picked(registry, label, [each.job for each in entries])
             stray = [path for path in read_image(self._folder) if path.endswith((".tmp", ".batch"))]
             assert not stray, f"left behind: {stray}"
-            return {each.job.job_id: (each.job, each.events) for each in entries}
+            return {each.job.job_id: (each.job, each.events, each.requests) for each in entries}
         finally:
             shutil.rmtree(self._folder)
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from baton.core.event import EventName
 from baton.core.job import Status, new_job
+from baton.core.request import Answer, Request, RequestKind, RequestState
 from baton.history.log import append_event, init_job_log, update_logged_status
 from baton.registry import open_url
 from baton.storage import files as fsio
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 LABEL = "tmux:claude"
 OTHER_LABEL = "tmux:other"
 LOGGED_JOB = "feedc0de"
+OPEN, ANSWERED = "aaaa0001", "aaaa0002"
+YES = Answer(answer="allow", by="me@host", via="cli")
+ACTIVITY = {"kind": "working", "since": "2026-01-01T00:00:00Z", "cause": "Bash"}
 _A_MOMENT_SEC = 1e-6
 
 
@@ -37,6 +41,7 @@ def prepare_registry(registry: Registry) -> None:
     """A job for each verb to work on, named by its prompt, and one that none touches."""
     for prompt, lease_sec, max_attempts in (
         ("running", 1000, 9),
+        ("asking", 1000, 9),
         ("late", _A_MOMENT_SEC, 9),
         ("late for the last time", _A_MOMENT_SEC, 1),
         ("ended", None, 1),
@@ -45,6 +50,10 @@ def prepare_registry(registry: Registry) -> None:
         job = registry.register_job(draft(prompt, max_attempts=max_attempts))
         registry.pick_pending(LABEL, holder="me", lease_sec=lease_sec)
         registry.record_event(job.job_id, EventName.STARTED)
+        if prompt == "asking":
+            for request_id in (OPEN, ANSWERED):
+                registry.open_request(job.job_id, question(request_id), attempt=1)
+            registry.answer_request(ANSWERED, YES)
         if prompt.startswith("ended"):
             registry.record_event(job.job_id, EventName.COMPLETED)
             registry.mark_sent(job.job_id, [1, 2])
@@ -55,6 +64,24 @@ def prepare_registry(registry: Registry) -> None:
 
 def draft(prompt: str, **fields) -> Job:
     return new_job(prompt, now_ns=time.time_ns(), agent="claude", **({"agent_session": LABEL} | fields))
+
+
+def question(request_id: str) -> Request:
+    return Request(
+        request_id=request_id,
+        job_id=LOGGED_JOB,
+        attempt=1,
+        key=request_id,
+        kind=RequestKind.TOOL,
+        agent_ref=None,
+        tool="Bash",
+        call={"command": "make"},
+        call_sha256=None,
+        exact=True,
+        summary="Bash: make",
+        options=(),
+        asked_at="2026-01-01T00:00:00Z",
+    )
 
 
 def _id(registry: Registry, prompt: str) -> str:
@@ -71,6 +98,12 @@ REGISTRY_VERBS: dict[str, Callable[[Registry], object]] = {
     "update_status": lambda it: it.update_status(_id(it, "running"), Status.COMPLETED),
     "requeue": lambda it: it.requeue(_id(it, "running")),
     "renew_lease": lambda it: it.renew_lease(_id(it, "running"), attempt=1, lease_sec=2000),
+    "set_activity": lambda it: it.set_activity(_id(it, "running"), ACTIVITY, attempt=1, lease_sec=2000),
+    "open_request": lambda it: it.open_request(_id(it, "asking"), question("aaaa0003"), attempt=1, expires_sec=9),
+    "answer_request": lambda it: it.answer_request(OPEN, YES),
+    "close_request": lambda it: it.close_request(OPEN, RequestState.ELSEWHERE, answer="allow"),
+    "note_sent": lambda it: it.note_sent(ANSWERED),
+    "note_applied": lambda it: it.note_applied(ANSWERED, "no", "user_reject"),
     "expire_leases": lambda it: it.expire_leases(),
     "record_event": lambda it: it.record_event(_id(it, "running"), EventName.PROGRESS, detail="half way"),
     "next_seq": lambda it: it.next_seq(_id(it, "running")),

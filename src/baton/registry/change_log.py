@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 
-from baton.storage.files import make_private_dir, open_private, read_file, replace_file, write_all
+from baton.storage.files import make_private_dir, open_private, read_file, replace_file
 
 _WIDTH = 33  # of a line: the longest id and its line end
 _MOST = 20_000  # lines, before the older ones are dropped
@@ -34,10 +34,10 @@ class ChangeLog:
             os.close(fd)
 
     def add(self, job_id: str) -> None:
-        fd = open_private(self._path, os.O_WRONLY | os.O_APPEND)
+        fd = open_private(self._path, os.O_WRONLY)
         try:
-            write_all(fd, _line(job_id))
             size = os.lseek(fd, 0, os.SEEK_END)
+            os.pwrite(fd, _line(job_id), size)  # half a line is found by the length of the file
         finally:
             os.close(fd)
         if size > _MOST * _WIDTH:

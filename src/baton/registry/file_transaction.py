@@ -356,7 +356,10 @@ class FileTransaction(RequestFiles):
         self._index.add(job)
         self._index_requests(job)
         files.replace_file(self._path(job.job_id), self._record_bytes(job))
-        self._registry.change_log.add(job.job_id)
+        try:
+            self._registry.change_log.add(job.job_id)
+        except OSError:
+            self.index_is_current = False  # the record is written; the log begins anew before the next number is taken
         return job
 
     def _record_bytes(self, job: Job) -> bytes:
