@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from baton.core import lifecycle
+from baton.core import lifecycle, request
 from baton.core.clock import parse_time
 from baton.core.job import Status
 from baton.registry import verbs
@@ -74,6 +74,14 @@ def plant_no_signature_check(monkeypatch):
     monkeypatch.setattr(followed_jobs, "check_signature", lambda event, token: None)
 
 
+def plant_a_second_answer(monkeypatch):
+    monkeypatch.setattr(request, "_refuse_closed", lambda it, job, expired: None)
+
+
+def plant_requests_that_outlive_their_attempt(monkeypatch):
+    monkeypatch.setattr(request, "_is_asked", lambda it, job: job.status is Status.RUNNING)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
@@ -84,6 +92,8 @@ def plant_no_signature_check(monkeypatch):
         plant_leases_that_end_at_once,
         plant_leases_that_never_end,
         plant_no_signature_check,
+        plant_a_second_answer,
+        plant_requests_that_outlive_their_attempt,
     ],
 )
 def test_a_planted_bug_is_found_within_a_thousand_histories(monkeypatch, figure, plant):

@@ -17,12 +17,14 @@ from baton.config import Settings
 from baton.core.errors import BatonError
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Status, new_job
+from baton.core.request import Answer, RequestState
 from baton.jobs.job_history import JobHistory
 from baton.jobs.verbs import Jobs
 from baton.transport.subscription import Subscription
 from baton.wire.payload import signed_event
 from simulation.memory import MemoryRegistry
 from support.clock import FakeClock
+from support.writing_verbs import question
 
 LABEL = "tmux:sim"
 NO_FOLDER = "/dev/null/no-folder"  # nothing can be written there
@@ -52,7 +54,7 @@ class NoHistory(JobHistory):
 class JobsWithoutFiles(Jobs):
     @property
     def history(self):
-        return NoHistory(NO_FOLDER, self._clock, self._warn)
+        return NoHistory(NO_FOLDER, self.clock, self.warn)
 
 
 class Worker:
@@ -82,6 +84,8 @@ class World:
         self.recorded_by = {}  # (job, seq): attempt of the worker that was told "accepted"
         self.lease_ends = {}  # (job, attempt): on the clock that never jumps
         self.may_let_go = False  # whether this step is the holder's or the operator's
+        self.asked = {}  # request: when it expires, on the clock that never jumps
+        self.requests_seen = {}
 
     # -- steps -------------------------------------------------------------------------------------------------
 
@@ -139,6 +143,45 @@ class World:
             if not current:
                 raise Broken("a lease was renewed by somebody who does not hold it")
             self._lease_begins(worker.job_id, worker.attempt)
+
+    def do_ask(self, draw):
+        """The agent of a worker asks; perhaps of one that lost its job long ago."""
+        if not self.workers:
+            return
+        worker = draw.choice(self.workers)
+        job = self.registry.jobs[worker.job_id]
+        current = job.status is Status.RUNNING and job.attempt == worker.attempt
+        request = question(f"{draw.getrandbits(32):08x}")
+        expires_sec = draw.choice([None, 5, 50])
+        try:
+            change = self.registry.open_request(worker.job_id, request, attempt=worker.attempt, expires_sec=expires_sec)
+        except BatonError:
+            return
+        if not current:
+            raise Broken(f"attempt {worker.attempt} asked for {job!r}")
+        ends = math.inf if expires_sec is None else self.clock.monotonic + expires_sec * 10**9
+        self.asked[change.after.request_id] = ends
+
+    def do_answer(self, draw):
+        """Somebody answers, or decides at the keyboard; perhaps what is closed."""
+        if not self.asked:
+            return
+        request_id = draw.choice(sorted(self.asked))
+        is_open = self._may_be_answered(request_id)
+        answer = draw.choice(["allow", "deny"])
+        try:
+            if draw.random() < 0.7:
+                given = Answer(answer=answer, by=f"user {draw.getrandbits(8)}", via="cli")
+                after = self.registry.answer_request(request_id, given).after
+            else:
+                state = draw.choice([RequestState.ELSEWHERE, RequestState.WITHDRAWN])
+                after = self.registry.close_request(request_id, state, answer=answer).after
+        except BatonError as error:
+            if is_open:
+                raise Broken(f"an open request was refused an answer: {error}") from error
+            return
+        if not is_open and after.state != "withdrawn":
+            raise Broken(f"request {request_id} was {after.state}, and was closed before")
 
     def do_crash_worker(self, draw):
         if self.workers:
@@ -245,6 +288,25 @@ class World:
                 raise Broken(f"the listener printed what nobody recorded: {payload}")
             self.heard.append(payload)
 
+    # -- requests ------------------------------------------------------------------------------------------------
+
+    def _may_be_answered(self, request_id):
+        """Whether row, job, attempt and time all say so, by what the world knows itself."""
+        request = self.registry.requests[request_id]
+        job = self.registry.jobs[request.job_id]
+        asked = job.status is Status.RUNNING and job.attempt == request.attempt
+        return request.state == "open" and asked and self.clock.monotonic < self.asked[request_id]
+
+    def _check_requests(self):
+        shown = {request.request_id for request in self.registry.list_requests()}
+        for request_id, request in self.registry.requests.items():
+            before = self.requests_seen.get(request_id)
+            if before is not None and before.state != "open" and before != request:
+                raise Broken(f"request {request_id} was {before.state}, and changed")
+            self.requests_seen[request_id] = request
+            if (request_id in shown) is not self._may_be_answered(request_id):
+                raise Broken(f"request {request_id} is shown as {'open' if request_id in shown else 'closed'}")
+
     # -- leases --------------------------------------------------------------------------------------------------
 
     def _lease_begins(self, job_id, attempt):
@@ -288,6 +350,7 @@ class World:
             if attempts != sorted(attempts):
                 raise Broken(f"{job!r}: an older attempt spoke after a newer one")
         self._check_heard()
+        self._check_requests()
 
     def _check_heard(self):
         last = {}
@@ -347,7 +410,7 @@ class World:
 
 STEPS = {
     "register": 6, "pick": 10, "say": 30, "renew": 4, "crash_worker": 2, "operator": 3, "monitor": 5, "time": 8,
-    "jump": 1, "broker": 2, "deliver": 12, "forge": 6, "listen": 3, "poll": 6,
+    "jump": 1, "broker": 2, "deliver": 12, "forge": 6, "listen": 3, "poll": 6, "ask": 8, "answer": 10,
 }  # fmt: skip
 
 

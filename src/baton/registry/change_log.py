@@ -8,12 +8,14 @@ that was never used, and a reader that knows older numbers reads every job again
 from __future__ import annotations
 
 import os
+import re
 
-from baton.storage.files import make_private_dir, open_private, read_file, replace_file
+from baton.storage.files import make_private_dir, open_private, read_file, remove_file, replace_file
 
 _WIDTH = 33  # of a line: the longest id and its line end
 _MOST = 20_000  # lines, before the older ones are dropped
 _KEPT = 5_000
+_TEMPORARY = re.compile(r"\.changes\.[0-9a-f]{8}\.tmp", re.ASCII)
 
 
 class ChangeLog:
@@ -49,7 +51,11 @@ class ChangeLog:
         """Begin anew after `last`, the highest number of a record, and after all numbers that the log had. One number
         is left out, so that every reader knows an older one than the first."""
         first = max(last + 1, self.following() or 0) + 1
-        make_private_dir(os.path.dirname(self._path))
+        folder = os.path.dirname(self._path)
+        make_private_dir(folder)
+        for name in os.listdir(folder):
+            if _TEMPORARY.fullmatch(name):  # of a process that died
+                remove_file(os.path.join(folder, name))
         replace_file(self._path, _line(f"{first:032d}"), durable=False)
 
     def sync(self) -> None:
