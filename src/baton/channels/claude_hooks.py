@@ -53,6 +53,7 @@ if TYPE_CHECKING:
 
 _LOOK_SEC = 0.5  # at the transcript, while a turn or a request is open
 _LOOK_ON_SEC = 2.0  # after that
+_LOOK_NOW_SEC = 0.1  # for a second, after a sign that the turn was interrupted
 _STOP_FAILURE_SEC = 1.0  # after the transcript says that the model service failed: the hook comes a moment later
 _FORGET_SEC = 60.0  # after a subagent ended: the notification of it starts a turn
 _TEXT_LINES = 1000  # that the runner has not taken
@@ -81,6 +82,7 @@ class ClaudeHooks(Channel):
         self._failed: tuple[str, str, float] | None = None  # the turn, why, and when to end it
         self._look_until = 0.0
         self._looked = 0.0
+        self._hurry_until = 0.0
         self._counts: dict[str, int] = {}
         self._telemetry = "nothing was received"
         self._text: list[str] = []  # for `take_text`
@@ -234,7 +236,7 @@ class ClaudeHooks(Channel):
         with self._lock:
             self._calls.lose(exchange, time.monotonic())
             self._held = {turn: each for turn, each in self._held.items() if each is not exchange}
-            self._looked = 0.0
+            self._hurry_until = time.monotonic() + 1.0
 
     def _tick(self) -> float | None:
         """Look at the transcript, and at requests whose connection was closed, if it is time to."""
@@ -244,13 +246,14 @@ class ClaudeHooks(Channel):
                 self._look_until = now + _LOOK_ON_SEC
             if now >= self._look_until and not self._forget:
                 return None
-            if now >= self._looked + _LOOK_SEC:
+            pause = _LOOK_NOW_SEC if now < self._hurry_until else _LOOK_SEC
+            if now >= self._looked + pause:
                 self._looked = now
                 self._look()
                 self._settle_lost(now)
                 self._end_failed(now)
                 self._forget_ended(now)
-            return max(0.0, self._looked + _LOOK_SEC - now)
+            return max(0.0, self._looked + pause - now)
 
     def _look(self) -> None:
         for failed in read_errors(self._errors):
@@ -388,6 +391,8 @@ class ClaudeHooks(Channel):
                 self._count("telemetry of another conversation")
                 continue
             self._telemetry = "received"
+            if event.about.get("decision") == "reject" or event.about.get("success") in ("false", False):
+                self._hurry_until = time.monotonic() + 1.0
             self._count("telemetry events")
             try:
                 for signal in self._of_event(event):
