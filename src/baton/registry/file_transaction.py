@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from baton.registry.files import FileRegistry
 
 OTHER_FILES = re.compile(r"[0-9a-f]{8,32}\.(events\.log|result|request-[0-9a-f]{8})", re.ASCII)  # of a job
-_TEMPORARY = re.compile(r"\.[0-9a-z_.]+\.[0-9a-f]{8}\.tmp", re.ASCII)
+_TEMPORARY = re.compile(r"\.[0-9a-z_.-]+\.[0-9a-f]{8}\.tmp", re.ASCII)
 
 
 class FileTransaction(RequestFiles):
