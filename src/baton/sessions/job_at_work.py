@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from math import inf
 
 from baton.adapters.contract import Agent, Mode
 from baton.channels.contract import Channel, Silent
@@ -99,10 +100,10 @@ class JobAtWork:
             attempt(self.work.keep)
         attempt(self.asking.check)
 
-    def wait_sec(self) -> float | None:
-        """Return how long until the next step has something to do by itself; None if only a signal can bring it."""
-        due = [each for each in (self.asking.wait_sec(), self.work.wait_sec()) if each is not None]
-        return min(due, default=None)
+    def wait_sec(self) -> float:
+        """Return how long until the next step has something to do by itself; infinity if only a signal brings it."""
+        wait_sec = self.work.wait_sec()
+        return inf if wait_sec is None else wait_sec
 
     def _handle(self, heard: Heard) -> None:
         self.work.fold(heard)

@@ -269,10 +269,20 @@ class Runner:
                 self._end_processes(_GRACE_SEC)
 
     def _wait(self, outputs: Sequence[int] = (), inputs: Sequence[int] = ()) -> bool:
-        """Wait until a descriptor is ready, or a chore or a step is due. Return whether a signal of the system, or of
-        another thread, came."""
-        due = [self._chores.wait_sec(), *([] if (wait_sec := self._job.wait_sec()) is None else [wait_sec])]
-        if self._woken not in select.select([self._woken, *outputs], inputs, [], min(due))[0]:
+        """Wait until a descriptor is ready, or a chore or a step is due; look for answers meanwhile. Return whether a
+        signal of the system, or of another thread, came."""
+        watched = [self._woken, *outputs]
+        while True:
+            wait_sec = min(self._chores.wait_sec(), self._job.wait_sec())
+            answers_sec = self._job.asking.wait_sec()
+            is_look = answers_sec is not None and answers_sec < wait_sec
+            readable, writable, _ = select.select(
+                watched, inputs, [], answers_sec if is_look and answers_sec is not None else wait_sec
+            )
+            if not is_look or readable or writable:
+                break
+            attempt(self._job.asking.check)
+        if self._woken not in readable:
             return False
         os.read(self._woken, 4096)
         return True
