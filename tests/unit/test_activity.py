@@ -131,7 +131,7 @@ SCENARIOS = {
         [turn(), background(shell()), ended()], "working", "background", "shell sleep 60", OPEN, "sleep 60", 599,
     ),
     "T3 the shell runs for too long": (
-        [turn(), background(shell()), ended()], "idle", "turn-over", "ended well", DONE, "sleep 60", 600,
+        [turn(), background(shell()), ended()], "idle", "turn-over", "ended well", DONE, "ended well", 600,
     ),
     "T3 the agent is about to hear of the shell's end": (
         [turn(), background(shell()), ended(), background()], "working", "notice", "ended just now", OPEN, "just now", 1,
@@ -413,9 +413,15 @@ def test_conditions_may_prove_the_work_although_tools_were_refused_or_a_shell_wa
     assert refused.verdict(has_conditions=True).outcome == DONE
     ended_with_program = History(turn(), background(shell()), ended(), GONE)
     assert ended_with_program.verdict(has_conditions=True).outcome == DONE
-    assert "sleep 60" in ended_with_program.verdict(has_conditions=True).why
+    assert ended_with_program.verdict(has_conditions=True).left == "still in the background: shell sleep 60"
     unfinished = History(turn(), tool(), GONE)
     assert unfinished.verdict(has_conditions=True).outcome == FAILED
+
+
+def test_a_job_that_is_done_names_the_shell_that_runs_for_too_long():
+    done = History(turn(), background(shell()), ended(message="Started.")).verdict(600)
+    assert (done.outcome, done.message, done.left) == (DONE, "Started.", "still in the background: shell sleep 60")
+    assert History(turn(), ended()).verdict().left == ""
 
 
 def test_the_message_of_the_last_turn_is_the_message_of_the_job():

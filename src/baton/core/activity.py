@@ -72,12 +72,14 @@ class Activity(Value):
 
 class Verdict(Value):
     """What is to become of the job: OPEN, DONE (verify the work now), FAILED, or IDLE (the idle limit is exceeded).
-    `ended_by` is for the record of the job, `message` the agent's last one."""
+    `ended_by` is for the record of the job, `message` the agent's last one. `left` names background work that has not
+    ended although the job is DONE."""
 
     outcome: str
     why: str = ""
     ended_by: str = "agent"
     message: str | None = None
+    left: str = ""
 
 
 def activity(facts: Facts, *, now_ns: int, limits: Limits, wall_ns: int | None = None) -> Activity:
@@ -347,8 +349,8 @@ def _done(facts: Facts, message: str | None, has_conditions: bool) -> Verdict:
     if refused and not has_conditions:
         return _failed(f"the agent was not allowed to use {', '.join(refused)}", message)
     shells = [task for task in facts.tasks if task.whose == JOB]
-    why = f"its turn ended well; still {_background_text(shells)}" if shells else "its turn ended well"
-    return Verdict(outcome=DONE, why=why, message=message)
+    left = f"still {_background_text(shells)}" if shells else ""
+    return Verdict(outcome=DONE, why="its turn ended well", message=message, left=left)
 
 
 def _after_gone(facts: Facts, obstacle: str | None, message: str | None, has_conditions: bool) -> Verdict:

@@ -165,7 +165,8 @@ class JobAtWork:
 
     def _verify(self, verdict: Verdict) -> None:
         assert self._reporter.job is not None
-        detail = one_line(verdict.message or "", _DETAIL) or verdict.why
+        said = one_line(verdict.message or "", _DETAIL) or verdict.why
+        detail = f"{said} ({verdict.left})" if verdict.left else said
         self._verification = Verification(self.ear, verdict.message)
         self._verification.start(self._settings, self._send, self._reporter.job, detail, self._wake)
 
