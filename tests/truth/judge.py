@@ -6,6 +6,7 @@ import re
 from typing import NamedTuple
 
 WITHIN_SEC = 2.0
+LOOK_SEC = 0.2  # how often baton is asked
 _EARLY_SEC = 0.7  # the harness may notice a change this much later than baton does
 _EARLY_START_SEC = 5.0  # the first sign of a turn outside baton is the request to the model
 ENDED = ("completed", "error", "cancelled", "timeout")
@@ -56,12 +57,13 @@ def judge(phases: list[Phase], samples: list[Sample]) -> Judgement:
         end = following.at if following else float("inf")
         window = [sample for sample in samples if phase.at <= sample.at < end]
         right = next((sample for sample in window if phase.fits(sample)), None)
-        notices.append(max(0.0, right.at - phase.at) if right else None)
+        took = right.at - phase.at - LOOK_SEC if right else 0.0  # it may have been so since the look before
+        notices.append(max(0.0, took) if right else None)
         lasted = (following.at if following else samples[-1].at) - phase.at
         if right is None and (following is None or lasted > phase.within):
             wrong.append(f"never said {phase}{_instead(window)}")
-        elif right is not None and right.at > phase.at + phase.within:
-            wrong.append(f"said {phase} {right.at - phase.at:.1f} s late{_instead(window[: window.index(right)])}")
+        elif right is not None and took > phase.within:
+            wrong.append(f"said {phase} {took:.1f} s late{_instead(window[: window.index(right)])}")
         for index, sample in enumerate(window):
             until = window[index + 1].at if index + 1 < len(window) else sample.at
             said = sample.state
@@ -83,7 +85,9 @@ def judge(phases: list[Phase], samples: list[Sample]) -> Judgement:
 
 def _recent(phases: list[Phase], number: int, at: float) -> list[Phase]:
     """Return the phases before this one that may still be shown: the change after them is not overdue."""
-    return [phases[index] for index in range(number) if phases[index + 1].at + phases[index + 1].within >= at]
+    return [
+        phases[index] for index in range(number) if phases[index + 1].at + phases[index + 1].within >= at - LOOK_SEC
+    ]
 
 
 def _instead(samples: list[Sample]) -> str:

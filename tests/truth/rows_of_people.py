@@ -8,7 +8,7 @@ import time
 from support.command import BATON
 from truth.catalogue import HEADLESS, TERMINAL, row
 from truth.scripted_model import Pause, Say, Tokens, bash, cue, plan, question, read, subagent
-from truth.stage import IDLE, IDLE_SEC, Stage
+from truth.stage import IDLE, IDLE_SEC, LIMIT_WITHIN_SEC, Stage
 
 _DIALOG = "Do you want to"
 
@@ -27,12 +27,12 @@ def _asks(on: Stage, script: list, *options: str) -> None:
 def _subagent_asks(on: Stage) -> None:
     """a background subagent asks for permission"""
     on.configure(permissions={"allow": ["Read"]})
-    on.model.scripts["sub"] = [[Pause(3), bash("echo x > sub.txt")], [Say("My part is done.")]]
+    on.model.scripts["sub"] = [[Pause(3), bash("touch begun; sleep 3; echo x > sub.txt")], [Say("My part is done.")]]
     on.begin([[subagent(cue("sub"), background=True)], [Say("It works on it.")], [Say("All is done.")]])
     on.expect("waiting", at=on.asked("sub", 0, answered=True).answered_at, cause="Bash")
     on.stay(4)
-    on.expect("working")
     on.baton("approve", on.open_request()["request_id"])
+    on.expect("working", at=on.file("begun"))
     on.file("sub.txt")
     on.completes(on.asked("s", 2, answered=True).answered_at)
 
@@ -83,7 +83,7 @@ def _refused_at_the_keyboard(on: Stage, key: str) -> None:
     on.require(time.monotonic() < pressed + 3, "the request stayed open for more than 2 s")
     state = on.request(asked["request_id"])["state"]
     on.require(state == "elsewhere", f"the request is {state}")
-    on.fails("interrupt|refus|reject", at=pressed + IDLE_SEC)
+    on.fails("interrupt|refus|reject", at=pressed + IDLE_SEC, within=LIMIT_WITHIN_SEC)
     on.require(not (on.work / "out.txt").exists(), "the tool ran")
 
 
@@ -102,11 +102,11 @@ def _esc(on: Stage) -> None:
 @row("T11", TERMINAL, HEADLESS, name="approve")
 def _approved(on: Stage) -> None:
     """permission answered by baton approve"""
-    _asks(on, [[bash("sleep 4; echo x > out.txt")], [Say("I wrote it.")]])
+    _asks(on, [[bash("touch begun; sleep 4; echo x > out.txt")], [Say("I wrote it.")]])
     on.stay()
     asked = on.open_request()
-    on.expect("working", cause="Bash")
     on.baton("approve", asked["request_id"])
+    on.expect("working", at=on.file("begun"), cause="Bash")
     on.working_from("s", 1)
     on.completes(on.asked("s", 1, answered=True).answered_at)
     shown = on.request(asked["request_id"])
@@ -119,8 +119,8 @@ def _denied(on: Stage) -> None:
     _asks(on, [[bash("echo x > out.txt")], [Pause(3), Say("Then not.")]])
     on.stay()
     asked = on.open_request()
-    on.expect("working")
     on.baton("deny", asked["request_id"], "--reason", "not on a Monday")
+    on.working_from("s", 1)
     on.completes(on.asked("s", 1, answered=True).answered_at)
     on.require("not on a Monday" in on.model.find("s", 1).text, "the agent was not given the reason")
     on.require(not (on.work / "out.txt").exists(), "the tool ran")
@@ -135,8 +135,8 @@ def _question(on: Stage) -> None:
     asked = on.open_request()
     on.require(asked["kind"] == "question", f"kind {asked['kind']}")
     on.require(all(each in str(asked["options"]) for each in ("Which colour?", "Red", "Blue")), f"options: {asked}")
-    on.expect("working")
     on.baton("answer", asked["request_id"], "Blue")
+    on.working_from("s", 1)
     on.completes(on.asked("s", 1, answered=True).answered_at)
     on.require("Blue" in on.model.find("s", 1).text, "the agent was not given the answer")
 
@@ -150,8 +150,8 @@ def _plan(on: Stage) -> None:
     on.stay(4)
     asked = on.open_request()
     on.require(asked["kind"] == "plan", f"kind {asked['kind']}")
-    on.expect("working")
     on.baton("approve", asked["request_id"])
+    on.working_from("s", 1)
     on.completes(on.asked("s", 2, answered=True).answered_at)
 
 
@@ -163,7 +163,7 @@ def _esc_in_tool(on: Stage) -> None:
     on.stay()
     pressed = on.press("Escape")
     on.expect("idle", at=pressed, cause="interrupt")
-    on.fails("interrupt", at=pressed + IDLE_SEC)
+    on.fails("interrupt", at=pressed + IDLE_SEC, within=LIMIT_WITHIN_SEC)
 
 
 @row("T13", TERMINAL, name="text")
@@ -173,7 +173,7 @@ def _esc_in_text(on: Stage) -> None:
     on.stay()
     pressed = on.press("Escape")
     on.expect("idle", at=pressed, cause="interrupt")
-    on.fails("interrupt", at=pressed + IDLE_SEC)
+    on.fails("interrupt", at=pressed + IDLE_SEC, within=LIMIT_WITHIN_SEC)
 
 
 @row("T14", TERMINAL)
@@ -232,6 +232,6 @@ def _twins(on: Stage) -> None:
     on.baton("approve", open_now[0]["request_id"])
     on.stay()
     on.require(len(on.requests()) == 1, "one answer closed both")
-    on.expect("working")
     on.baton("approve", open_now[1]["request_id"])
+    on.working_from("s", 1)
     on.completes(on.asked("s", 1, answered=True).answered_at)

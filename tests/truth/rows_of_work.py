@@ -8,7 +8,7 @@ import signal
 from support.waiting import poll
 from truth.catalogue import HEADLESS, TERMINAL, row
 from truth.scripted_model import Say, bash, cue, read, subagent
-from truth.stage import IDLE, IDLE_SEC, Stage
+from truth.stage import IDLE, IDLE_SEC, LIMIT_WITHIN_SEC, Stage
 
 
 @row("T1", TERMINAL, HEADLESS)
@@ -84,7 +84,7 @@ def _endless_tool(on: Stage) -> None:
     on.begin([[bash("touch begun; sleep 4321")]], "--tool-timeout", "5", "--idle-timeout", IDLE)
     begun = on.file("begun")
     on.expect("stalled", at=begun + 5, cause="Bash")
-    on.fails("Bash", at=begun + 5 + IDLE_SEC)
+    on.fails("Bash", at=begun + 5 + IDLE_SEC, within=LIMIT_WITHIN_SEC)
 
 
 def _killed(on: Stage, kill) -> None:

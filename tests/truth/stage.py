@@ -18,7 +18,7 @@ from baton.jobs.activity_file import read_snapshot
 from baton.jobs.verbs import open_jobs
 from support.tmux import TmuxServer
 from support.waiting import poll
-from truth.judge import ENDED, WITHIN_SEC, Phase, Sample
+from truth.judge import ENDED, LOOK_SEC, WITHIN_SEC, Phase, Sample
 from truth.scripted_model import ScriptedModel, cue
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
     from support.brokers import Broker
 
-LOOK_SEC = 0.2
 IDLE_SEC = 15  # of the rows with an idle limit: Claude takes some seconds to start
 IDLE = str(IDLE_SEC)
+LIMIT_WITHIN_SEC = WITHIN_SEC + 1.0  # the idle clock begins when the silence is noticed
 _PATIENCE_SEC = 60.0
 _OVER_LOOKS = 25
 _PROMPT = "\u276f"

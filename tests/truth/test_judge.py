@@ -17,7 +17,7 @@ def test_a_truthful_reader_is_right():
     samples = said((0, 10.4, "starting", ""), (10.4, 21, "working", ""), (21, 31, "waiting", "Bash: x"), (31, 33, "completed", "ok"))  # fmt: skip
     judgement = judge(PHASES, samples)
     assert judgement.wrong == []
-    assert [round(each, 1) for each in judgement.notices] == [0.0, 0.4, 1.0, 1.0]
+    assert [round(each, 1) for each in judgement.notices] == [0.0, 0.2, 0.8, 0.8]
     assert round(judgement.seconds["waiting", "working"], 1) == 1.0
     assert changes(samples) == ["starting", "working", "waiting", "completed"]
 
@@ -31,7 +31,7 @@ def test_what_is_noticed_late_is_wrong():
     samples = said(
         (0, 10, "starting", ""), (10, 24, "working", ""), (24, 30, "waiting", "Bash"), (30, 33, "completed", "")
     )
-    assert judge(PHASES, samples).wrong == ["said waiting (Bash) 4.0 s late; said working"]
+    assert judge(PHASES, samples).wrong == ["said waiting (Bash) 3.8 s late; said working"]
 
 
 def test_a_wrong_cause_is_wrong():
