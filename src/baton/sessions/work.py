@@ -128,10 +128,10 @@ class Work:
 
     def _is_urgent(self, activity: Activity) -> bool:
         """Return whether a change of kind is written at once: a request was opened or closed, which is a write anyway,
-        or the beginning is unusual."""
+        the turn is over, or the beginning is unusual."""
         if self._stored is None:
             return activity.kind not in _USUAL
-        return _WAITING in (activity.kind, self._stored.kind)
+        return activity.kind == "idle" or _WAITING in (activity.kind, self._stored.kind)
 
     def store(self, activity: Activity | None = None, *, lease_sec: float | None = None) -> None:
         """Write the activity into the registry; with `lease_sec`, renew the lease of the job, too."""
