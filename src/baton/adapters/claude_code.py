@@ -63,6 +63,14 @@ class ClaudeCode(Agent):
         # The last message comes a second time, as the result.
         return f"{message.get('result')}\n" if message.get("is_error") else "" if kind else line + "\n"
 
+    def check_resume(self, conversation_id: str | None, prompt: str | None) -> None:
+        super().check_resume(conversation_id, prompt)
+        projects = os.path.join(claude_folder(os.environ), "projects")
+        name = f"{conversation_id}.jsonl"
+        if not any(os.path.exists(os.path.join(projects, each, name)) for each in _names_in(projects)):
+            why = "its session never had a turn, or Claude has removed it"
+            raise self.unusable(f"has no conversation {conversation_id} in {projects} ({why}); create a new session")
+
     def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
         folder = environment.get("CLAUDE_CONFIG_DIR") or environment.get("HOME") or os.path.expanduser("~")
         path = os.path.join(folder, ".claude.json")
@@ -86,6 +94,19 @@ class ClaudeCode(Agent):
                 f"(Claude keeps the answer in {path})"
             )
         return problems
+
+
+def claude_folder(environment: Mapping[str, str]) -> str:
+    """Return the folder in which Claude keeps the user's settings and its transcripts."""
+    home = environment.get("HOME") or os.path.expanduser("~")
+    return environment.get("CLAUDE_CONFIG_DIR") or os.path.join(home, ".claude")
+
+
+def _names_in(folder: str) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError:
+        return []
 
 
 def _is_unknown_key(key: str, answers: Mapping[str, Any]) -> bool:

@@ -8,7 +8,7 @@ import os
 import re
 import time
 
-from baton.adapters.claude_code import ERRORS, SETTINGS
+from baton.adapters.claude_code import ERRORS, SETTINGS, claude_folder
 from baton.channels import claude_settings as settings
 from baton.channels.claude_calls import Calls
 from baton.channels.claude_telemetry import Event, cost, number, read_events
@@ -67,7 +67,7 @@ class ClaudeHooks(Channel):
     def __init__(self, agent: Agent, task: Task, environment: Mapping[str, str] | None = None) -> None:
         self._agent, self._task = agent, task
         self._environment = os.environ if environment is None else environment
-        self._folder = settings.claude_folder(self._environment)
+        self._folder = claude_folder(self._environment)
         self._gateway = Gateway((HOOK_PATH, settings.LOGS_PATH), self._receive, self._lose, self._tick)
         self._lock = _thread.allocate_lock()
         self._calls = Calls()

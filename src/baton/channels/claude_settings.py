@@ -6,6 +6,7 @@ import json
 import os
 import shlex
 
+from baton.adapters.claude_code import claude_folder
 from baton.channels.forward import HOOK_PATH
 from baton.channels.gateway import HOST
 from baton.core.fields import json_object
@@ -98,12 +99,6 @@ def _variables_of(path: str) -> dict[str, Any]:
 
 def _is_telemetry(name: str) -> bool:
     return name == _TELEMETRY or name.startswith("OTEL_")
-
-
-def claude_folder(environment: Mapping[str, str]) -> str:
-    """Return the folder in which Claude keeps the user's settings and its transcripts."""
-    home = environment.get("HOME") or os.path.expanduser("~")
-    return environment.get("CLAUDE_CONFIG_DIR") or os.path.join(home, ".claude")
 
 
 def _settings_files(environment: Mapping[str, str], workdir: str, managed: str) -> Iterator[str]:
