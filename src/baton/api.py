@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from baton.core.event import StoredEvent
     from baton.core.job import Job
-    from baton.core.request import Answer, Request
+    from baton.core.request import Request
     from baton.jobs.results import JobResult
     from baton.registry.contract import JobFilter, Page
     from baton.transport.publish import Published
@@ -230,43 +230,37 @@ def approve(request_id: str, *, for_job: bool = False, inexact: bool = False, **
 
     Raise RequestClosed, which says who answered what and when, if it is closed. Raise BatonError for a call that is not
     exact, unless `inexact`. Its `sent_at`, `applied` and `overridden_by` say later what became of the answer."""
-    from baton.core.request import Answer
-
     scope = "job" if for_job else "once"
-    return _answer(
-        request_id, lambda _, by: Answer(answer="allow", by=by, via="python", scope=scope), inexact=inexact, **where
-    )
+    return _answer(request_id, lambda _: {"answer": "allow", "scope": scope}, inexact=inexact, **where)
 
 
 def deny(request_id: str, *, reason: str = "", **where: Unpack[Where]) -> Request:
     """Deny what an agent asks, and give the agent the reason. Return the request; raise RequestClosed as `approve`."""
-    from baton.core.request import Answer
-
-    return _answer(request_id, lambda _, by: Answer(answer="deny", by=by, via="python", reason=reason), **where)
+    return _answer(request_id, lambda _: {"answer": "deny", "reason": reason}, **where)
 
 
 def answer(request_id: str, *choices: str, own_words: bool = False, **where: Unpack[Where]) -> Request:
     """Answer the question of an agent: with a choice by number or text, or `own_words`; several questions each as
     `1=CHOICE`. Return the request; raise RequestClosed as `approve`, InvalidValue for a choice that does not exist."""
-    from baton.core.request import Answer
     from baton.jobs.requests import choose
 
-    def decide(request: Request, by: str) -> Answer:
-        return Answer(answer="allow", by=by, via="python", choices=choose(request, choices, own_words=own_words))
-
-    return _answer(request_id, decide, **where)
+    return _answer(
+        request_id,
+        lambda request: {"answer": "allow", "choices": choose(request, choices, own_words=own_words)},
+        **where,
+    )
 
 
 def _answer(
-    request_id: str, decide: Callable[[Request, str], Answer], *, inexact: bool = False, **where: Unpack[Where]
+    request_id: str, decide: Callable[[Request], dict[str, Any]], *, inexact: bool = False, **where: Unpack[Where]
 ) -> Request:
-    from baton.jobs.caller import answerer_here
-    from baton.jobs.requests import answer, find_request
+    from baton.core.request import Answer
+    from baton.jobs.requests import answer_by_hand, find_request
 
     with open_jobs(**where) as jobs:
         request = find_request(jobs, request_id)
-        by = answerer_here(jobs, jobs.get_job(request.job_id))
-        return answer(jobs, request.request_id, decide(request, by), inexact=inexact)
+        given = Answer(by="", via="python", **decide(request))
+        return answer_by_hand(jobs, request.request_id, given, inexact=inexact)
 
 
 def verify_event(payload: bytes, auth_token: str) -> Event:

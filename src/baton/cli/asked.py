@@ -104,7 +104,7 @@ class AskedPanel:
 
         try:
             with open_jobs(self._settings) as jobs:
-                requests.answer(jobs, request.request_id, answer.replace(by=jobs.user_here()))
+                requests.answer_by_hand(jobs, request.request_id, answer)
         except (BatonError, OSError) as error:
             say(f"baton: {error}")
         else:

@@ -16,9 +16,7 @@ from baton.core.errors import BatonError, UsageError
 from baton.core.fields import one_line, visible
 from baton.core.request import Answer, Request, RequestKind, RequestState
 from baton.core.rules import ALLOW, DENY
-from baton.jobs.caller import answerer_here
-from baton.jobs.requests import answer as answer_request
-from baton.jobs.requests import choose, find_request, public_record, wait_for_use
+from baton.jobs.requests import answer_by_hand, choose, find_request, public_record, wait_for_use
 from baton.jobs.verbs import Jobs, open_jobs
 
 TYPE_CHECKING = False
@@ -220,25 +218,19 @@ def _commands(request: Request) -> str:
 
 
 def approve(options: argparse.Namespace, settings: Settings) -> int:
-    scope = "job" if options.for_job else "once"
-
-    def allow(request: Request, by: str) -> Answer:
-        return Answer(answer=ALLOW, by=by, via="cli", scope=scope)
-
-    return _answer_each(options, settings, options.ids, allow, inexact=options.inexact)
+    given = Answer(answer=ALLOW, by="", via="cli", scope="job" if options.for_job else "once")
+    return _answer_each(options, settings, options.ids, lambda _: given, inexact=options.inexact)
 
 
 def deny(options: argparse.Namespace, settings: Settings) -> int:
-    reason = options.reason or "The user denied this."
-    return _answer_each(
-        options, settings, options.ids, lambda _, by: Answer(answer=DENY, by=by, via="cli", reason=reason)
-    )
+    given = Answer(answer=DENY, by="", via="cli", reason=options.reason or "The user denied this.")
+    return _answer_each(options, settings, options.ids, lambda _: given)
 
 
 def answer(options: argparse.Namespace, settings: Settings) -> int:
-    def chosen(request: Request, by: str) -> Answer:
+    def chosen(request: Request) -> Answer:
         choices = choose(request, options.choice, own_words=options.text)
-        return Answer(answer=ALLOW, by=by, via="cli", choices=choices)
+        return Answer(answer=ALLOW, by="", via="cli", choices=choices)
 
     return _answer_each(options, settings, [options.id], chosen)
 
@@ -247,7 +239,7 @@ def _answer_each(
     options: argparse.Namespace,
     settings: Settings,
     typed: Sequence[str],
-    decide: Callable[[Request, str], Answer],
+    decide: Callable[[Request], Answer],
     *,
     inexact: bool = False,
 ) -> int:
@@ -257,8 +249,7 @@ def _answer_each(
 
         def one(each: str) -> Request:
             request = find_request(jobs, each)
-            by = answerer_here(jobs, jobs.get_job(request.job_id))
-            return answer_request(jobs, request.request_id, decide(request, by), inexact=inexact)
+            return answer_by_hand(jobs, request.request_id, decide(request), inexact=inexact)
 
         done, code = each_of(typed, one)
         found = wait_for_use(jobs, [each.request_id for each in done], timeout_sec=_EVIDENCE_SEC)

@@ -18,7 +18,7 @@ from baton.core.hashing import sha256
 from baton.core.redact import shorten
 from baton.core.request import MAX_CALL_BYTES, Answer, Request, RequestKind, RequestState, new_request_id
 from baton.core.rules import ALLOW, ASK, DENY, decide
-from baton.jobs.caller import origin_of
+from baton.jobs.caller import answerer_here, origin_of
 from baton.jobs.rules import call_for_rules, read_rules
 from baton.wire.payload import MAX_DETAIL_BYTES, canonical
 
@@ -163,6 +163,13 @@ def answer(jobs: Jobs, request_id: str, given: Answer, *, inexact: bool = False)
         _check_answer(request, given, inexact=inexact)
     change = jobs.registry.answer_request(request_id, given)
     return _logged(jobs, change, "request_closed", state=change.after.state.value, **_answer_line(jobs, change))
+
+
+def answer_by_hand(jobs: Jobs, request_id: str, given: Answer, *, inexact: bool = False) -> Request:
+    """Answer an open request for the user who calls this process, or for an agent that the user's rules name. Raise
+    BatonError for other agents, as `baton.jobs.caller` decides; otherwise as `answer`."""
+    job = jobs.get_job(jobs.registry.get_request(request_id).job_id)
+    return answer(jobs, request_id, given.replace(by=answerer_here(jobs, job)), inexact=inexact)
 
 
 def public_record(request: Request, agent: str | None = None) -> dict[str, Any]:
