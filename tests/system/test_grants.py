@@ -9,12 +9,15 @@ import psycopg
 import pytest
 from psycopg import errors
 
+from baton.core.errors import RegistryUnavailable
 from baton.core.job import JOB_FIELDS
 from baton.live_agents import postgres as directory
+from baton.registry import open_url
 from baton.registry.grants import REGISTRY_RIGHTS
 from baton.registry.schema import POSTGRES_2
 from support.brokers import free_port
 from support.command import Baton
+from support.writing_verbs import YES, question
 
 LOGINS = ("submit", "work", "read")
 
@@ -118,6 +121,22 @@ def test_a_login_that_reads_changes_nothing(desks):
     desks["work"]("publish", job, "--event", "completed", "--attempts", "1", "--detail", "all done")
     assert "all done" in read("subscribe", job, "--timeout", "20").out
     assert read("wait", job, "--timeout", "20").text.startswith(f"{job}\tcompleted")
+
+
+def test_only_a_login_that_works_asks_and_answers(desks):
+    job = desks["submit"]("register", "true", "--agent", "shell").text
+    registries = {role: open_url(desks[role].env["BATON_REGISTRY"]) for role in ("submit", "work", "read")}
+    work = registries["work"]
+    work.pick_job(job, holder="me")
+    request_id = work.open_request(job, question("aaaa0001"), attempt=1).after.request_id
+    for role in ("submit", "read"):
+        assert registries[role].get_request(request_id).call == {"command": "make"}
+        assert [each.job_id for each in registries[role].changes_since(0)[0]] == [job]
+        with pytest.raises(RegistryUnavailable, match="permission denied"):
+            registries[role].answer_request(request_id, YES)
+    assert work.answer_request(request_id, YES).after.answer == "allow"
+    for registry in registries.values():
+        registry.close()
 
 
 def test_only_a_login_that_works_publishes_live_agents(desks, tmp_path):
