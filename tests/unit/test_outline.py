@@ -87,7 +87,20 @@ def test_idle_clocks_pause_by_the_kind_under_a_lease_that_holds(kind):
 
 def test_the_limit_of_the_job_itself_is_left_to_a_runner_that_lives():
     assert pauses_idle_clock(a_job("idle", since_sec=1000), now_ns=NOW, last_event=refuse)
+    assert pauses_idle_clock(a_job("unknown", since_sec=1000), now_ns=NOW, last_event=refuse), (
+        "an agent that says nothing"
+    )
     assert not pauses_idle_clock(a_job("idle", lease_sec=-1), now_ns=NOW, last_event=refuse)
+
+
+def test_an_agent_that_says_itself_that_it_waits_does():
+    asks = EventName.PERMISSION_REQUIRED
+    told = {kind: activity_of(Outline.of(a_job(kind), asks), now_ns=NOW) for kind in KINDS}
+    assert told == {kind: kind for kind in KINDS} | {"working": "waiting", "unknown": "waiting"}
+    outline = Outline.of(a_job("working", cause="the program runs").replace(detail="may I?"), asks)
+    assert reason_of(outline, "waiting") == "may I?"
+    late = Outline.of(a_job("working", lease_sec=-1), asks)
+    assert activity_of(late, now_ns=NOW) == "unknown"
 
 
 def test_a_limit_shorter_than_the_way_to_the_registry_ends_nothing_falsely():

@@ -153,7 +153,7 @@ def with_activity(job, kind, cause="", *, since_sec=10, lease_sec=60):
 def test_the_activity_that_was_written_counts_and_not_the_last_event(kind):
     job = a_job("x")
     view = LiveTable([job])
-    view.show(event(job, "permission_required", "may I?"))
+    view.show(event(job, "progress", "half way"))
     view.read(with_activity(job, kind, "the cause of it"))
     row = drawn(view, 120)[1]
     assert row.split()[1] == kind
@@ -161,6 +161,17 @@ def test_the_activity_that_was_written_counts_and_not_the_last_event(kind):
     assert ("paused" in row) is (kind in ("blocked", "working", "limited", "retrying"))
     view.read(with_activity(job, kind, lease_sec=-1))
     assert drawn(view, 120)[1].split()[1] == "unknown"
+
+
+def test_an_agent_that_says_itself_that_it_waits_does():
+    job = a_job("x")
+    view = LiveTable([job])
+    view.read(with_activity(job, "working", "the program runs"))
+    view.show(event(job, "permission_required", "may I?"))
+    row = drawn(view, 120)[1]
+    assert (row.split()[1], "may I?" in row) == ("waiting", True)
+    view.show(event(job, "progress"))
+    assert drawn(view, 120)[1].split()[1] == "working"
 
 
 def test_a_job_waits_as_soon_and_as_long_as_a_request_is_open():

@@ -19,7 +19,16 @@ from baton.core.fields import one_line
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.limits import PAUSING
 from baton.core.outcome import outcome_of
-from baton.core.outline import FAILED, Outline, activity_after, activity_of, present_activity, reason_of, state_of
+from baton.core.outline import (
+    FAILED,
+    Outline,
+    activity_after,
+    activity_of,
+    kind_after,
+    present_activity,
+    reason_of,
+    state_of,
+)
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -196,7 +205,9 @@ class _Row:
         if self._open_requests:
             return "waiting"
         written = present_activity(self._job, now_ns=time.time_ns())
-        return self._said if written is None else written["kind"]
+        if written is None:
+            return self._said
+        return kind_after(written["kind"], "permission_required" if self._said == "waiting" else None)
 
     def add_event(self, payload: dict[str, Any]) -> None:
         event, then_ns = payload["event"], parse_time(payload["timestamp"])

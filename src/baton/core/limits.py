@@ -7,7 +7,7 @@ from enum import Enum
 from baton.core.clock import SECOND_NS, parse_time
 from baton.core.event import EventName
 from baton.core.job import Status
-from baton.core.outline import UNKNOWN, last_cause, present_activity
+from baton.core.outline import is_current, last_cause
 from baton.core.value import Any
 
 TYPE_CHECKING = False
@@ -82,14 +82,13 @@ def pauses_idle_clock(
     whose runner writes nothing, such as one that is worked by hand, waits after `permission_required`.
 
     `idle_sec` is a limit of the caller; without it, the limit is that of the job, which its runner enforces."""
-    written = present_activity(job, now_ns=now_ns)
-    if written is None:
+    if job.status is not Status.RUNNING or job.activity is None:
         return job.status is Status.RUNNING and last_event() is EventName.PERMISSION_REQUIRED
-    if written["kind"] == UNKNOWN:
+    if not is_current(job, now_ns=now_ns):
         return False
-    if idle_sec is None or is_paused(written, attempt=job.attempt, lease_is_fresh=True):
+    if idle_sec is None or is_paused(job.activity, attempt=job.attempt, lease_is_fresh=True):
         return True
-    return now_ns < parse_time(written["since"]) + (idle_sec + LATE_SEC) * SECOND_NS
+    return now_ns < parse_time(job.activity["since"]) + (idle_sec + LATE_SEC) * SECOND_NS
 
 
 def silent_since_ns(job: Job) -> int | None:

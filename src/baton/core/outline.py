@@ -67,9 +67,12 @@ def present_activity(job: Job | Outline, *, now_ns: int) -> Mapping[str, Any] | 
     job does not run."""
     if job.status is not Status.RUNNING or job.activity is None:
         return None
-    if job.activity["attempt"] == job.attempt and not _has_expired(job, now_ns):
-        return job.activity
-    return {**job.activity, "kind": UNKNOWN}
+    return job.activity if is_current(job, now_ns=now_ns) else {**job.activity, "kind": UNKNOWN}
+
+
+def is_current(job: Job | Outline, *, now_ns: int) -> bool:
+    """Return whether the runner of this attempt has written the activity, and its lease holds."""
+    return job.activity is not None and job.activity["attempt"] == job.attempt and not _has_expired(job, now_ns)
 
 
 def _has_expired(job: Job | Outline, now_ns: int) -> bool:
@@ -90,7 +93,13 @@ def activity_of(job: Outline, *, now_ns: int) -> str:
     if job.open_requests:
         return "waiting"
     written = present_activity(job, now_ns=now_ns)
-    return activity_after(job.last_event) if written is None else written["kind"]
+    return activity_after(job.last_event) if written is None else kind_after(written["kind"], job.last_event)
+
+
+def kind_after(kind: str, event: EventName | str | None) -> str:
+    """Return the kind of activity after the last event: an agent that publishes `permission_required` itself waits,
+    whatever its runner sees of it. The event of a request is followed by another one when the request closes."""
+    return "waiting" if event == EventName.PERMISSION_REQUIRED and kind in ("working", UNKNOWN) else kind
 
 
 def activity_after(event: EventName | str | None) -> str:
@@ -122,7 +131,8 @@ def reason_of(job: Outline, activity: str) -> str:
     if activity == "disputed":
         return job.disputed or ""
     if activity in _WITH_CAUSE:
-        return (job.activity["cause"] if job.activity is not None else "") or job.detail or ""
+        is_written = job.activity is not None and job.activity["kind"] == activity
+        return (job.activity["cause"] if is_written and job.activity is not None else "") or job.detail or ""
     if job.status is Status.ERROR:
         return job.reason or job.detail or ""
     return job.reason or "" if job.status is Status.CANCELLED else ""
