@@ -20,7 +20,6 @@ from baton.core.clock import SECOND_NS, format_micros, parse_time
 from baton.core.errors import BatonError
 from baton.core.fields import one_line
 from baton.core.hashing import hmac_sha256
-from baton.core.job import Job
 from baton.core.notification import WAITING, Due, NotifySettings, claim, due_to, settle
 from baton.core.outline import present_activity
 from baton.core.request import Request
@@ -69,29 +68,36 @@ def send(settings: Settings, jobs: Jobs, found: Iterable[Due]) -> Iterator[Sent]
         yield Sent(due=due, error=failed or None)
 
 
-def send_of_job(settings: Settings, job_id: str, log: Callable[[str], None]) -> None:
-    """Send the notifications of one job. Log what could not be sent: the monitor tries again."""
+def send_of_job(settings: Settings, job_id: str, log: Callable[[str], None], *, ended: bool = True) -> None:
+    """Send the notifications of one job; without `ended`, not that of its end. Log what could not be sent: the monitor
+    tries again."""
     if settings.notify is None:
         return
     with open_jobs(settings) as jobs:
-        for each in send(settings, jobs, due_to(jobs.get_job(job_id), jobs.user_here())):
+        found = [due for due in due_to(jobs.get_job(job_id), jobs.user_here()) if ended or due.number]
+        for each in send(settings, jobs, found):
             if each.error is not None:
                 log(f"baton: notification {each.due.id}: {each.error}")
 
 
-def send_soon(settings: Settings, job: Job, log: Callable[[str], None]) -> None:
-    """Send the notifications of a job from a thread: a command of the user may take seconds."""
-    if settings.notify is not None and job.notify_due:
+def send_soon(settings: Settings, jobs: Jobs, job_id: str, log: Callable[[str], None]) -> None:
+    """Send the notifications of a running job from a thread: a command of the user may take seconds. That of its end is
+    sent by the runner before it ends itself."""
+
+    def work() -> None:
+        try:
+            send_of_job(settings, job_id, log, ended=False)
+        except (BatonError, OSError) as error:
+            log(f"baton: notifications of job {job_id}: {error}; the monitor tries again")
+
+    try:
+        due = due_to(jobs.get_job(job_id), jobs.user_here())
+    except (BatonError, OSError):
+        return  # the next event, or the monitor, tries again
+    if any(each.number for each in due):
         from threading import Thread
 
-        Thread(target=_send_quietly, args=(settings, job.job_id, log), daemon=True).start()
-
-
-def _send_quietly(settings: Settings, job_id: str, log: Callable[[str], None]) -> None:
-    try:
-        send_of_job(settings, job_id, log)
-    except (BatonError, OSError) as error:
-        log(f"baton: notifications of job {job_id}: {error}")  # the monitor tries again
+        Thread(target=work, daemon=True).start()
 
 
 def _is_dead(sender: str) -> bool:

@@ -18,6 +18,7 @@ from baton.jobs.report import report
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.sessions.ending import ENDED_FROM_OUTSIDE, try_to_send
 from baton.sessions.session import Session
+from baton.sessions.terminal import print_line
 from baton.wire.payload import MAX_DETAIL_BYTES
 
 PROGRESS_EVERY_SEC = 5
@@ -169,7 +170,11 @@ class Reporter:
         """Write what the agent is doing into the record of the job; with `lease_sec`, renew its lease, too."""
         if self.job is None or self.is_over():
             return
-        self.jobs.registry.set_activity(self.job.job_id, activity, attempt=self.job.attempt, lease_sec=lease_sec)
+        written = self.jobs.registry.set_activity(
+            self.job.job_id, activity, attempt=self.job.attempt, lease_sec=lease_sec
+        )
+        if written.notify_due:
+            self._send(written)
 
     def is_over(self) -> bool:
         """Return whether there is no job, or one that has ended."""
@@ -231,3 +236,7 @@ class BackgroundSender:
         with open_jobs(self._settings) as jobs:
             while (job := self._queue.get()) is not None:
                 try_to_send(self._settings, jobs, job)
+                if self._settings.notify is not None:
+                    from baton.sessions.notify import send_soon
+
+                    send_soon(self._settings, jobs, job.job_id, print_line)
