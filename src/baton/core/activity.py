@@ -295,14 +295,14 @@ def verdict(
         return _after_failed_turn(facts, turn, doing, now_ns, limits)
     if facts.gone is not None:
         return _after_gone(facts, obstacle, message, has_conditions)
-    if obstacle is None and not facts.exit_expected:
+    if obstacle is None:
         return _done(facts, message, has_conditions)
     if facts.cleared is not None:
         return _failed(cleared_text(facts), message)
     if doing.idle_since_ns is not None and now_ns - doing.idle_since_ns >= limits.idle_sec * SECOND_NS:
         why = Limit.SILENCE.describe_sec(limits.idle_sec, doing.cause)
         return Verdict(outcome=IDLE, why=why, ended_by="idle", message=message)
-    return Verdict(outcome=OPEN, why=obstacle or doing.cause)
+    return Verdict(outcome=OPEN, why=obstacle)
 
 
 def _after_failed_turn(facts: Facts, turn: Turn, doing: Activity, now_ns: int, limits: Limits) -> Verdict:

@@ -79,7 +79,6 @@ class Facts(Value):
     mark: str
     began_ns: int
     turn_expected: bool
-    exit_expected: bool
     turns: tuple[Turn, ...] = ()
     unknown_ends: tuple[Turn, ...] = ()
     tools: Mapping[str, Call] = {}
@@ -117,16 +116,14 @@ class Facts(Value):
         now_ns: int,
         *,
         turn_expected: bool = True,
-        exit_expected: bool = False,
         after: Facts | None = None,
     ) -> Facts:
         """Return the facts at the beginning of a job.
 
         `mark` is the text by which a prompt is recognised as one of the job; with "", every turn is of the job: for a
         program that has only this work. `turn_expected` is False for a program whose exit code is the verdict.
-        `exit_expected`: the program ends by itself after its last turn, and its exit code counts as well. `after` are
-        the facts of the session before: its conversation, its usage and, while the program lives, its open turn and
-        its background work are carried over, as not the job's."""
+        `after` are the facts of the session before: its conversation, its usage and, while the program lives, its open
+        turn and its background work are carried over, as not the job's."""
         new = cls(
             mark=mark,
             began_ns=now_ns,
@@ -134,7 +131,6 @@ class Facts(Value):
             last_work_source="runner",
             last_work="the job began",
             turn_expected=turn_expected,
-            exit_expected=exit_expected,
         )
         if after is None:
             return new
