@@ -20,7 +20,9 @@ COMMANDS = {" ".join(words): right_command(words, options) for words, options in
 COMMANDS["submit"] += ["true", "--agent", "shell"]
 COMMANDS["register"] += ["true"]
 # These read no settings and no home. `trust` has tests of its own; `demo` works in a temporary folder.
-WITHOUT_A_HOME = {"version", "completion", "config init", "demo", "skills install", "trust", "hook"}
+WITHOUT_A_HOME = {"version", "completion", "config init", "demo", "skills install", "trust", "hook"} | {
+    f"rules {action}" for action in ("list", "add", "remove", "test")
+}
 QUICK_SEC = 2.0
 GROUPS = 4
 
