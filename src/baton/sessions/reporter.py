@@ -187,15 +187,15 @@ class Reporter:
 
     def exceeded_limit(self, idle_since_ns: int | None, slack_sec: float) -> Limit | None:
         """Return which limit the job has exceeded; None when it is within both. `idle_since_ns` is when its idle clock
-        began; None while that pauses."""
+        began; None while that pauses. `slack_sec` is added to the time that the job may take: `submit` enforces that
+        limit, too, and acts first. The idle clock is the runner's own."""
         if self.job is None:
             return None
         return exceeded_limit(
             self._clock.monotonic_ns(),
-            deadline=self._began_ns + self.job.timeout_sec * SECOND_NS,
+            deadline=self._began_ns + (self.job.timeout_sec + slack_sec) * SECOND_NS,
             silent_since=idle_since_ns,
             idle_timeout=self.job.idle_timeout_sec * SECOND_NS,
-            slack=slack_sec * SECOND_NS,
         )
 
     def was_ended_from_outside(self) -> bool:
