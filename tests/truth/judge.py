@@ -22,6 +22,7 @@ class Phase(NamedTuple):
     at: float
     cause: str = ""
     within: float = WITHIN_SEC
+    early: float = _EARLY_SEC  # baton may notice it this long before its sign outside
 
     def fits(self, sample: Sample) -> bool:
         return sample.state in self.states and re.search(self.cause, sample.cause, re.IGNORECASE) is not None
@@ -69,7 +70,9 @@ def judge(phases: list[Phase], samples: list[Sample]) -> Judgement:
             said = sample.state
             label = said if said in phase.states else phase.states[0]
             seconds[label, said] = seconds.get((label, said), 0.0) + until - sample.at
-            early = _EARLY_START_SEC if "starting" in phase.states else _EARLY_SEC
+            if right is not None and sample.at > right.at and sample.state in phase.states:
+                continue  # the cause may change
+            early = _EARLY_START_SEC if "starting" in phase.states else following.early if following else 0.0
             if phase.fits(sample) or (following and following.fits(sample) and sample.at > end - early):
                 continue
             if any(before.fits(sample) for before in _recent(phases, number, sample.at)):

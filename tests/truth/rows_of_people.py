@@ -17,10 +17,8 @@ def _asks(on: Stage, script: list, *options: str) -> None:
     """Begin a job whose first tool needs a permission, and wait until it is asked for."""
     on.configure(permissions={"allow": ["Read"]})
     on.begin(script, *options)
-    answered_at = on.asked("s", 0, answered=True).answered_at
-    if not on.headless:
-        on.shown(_DIALOG)
-    on.expect("waiting", at=answered_at, cause="Bash")
+    asked_at = on.asked("s", 0, answered=True).answered_at if on.headless else on.shown(_DIALOG)
+    on.expect("waiting", at=asked_at, cause="Bash", early=2.0)
 
 
 @row("T6", TERMINAL, HEADLESS)
@@ -51,7 +49,7 @@ def _no_answer(on: Stage) -> None:
     on.working_from("s", 0)
     on.expect("waiting", at=on.asked("s", 0, answered=True).answered_at, cause="Bash")
     on.reach(lambda: reader.ended, "the end", 60)
-    on.expect("error", at=time.monotonic() - 1, cause="permission")
+    on.expect("error", at=time.monotonic() - 1, early=4.0, cause="permission")
     printed = submit.communicate(timeout=30)[0]
     on.require(submit.returncode == 2, f"submit: exit {submit.returncode}: {printed[-300:]}")
     on.require("echo x > out.txt" in printed and "approve" in printed, f"submit does not say it: {printed[-300:]}")
@@ -190,7 +188,7 @@ def _other_turn(on: Stage) -> None:
     ended = on.asked("other", 1, answered=True).answered_at
     on.expect("idle", at=ended)
     on.reach(lambda: reader.ended, "the end of the job", 30)
-    on.expect("error", at=time.monotonic() - 1)
+    on.expect("error", at=time.monotonic() - 1, early=4.0)
     on.stay(1)
 
 
@@ -212,7 +210,9 @@ def _compaction(on: Stage) -> None:
     on.model.summary = [Pause(4), Say(f"<summary>Go on. {cue('after')}</summary>")]
     on.model.scripts["after"] = [[bash("sleep 3")], [Say("I wrote it.")]]
     on.begin([[bash("true")], [bash("true")], [Tokens(70_000), bash("sleep 1")]])
+    on.expect("working", at=on.asked("summary", 0).at, cause="model|compact", early=4.0)
     on.asked("summary", 0, answered=True)
+    on.expect("working")
     on.completes(on.asked("after", 1, answered=True).answered_at)
 
 

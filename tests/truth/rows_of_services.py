@@ -32,7 +32,7 @@ def _unauthorised(on: Stage) -> None:
     reader = on.begin([[_UNAUTHORISED]], "--timeout", "60")
     on.expect("retrying", at=on.asked("s", 0, answered=True).answered_at, cause="401|authenticat|api.key")
     on.reach(lambda: reader.ended, "the end", 70)
-    on.expect("error", at=time.monotonic() - 1, cause="API key|401|authenticat")
+    on.expect("error", at=time.monotonic() - 1, early=4.0, cause="API key|401|authenticat")
     on.stay(1)
 
 
@@ -47,7 +47,7 @@ def _dead(on: Stage) -> None:
     on.expect("working", at=now - 3, within=6.0)
     on.expect("retrying", at=now, within=6.0, cause="onnect")
     on.reach(lambda: reader.ended, "the end", 70)
-    on.expect("error", at=time.monotonic() - 1, cause="onnect")
+    on.expect("error", at=time.monotonic() - 1, early=4.0, cause="onnect")
     on.stay(1)
 
 
@@ -64,7 +64,7 @@ def _limited(on: Stage) -> None:
     asked = on.asked("s", 0)
     on.expect("limited", at=asked.at, cause="limit")
     on.reach(lambda: reader.ended, "the end", 60)
-    on.expect("error", at=time.monotonic() - 1, cause="limit")
+    on.expect("error", at=time.monotonic() - 1, early=4.0, cause="limit")
     on.stay(1)
 
 
@@ -124,7 +124,7 @@ def _blocked_until_the_end(on: Stage, shown: str, cause: str) -> None:
     on.stay(IDLE_SEC + 2)
     on.require(on.model.find("s", 0) is None, "a key was pressed")
     on.reach(lambda: reader.ended, "the end", 60)
-    on.expect("error", at=time.monotonic() - 1, cause=cause)
+    on.expect("error", at=time.monotonic() - 1, early=4.0, cause=cause)
     on.stay(1)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 IDLE_SEC = 15  # of the rows with an idle limit: Claude takes some seconds to start
 IDLE = str(IDLE_SEC)
-LIMIT_WITHIN_SEC = WITHIN_SEC + 1.0  # the idle clock begins when the silence is noticed
+LIMIT_WITHIN_SEC = WITHIN_SEC + 3.0  # the idle clock begins when the silence is noticed, and the agent is ended first
 _PATIENCE_SEC = 60.0
 _OVER_LOOKS = 25
 _PROMPT = "\u276f"
@@ -98,14 +98,16 @@ class Stage(World):
 
     def working_from(self, script: str, step: int, *, cause: str = "") -> None:
         """Wait for this request, and expect that baton says working since."""
-        self.expect("working", at=self.asked(script, step).at, cause=cause)
+        self.expect("working", at=self.asked(script, step).at, cause=cause, early=4.0)  # before it come hooks
 
     def asked(self, script: str, step: int, *, answered: bool = False, within_sec: float = _PATIENCE_SEC):
         wanted = f"the request for step {step} of {script}"
         return self.reach(lambda: self.model.find(script, step, answered=answered), wanted, within_sec)
 
-    def expect(self, *states: str, at: float | None = None, cause: str = "", within: float = WITHIN_SEC) -> None:
-        self.phases.append(Phase(states, time.monotonic() if at is None else at, cause, within))
+    def expect(
+        self, *states: str, at: float | None = None, cause: str = "", within: float = WITHIN_SEC, early: float = 0.7
+    ) -> None:
+        self.phases.append(Phase(states, time.monotonic() if at is None else at, cause, within, early))
 
     def completes(self, at: float | None = None, *, cause: str = "", within: float = WITHIN_SEC) -> None:
         self.expect("completed", at=at, cause=cause, within=within)
