@@ -127,4 +127,6 @@ def _neutral(text: str, stage: Stage) -> str:
     ):
         text = text.replace(json.dumps(real)[1:-1], neutral)
     text = re.sub(r"/tmp/claude-[\w./-]+", "/run/claude", text)
+    text = re.sub(r"-tmp-truth-[\w-]+?-work", "-home-me-row-work", text)
+    text = re.sub(r"(?:/[\w.-]+)+/bin/baton\b", "/usr/bin/baton", text)
     return re.sub(r"not-a-key[\w-]*|sk-ant-[\w-]+", "***", text)

@@ -30,7 +30,7 @@ def _subagent_asks(on: Stage) -> None:
     on.expect("waiting", at=on.asked("sub", 0, answered=True).answered_at, cause="Bash")
     on.stay(4)
     on.baton("approve", on.open_request()["request_id"])
-    on.expect("working", at=on.file("begun"))
+    on.expect("working", at=on.file("begun"), early=4.0)
     on.file("sub.txt")
     on.completes(on.asked("s", 2, answered=True).answered_at)
 
@@ -104,7 +104,7 @@ def _approved(on: Stage) -> None:
     on.stay()
     asked = on.open_request()
     on.baton("approve", asked["request_id"])
-    on.expect("working", at=on.file("begun"), cause="Bash")
+    on.expect("working", at=on.file("begun"), cause="Bash", early=4.0)
     on.working_from("s", 1)
     on.completes(on.asked("s", 1, answered=True).answered_at)
     shown = on.request(asked["request_id"])
