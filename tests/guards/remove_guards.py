@@ -73,7 +73,7 @@ GUARDS = (
     Guard("write-attempt", condition("False"), "tests/contract/test_registry.py"),
     Guard("holder-attempt", condition("False"), "tests/contract/test_requests.py"),
     Guard("most-open-requests", condition("False"), "tests/contract/test_requests.py"),
-    Guard("request-answered-once", condition("True"), "tests/contract/test_requests.py"),
+    Guard("request-answered-once", condition("True"), "tests/unit/test_request_rules.py"),
     Guard("request-id-in-path", condition("isinstance(value, str)"), "tests/contract/test_requests.py"),
     Guard("terminal-job-event", condition("False"), "tests/contract/test_registry.py"),
     Guard("status-transition", condition("False"), "tests/contract/test_registry.py"),

@@ -75,7 +75,7 @@ def plant_no_signature_check(monkeypatch):
 
 
 def plant_a_second_answer(monkeypatch):
-    monkeypatch.setattr(request, "_refuse_closed", lambda it, job, expired: None)
+    monkeypatch.setattr(request, "refuse_closed", lambda it: None)
 
 
 def plant_requests_that_outlive_their_attempt(monkeypatch):

@@ -227,7 +227,13 @@ def applied(request: Request, was_applied: str, overridden_by: str | None = None
 def _refuse_closed(request: Request, job: Job | Asker, expired: bool) -> None:
     if is_open(request, job, expired):  # guard: request-answered-once
         return
-    now = present(request, job, expired)
+    refuse_closed(present(request, job, expired))
+
+
+def refuse_closed(now: Request) -> None:
+    """Raise RequestClosed, with who answered what and when, if a request in its present state is not open."""
+    if now.state is RequestState.OPEN:
+        return
     when = f" at {now.answered_at}" if now.answered_at is not None else ""
     who = f" by {now.answered_by}" if now.answered_by else ""
     why = {

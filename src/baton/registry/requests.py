@@ -97,7 +97,9 @@ class RequestVerbs:
         """Answer an open request, with the event `progress`. RequestClosed when it is not open any more: it says who
         answered what, and when. Of several callers one succeeds."""
         from baton.core.request import answer as decide
+        from baton.core.request import refuse_closed
 
+        refuse_closed(self.get_request(request_id))  # at once, without waiting for other writers
         return self._settle(
             request_id, lambda it, job, expired, now_ns: decide(it, job, answer, expired=expired, now_ns=now_ns)
         )
