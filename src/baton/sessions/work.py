@@ -138,6 +138,8 @@ class Work:
         activity = activity or self.activity()
         now_ns = self._clock.monotonic_ns()
         self._store_ns = now_ns + _EVERY_NS
+        if activity.rule == "program":
+            activity = activity.replace(cause="")  # that it runs says nothing about why it ended
         record = rules.activity_record(activity, now_ns=now_ns, wall_ns=self._clock.wall_ns(), attempt=0)
         self._reporter.set_activity(record, lease_sec=lease_sec)
         self._stored = activity
