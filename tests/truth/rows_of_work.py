@@ -7,7 +7,7 @@ import signal
 
 from support.waiting import poll
 from truth.catalogue import HEADLESS, TERMINAL, row
-from truth.scripted_model import Say, bash, cue, read, subagent
+from truth.scripted_model import Pause, Say, bash, cue, read, subagent
 from truth.stage import IDLE, IDLE_SEC, LIMIT_WITHIN_SEC, Stage
 
 
@@ -88,7 +88,8 @@ def _endless_tool(on: Stage) -> None:
 
 
 def _killed(on: Stage, kill) -> None:
-    on.begin([[bash("touch begun; sleep 4321")]])
+    # Claude ends its tools first, and asks the model what to do: that takes longer than its own end.
+    on.begin([[bash("touch begun; sleep 4321")], [Pause(30), Say("The command was killed.")]])
     on.file("begun")
     on.stay()
     kill()
