@@ -16,9 +16,10 @@ test: $(VENV)/.dev-installed system-packages lint
 test-agents: $(VENV)/.dev-installed system-packages .agents/.installed
 	PATH="$(CURDIR)/.agents/node_modules/.bin:$$PATH" $(BIN)/python -m pytest tests/agents
 
-# How often the activity and the outcome of a job are right, with the real Claude Code; ROWS="T3 T8" chooses.
+# How often the activity and the outcome of a job are right, with the real Claude Code; ROWS="T3 T8" chooses. A run of
+# all rows writes docs/truth.md.
 truth: $(VENV)/.dev-installed system-packages .agents/.installed
-	PATH="$(CURDIR)/.agents/node_modules/.bin:$$PATH" $(BIN)/python tests/truth/truth.py $(ROWS)
+	PATH="$(CURDIR)/.agents/node_modules/.bin:$$PATH" $(BIN)/python tests/truth/truth.py $(ROWS) $(if $(ROWS),,--page docs/truth.md)
 
 # With each Python that pyproject.toml promises and this machine has; PYTHONS="3.12 3.13" chooses.
 test-pythons: $(VENV)/.dev-installed system-packages

@@ -7,7 +7,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -262,7 +261,3 @@ def sample_of(record: dict, at: float) -> Sample:
     # The runner writes the first activity half a second after it has begun.
     activity = record.get("activity") or {"kind": "starting"}
     return Sample(at, activity["kind"], str(activity.get("cause") or ""))
-
-
-if __name__ == "__main__":
-    sys.exit("run truth.py")

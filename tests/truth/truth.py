@@ -58,16 +58,6 @@ def play(row: Row, broker: Broker, keep: str | None) -> Outcome:
                 stage.close()
             except Exception as error:
                 wrong.append(f"at the end: {error}")
-        if os.environ.get("TRUTH_DEBUG"):
-            for asked in stage.model.log:
-                print(
-                    row.label,
-                    f"{asked.at - began:.1f}",
-                    asked.script,
-                    asked.step,
-                    asked.answer,
-                    repr(asked.text[-200:]),
-                )
         samples = stage.readers[0].samples if stage.readers else []
         phases = stage.phases
         seconds, slowest = {}, None
