@@ -228,6 +228,7 @@ def _answer_all(folder: Folder, environment: dict[str, str]) -> list[float]:
                 request = _next_request(jobs, job_id)
                 here("approve", request)
             _until(lambda: jobs.get_job(job_id).status == "completed", "the end of the job")
+        _until(lambda: '"running"' not in here("session", "list", "--json"), "the end of the session")
         with open(path, encoding="utf-8") as file:
             return [float(line) for line in file]
 

@@ -54,7 +54,7 @@ class Round:
     def answer_and_kill(self, number) -> None:
         tool, asked, request_id = self.ask(number)
         pid = self._crew.fork(_answer, self.settings, request_id, self._chance.choice((ALLOW, DENY)))
-        time.sleep(self._chance.uniform(0, 0.02))
+        time.sleep(self._chance.uniform(0, 0.02))  # it is killed at any moment
         self._crew.kill(pid)
         if self._row(request_id).state is RequestState.OPEN:
             if not asked.is_open:
@@ -80,7 +80,7 @@ class Round:
         _, asked, request_id = self.ask(number)
         if self._chance.random() < 0.5:
             self._crew.fork(_answer, self.settings, request_id, ALLOW)
-            time.sleep(self._chance.uniform(0, 0.1))
+            time.sleep(self._chance.uniform(0, 0.1))  # it is killed at any moment
         row = self._desk.row("gpu")
         pid = row["pane_pid"]
         if who == "agent":

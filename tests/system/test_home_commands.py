@@ -24,9 +24,12 @@ ARGUMENTS = {
     "agent remove": ["x", "--generation", "g"], "agent publish": ["x", "--session", "x"], "agent watch": ["x"],
     "registry prune": ["--older-than", "1d"], "registry migrate": ["--to", "sqlite:x.db"], "registry reconcile": ["00000001", "--keep", "registry"],
     "broker init": ["--nats", "set", "--host", "localhost"],
+    "approve": ["00000001"], "deny": ["00000001"], "answer": ["00000001", "1"], "explain": ["00000001"],
 }  # fmt: skip
 # These use no home: they must work in any folder.
-WITHOUT = {"version", "completion", "demo", "hook", "trust", "skills install", "config init"}
+WITHOUT = {"version", "completion", "demo", "hook", "trust", "skills install", "config init"} | {
+    f"rules {action}" for action in ("list", "add", "remove", "test")
+}
 
 
 def commands():

@@ -32,7 +32,7 @@ HOMES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "homes-
 LATER_FIELDS = {"submitter", "verified_by", "unverified", "disputed", "title", "parent", "follows", "retry_of"}
 LATER_FIELDS |= {"retried_by", "reason", "ended_by", "seen_at", "idempotency_key", "start_options", "notify_due"}
 LATER_FIELDS |= {"activity", "tool_timeout_sec", "background_timeout_sec", "change"}
-LATER_SESSION_FIELDS = {"machine"}
+LATER_SESSION_FIELDS = {"machine", "parent"}
 ENDED = ("completed", "error", "cancelled")
 
 

@@ -430,7 +430,7 @@ class TestTheRecordOfTheSeeds:
         assert not (dropped / "abc12345.json").exists()
         assert default("get", "abc12345").json["prompt"] == SEED_RECORD["prompt"]
         default("registry", "migrate", "--to", "file:.hermes/jobs")
-        assert json.loads((dropped / "abc12345.json").read_text()) == SEED_RECORD
+        assert json.loads((dropped / "abc12345.json").read_text()) == SEED_RECORD | {"change": 1}
         assert not (dropped / "registry.db").exists()
         assert len(list(dropped.glob("set-aside-*"))) == 2
 

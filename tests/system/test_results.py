@@ -16,12 +16,10 @@ from support.command import BATON, Baton
 from support.sessions import SessionDesk
 from support.waiting import wait_until
 
-# A headless Claude Code that does what its prompt, which is Python, says.
+# A headless Claude Code that does what its first prompt, which is Python, says, until its input ends.
 CLAUDE = """\
 #!{python}
 import json, os, sys
-given = sys.stdin.read()
-resumed = "--resume" in sys.argv
 def line(**message):
     print(json.dumps(message), flush=True)
 def say(text):
@@ -29,13 +27,15 @@ def say(text):
 def end(text):
     say(text)
     line(type="result", subtype="success", result=text)
-line(type="system", subtype="init", session_id=sys.argv[sys.argv.index("--resume" if resumed else "--session-id") + 1])
-if resumed:
-    with open("told", "a") as file:
-        file.write(given + "\\n--\\n")
-    end("I tried again")
-else:
-    exec(given.partition("# end")[0])
+line(type="system", subtype="init", session_id=sys.argv[sys.argv.index("--session-id") + 1])
+for number, text in enumerate(sys.stdin):
+    given = json.loads(text)["message"]["content"]
+    if number:
+        with open("told", "a") as file:
+            file.write(given + "\\n--\\n")
+        end("I tried again")
+    else:
+        exec(given.partition("# end")[0])
 """
 ANSWER = "# The answer\n\n" + "".join(f"{number}. see /srv/project/src/module_{number}.py\n" for number in range(400))
 

@@ -643,7 +643,7 @@ def test_what_a_person_sees_on_a_real_terminal(office, tmp_path, columns):
     plain = ["env", "-u", "COLUMNS", "-u", "LINES"]
     command = shlex.join([*plain, BATON, *batch(tmp_path, *orders, *({"prompt": "true # Later"} for _ in range(30)))])
     env = [f"-e{name}={value}" for name, value in office.env.items() if name != "TERM"]
-    size = ["-x", str(columns), "-y", "24"]
+    size = ["-x", str(columns), "-y", "24", "-c", str(tmp_path)]
     office.tmux("-u", "new-session", "-d", *size, *env, "-s", "screen", f"{command} --parallel 1; sleep 1234")
 
     def screen():

@@ -6,12 +6,14 @@ import json
 import os
 import re
 import stat
+import time
 
 from baton.config import Home
 from baton.core.errors import BatonError
 from baton.storage import files, homes
 
 SCHEMA_VERSION = 1
+_LOOKS, _LOOK_SEC = 100, 0.02
 
 
 def make(state_dir: str, home: Home) -> Home:
@@ -23,7 +25,10 @@ def make(state_dir: str, home: Home) -> Home:
     if not home.home_id:
         home = home.replace(home_id=os.urandom(8).hex())
     if not record(state, home):
-        winner = homes.look_up(state, home.folder)
+        for _ in range(_LOOKS):  # a home in place that is being made has no id yet
+            if (winner := homes.look_up(state, home.folder)) is not None:
+                break
+            time.sleep(_LOOK_SEC)
         if winner is None or winner.path != home.path:
             raise BatonError(f"{home.folder} was given another home meanwhile; run this command again")
         home = winner.replace(link=home.link, warnings=home.warnings)
