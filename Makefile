@@ -10,7 +10,7 @@ demo: $(VENV)/.installed
 	$(BIN)/baton demo
 
 test: $(VENV)/.dev-installed system-packages lint
-	$(BIN)/python -m pytest -n 5 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 
 # With the real agent programs from npm (hundreds of megabytes), against a stand-in for their models on this machine.
 test-agents: $(VENV)/.dev-installed system-packages .agents/.installed

@@ -295,7 +295,7 @@ class World:
         request = self.registry.requests[request_id]
         job = self.registry.jobs[request.job_id]
         asked = job.status is Status.RUNNING and job.attempt == request.attempt
-        return request.state == "open" and asked and self.clock.monotonic < self.asked[request_id]
+        return request.state == "open" and asked and self.clock.monotonic <= self.asked[request_id]
 
     def _check_requests(self):
         shown = {request.request_id for request in self.registry.list_requests()}
