@@ -44,7 +44,7 @@ def test_of_many_answers_one_counts(backend, request, figure, full, seed):
     figure(
         f"R11 answers ({backend})",
         f"{len(kept):,} requests, {PROCESSES} processes, {len(lost):,} answers refused: {twice} answered twice, "
-        f"{unanswered} unanswered, {misled + differing} told of another answer, "
+        f"{unanswered} unanswered, {misled + differing} informed of another answer, "
         f"{wrong + size - len(got)} agents with another or none"
         + "".join(f"\n{trace.strip().splitlines()[-1]}" for trace in failures[:3]),
         held=len(kept) == size
