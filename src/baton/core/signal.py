@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # How a turn ends.
 WELL, FAILED, INTERRUPTED = "well", "failed", "interrupted"
-# Who began a turn: some one who typed, or sent, a prompt; background work that has ended.
+# What began a turn: a prompt that a person or baton sent; background work that has ended.
 PROMPT, BACKGROUND = "prompt", "background"
 # How a request was decided.
 ALLOW, DENY = "allow", "deny"

@@ -6,6 +6,8 @@ those of `baton.core.request`.
 
 from __future__ import annotations
 
+from abc import abstractmethod
+
 from baton.core import lifecycle
 from baton.core.clock import format_time
 from baton.core.errors import InvalidValue
@@ -166,9 +168,9 @@ class RequestVerbs:
         with self._reading() as tx:
             return tx.changes(number, limit, self._is_past)
 
+    @abstractmethod
     def answers_stamp(self) -> object:
         """Return a value that differs when another process has written since, at little cost."""
-        raise NotImplementedError
 
     def set_activity(
         self, job_id: str, activity: Mapping[str, Any], *, attempt: int, lease_sec: float | None = None
