@@ -54,11 +54,11 @@ def _print(explained: dict[str, Any]) -> None:
             print(_wrapped(f"{name:<9} {one_line(str(text), _LONGEST)}"))
     if explained["facts"]:
         print()
-        rows = [
-            (_text(each["fact"]), _text(each["value"]), _text(each["source"]), _age(each["age_sec"]))
-            for each in explained["facts"]
-        ]
-        print_table(("FACT", "VALUE", "SOURCE", "AGE"), rows)
+        # On a terminal, the longest text comes last: it has the rest of the line.
+        columns = ("fact", "age", "source", "value") if on_terminal() else ("fact", "value", "source", "age")
+        facts = [each | {"age": _age(each["age_sec"])} for each in explained["facts"]]
+        rows = [[_text(each[column]) for column in columns] for each in facts]
+        print_table([column.upper() for column in columns], rows)
 
 
 def _wrapped(line: str) -> str:
