@@ -175,7 +175,7 @@ def _live_through_everything(desk, tmp_path, wire):
     desk("config", "show", "--json")
     (tmp_path / "go").touch()
     desk.until_over(job)
-    desk.until_state("gpu", "stopped" if desk.row("gpu")["state"] == "stopped" else "terminated")
+    desk.until_state("gpu", "terminated")
 
     desk("session", "create", "talk", "--agent", "shell")
     desk("session", "send", "talk", "-", stdin=f": {KEY}")

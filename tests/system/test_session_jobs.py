@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import signal
@@ -62,6 +63,18 @@ def test_the_exit_code_of_a_command_is_its_verdict(desk):
     assert (session["exit"], session["reason"]) == ("exit code 3", "the agent ended (exit code 3)")
     assert session["job_id"] is None
     assert session["made_for"] == job
+
+
+def test_a_command_that_ended_by_itself_was_not_stopped_however_slowly_its_end_is_recorded(desk):
+    """The runner looks at the job each second, also between the record of its end and the line in its log."""
+    job = in_session(desk, "until [ -e go ]; do sleep 0.05; done")
+    with open(os.path.join(desk.home, "delegate_job_logs", job, "events.ndjson"), "rb") as log:
+        fcntl.flock(log, fcntl.LOCK_EX)
+        open(os.path.join(desk.folder, "go"), "w").close()
+        desk.until_over(job)
+        time.sleep(1.5)
+    session = desk.until_state("gpu", "terminated")
+    assert session["reason"] == "the agent ended (exit code 0)"
 
 
 @pytest.mark.parametrize(("number", "name"), [(signal.SIGKILL, "SIGKILL"), (signal.SIGSEGV, "SIGSEGV"), (40, "40")])

@@ -342,16 +342,20 @@ class Runner:
         return self._stop is not None
 
     def _check_own_job(self) -> None:
-        """Stop with the job that the session was created for. A headless agent ends by itself when it is done."""
+        """Stop with the job that the session was created for. A headless agent ends by itself when it is done, and one
+        whose program has ended needs no stop."""
         status = self._reporter.status()
         if status is not None and status not in TERMINAL:
             limit = self._job.exceeded_limit(_LIMIT_SLACK_SEC)
             if limit is not None:
                 self._stop = Stop(reason=self._job.late_reason(limit), ended_by=limit.ended_by)
-        elif status is Status.CANCELLED or (status is not None and self._session.mode is Mode.INTERACTIVE):
+        elif status is Status.CANCELLED:
             self._stop = Stop(reason=f"its job is {status}", on_request=True)
-        elif status is not None:
-            self._job.finish()
+        elif status is not None and self._process is not None:
+            if self._session.mode is Mode.INTERACTIVE:
+                self._stop = Stop(reason=f"its job is {status}", on_request=True)
+            else:
+                self._job.finish()
 
     def _reap_orphans(self) -> None:
         """Wait for adopted processes that have ended, if they were seen before: the parts of the runner that start a
@@ -411,11 +415,6 @@ class Runner:
             return Tmux(self._session.socket).capture(self._session.pane_id, _SCREEN_LINES)
         except errors.BatonError:
             return ""  # the pane is gone
-
-
-def _last_line(screen: str) -> str:
-    lines = [line.strip() for line in screen.splitlines() if line.strip()]
-    return lines[-1][:300] if lines else ""
 
 
 def _write(path: str, text: str) -> None:
