@@ -50,6 +50,31 @@ def test_nothing_is_acknowledged_and_earlier_changes_are_kept(registry, path):
     assert prompts(path) == {"before", "after"}
 
 
+def test_the_close_of_another_connection_of_the_process_is_not_taken_for_a_removed_log(registry, path, monkeypatch):
+    """Another thread reads the registry for the first time while this one opens it to write."""
+    registry.register_job(draft("before"))
+    registry.close()
+    keeper, other = open_url(f"sqlite:{path}"), open_url(f"sqlite:{path}")
+    keeper.register_job(draft("keeps the log"))
+    connect = registry._file._connect
+
+    def connect_after_the_other(options):
+        other.list_jobs()
+        return connect(options)
+
+    monkeypatch.setattr(registry._file, "_connect", connect_after_the_other)
+    registry.register_job(draft("with both open"))
+    other.close()
+    registry.register_job(draft("after"))
+    with open(os.devnull) as file:  # may have the number of the closed descriptor
+        assert file
+        registry.register_job(draft("last"))
+    os.unlink(f"{path}-wal")
+    with pytest.raises(RegistryUnavailable, match="was removed or replaced"):
+        registry.register_job(draft("not acknowledged"))
+    keeper.close()
+
+
 def test_a_log_removed_during_the_transaction_is_noticed_before_the_verb_returns(registry, path, monkeypatch):
     registry.register_job(draft("before"))
     check, calls = registry._file._check_log, []

@@ -103,28 +103,19 @@ class TestBrokerLogin:
         listed = baton("list", "--json").out + baton("logs", job, "--json").out
         assert "pw of the job" not in listed
 
-    def until_sent(self, office):
-        """What a process could not send before it ended, the monitor sends, with the login of the job, too."""
-
-        def is_sent() -> bool:
-            office("monitor", "--once")
-            return office.unsent() == 0
-
-        wait_until(is_sent, "for the events to be sent")
-
     def test_submit_and_a_batch_take_it_and_retry_keeps_it(self, broker, login, tmp_path):
         with Office(tmp_path, **broker.env, MQTT_USERNAME="", MQTT_PASSWORD="") as office:
             done = office.submit("true", "--broker-login", login)
             assert "refuses" not in done.err
-            self.until_sent(office)
+            wait_until(lambda: office.unsent() == 0, "for the events to be sent")
             job = office.the_job()["job_id"]
             office("retry", job)
-            self.until_sent(office)
+            wait_until(lambda: office.unsent() == 0, "for the events to be sent")
             line = json.dumps({"prompt": "true", "broker_login": login})
             batch = tmp_path / "batch"
             batch.write_text(line)
             office("submit", "--batch", str(batch))
-            self.until_sent(office)
+            wait_until(lambda: office.unsent() == 0, "for the events to be sent")
             assert {each["broker"]["username"] for each in office.jobs()} == {"job"}
 
     def test_a_file_that_is_no_private_login_is_refused(self, login, tmp_path):

@@ -182,7 +182,7 @@ def test_a_transaction_has_a_time_limit(tmp_path, monkeypatch):
     file = sqlite.SqliteFile(str(tmp_path / "x.db"), tables="CREATE TABLE t (x);", version=1)
     with file.writing(create=True) as tx:
         tx.execute("INSERT INTO t VALUES (1)")
-    monkeypatch.setattr(sqlite, "_TRANSACTION_SEC", 0.2)
+    monkeypatch.setattr(sqlite, "TRANSACTION_SEC", 0.2)
     for transaction in (file.reading, file.writing):
         with pytest.raises(RegistryUnavailable, match=r"took longer"), transaction() as tx:
             tx.execute(f"{ENDLESS} count(*) FROM n").fetchall()

@@ -28,17 +28,8 @@ LEAST_SQLITE = (3, 35)  # UPDATE ... RETURNING
 _BUSY_TIMEOUT_SEC = 30
 _OPEN_FILES = "/proc/self/fd"
 _FORK_WAIT_SEC = 5.0
-_TRANSACTION_SEC = 60.0
+TRANSACTION_SEC = 60.0
 _STEPS = 500_000  # of SQLite's virtual machine between two looks at the clock: some milliseconds
-_ADVICE = (
-    ("disk is full", "No space left on device; nothing was changed, free some and try again"),
-    ("readonly", "the file or its folder is read-only; nothing was changed"),
-    ("unable to open", "cannot be opened; too many open files, or no permission for its folder"),
-    ("database is locked", "locked by another program; try again"),
-    ("not a database", "is not a SQLite database; move it away"),
-    ("interrupted", f"took longer than {_TRANSACTION_SEC:g} s; it is damaged, move it away and restore a copy"),
-    ("malformed", "is damaged; move it away and restore a copy, the audit logs still hold the history"),
-)
 
 
 class _TimeLimit:
@@ -50,7 +41,7 @@ class _TimeLimit:
         self._ends_at = 0.0
 
     def begin(self) -> None:
-        self._ends_at = time.monotonic() + _TRANSACTION_SEC
+        self._ends_at = time.monotonic() + TRANSACTION_SEC
 
     def lift(self) -> None:
         self._ends_at = float("inf")
@@ -228,13 +219,23 @@ class SqliteFile:
     def _check_log(self, raw: Connection) -> None:
         """Raise when the log that this connection writes is not the one that other processes read."""
         # Not `stat`: after it, the kernel dates the next write anew, and the commit waits for its journal, 0.1 ms.
-        is_there = raw.wal_link is None or os.readlink(raw.wal_link) == f"{self._real_path}-wal"
-        if not is_there:  # guard: wal-at-its-path
+        if raw.wal_link is None or self._leads_to_log(raw.wal_link):
+            return
+        # That descriptor may have been of another connection of this process, which is closed now.
+        links = (link for link, log in self._open_logs().items() if log == raw.wal and self._leads_to_log(link))
+        raw.wal_link = next(links, "")
+        if not raw.wal_link:  # guard: wal-at-its-path
             raw.identity = None  # the next transaction opens the database again
             raise RegistryUnavailable(
                 f"{self.path}-wal was removed or replaced while baton had it open; this change is not recorded, and "
                 "earlier ones may be lost: see `baton doctor`, then try again"
             )
+
+    def _leads_to_log(self, link: str) -> bool:
+        try:
+            return os.readlink(link) == f"{self._real_path}-wal"
+        except FileNotFoundError:
+            return False  # the descriptor is closed
 
     @contextmanager
     def _creating(self) -> Iterator[sqlite3.Connection]:
@@ -414,22 +415,11 @@ class SqliteFile:
         try:
             yield
         except sqlite3.Error as error:
-            raise RegistryUnavailable(f"{self.path}: {self._explain(str(error))}") from error
+            from baton.storage.sqlite_advice import explain
+
+            raise RegistryUnavailable(f"{self.path}: {explain(str(error), self.lock.path)}") from error
         except OSError as error:
             raise RegistryUnavailable(files.os_error_text(error, self.path)) from error
-
-    def _explain(self, message: str) -> str:
-        """Return what SQLite's message means, and, where it does not say why, what the system says."""
-        if "unable to open" in message:
-            # Never open the database itself here: closing it again would drop the locks of this process.
-            try:
-                os.close(os.open(self.lock.path, os.O_RDWR | os.O_CREAT, 0o600))
-            except OSError as error:
-                return f"{error.strerror}; nothing was changed"
-        if "disk I/O error" in message:
-            room = os.statvfs(self.folder)
-            message = "disk is full" if room.f_bavail * room.f_frsize < 1024 * 1024 else message
-        return next((advice for part, advice in _ADVICE if part in message), message)
 
 
 _OBJECTS = "SELECT type, name, sql FROM sqlite_schema WHERE sql IS NOT NULL"  # NULL: the index of a UNIQUE or KEY
