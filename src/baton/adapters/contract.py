@@ -33,7 +33,8 @@ class Task(Value):
 
     `conversation_id` is the conversation to continue when `resume` is set. Otherwise it is the id of the new
     conversation, for agents that let the caller choose it. `folder` is private to the session: files for the agent go
-    there. `hook` is the command that passes a hook's message to baton.
+    there. `hook` is the command that passes a hook's message to baton. `environment` is that of the program, for a
+    channel that starts it.
     """
 
     mode: Mode
@@ -44,6 +45,7 @@ class Task(Value):
     folder: str
     workdir: str
     hook: list[str]
+    environment: Mapping[str, str] = {}
 
 
 class Launch(Value):

@@ -18,8 +18,10 @@ if TYPE_CHECKING:
 
 class Setup(Value):
     """What the agent's program needs to use a channel: variables for its environment, files for the session's folder by
-    name, and file descriptors that it inherits."""
+    name, and file descriptors that it inherits. `argv` is the command to start in place of that of the adapter, where
+    only the open channel knows it: a program that shows what a server of the channel does."""
 
+    argv: tuple[str, ...] | None = None
     environment: Mapping[str, str] = {}
     files: Mapping[str, str] = {}
     descriptors: tuple[int, ...] = ()
@@ -36,7 +38,9 @@ class Channel(ABC):
 
     @abstractmethod
     def open(self, hear: Hear) -> Setup:
-        """Begin to listen, before the agent's program starts."""
+        """Begin to listen, before the agent's program starts. A channel whose agent is a server starts it here, in the
+        work folder and with the environment of the task, and waits for it, within limits. Raise AgentUnusable when
+        it does not begin."""
 
     def attach(self, stdin: int | None, stdout: int | None) -> None:  # noqa: B027  most channels use neither
         """Take this process's ends of the pipes to the program's standard streams, once it has started. None: the

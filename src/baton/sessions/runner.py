@@ -209,7 +209,8 @@ class Runner:
 
     def _run_once(self, task: Task, launch: Launch) -> ExitStatus:
         """Run the agent's program to its end, and hear how it ended."""
-        channel = find_channel(self._agent, task) or Silent()
+        environment = {**os.environ, **self._reporter.environment()}
+        channel = find_channel(self._agent, task.replace(environment=environment)) or Silent()
         self._job.use(channel)
         try:
             setup = channel.open(self._job.ear.hear)
@@ -217,7 +218,9 @@ class Runner:
                 replace_file(os.path.join(self._folder, name), content.encode())
             if self._agent.exit_is_verdict and not launch.reads_lines and self._pane is None and self._session.pane_id:
                 self._pane = PaneOutput(self._session.socket, self._session.pane_id)
-            environment = {**os.environ, **self._reporter.environment(), **setup.environment}
+            if setup.argv is not None:
+                launch = launch.replace(argv=list(setup.argv))
+            environment |= setup.environment
             workdir = self._session.workdir
             with AgentProcess(launch, workdir=workdir, environment=environment, inherit=setup.descriptors) as process:
                 self._process = process
