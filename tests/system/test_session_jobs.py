@@ -45,6 +45,8 @@ def ended_once(desk, job, status, detail, ended_by="agent"):
     record = desk.until_over(job)
     assert (record["status"], record["detail"], record["ended_by"]) == (status, detail, ended_by)
     assert record["reason"] == detail
+    # The log follows the registry.
+    wait_until(lambda: desk.story(job)[-1][0] == status, f"{status} in the log of {job}")
     story = desk.story(job)
     assert [event for event, _ in story] == ["started", status], story
     assert story[-1] == (status, detail)
