@@ -8,13 +8,13 @@ import os
 
 import pytest
 
-from agents.model_service import ModelService
 from baton.config import Settings
 from baton.jobs.verbs import open_jobs
 from support.brokers import Broker, free_port
 from support.command import Baton
 from support.tmux import TmuxServer
 from support.waiting import poll
+from truth.scripted_model import ScriptedModel
 
 _KEY = "not-a-key-of-anybody-0123456789"
 _PATIENCE_SEC = 60
@@ -23,7 +23,7 @@ _PATIENCE_SEC = 60
 class World:
     """What a test needs: `baton` is the command, `model` what the agents talk to, `work` where they work."""
 
-    def __init__(self, folder, tmux: TmuxServer, broker: Broker, model: ModelService) -> None:
+    def __init__(self, folder, tmux: TmuxServer, broker: Broker, model: ScriptedModel) -> None:
         self.folder, self.tmux, self.model = folder, tmux, model
         self.home = folder / "home"
         self.work = folder / "work"
@@ -146,7 +146,7 @@ trust_level = "trusted"
 
 @pytest.fixture
 def model():
-    service = ModelService()
+    service = ScriptedModel()
     yield service
     service.close()
 

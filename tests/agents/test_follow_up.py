@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from agents.model_service import Run, Say
+from truth.scripted_model import Say, bash
 
 CLAUDE, CODEX, GEMINI = "claude-code", "codex", "gemini"
 
@@ -20,7 +20,7 @@ def test_a_follow_up_is_a_new_job_in_the_same_conversation(world, agent, mode):
     first = world.baton("submit", "Feed the pelican.", *where, *mode, "--detach").text
     assert world.ended(first)["status"] == "completed", world.events(first)
 
-    world.model.will(Run("echo more > out.txt"), Say("It got more."))
+    world.model.will(bash("echo more > out.txt"), Say("It got more."))
     words = ("Now also give it more.", "--expect", "out.txt", "--validate", "grep -q more out.txt")
     yolo = [] if agent == CLAUDE else ["--yolo"]
     second = world.baton("follow-up", first[:6], *words, *yolo, "--detach").text
@@ -46,7 +46,7 @@ def test_a_follow_up_goes_to_the_session_that_still_runs(world):
 
 
 def test_words_that_are_sent_reach_the_agent_at_work(world):
-    world.model.will(Run("touch begun; while ! test -e go; do sleep 0.1; done"), Say("Both are fed."))
+    world.model.will(bash("touch begun; while ! test -e go; do sleep 0.1; done"), Say("Both are fed."))
     job = world.baton("submit", "Feed it.", "--agent", CLAUDE, "--workdir", str(world.work), "--detach").text
     world.until((world.work / "begun").exists, "the tool to run")
     world.baton("send", job, "--", "-- also the heron\nand the stork")
@@ -58,7 +58,7 @@ def test_words_that_are_sent_reach_the_agent_at_work(world):
 
 def test_a_question_of_the_agent_is_answered_by_a_key(world):
     world.allow()
-    world.model.will(Run("echo hello > out.txt"), Say("I wrote it."))
+    world.model.will(bash("echo hello > out.txt"), Say("I wrote it."))
     job = world.baton("submit", "Write.", "--agent", CLAUDE, "--workdir", str(world.work), "--detach").text
     world.until(lambda: "permission_required" in [event for event, _ in world.events(job)], "the question")
     world.until(lambda: "1. Yes" in world.screen(job), "the dialog")

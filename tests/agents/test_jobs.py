@@ -6,8 +6,8 @@ import os
 
 import pytest
 
-from agents.model_service import Fail, Run, Say
 from support.command import BATON
+from truth.scripted_model import Fail, Say, bash
 
 CLAUDE, CODEX, GEMINI = "claude-code", "codex", "gemini"
 HEADLESS = ("--headless",)
@@ -16,7 +16,7 @@ HEADLESS = ("--headless",)
 @pytest.mark.parametrize("mode", [HEADLESS, ()], ids=["headless", "interactive"])
 @pytest.mark.parametrize("agent", [CLAUDE, CODEX])
 def test_a_job_is_done_and_its_result_was_looked_at(world, agent, mode):
-    world.model.will(Run("echo hello > out.txt"), Say("I wrote it."))
+    world.model.will(bash("echo hello > out.txt"), Say("I wrote it."))
     job = world.job("write out.txt", "--expect", "out.txt", "--validate", "grep -q hello out.txt", agent=agent)
     world.baton("session", "create", "s", "--job", job, *mode)
     done = world.ended(job)
@@ -32,7 +32,7 @@ def test_a_job_is_done_and_its_result_was_looked_at(world, agent, mode):
 
 @pytest.mark.parametrize("mode", [HEADLESS, ()], ids=["headless", "interactive"])
 def test_claude_is_sent_back_until_its_result_is_there(world, mode):
-    world.model.will(Say("Done!"), Run("echo hello > out.txt"), Say("Now it is there."))
+    world.model.will(Say("Done!"), bash("echo hello > out.txt"), Say("Now it is there."))
     job = world.job("write out.txt", "--expect", "out.txt", agent=CLAUDE)
     world.baton("session", "create", "s", "--job", job, *mode)
     done = world.ended(job)
@@ -42,7 +42,7 @@ def test_claude_is_sent_back_until_its_result_is_there(world, mode):
 
 
 def test_codex_without_a_terminal_is_sent_back_in_the_same_conversation(world):
-    world.model.will(Say("Done!"), Run("echo hello > out.txt"), Say("Now it is there."))
+    world.model.will(Say("Done!"), bash("echo hello > out.txt"), Say("Now it is there."))
     job = world.job("write out.txt", "--expect", "out.txt", agent=CODEX)
     world.baton("session", "create", "s", "--job", job, "--headless")
     assert world.ended(job)["status"] == "completed", world.events(job)
@@ -101,7 +101,7 @@ def test_a_very_long_prompt_on_the_terminal_is_refused_before_anything_is_made(w
 
 def test_what_codex_says_in_its_sandbox_is_sent_for_it(world):
     """In there it has no network, and a login shell that knows no virtual environment."""
-    world.model.will(Run(f"{BATON} publish --event completed --detail 'from inside' > out.txt 2>&1"), Say("Done."))
+    world.model.will(bash(f"{BATON} publish --event completed --detail 'from inside' > out.txt 2>&1"), Say("Done."))
     job = world.job("say it", agent=CODEX)
     world.baton("session", "create", "s", "--job", job, "--headless")
     assert world.ended(job)["detail"] == "from inside", (world.work / "out.txt").read_text()
@@ -144,7 +144,7 @@ def test_a_model_service_that_is_away_is_an_error_in_bounded_time(world, agent, 
 
 def test_claude_that_was_not_allowed_its_tools_says_which(world):
     world.allow("Read", deny=("Bash(echo *)",))
-    world.model.will(Run("echo hello > out.txt"), Say("I was not allowed to."))
+    world.model.will(bash("echo hello > out.txt"), Say("I was not allowed to."))
     job = world.job("write out.txt", agent=CLAUDE)
     world.baton("session", "create", "s", "--job", job, "--headless")
     done = world.ended(job)
@@ -154,7 +154,7 @@ def test_claude_that_was_not_allowed_its_tools_says_which(world):
 
 def test_headless_claude_asks_and_is_answered_from_another_terminal(world):
     world.allow("Read")
-    world.model.will(Run("echo hello > out.txt"), Say("I wrote it."))
+    world.model.will(bash("echo hello > out.txt"), Say("I wrote it."))
     job = world.job("write out.txt", "--expect", "out.txt", agent=CLAUDE)
     world.baton("session", "create", "s", "--job", job, "--headless")
     (asked,) = world.until(lambda: world.baton("requests", "--json").json, "the request")
@@ -166,7 +166,7 @@ def test_headless_claude_asks_and_is_answered_from_another_terminal(world):
 
 
 def test_the_background_work_of_headless_claude_ends_before_its_job(world):
-    world.model.will(Run("sleep 3; echo late > out.txt", background=True), Say("It runs."), Say("It is over."))
+    world.model.will(bash("sleep 3; echo late > out.txt", background=True), Say("It runs."), Say("It is over."))
     job = world.job("write out.txt", agent=CLAUDE)
     world.baton("session", "create", "s", "--job", job, "--headless")
     assert world.ended(job)["detail"] == "It is over.", world.events(job)
@@ -175,7 +175,7 @@ def test_the_background_work_of_headless_claude_ends_before_its_job(world):
 
 
 def test_a_long_command_on_the_terminal_is_not_taken_for_silence(world):
-    world.model.will(Run("sleep 45; echo hello > out.txt"), Say("I wrote it."))
+    world.model.will(bash("sleep 45; echo hello > out.txt"), Say("I wrote it."))
     job = world.job("write out.txt", "--idle-timeout", "30", agent=CLAUDE)
     world.baton("session", "create", "s", "--job", job)
     assert world.ended(job, within_sec=80)["status"] == "completed", world.events(job)
@@ -187,7 +187,7 @@ def test_a_long_command_on_the_terminal_is_not_taken_for_silence(world):
 
 def test_a_permission_that_claude_asks_for_is_an_event_and_can_be_given(world):
     world.allow("Read")
-    world.model.will(Run("echo hello > out.txt"), Say("I wrote it."))
+    world.model.will(bash("echo hello > out.txt"), Say("I wrote it."))
     job = world.job("write out.txt", "--expect", "out.txt", agent=CLAUDE)
     world.baton("session", "create", "s", "--job", job)
     asked = ("permission_required", "Bash: echo hello > out.txt")
@@ -210,12 +210,12 @@ def test_claude_as_root_skips_no_permissions(world):
 def test_codex_skips_permissions_only_with_yolo(world):
     """Its sandbox keeps the work folder's own settings read-only."""
     touch = "mkdir -p .codex && touch .codex/x"
-    world.model.will(Run(touch), Say("Done."))
+    world.model.will(bash(touch), Say("Done."))
     job = world.job("try it", agent=CODEX)
     world.baton("session", "create", "tame", "--job", job, "--headless")
     world.ended(job)
     assert not (world.work / ".codex" / "x").exists()
-    world.model.will(Run(touch), Say("Done."))
+    world.model.will(bash(touch), Say("Done."))
     job = world.job("try it", agent=CODEX)
     world.baton("session", "create", "wild", "--job", job, "--headless", "--yolo")
     world.ended(job)
@@ -227,7 +227,7 @@ def test_codex_skips_permissions_only_with_yolo(world):
 
 
 def test_gemini_does_a_job_without_a_terminal(world):
-    world.model.will(Say("Done!"), Run("echo hello > out.txt"), Say("I wrote it."))
+    world.model.will(Say("Done!"), bash("echo hello > out.txt"), Say("I wrote it."))
     job = world.job("write out.txt", "--expect", "out.txt", agent=GEMINI)
     world.baton("session", "create", "s", "--job", job, "--headless", "--yolo")
     done = world.ended(job, within_sec=120)
@@ -238,7 +238,7 @@ def test_gemini_does_a_job_without_a_terminal(world):
 @pytest.mark.parametrize("mode", [HEADLESS, ()], ids=["headless", "interactive"])
 def test_the_whole_answer_and_what_the_validation_printed_reach_whom_they_concern(world, mode):
     answer = "# Report\n\n" + "".join(f"- see /srv/project/module_{number}.py\n" for number in range(300))
-    world.model.will(Say("Done!"), Run("echo hello > out.txt"), Say(answer))
+    world.model.will(Say("Done!"), bash("echo hello > out.txt"), Say(answer))
     validate = "seq 150; test -e out.txt || { echo FAILED /srv/tests/test_a.py; false; }"
     job = world.job("write out.txt", "--validate", validate, agent=CLAUDE)
     world.baton("session", "create", "s", "--job", job, *mode)

@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from agents.model_service import Run, Say
+from truth.scripted_model import Say, bash
 
-ASKS = Run("echo hello > out.txt")
+ASKS = bash("echo hello > out.txt")
 
 
 def begin(world, *options):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from agents.model_service import Run, Say
 from baton.sessions.processes import started_at
+from truth.scripted_model import Say, bash
 
 CLAUDE, CODEX = "claude-code", "codex"
 
@@ -50,7 +50,7 @@ def test_the_conversation_of_a_finished_job_can_be_gone_on_with(world, agent, mo
 @pytest.mark.parametrize(("agent", "options"), [(CLAUDE, ()), (CODEX, ("--yolo",))], ids=[CLAUDE, CODEX])
 def test_what_a_tool_left_behind_is_ended_with_the_session(world, agent, options):
     """Codex only without its sandbox: in it, nothing outlives the command."""
-    world.model.will(Run("setsid sleep 4321 > /dev/null 2>&1 & echo $! > pid"), Say("It sleeps."))
+    world.model.will(bash("setsid sleep 4321 > /dev/null 2>&1 & echo $! > pid"), Say("It sleeps."))
     given = ("--agent", agent, "--workdir", str(world.work), "--prompt", "Sleep.", *options)
     world.baton("session", "create", "s", *given)
     world.until(lambda: "It sleeps." in world.screen("s"), "the answer")
@@ -62,7 +62,7 @@ def test_what_a_tool_left_behind_is_ended_with_the_session(world, agent, options
 
 
 def test_a_job_that_is_over_leaves_no_tool_process_either(world):
-    world.model.will(Run("setsid sleep 4321 > /dev/null 2>&1 & echo $! > pid"), Say("It sleeps."))
+    world.model.will(bash("setsid sleep 4321 > /dev/null 2>&1 & echo $! > pid"), Say("It sleeps."))
     job = world.job("Sleep.", agent=CLAUDE)
     world.baton("session", "create", "s", "--job", job, "--headless")
     world.session_ended("s")
@@ -70,7 +70,7 @@ def test_a_job_that_is_over_leaves_no_tool_process_either(world):
 
 
 def test_stopping_in_the_middle_ends_the_job_and_keeps_the_conversation(world):
-    world.model.will(Run("touch begun; sleep 4321"))
+    world.model.will(bash("touch begun; sleep 4321"))
     job = world.job("Sleep.", agent=CLAUDE)
     world.baton("session", "create", "s", "--job", job)
     world.until((world.work / "begun").exists, "the tool to run")
@@ -86,7 +86,7 @@ def test_stopping_in_the_middle_ends_the_job_and_keeps_the_conversation(world):
 
 @pytest.mark.parametrize("agent", [CLAUDE, CODEX])
 def test_a_job_sent_to_a_session_is_done_there(world, agent):
-    world.model.will(Say("Here I am."), Run("echo hello > out.txt"), Say("I wrote it."))
+    world.model.will(Say("Here I am."), bash("echo hello > out.txt"), Say("I wrote it."))
     world.baton("session", "create", "s", "--agent", agent, "--workdir", str(world.work), "--prompt", "Be there.")
     world.until(lambda: "Here I am." in world.screen("s"), "the agent")
     job = world.baton("submit", "--to", "s", "--detach", "--json", "--expect", "out.txt", "Write it.").json["job_id"]
@@ -98,11 +98,10 @@ def test_a_job_sent_to_a_session_is_done_there(world, agent):
 @pytest.mark.parametrize("agent", [CLAUDE, CODEX])
 def test_a_job_sent_to_a_busy_agent_is_not_done_when_what_it_did_before_is(world, agent):
     world.model.hold()
-    world.model.will(Say("First things first."), Run("echo hello > out.txt"), Say("I wrote it."))
+    world.model.will(Say("First things first."), bash("echo hello > out.txt"), Say("I wrote it."))
     world.baton("session", "create", "s", "--agent", agent, "--workdir", str(world.work), "--prompt", "Think.")
     world.until(lambda: world.model.asked, "the agent to think")
     job = world.baton("submit", "--to", "s", "--detach", "--json", "Write out.txt.").json["job_id"]
-    world.until(lambda: "Write out.txt." in world.screen("s"), "the job to be typed")
     world.model.let_go()
     done = world.ended(job)
     assert (done["status"], done["detail"]) == ("completed", "I wrote it."), world.events(job)
@@ -126,7 +125,7 @@ def test_the_users_own_files_stay_as_they_are(world, agent):
 
 @pytest.mark.parametrize("agent", [CLAUDE, CODEX])
 def test_no_key_is_on_a_command_line_and_without_a_terminal_no_prompt(world, agent):
-    world.model.will(Run("ps -eo args > ps.txt"), Say("Listed."))
+    world.model.will(bash("ps -eo args > ps.txt"), Say("Listed."))
     job = world.job("Tell the pelican's secret.", agent=agent)
     world.baton("session", "create", "s", "--job", job, "--headless", *(["--yolo"] if agent == CODEX else []))
     assert world.ended(job)["status"] == "completed", world.events(job)

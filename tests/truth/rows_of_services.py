@@ -20,7 +20,7 @@ def _fails_twice(on: Stage) -> None:
     on.baton.env["CLAUDE_CODE_MAX_RETRIES"] = "5"
     on.begin([[_OVERLOADED, bash("sleep 3")], [Say("Done.")]])
     on.expect("retrying", at=on.asked("s", 0).at, cause="529|overloaded")
-    on.reach(lambda: (found := on.model.find("s", 0)) and found.answer == "Bash", "the answer")
+    on.reach(lambda: (found := on.model.find("s", 0)) and found.answer == "shell", "the answer")
     on.expect("working", at=on.asked("s", 0, answered=True).answered_at)
     on.completes(on.asked("s", 1, answered=True).answered_at)
 

@@ -1,10 +1,11 @@
-"""A stand-in for the Anthropic Messages API on loopback that plays scripts, and keeps a log with times.
+"""A stand-in for model services on loopback that plays scripts, and keeps a log with times.
 
-A prompt chooses its script by a cue, `cue("name")`. A script is a list of steps; a step is what the model answers to one
-request: text, tool calls, failures before them, or a pause. The step is the number of answers since the newest cue in
-the conversation, so that subagents and later prompts play scripts of their own. After its last step, and in a
-conversation without a cue, the model says that this is all. Requests without tools ask for a title and the like: they
-are answered apart. So is the request for a summary, by which the program compacts its conversation.
+It speaks four protocols (`truth.protocols`); the same scripts play for all. A prompt chooses its script by a cue,
+`cue("name")`. A script is a list of steps (`truth.steps`); a step is what the model answers to one request: text, tool
+calls, failures before them, or a pause. The step is the number of answers since the newest cue in the conversation, so
+that subagents and later prompts play scripts of their own. After its last step the model says that this is all. A
+conversation without a cue is answered from a queue, `will`. Requests without tools ask for a title and the like: they
+are answered apart. So is the request for a summary, by which Claude Code compacts its conversation.
 """
 
 from __future__ import annotations
@@ -13,81 +14,28 @@ import json
 import re
 import threading
 import time
-import uuid
+from collections import deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-_OUTPUT_TOKENS = 50  # of every answer
-_CUE = re.compile(r"\[play ([\w-]+)\]")
+from truth.protocols.anthropic import Messages
+from truth.protocols.chat import Chat
+from truth.protocols.contract import OUTPUT_TOKENS, Event, Message, Protocol, new_id
+from truth.protocols.gemini import GenerateContent
+from truth.protocols.responses import Responses
+from truth.steps import CUE, Call, Fail, Pause, Say, Shell, Step, Tokens, bash, cue, plan, question, read, subagent
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["Call", "Fail", "Pause", "Say", "ScriptedModel", "Shell", "Step", "Tokens", "bash", "cue", "plan",
+           "question", "read", "subagent"]  # fmt: skip
+
+_PROTOCOLS: tuple[Protocol, ...] = (Messages(), Responses(), Chat(), GenerateContent())
 _SUMMARY = re.compile(r"create a detailed summary|detailed summary of the conversation", re.IGNORECASE)
-
-
-def cue(name: str) -> str:
-    """Return the text that makes the model play this script."""
-    return f"[play {name}]"
-
-
-class Say(NamedTuple):
-    """Speak; over `sec` seconds, a dot each half second, if that is given."""
-
-    text: str
-    sec: float = 0
-
-
-class Call(NamedTuple):
-    """Use a tool."""
-
-    tool: str
-    given: dict
-
-
-class Fail(NamedTuple):
-    """Answer the first `times` requests for this step with an error."""
-
-    status: int
-    message: str
-    kind: str = "api_error"
-    times: int = 1_000_000
-    headers: dict = {}  # noqa: RUF012  never changed
-
-
-class Pause(NamedTuple):
-    """Think for this long."""
-
-    sec: float
-
-
-class Tokens(NamedTuple):
-    """Say that the conversation has this many tokens."""
-
-    number: int
-
-
-Step = list
-
-
-def bash(command: str, *, background: bool = False) -> Call:
-    given = {"command": command, "description": "what the row wants"}
-    return Call("Bash", given | ({"run_in_background": True} if background else {}))
-
-
-def subagent(prompt: str, *, background: bool = False) -> Call:
-    given = {"description": "part of the work", "prompt": prompt, "subagent_type": "general-purpose"}
-    return Call("Agent", given | {"run_in_background": background})
-
-
-def read(path: str) -> Call:
-    return Call("Read", {"file_path": path})
-
-
-def question(text: str, *choices: str) -> Call:
-    options = [{"label": choice, "description": f"take {choice}"} for choice in choices]
-    return Call("AskUserQuestion", {"questions": [{"question": text, "header": "Choice", "options": options,
-                                                   "multiSelect": False}]})  # fmt: skip
-
-
-def plan(text: str) -> Call:
-    return Call("ExitPlanMode", {"plan": text})
+# For requests beside the work: a title, or Gemini's question who speaks next.
+_APART = '{"title": "a row", "reasoning": "the model said all", "next_speaker": "user"}'
+_HELD_SEC = 60
 
 
 class Asked(NamedTuple):
@@ -103,14 +51,19 @@ class Asked(NamedTuple):
 
 
 class ScriptedModel:
-    """Serve the scripts. `log` has every request; times are those of `time.monotonic`."""
+    """Serve the scripts. `log` has every request; times are those of `time.monotonic`. `asked` has the bodies of the
+    requests that may use tools."""
 
     def __init__(self, scripts: dict[str, list[Step]] | None = None) -> None:
         self.scripts = dict(scripts or {})
         self.log: list[Asked] = []
+        self.asked: list[dict] = []
         self.summary: Step = [Say("<summary>Go on.</summary>")]
+        self._queue: deque[Say | Shell | Call | Fail] = deque()
         self._failed: dict[tuple[str | None, int], int] = {}
         self._lock = threading.Lock()
+        self._speaks = threading.Event()
+        self._speaks.set()
         self.closing = threading.Event()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._server.daemon_threads = True
@@ -121,9 +74,25 @@ class ScriptedModel:
 
     def close(self) -> None:
         self.closing.set()
+        self.let_go()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+    # -- what a test says --------------------------------------------------------------------------------------------------
+
+    def will(self, *answers: Say | Shell | Call | Fail) -> None:
+        """Answer the next requests of conversations without a cue so, one by one."""
+        self._queue.extend(answers)
+
+    def hold(self) -> None:
+        """Think from now on, until it is let go."""
+        self._speaks.clear()
+
+    def let_go(self) -> None:
+        self._speaks.set()
+
+    # -- what it was asked -------------------------------------------------------------------------------------------------
 
     def find(self, script: str, step: int, *, answered: bool = False) -> Asked | None:
         """Return the newest request for this step; with `answered`, once the whole answer is sent."""
@@ -133,37 +102,66 @@ class ScriptedModel:
                     return asked
         return None
 
-    def next_answer(self, request: dict) -> tuple[int, list, Fail | None]:
+    @property
+    def asked_last(self) -> str:
+        """Return all that was said in the newest conversation, as JSON."""
+        request = self.asked[-1]
+        said = request.get("messages") or request.get("input") or request.get("contents")
+        return json.dumps(said, ensure_ascii=False)
+
+    def texts_asked(self) -> Iterator[str]:
+        """Return every piece of text that was said in any conversation."""
+        for request in self.asked:
+            for message in request.get("messages") or request.get("input") or request.get("contents"):
+                content = message.get("content") or message.get("parts") or ()
+                yield from [content] if isinstance(content, str) else (each.get("text") or "" for each in content)
+
+    # -- what it answers ---------------------------------------------------------------------------------------------------
+
+    def next_answer(self, protocol: Protocol, request: dict) -> tuple[int, list, Fail | None]:
         """Return the number of the log entry, the blocks of the answer, and the failure to answer with, if any."""
-        messages = request.get("messages", [])
+        messages = protocol.conversation(request)
         name, step = _place(messages)
         last = _newest_text(messages)
-        blocks: list = [Say("That is all.")]
-        if not request.get("tools"):
-            name, step, blocks = None, -1, [Say('{"title": "a row"}')]
-        if _SUMMARY.search(last):
-            name, step, blocks = "summary", 0, self.summary
-        elif name is not None and step < len(self.scripts[name]):
-            blocks = self.scripts[name][step]
         with self._lock:
-            failure = None
-            for block in blocks:
-                if isinstance(block, Fail) and self._failed.get((name, step), 0) < block.times:
-                    self._failed[name, step] = self._failed.get((name, step), 0) + 1
-                    failure = block
-                    break
+            name, step, blocks = self._choose(name, step, last, bool(protocol.tools(request)))
+            if step >= 0:
+                self.asked.append(request)
+            failure = self._failure(name, step, blocks)
             said = [each for each in blocks if not isinstance(each, Fail)]
             answer = f"error {failure.status}" if failure else ", ".join(map(_describe, said))
-            tokens = 0 if failure else _tokens(said) + _OUTPUT_TOKENS
+            tokens = 0 if failure else tokens_of(said) + OUTPUT_TOKENS
             self.log.append(Asked(name, step, time.monotonic(), None, answer, last, tokens))
-            return len(self.log) - 1, said, failure
+            number = len(self.log) - 1
+        if step >= 0:
+            self._speaks.wait(_HELD_SEC)
+        return number, said, failure
+
+    def _choose(self, name: str | None, step: int, last: str, has_tools: bool) -> tuple[str | None, int, list]:
+        """Return the script, the step and its blocks. The step -1 is beside the work."""
+        if _SUMMARY.search(last):
+            return "summary", 0, self.summary
+        if not has_tools:
+            return None, -1, [Say(_APART)]
+        if name is not None and step < len(self.scripts[name]):
+            return name, step, self.scripts[name][step]
+        if name is None and self._queue:
+            return name, step, [self._queue.popleft()]
+        return name, step, [Say("That is all.")]
+
+    def _failure(self, name: str | None, step: int, blocks: list) -> Fail | None:
+        for block in blocks:
+            if isinstance(block, Fail) and (name is None or self._failed.get((name, step), 0) < block.times):
+                self._failed[name, step] = self._failed.get((name, step), 0) + 1
+                return block
+        return None
 
     def note_answered(self, number: int) -> None:
         with self._lock:
             self.log[number] = self.log[number]._replace(answered_at=time.monotonic())
 
 
-def _tokens(blocks: list) -> int:
+def tokens_of(blocks: list) -> int:
     return next((block.number for block in blocks if isinstance(block, Tokens)), 1000)
 
 
@@ -171,39 +169,25 @@ def _describe(block) -> str:
     return block.tool if isinstance(block, Call) else type(block).__name__.lower()
 
 
-def _place(messages: list[dict]) -> tuple[str | None, int]:
+def _place(messages: list[Message]) -> tuple[str | None, int]:
     """Return the script of the newest cue, and how many answers were given since."""
     answers = 0
     for message in reversed(messages):
-        if message.get("role") == "assistant":
+        if message.by_model:
             answers += 1
-        elif found := _CUE.findall(_text(message)):
+        elif found := CUE.findall(message.text):
             return found[-1], answers
     return None, 0
 
 
-def _newest_text(messages: list[dict]) -> str:
+def _newest_text(messages: list[Message]) -> str:
     """Return what was said since the model's last answer."""
     newest: list[str] = []
     for message in reversed(messages):
-        if message.get("role") == "assistant":
+        if message.by_model:
             break
-        newest.insert(0, _text(message))
+        newest.insert(0, message.text)
     return "\n".join(newest)
-
-
-def _text(message: dict) -> str:
-    content = message.get("content") or ()
-    if isinstance(content, str):
-        return content
-    return "\n".join(_block_text(block) for block in content)
-
-
-def _block_text(block: dict) -> str:
-    content = block.get("content")
-    if block.get("type") == "tool_result" and isinstance(content, list):
-        return "\n".join(each.get("text", "") for each in content)
-    return block.get("text") or (content if isinstance(content, str) else "")
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -217,72 +201,56 @@ class _Handler(BaseHTTPRequestHandler):
         self._reply({})
 
     def do_GET(self) -> None:
-        self._reply({"data": []})
+        self._reply({"object": "list", "data": [{"id": "m", "object": "model"}], "models": []})
 
     def do_POST(self) -> None:
         request = json.loads(self._body() or b"{}")
+        path = self.path.partition("?")[0]
+        protocol = next((each for each in _PROTOCOLS if path.endswith(each.endings)), None)
         try:
-            if self.path.partition("?")[0].endswith("/v1/messages"):
-                self._answer(request)
+            if protocol is None:
+                self._reply({"input_tokens": 1, "totalTokens": 1})  # the count of tokens, telemetry
             else:
-                self._reply({"input_tokens": 1})
+                self._answer(protocol, request, path)
         except OSError:
             self.close_connection = True  # the program has gone, or was interrupted
 
-    def _answer(self, request: dict) -> None:
+    def _answer(self, protocol: Protocol, request: dict, path: str) -> None:
         model = self.server.model
-        number, blocks, failure = model.next_answer(request)
-        if failure is not None:
-            error = {"type": "error", "error": {"type": failure.kind, "message": failure.message}}
-            self._reply(error, failure.status, failure.headers)
+        number, blocks, failure = model.next_answer(protocol, request)
+        if failure is not None and failure.status == 0:
+            self.close_connection = True
+        elif failure is not None:
+            self._reply(protocol.error(failure), failure.status, failure.headers)
         else:
             for block in blocks:
                 if isinstance(block, Pause):
                     model.closing.wait(block.sec)
-            self._speak(request, blocks)
+            tokens = tokens_of(blocks)
+            blocks = [block for block in blocks if isinstance(block, Say | Call | Shell)]
+            if protocol.streams(request, path):
+                self._stream(protocol.events(request, blocks, tokens))
+            else:
+                self._reply(protocol.whole(request, blocks, tokens))
         model.note_answered(number)
 
-    def _speak(self, request: dict, blocks: list) -> None:
-        reason = "tool_use" if any(isinstance(block, Call) for block in blocks) else "end_turn"
-        usage = {"input_tokens": _tokens(blocks), "output_tokens": _OUTPUT_TOKENS}
-        blocks = [block for block in blocks if isinstance(block, Say | Call)]
-        head = {"id": _new_id("msg"), "type": "message", "role": "assistant", "model": request.get("model"),
-                "stop_sequence": None}  # fmt: skip
-        if not request.get("stream"):
-            content = [_whole(block) for block in blocks]
-            self._reply(head | {"content": content, "stop_reason": reason, "usage": usage})
-            return
+    def _stream(self, events: Iterator[Event | float]) -> None:
         self.send_response(200)
         self.send_header("content-type", "text/event-stream")
         self.send_header("transfer-encoding", "chunked")
-        self.send_header("request-id", _new_id("req"))
+        self.send_header("request-id", new_id("req"))
         self.end_headers()
-        self._send("message_start", message=head | {"content": [], "stop_reason": None, "usage": usage})
-        for index, block in enumerate(blocks):
-            self._send_block(index, block)
-        end = {"stop_reason": reason, "stop_sequence": None}
-        self._send("message_delta", delta=end, usage=usage)
-        self._send("message_stop")
+        for event in events:
+            if isinstance(event, Event):
+                self._send(event)
+            else:
+                self.server.model.closing.wait(event)
         self.wfile.write(b"0\r\n\r\n")
 
-    def _send_block(self, index: int, block: Say | Call) -> None:
-        whole = _whole(block)
-        if isinstance(block, Call):
-            self._send("content_block_start", index=index, content_block=whole | {"input": {}})
-            self._send_delta(index, {"type": "input_json_delta", "partial_json": json.dumps(block.given)})
-        else:
-            self._send("content_block_start", index=index, content_block=whole | {"text": ""})
-            for _ in range(int(block.sec * 2)):
-                self._send_delta(index, {"type": "text_delta", "text": ". "})
-                self.server.model.closing.wait(0.5)
-            self._send_delta(index, {"type": "text_delta", "text": block.text})
-        self._send("content_block_stop", index=index)
-
-    def _send_delta(self, index: int, delta: dict) -> None:
-        self._send("content_block_delta", index=index, delta=delta)
-
-    def _send(self, kind: str, **event: object) -> None:
-        content = f"event: {kind}\ndata: {json.dumps({'type': kind} | event)}\n\n".encode()
+    def _send(self, event: Event) -> None:
+        head = f"event: {event.kind}\n" if event.kind else ""
+        data = event.data if isinstance(event.data, str) else json.dumps(event.data)
+        content = f"{head}data: {data}\n\n".encode()
         self.wfile.write(b"%x\r\n%s\r\n" % (len(content), content))
         self.wfile.flush()
 
@@ -302,17 +270,7 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in ({"content-type": "application/json"} | (headers or {})).items():
             self.send_header(name, str(value))
         self.send_header("content-length", str(len(content)))
-        self.send_header("request-id", _new_id("req"))
+        self.send_header("request-id", new_id("req"))
         self.end_headers()
         if self.command != "HEAD":
             self.wfile.write(content)
-
-
-def _whole(block: Say | Call) -> dict:
-    if isinstance(block, Call):
-        return {"type": "tool_use", "id": _new_id("toolu"), "name": block.tool, "input": block.given}
-    return {"type": "text", "text": block.text}
-
-
-def _new_id(kind: str) -> str:
-    return f"{kind}_{uuid.uuid4().hex[:16]}"

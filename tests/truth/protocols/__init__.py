@@ -1,0 +1,1 @@
+"""The protocols of model services, each as much of it as the agent programs need."""
