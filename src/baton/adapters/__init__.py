@@ -34,6 +34,10 @@ def find_agent(settings: Settings, name: str) -> Agent:
         raise UnknownAgent(
             f"there is no agent {name[:40]!r}; there are {known}, or add [agents.NAME] to ~/.config/baton/baton.toml"
         )
+    if found is None and "acp" in custom[name]:
+        from baton.adapters.custom_acp import CustomAcp
+
+        return CustomAcp(name, custom[name])
     if found is None:
         from baton.adapters.custom import Custom
 

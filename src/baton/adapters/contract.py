@@ -84,6 +84,7 @@ class Agent(ABC):
     interrupt_key = "Escape"  # the key that interrupts a turn and leaves the agent running
     resumes_by_id = True  # whether resuming a conversation needs its id
     resume_takes_prompt = True  # whether a prompt can be given when a conversation is resumed
+    has_screen = True  # whether it can work on the terminal; otherwise all its sessions are headless
     conversation_form = CONVERSATION_ID  # what the ids of its conversations look like
 
     @abstractmethod
@@ -94,6 +95,10 @@ class Agent(ABC):
         """Return the name of the channel (`baton.channels.find`) by which the agent talks for this task; None: by none,
         its exit code alone says how the work ended."""
         return None
+
+    def usable_mode(self, wanted: Mode) -> Mode:
+        """Return the mode of a session for which this one is wanted."""
+        return wanted if self.has_screen else Mode.HEADLESS
 
     def job_input(self, prompt: str, file: str, publish: list[str]) -> tuple[str, dict[str, str]]:
         """Return the text that hands a job to the running agent, and the files to write before, by path.

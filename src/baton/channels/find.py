@@ -9,6 +9,7 @@ if TYPE_CHECKING:
 
 # name: (module, class). A class is called with the agent and the task.
 CHANNELS: dict[str, tuple[str, str]] = {
+    "acp": ("acp", "Acp"),
     "claude_hooks": ("claude_hooks", "ClaudeHooks"),
     "claude_stream": ("claude_stream", "ClaudeStream"),
     "hook_program": ("hook_program", "HookProgram"),

@@ -165,8 +165,10 @@ def _retrying(facts: Facts) -> Activity | None:
     began_ns = facts.began_ns if turn is None else turn.since_ns
     if retry.at_ns <= max([began_ns, facts.model_ns, *(tool.since_ns for tool in facts.open_tools)]):
         return None
-    tries = f", try {retry.signal.number}" + (f" of {retry.signal.most}" if retry.signal.most else "")
-    return _activity("retrying", retry.at_ns, f"{retry.signal.why}{tries}", "retry", facts.last_work_ns)
+    tries = f", try {retry.signal.number}" if retry.signal.number else ""
+    tries += f" of {retry.signal.most}" if tries and retry.signal.most else ""
+    kind = "stalled" if retry.signal.assumed else "retrying"
+    return _activity(kind, retry.at_ns, f"{retry.signal.why}{tries}", "retry", facts.last_work_ns)
 
 
 def _in_turn(facts: Facts, now_ns: int, limits: Limits) -> Activity | None:

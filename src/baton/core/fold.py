@@ -227,7 +227,8 @@ def _retrying(facts: Facts, signal: s.Retrying, source: str, at_ns: int) -> Fact
     last = facts.retrying
     if facts.gone is not None or (last is not None and at_ns < last.at_ns):
         return facts
-    if last is None or last.at_ns <= facts.model_ns or signal.number > last.signal.number:
+    is_news = last is None or last.at_ns <= facts.model_ns or signal.number > last.signal.number
+    if is_news and not signal.assumed:
         facts = _work(facts, at_ns)
     return facts.replace(retrying=Note(signal=signal, source=source, at_ns=at_ns))
 

@@ -103,11 +103,13 @@ class BackgroundWork(Value):
 
 
 class Retrying(Value):
-    """The model service failed, and the agent tries again: try `number` of `most` (0: unknown)."""
+    """The model service failed, and the agent tries again: try `number` of `most` (0: unknown). `assumed`: the agent
+    does not say so, it is only silent."""
 
     number: int
     most: int
     why: str
+    assumed: bool = False
 
 
 class Limited(Value):

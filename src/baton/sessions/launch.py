@@ -62,7 +62,7 @@ def check_launch(
         raise InvalidValue("workdir", f"{workdir} is not a folder")
     resume, conversation_id = _conversation(program, job)
     task = Task(
-        mode=mode,
+        mode=program.usable_mode(mode),
         prompt=prompt if job is None else job_prompt(program, job),
         conversation_id=conversation_id,
         resume=resume,
@@ -128,7 +128,7 @@ def create_session(
         session_id=os.urandom(8).hex(),
         state=State.RUNNING,
         agent=agent.name,
-        mode=mode,
+        mode=agent.usable_mode(mode),
         workdir=workdir,
         yolo=yolo,
         conversation_id=conversation_id,
@@ -171,8 +171,8 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
         raise WrongState("workdir", f"{before.workdir} of session {name!r} is gone; conversations are bound to it")
     now = format_micros(time.time_ns())
     resumed = before.replace(
-        state=State.RUNNING, mode=Mode.INTERACTIVE, made_for=None, job_id=None, pane_id=None, pane_pid=None,
-        pane_started=None, updated_at=now, ended_at=None, stop_requested=None, stopper=None, reason=None,
+        state=State.RUNNING, mode=program.usable_mode(Mode.INTERACTIVE), made_for=None, job_id=None, pane_id=None,
+        pane_pid=None, pane_started=None, updated_at=now, ended_at=None, stop_requested=None, stopper=None, reason=None,
         exit=None,
     )  # fmt: skip
     program.checked_launch(task_for(resumed, inventory.folder_of(resumed), prompt=prompt, resume=True))

@@ -1,0 +1,48 @@
+"""Adapt agents that speak ACP, the Agent Client Protocol: JSON-RPC 2.0, one message on each line of a pipe.
+
+An adapter of such an agent derives from AcpAgent. Plain attributes say what differs by agent; `baton.channels.acp`
+reads them. An agent with a screen of its own speaks ACP only when it is headless."""
+
+from __future__ import annotations
+
+import re
+
+from baton.adapters.contract import Agent, Launch, Mode, Task
+
+
+class AcpAgent(Agent):
+    keeps_conversation = True
+    acp_arguments: tuple[str, ...] = ("--acp",)  # of the program: with them it speaks ACP
+    acp_yolo: tuple[str, ...] = ()  # arguments that skip its permissions
+    acp_mode: str | None = None  # the mode of its sessions, where the usual one decides without asking
+    # Words at the beginning of a piece of a message that are not the model's. The program says them itself:
+    acp_error: re.Pattern[str] | None = re.compile(r"\[API Error")  # its model service failed
+    acp_retry: re.Pattern[str] | None = None  # its model service failed, and it tries again
+    acp_total_usage = False  # whether the usage of a turn is the sum over the conversation
+    acp_silence_sec = 30.0  # without a word for so long: agents retry a service that fails in silence
+    acp_load_sec = 0.0  # for so long a conversation that cannot be loaded yet is tried again
+
+    def speaks_acp(self, task: Task) -> bool:
+        """Return whether the agent speaks ACP for this task, rather than with a person."""
+        return task.mode is Mode.HEADLESS or not self.has_screen
+
+    def launch(self, task: Task) -> Launch:
+        return self.acp_launch(task) if self.speaks_acp(task) else self.screen_launch(task)
+
+    def channel(self, task: Task) -> str | None:
+        return "acp" if self.speaks_acp(task) else self.screen_channel(task)
+
+    def acp_launch(self, task: Task) -> Launch:
+        """Return how to start the agent so that it speaks ACP: the prompt goes through the channel."""
+        if task.prompt is None:
+            raise self.unusable("has no screen this way, so it needs a prompt or a job")
+        argv = [self.program, *self.acp_arguments, *(self.acp_yolo if task.yolo else ())]
+        return Launch(argv=argv, reads_lines=True, keeps_input=True)
+
+    def screen_launch(self, task: Task) -> Launch:
+        """Return how to start the agent on the terminal."""
+        raise self.unusable("has no screen of its own")
+
+    def screen_channel(self, task: Task) -> str | None:
+        """Return the name of the channel of an agent on the terminal."""
+        return None

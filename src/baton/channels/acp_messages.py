@@ -1,0 +1,175 @@
+"""Read the parts of ACP messages: reasons of errors, tool calls, options of a permission, usage. Nothing is kept here.
+
+The values come from another program: a function raises one of the usual errors for a shape that it does not expect."""
+
+from __future__ import annotations
+
+import re
+
+from baton.core.facts import describe_call
+from baton.core.fields import json_object, one_line
+from baton.core.value import Any, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+UNKNOWN_METHOD, INVALID, REFUSED = -32601, -32602, -32000  # codes of JSON-RPC, for answers
+_LOGIN = -32000  # in an answer of the agent
+_LINE = 400  # characters of a reason
+_STATUS = re.compile(r"\b(?:401|403|429|5\d\d)\b")
+_LIMIT = re.compile(r"\b429\b|rate.?limit|too many requests|quota", re.IGNORECASE)
+# Why a turn did not end well, by its `stopReason`.
+STOPS = {
+    "refusal": "the model refused to go on",
+    "max_tokens": "the model reached its limit of tokens",
+    "max_turn_requests": "the agent reached its limit of model requests in one turn",
+}
+
+
+class Option(Value):
+    """An answer that the agent offers. `kind` is allow_once, allow_always, reject_once or reject_always."""
+
+    option_id: str
+    kind: str
+    name: str
+
+
+class Trouble(Value):
+    """What an agent says about its model service. `number` of `most` is the try, 0 if unknown. `is_final`: it gave
+    up."""
+
+    why: str
+    number: int = 0
+    most: int = 0
+    is_final: bool = False
+
+
+def reason(error: object) -> str:
+    """Return the reason in a JSON-RPC error, in the program's own words."""
+    if not isinstance(error, dict):
+        return one_line(f"it answered with an error: {error}", _LINE)
+    words = str(error.get("message") or "").removeprefix("Internal error").removeprefix(": ")
+    inner = json_object(words).get("error")  # Gemini passes on the body of an HTTP answer
+    if isinstance(inner, dict) and isinstance(inner.get("message"), str):
+        words = inner["message"]
+    data = error.get("data")
+    if isinstance(data, dict):
+        data = next((data[key] for key in ("details", "message", "errorKind") if isinstance(data.get(key), str)), None)
+    if isinstance(data, str) and data not in words:
+        words = f"{words}: {data}" if words else data
+    code = error.get("code")
+    if isinstance(code, int) and 400 <= code < 600 and not _STATUS.search(words):
+        words = f"{code} {words}"
+    words = words or f"it answered with error {code}"
+    return one_line(f"it wants a login: {words}" if code == _LOGIN else words, _LINE)
+
+
+def is_limit(why: str) -> bool:
+    """Return whether a reason is that of a usage limit."""
+    return _LIMIT.search(why) is not None
+
+
+def codex_trouble(update: Mapping[str, Any]) -> Trouble | None:
+    """Return what codex-acp says about its model service, beside the protocol."""
+    about = (update.get("_meta") or {}).get("codex") or {}
+    if (about.get("threadStatus") or {}).get("type") == "systemError":
+        return Trouble(why="", is_final=True)
+    error = about.get("error")
+    if not isinstance(error, dict):
+        return None
+    words = ": ".join(str(error[key]) for key in ("message", "additionalDetails") if error.get(key))
+    tries = re.search(r"(\d+)/(\d+)", words)
+    number, most = map(int, tries.groups()) if tries else (0, 0)
+    is_final = error.get("willRetry") is False
+    return Trouble(why=one_line(words, _LINE), number=number, most=most, is_final=is_final)
+
+
+def options(given: object) -> list[Option]:
+    """Return the options of a permission that have a kind and an id."""
+    return [
+        Option(option_id=each["optionId"], kind=str(each.get("kind")), name=str(each.get("name") or each["optionId"]))
+        for each in (given if isinstance(given, list) else [])
+        if isinstance(each, dict) and isinstance(each.get("optionId"), str)
+    ]
+
+
+def tool_name(call: Mapping[str, Any]) -> str | None:
+    """Return the name of the tool, where the agent says it; else what kind of tool it is."""
+    meta = call.get("_meta")
+    meta = meta if isinstance(meta, dict) else {}
+    inner = meta.get("claudeCode")
+    found = (call.get("name"), meta.get("toolName"), inner.get("toolName") if isinstance(inner, dict) else None)
+    name = next((each for each in (*found, call.get("kind")) if isinstance(each, str) and each.strip()), None)
+    return None if name is None else one_line(name, 100)
+
+
+def arguments(call: Mapping[str, Any]) -> tuple[Any, bool]:
+    """Return the arguments of a tool call, and whether they are exact: without them, only a title says what it does."""
+    given = call.get("rawInput")
+    if isinstance(given, dict | list | str) and given:
+        return given, True
+    title = call.get("title")
+    found: dict[str, Any] = {}
+    if isinstance(title, str) and title:
+        found["command" if call.get("kind") == "execute" else "description"] = title
+    places = call.get("locations")
+    if isinstance(places, list) and places and isinstance(places[0], dict) and isinstance(places[0].get("path"), str):
+        found["path"] = places[0]["path"]
+    if call.get("content"):
+        found["content"] = call["content"]
+    return found, False
+
+
+def says_what(name: str, call: Any) -> bool:
+    """Return whether the arguments say what the tool works on: some agents send them after the call."""
+    return describe_call(name, call) != describe_call(name, None)
+
+
+def text_of(content: object) -> str:
+    """Return the text in the content of a message or of a tool call."""
+    if isinstance(content, list):
+        return "\n".join(filter(None, map(text_of, content)))
+    if not isinstance(content, dict):
+        return ""
+    if content.get("type") == "content":
+        return text_of(content.get("content"))
+    if content.get("type") == "diff":
+        return f"{content.get('path')}: changed"
+    return str(content.get("text") or "")
+
+
+def tokens(usage: object) -> tuple[int, int] | None:
+    """Return the input and output tokens; None for anything else than an object with numbers."""
+    if not isinstance(usage, dict):
+        return None
+    found = [
+        next((usage[key] for key in keys if _is_count(usage.get(key))), None)
+        for keys in (("inputTokens", "input_tokens"), ("outputTokens", "output_tokens"))
+    ]
+    return None if found == [None, None] else (found[0] or 0, found[1] or 0)
+
+
+def turn_usage(result: Mapping[str, Any]) -> tuple[int, int] | None:
+    """Return the tokens in the answer to a prompt."""
+    meta = result.get("_meta")
+    quota = meta.get("quota") if isinstance(meta, dict) else None
+    return tokens(result.get("usage")) or tokens(quota.get("token_count") if isinstance(quota, dict) else None)
+
+
+def cost_usd(update: Mapping[str, Any]) -> float | None:
+    """Return the cost of the conversation in a `usage_update`, in US dollars."""
+    cost = update.get("cost")
+    amount = cost.get("amount") if isinstance(cost, dict) and cost.get("currency") == "USD" else None
+    return float(amount) if isinstance(amount, int | float) and not isinstance(amount, bool) else None
+
+
+def plan_text(update: Mapping[str, Any]) -> str:
+    entries = [each for each in update["entries"] if isinstance(each, dict)]
+    marks = {"completed": "done", "in_progress": "now"}
+    found = (f"{each.get('content')} ({marks.get(str(each.get('status')), 'to do')})" for each in entries)
+    return "plan: " + "; ".join(found)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
