@@ -40,8 +40,9 @@ def configure(baton, *lines: str) -> None:
     (baton.folder / ".hermes" / "baton.toml").write_text("\n".join(["[agents.parrot]", *lines]))
 
 
-def job(baton, prompt: str) -> str:
-    return baton("register", "--agent", "parrot", "--workdir", str(baton.folder / "work"), "-", stdin=prompt).text
+def job(baton, prompt: str, *options: str) -> str:
+    given = ("--agent", "parrot", "--workdir", str(baton.folder / "work"), *options, "-")
+    return baton("register", *given, stdin=prompt).text
 
 
 def ended(baton, name: str) -> dict:
@@ -124,7 +125,10 @@ def test_what_it_said_and_how_it_ended_are_both_told(baton, said, when):
         "finished = '^done'",
     )
     record = done(baton, "x", "--headless")
-    assert (record["status"], record["detail"]) == ("error", f"parrot ended with exit code 3 {when}")
+    assert (record["status"], record["detail"]) == (
+        "error",
+        f"parrot ended with exit code 3 {when}; its last line: {said}",
+    )
 
 
 def test_an_id_of_our_choice_is_the_one_it_goes_on_with(baton):
@@ -149,6 +153,78 @@ def test_one_that_remembers_by_itself_needs_no_id(baton):
     baton("session", "resume", "s")
     ended(baton, "s")
     assert called(baton) == ["--restore"]
+
+
+def sent_back(baton, *resume: str) -> dict:
+    """The job once it is over, whose file was missing when its agent ended for the first time."""
+    configure(
+        baton,
+        'headless = ["sh", "-c", "echo session 4711"]',
+        *resume,
+        "[agents.parrot.output]",
+        "conversation_id = '^session (\\S+)$'",
+    )
+    work = job(baton, "write it", "--expect", "out")
+    baton("session", "create", "s", "--job", work, "--headless")
+    ended(baton, "s")
+    return baton("get", work).json
+
+
+def test_a_headless_job_is_sent_back_by_the_headless_command(baton):
+    record = sent_back(
+        baton,
+        """resume_interactive = ["sh", "-c", "sleep 600"]""",
+        """resume_headless = ["sh", "-c", "echo $1 > out; cat $2 >> out", "sh", "{conversation_id}", "{prompt_file}"]""",
+    )
+    assert record["status"] == "completed"
+    assert (baton.folder / "work" / "out").read_text().startswith("4711\nbaton refused your work: ")
+
+
+def test_a_conversation_that_needs_no_id_is_sent_back_without_one(baton):
+    configure(
+        baton, 'headless = ["true"]', 'resume_headless = ["cp", "{prompt_file}", "out"]', "[agents.parrot.output]"
+    )
+    work = job(baton, "write it", "--expect", "out")
+    baton("session", "create", "s", "--job", work, "--headless")
+    ended(baton, "s")
+    assert baton("get", work).json["status"] == "completed"
+
+
+@pytest.mark.parametrize("resume", ['resume = ["sleep", "600"]', 'resume_headless = ["sleep", "600"]'])
+def test_a_headless_job_is_not_sent_back_without_a_headless_command_for_a_prompt(baton, resume):
+    record = sent_back(baton, resume)
+    assert (record["status"], record["detail"]) == ("error", "not completed: out is missing")
+
+
+def test_each_mode_has_its_own_command_to_resume(baton):
+    configure(baton, 'headless = ["parrot", "x"]', 'resume_headless = ["parrot", "{prompt}"]', 'yolo = ["-y"]')
+    first = job(baton, "x")
+    baton("session", "create", "s", "--job", first, "--headless")
+    ended(baton, "s")
+    assert "has no `resume_interactive` in the config file" in baton.refused("session", "resume", "s")
+    baton("follow-up", first, "go on", "--timeout", "60")
+    assert called(baton) == ["go on"]
+
+
+SUCCESS = ('headless = ["parrot", "--file", "{prompt_file}"]', "success = '^all (good|well)$'")
+
+
+def test_exit_code_0_without_the_words_of_success_is_an_error_that_says_so(baton):
+    configure(baton, *SUCCESS)
+    assert done(baton, "print('all good')", "--headless")["status"] == "completed"
+    record = done(baton, "print('the service is down')\nprint()", "--headless")
+    why = "the command ended with exit code 0; no line of its output matches `success`; its last line: "
+    assert (record["status"], record["detail"]) == ("error", f"{why}the service is down")
+    record = done(baton, "print('all good'); sys.exit('no')", "--headless")
+    why = "the command ended with exit code 1; its last line: all good: no"
+    assert (record["status"], record["detail"]) == ("error", why)
+
+
+def test_a_job_whose_success_could_not_be_heard_is_refused(baton):
+    configure(baton, 'interactive = ["parrot", "x"]', *SUCCESS)
+    work = job(baton, "x")
+    assert "use --headless" in baton.refused("session", "create", "s", "--job", work)
+    baton("session", "create", "s", "--agent", "parrot", "--workdir", "work", "--prompt", "x")
 
 
 def test_yolo_is_only_what_the_config_file_says(baton):

@@ -242,6 +242,9 @@ def test_an_agent_that_is_not_there_names_those_that_are():
         ({"interactive": ["x"], "chooses_id": "yes"}, "chooses_id must be true or false"),
         ({"interactive": ["x"], "exit_is_verdict": None}, "exit_is_verdict must be true or false"),
         ({"interactive": ["x"], "install": ["pip"]}, "install must be text"),
+        ({"headless": ["x"], "success": 1}, "success must be text"),
+        ({"headless": ["x"], "success": "("}, "success is not a valid pattern"),
+        ({"headless": ["x"], "resume": ["x"], "resume_interactive": ["x"]}, "`resume` and `resume_interactive`"),
         ({"interactive": ["x"], "promt": True}, "has 'promt', which is none of interactive, headless"),
     ],
 )

@@ -83,7 +83,6 @@ class Agent(ABC):
     keeps_conversation = False
     interrupt_key = "Escape"  # the key that interrupts a turn and leaves the agent running
     resumes_by_id = True  # whether resuming a conversation needs its id
-    resume_takes_prompt = True  # whether a prompt can be given when a conversation is resumed
     has_screen = True  # whether it can work on the terminal; otherwise all its sessions are headless
     conversation_form = CONVERSATION_ID  # what the ids of its conversations look like
 
@@ -159,8 +158,18 @@ class Agent(ABC):
             raise self.unusable("keeps no conversation that could be continued")
         if self.resumes_by_id and conversation_id is None:
             raise self.unusable("did not say which conversation it was, so it cannot be continued")
-        if prompt is not None and not self.resume_takes_prompt:
-            raise self.unusable("takes no prompt when it resumes: add {prompt} to its `resume` in the config file")
+
+    def resumes(self, mode: Mode) -> bool:
+        """Return whether the agent can continue a conversation in this mode with a further prompt."""
+        return self.keeps_conversation
+
+    def check_job(self, mode: Mode) -> None:  # noqa: B027  most agents say how their work ended in both modes
+        """Raise AgentUnusable if the end of a job in this mode would stay unknown."""
+
+    def exit_cause(self, code: int) -> str:
+        """Return what this exit code means, for the reason of the job: a text for code 0 says why it is no success.
+        Return "" if there is no more to say."""
+        return ""
 
     def checked_launch(self, task: Task) -> Launch:
         """Call `launch`; refuse a task whose conversation id could be anything but an id, such as an option."""

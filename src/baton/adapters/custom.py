@@ -3,11 +3,13 @@
     [agents.aider]
     interactive = ["aider", "--message-file", "{prompt_file}"]
     headless    = ["aider", "--yes", "--message-file", "{prompt_file}"]   # optional
-    resume      = ["aider", "--restore-chat-history"]                      # optional
+    resume_interactive = ["aider", "--restore-chat-history"]               # optional; `resume` means the same
+    resume_headless = ["aider", "--restore-chat-history", "--yes", "--message-file", "{prompt_file}"]   # optional
     stdin       = false             # pass the prompt on standard input
     yolo        = ["--yes-always"]  # added by --yolo; without this, --yolo is refused
     chooses_id  = false             # baton chooses {conversation_id}
     exit_is_verdict = true          # exit code 0 means done
+    success     = '^Applied edit'   # exit code 0 means done only if a line of its headless output matches
     install     = "pip install aider-chat"
 
     [agents.aider.output]           # optional: patterns for lines of its headless output
@@ -25,12 +27,14 @@ from typing import Any
 
 from baton.adapters.contract import Agent, Launch, Mode, Task, checked_argument
 from baton.core.errors import InvalidValue
+from baton.core.facts import one_line
 from baton.core.request import RequestKind
 from baton.core.signal import FAILED, Asked, Conversation, Retrying, Said, Signal, TurnEnded
 
-_LISTS = ("interactive", "headless", "resume", "yolo")
+_LISTS = ("interactive", "headless", "resume", "resume_interactive", "resume_headless", "yolo")
 _FLAGS = ("stdin", "chooses_id", "exit_is_verdict")
-_KEYS = (*_LISTS, *_FLAGS, "install", "output")
+_LINE = 300  # characters of its output in a reason
+_KEYS = (*_LISTS, *_FLAGS, "success", "install", "output")
 
 
 class Custom(Agent):
@@ -44,7 +48,7 @@ class Custom(Agent):
                 fits, wanted = isinstance(value, bool), "true or false"
             elif key == "output":
                 fits, wanted = isinstance(value, dict), "a table of patterns"
-            elif key == "install":
+            elif key in ("install", "success"):
                 fits, wanted = isinstance(value, str), "text"
             else:
                 raise InvalidValue(f"[agents.{name}]", f"has {key!r}, which is none of {', '.join(_KEYS)}")
@@ -52,24 +56,47 @@ class Custom(Agent):
                 raise InvalidValue(f"[agents.{name}]", f"{key} must be {wanted}")
         if "interactive" not in table and "headless" not in table:
             raise InvalidValue(f"[agents.{name}]", "needs `interactive` or `headless`: the command to run")
+        if "resume" in table and "resume_interactive" in table:
+            raise InvalidValue(f"[agents.{name}]", "has `resume` and `resume_interactive`, which mean the same")
         self._table = table
         self._patterns = _patterns(name, table.get("output", {}))
+        self._success = _pattern(name, "success", table["success"]) if "success" in table else None
+        self._succeeded = False
+        self._last_line = ""
         self.program = (table.get("interactive") or table["headless"])[0]
         self.install = table.get("install", f"install {self.program}")
         self.exit_is_verdict = table.get("exit_is_verdict", True)
         self.chooses_id = table.get("chooses_id", False)
-        self.keeps_conversation = "resume" in table
-        resume = " ".join(table.get("resume", ()))
-        self.resumes_by_id = "{conversation_id}" in resume
-        self.resume_takes_prompt = table.get("stdin", False) or "{prompt" in resume
+        resumes = [part for mode in Mode for part in self._resume(mode) or ()]
+        self.keeps_conversation = bool(resumes)
+        self.resumes_by_id = "{conversation_id}" in " ".join(resumes)
+
+    def resumes(self, mode: Mode) -> bool:
+        template = self._resume(mode)
+        return template is not None and self._takes_prompt(template)
+
+    def _resume(self, mode: Mode) -> list[str] | None:
+        """Return the command that continues a conversation in this mode."""
+        found: list[str] | None = self._table.get(f"resume_{mode}")
+        return self._table.get("resume") if found is None and mode is Mode.INTERACTIVE else found
+
+    def _takes_prompt(self, template: list[str]) -> bool:
+        return self._table.get("stdin", False) or "{prompt" in " ".join(template)
+
+    def _template(self, task: Task) -> list[str]:
+        wanted = f"resume_{task.mode}" if task.resume else task.mode.value
+        found = self._resume(task.mode) if task.resume else self._table.get(wanted)
+        if found is None and not task.resume and task.mode is Mode.INTERACTIVE:
+            found = self._table["headless"]
+        if found is None:
+            raise self.unusable(f"has no `{wanted}` in the config file")
+        if task.resume and task.prompt is not None and not self._takes_prompt(found):
+            raise self.unusable(f"takes no prompt when it resumes: add {{prompt}} to `{wanted}` in the config file")
+        return found
 
     def launch(self, task: Task) -> Launch:
-        wanted = "resume" if task.resume else task.mode.value
-        template = self._table.get(wanted)
-        if template is None and task.mode is Mode.INTERACTIVE:
-            template = self._table.get("headless")
-        if template is None:
-            raise self.unusable(f"has no `{wanted}` in the config file")
+        template = self._template(task)
+        self._succeeded, self._last_line = False, ""
         if task.yolo and "yolo" not in self._table:
             raise self.unusable("has no `yolo` in the config file, so --yolo means nothing for it")
         prompt = task.prompt or ""
@@ -85,14 +112,30 @@ class Custom(Agent):
         return Launch(
             argv=argv,
             stdin=prompt if self._table.get("stdin") else None,
-            reads_lines=bool(self._patterns) and task.mode is Mode.HEADLESS,
+            reads_lines=self.channel(task) is not None,
             files={"prompt.txt": prompt},
         )
 
     def channel(self, task: Task) -> str | None:
-        return "lines" if self._patterns and task.mode is Mode.HEADLESS else None
+        listens = self._patterns or self._success is not None
+        return "lines" if listens and task.mode is Mode.HEADLESS else None
+
+    def check_job(self, mode: Mode) -> None:
+        if self._success is not None and mode is Mode.INTERACTIVE:
+            raise self.unusable("says in its headless output alone whether it succeeds (`success`): use --headless")
+
+    def exit_cause(self, code: int) -> str:
+        said = one_line(self._last_line, _LINE)
+        if code != 0:
+            return f"its last line: {said}" if said else ""
+        if self._success is None or self._succeeded:
+            return ""
+        return "no line of its output matches `success`" + (f"; its last line: {said}" if said else "")
 
     def parse_output(self, line: str) -> list[Signal]:
+        self._last_line = line if line.strip() else self._last_line
+        if self._success is not None and self._success.search(line):
+            self._succeeded = True
         for field, pattern in self._patterns.items():
             if found := pattern.search(line):
                 return [_SIGNALS[field](found[1] if pattern.groups else found[0])]
@@ -112,13 +155,15 @@ _PLACEHOLDER = re.compile(r"\{(?:prompt|prompt_file|conversation_id|workdir)\}")
 
 
 def _patterns(name: str, table: Mapping[str, Any]) -> dict[str, re.Pattern[str]]:
-    found = {}
-    for key, value in table.items():
+    for key in table:
         if key not in _SIGNALS:
             known = ", ".join(_SIGNALS)
             raise InvalidValue(f"[agents.{name}]", f"has 'output.{key}', which is none of {known}")
-        try:
-            found[key] = re.compile(value)
-        except (re.error, TypeError) as error:
-            raise InvalidValue(f"[agents.{name}]", f"output.{key} is not a valid pattern: {error}") from None
-    return found
+    return {key: _pattern(name, f"output.{key}", value) for key, value in table.items()}
+
+
+def _pattern(name: str, key: str, value: Any) -> re.Pattern[str]:
+    try:
+        return re.compile(value)
+    except (re.error, TypeError) as error:
+        raise InvalidValue(f"[agents.{name}]", f"{key} is not a valid pattern: {error}") from None

@@ -60,6 +60,8 @@ def check_launch(
     program = usable_agent(settings, agent)
     if not os.path.isdir(workdir):
         raise InvalidValue("workdir", f"{workdir} is not a folder")
+    if job is not None:
+        program.check_job(mode)
     resume, conversation_id = _conversation(program, job)
     task = Task(
         mode=program.usable_mode(mode),

@@ -200,12 +200,16 @@ class Runner:
             if refused is None:
                 return f"the agent ended ({ended.text})"
             print_line(f"baton: {refused}")
-            can_continue = launch.reads_lines and self._agent.keeps_conversation and self._session.conversation_id
-            if not can_continue or not self._reporter.may_try_again():
+            if not self._can_continue() or not self._reporter.may_try_again():
                 self._reporter.refused(refused)
                 return refused.why
             prompt, resume = refused.with_output(f"baton refused your work: {refused}"), True
             self._job.begin_again()
+
+    def _can_continue(self) -> bool:
+        """Return whether the agent's program can be started again, to go on in its conversation without a person."""
+        is_known = self._session.conversation_id is not None or not self._agent.resumes_by_id
+        return self._session.mode is Mode.HEADLESS and self._agent.resumes(Mode.HEADLESS) and is_known
 
     def _run_once(self, task: Task, launch: Launch) -> ExitStatus:
         """Run the agent's program to its end, and hear how it ended."""
@@ -246,7 +250,9 @@ class Runner:
             said = "though it had said" if turn is not None and turn.how == WELL else "before it said"
             who, when = self._agent.name, f"{said} that the job was done"
         screen = self._screen if self._stop is None else lambda: ""
-        self._job.work.note(Gone(why=ended.describe(who, screen, when), ok=ended.ok), "process")
+        cause = self._agent.exit_cause(ended.code)
+        why = ended.describe(who, screen, when, cause)
+        self._job.work.note(Gone(why=why, ok=ended.ok and not cause), "process")
 
     def _watch(self, process: AgentProcess, channel: Channel) -> None:
         """Handle what the agent says and do the chores until its program has ended."""

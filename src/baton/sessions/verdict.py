@@ -30,10 +30,13 @@ class ExitStatus:
         except ValueError:
             return f"signal {-self.code}"  # real-time signals have no name
 
-    def describe(self, program: str, screen: Callable[[], str], when: str = "") -> str:
-        """Return how the program ended; if it failed, when, and with its last words on the screen."""
-        ended = f"{program} ended with {self.text}" + (f" {when}" if when and not self.ok else "")
-        lines = "" if self.ok else _last_lines(screen())
+    def describe(self, program: str, screen: Callable[[], str], when: str = "", cause: str = "") -> str:
+        """Return how the program ended; if it failed, when, why if that is known, and with its last words on the
+        screen. With a `cause`, exit code 0 is a failure, too."""
+        ok = self.ok and not cause
+        ended = f"{program} ended with {self.text}" + (f" {when}" if when and not ok else "")
+        ended += f"; {cause}" if cause else ""
+        lines = "" if ok else _last_lines(screen())
         before = ":\n" if "\n" in lines else ": "
         return f"{ended}{before}{lines}" if lines else ended
 
