@@ -3,10 +3,12 @@
     python bench/requests.py              everything, in about a minute
     python bench/requests.py hooks        what the hooks of Claude Code cost
     python bench/requests.py answers      how long an answer takes to the agent
+    python bench/requests.py idle         what a runner costs that has nothing to do
 
 Exit code 1 when a limit is missed. For `hooks`, the real Claude Code is needed on the PATH (`make .agents/.installed`).
 It talks to a stand-in for its model on this machine. For `answers`, a stand-in for Claude Code asks in a session with a
-real runner; each request is answered by `baton approve`, a process of its own, as soon as the registry has it.
+real runner; each request is answered by `baton approve`, a process of its own, as soon as the registry has it. For
+`idle`, the same stand-in works in silence, or waits for an answer that does not come.
 """
 
 from __future__ import annotations
@@ -43,12 +45,15 @@ if TYPE_CHECKING:
 
     from baton.core.signal import Heard
     from baton.jobs.verbs import Jobs
+    from delegate import Place
 
 CALLS = size(50, 5)
 RUNS = 3
 LIMIT_SEC = 0.005
 ANSWERS = size(20, 1)
 ANSWER_SEC, ANSWER_FAR_SEC = 0.3, 1.0
+IDLE_SEC, SETTLE_SEC = size(15, 1), size(4, 0)
+IDLE_SHARE, IDLE_MB = 0.003, 22
 _KEY = "not-a-key-of-anybody-0123456789"
 
 
@@ -164,7 +169,8 @@ def _run_claude(folder: Folder, model: ScriptedModel, *, with_hooks: bool) -> li
 # -- answers -----------------------------------------------------------------------------------------------
 
 
-# Asks so many times for a permission, one after the other, and writes down how long each answer took.
+# Asks so many times for a permission, one after the other, and writes down how long each answer took. Without a number,
+# it works in silence.
 _STAND_IN = """#!{python} -SE
 import json, sys, time
 number, path = {number}, {path!r}
@@ -173,6 +179,9 @@ def say(**message):
     return time.monotonic()
 say(type="system", subtype="init", session_id=sys.argv[sys.argv.index("--session-id") + 1])
 sys.stdin.readline()
+if not number:
+    say(type="assistant", message=dict(content=[dict(type="tool_use", id="x", name="Bash", input=dict(command="x"))]))
+    sys.stdin.read()
 for each in range(number):
     call, tool = {{"command": f"echo {{each}}"}}, f"tool{{each}}"
     say(type="assistant", message=dict(content=[dict(type="tool_use", id=tool, name="Bash", input=call)]))
@@ -214,12 +223,9 @@ def answers(folder: Folder) -> Iterator[Row | str]:
 def _answer_all(folder: Folder, environment: dict[str, str]) -> list[float]:
     """Return how long each answer took, in seconds."""
     with place(folder, "answers") as here:
-        programs, path = os.path.join(here.folder, "bin"), os.path.join(here.folder, "seconds")
-        os.mkdir(programs)
-        with open(os.path.join(programs, "claude"), "w", encoding="utf-8") as file:
-            file.write(_STAND_IN.format(python=sys.executable, number=ANSWERS, path=path))
-        os.chmod(file.name, 0o755)
-        here.env |= environment | {"PATH": f"{programs}:{here.env['PATH']}"}
+        path = os.path.join(here.folder, "seconds")
+        _install_stand_in(here, ANSWERS, path)
+        here.env |= environment
         if "BATON_REGISTRY" in environment:
             here("register", "--agent", "shell", "makes the registry")
         job_id = here("submit", "--detach", "--agent", "claude-code", "--headless", "go").split()[0]
@@ -231,6 +237,15 @@ def _answer_all(folder: Folder, environment: dict[str, str]) -> list[float]:
         _until(lambda: '"running"' not in here("session", "list", "--json"), "the end of the session")
         with open(path, encoding="utf-8") as file:
             return [float(line) for line in file]
+
+
+def _install_stand_in(here: Place, number: int, path: str = "") -> None:
+    programs = os.path.join(here.folder, "bin")
+    os.mkdir(programs)
+    with open(os.path.join(programs, "claude"), "w", encoding="utf-8") as file:
+        file.write(_STAND_IN.format(python=sys.executable, number=number, path=path))
+    os.chmod(file.name, 0o755)
+    here.env |= {"PATH": f"{programs}:{here.env['PATH']}"}
 
 
 def _next_request(jobs: Jobs, job_id: str) -> str:
@@ -246,7 +261,56 @@ def _until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.002)
 
 
-PARTS = {"hooks": hooks, "answers": answers}
+# -- idle --------------------------------------------------------------------------------------------------
+
+
+def idle(folder: Folder) -> Iterator[Row]:
+    """what a runner costs that has nothing to do"""
+    for number, what in ((0, "whose agent works in silence"), (1, "with a request open")):
+        share, memory = _idle(folder, number)
+        wanted = f"<= {IDLE_SHARE:.1%}"
+        yield Row(f"CPU of a runner {what}, of a core", f"{share:.2%}", "", "", wanted, share <= IDLE_SHARE)
+        yield Row("  its memory", f"{memory:.1f} MB", "", "", f"<= {IDLE_MB} MB", memory <= IDLE_MB)
+
+
+def _idle(folder: Folder, requests: int) -> tuple[float, float]:
+    """Return which share of a core the runner takes, and its memory in MB."""
+    with place(folder, "idle") as here:
+        _install_stand_in(here, requests)
+        job_id = here("submit", "--detach", "--agent", "claude-code", "--headless", "go").split()[0]
+        with open_jobs(load_settings(env=here.env, here=here.folder)) as jobs:
+            if requests:
+                _next_request(jobs, job_id)
+            else:
+                _until(lambda: (jobs.get_job(job_id).activity or {}).get("kind") == "working", "the agent's work")
+            (session,) = json.loads(here("session", "list", "--json"))
+            time.sleep(SETTLE_SEC)  # what follows on the beginning is over
+            before = _cpu_ns(session["pane_pid"])
+            took = timed(lambda: time.sleep(IDLE_SEC))
+            share = (_cpu_ns(session["pane_pid"]) - before) / 1e9 / took
+            memory = _memory_mb(session["pane_pid"])
+            assert jobs.get_job(job_id).status == "running"
+        here("cancel", job_id)
+        _until(lambda: '"running"' not in here("session", "list", "--json"), "the end of the session")
+    return share, memory
+
+
+def _cpu_ns(pid: int) -> int:
+    """Return the CPU time of all threads. The clock ticks of `stat` are too coarse for so little."""
+    total = 0
+    for thread in os.listdir(f"/proc/{pid}/task"):
+        with open(f"/proc/{pid}/task/{thread}/schedstat", encoding="ascii") as file:
+            total += int(file.read().split()[0])
+    return total
+
+
+def _memory_mb(pid: int) -> float:
+    """Return the proportional share: the interpreter's own pages are shared with every other Python program."""
+    with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as file:
+        return next(int(line.split()[1]) for line in file if line.startswith("Pss:")) / 1024
+
+
+PARTS = {"hooks": hooks, "answers": answers, "idle": idle}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -173,3 +173,21 @@ def test_the_runner_of_the_original_is_not_that_of_a_copy(inventory, tmp_path):
             wait_until(lambda folder=folder, runner=runner: str(folder) in command_line(runner))
             assert inventory.runner_of(mine) == (runner if is_mine else None)
             process.kill()
+
+
+def test_a_session_is_read_again_when_another_process_has_changed_it(inventory, home):
+    inventory.add(session())
+    other = Inventory(Settings({"home": str(home)}, {}))
+    for number in range(20):
+        assert inventory.find("1" * 16).job_id == (None if number == 0 else f"{number - 1:08x}")
+        other.change(session(), lambda current, number=number: current.replace(job_id=f"{number:08x}"))
+
+
+def test_a_session_is_not_read_again_while_nothing_was_written(inventory, home, monkeypatch):
+    inventory.add(session())
+    inventory.find("1" * 16)  # may make the log
+    for path in home.glob("agent-sessions.db*"):
+        os.utime(path, (1, 1))
+    found = inventory.find("1" * 16)
+    monkeypatch.setattr(inventory, "_select", None)
+    assert inventory.find("1" * 16) is found

@@ -33,6 +33,8 @@ class SqliteRegistry(SqlRegistry):
             digests=SQLITE_DIGESTS,
         )
         self._lock = self._file.lock
+        self._file_stamp: object = None
+        self._answers_stamp: object = None
         self.lock_path = self._lock.path
 
     def close(self) -> None:
@@ -62,8 +64,12 @@ class SqliteRegistry(SqlRegistry):
             yield SqlTransaction(raw, self.where)
 
     def answers_stamp(self) -> object:
-        with self._file.reading() as raw:
-            return raw.execute("PRAGMA data_version").fetchone()[0]
+        stamp = self._file.stamp()
+        if stamp is None or stamp != self._file_stamp:
+            with self._file.reading() as raw:  # another connection counts anew
+                self._answers_stamp = raw, raw.execute("PRAGMA data_version").fetchone()[0]
+            self._file_stamp = stamp
+        return self._answers_stamp
 
     def freeze(self) -> AbstractContextManager[None]:
         return self._file.freeze()

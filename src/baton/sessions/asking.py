@@ -17,7 +17,9 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-_LOOK_SEC = 0.05
+_LOOK_SEC = 0.05  # just after a question: a program may answer
+_LOOK_LATER_SEC = 0.1  # a person does not feel it, and it costs half as much
+_SOON_SEC = 3.0
 _LOOK_FAR_SEC = 0.25  # where each look is a query over the network
 _EXPIRE_SEC = 1.0
 _AGAIN_SEC = 2.0
@@ -37,7 +39,7 @@ class Asking:
         self._open: dict[str, Request] = {}
         self._answered: dict[str, Request] = {}  # by this runner: what became of it is not known yet
         self._stamp: object = None
-        self._look_ns = self._expire_ns = 0
+        self._look_ns = self._expire_ns = self._soon_ns = 0
 
     def ask(self, asked: Asked) -> None:
         """Open a request for a question. A rule, or an earlier answer for the whole job, may answer it at once."""
@@ -61,6 +63,7 @@ class Asking:
         self._reporter.send()
         self._open[asked.key] = request
         self._stamp = None
+        self._soon_ns = self._clock.monotonic_ns() + int(_SOON_SEC * SECOND_NS)
         self._deliver(request)
 
     def settle(self, settled: Settled) -> None:
@@ -87,7 +90,8 @@ class Asking:
             return
         registry = self._reporter.jobs.registry
         now_ns = self._clock.monotonic_ns()
-        self._look_ns = now_ns + int((_LOOK_FAR_SEC if registry.multi_host else _LOOK_SEC) * SECOND_NS)
+        every_sec = _LOOK_SEC if now_ns < self._soon_ns else _LOOK_LATER_SEC
+        self._look_ns = now_ns + int((_LOOK_FAR_SEC if registry.multi_host else every_sec) * SECOND_NS)
         not_asked, self._not_asked = self._not_asked, []
         for asked in not_asked:
             attempt(partial(self.ask, asked))

@@ -40,6 +40,7 @@ class Inventory:
         if not settings.allow_network_fs:
             refuse_network_fs(self.home)
         self._opened: SqliteFile | None = None
+        self._found: tuple[object, str, Session | None] = (None, "", None)
 
     def _file(self) -> SqliteFile:
         if self._opened is None:
@@ -121,8 +122,12 @@ class Inventory:
         return [found[name] for name in names if name in found]
 
     def find(self, session_id: str) -> Session | None:
-        found = self._select("WHERE session_id = ?", session_id)
-        return found[0] if found else None
+        """Return the session; None if there is none. The one of the last call, while nothing was written since."""
+        stamp = self._file().stamp()
+        if stamp is None or (stamp, session_id) != self._found[:2]:
+            found = self._select("WHERE session_id = ?", session_id)
+            self._found = (stamp, session_id, found[0] if found else None)
+        return self._found[2]
 
     def all(self, *states: State) -> list[Session]:
         """Return the sessions in these states, or in any, by name."""

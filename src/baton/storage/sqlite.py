@@ -17,6 +17,7 @@ from contextlib import contextmanager, nullcontext
 from baton.core.errors import NewerSchema, RegistryBusy, RegistryUnavailable
 from baton.core.hashing import sha256
 from baton.storage import files
+from baton.storage.stamp import stamp_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -148,6 +149,10 @@ class SqliteFile:
                 if not (connection.lasting and self._keep_open):
                     connection.close()
                     self._reader = None
+
+    def stamp(self) -> object:
+        """Return a value that differs after each later commit; None when that is uncertain."""
+        return stamp_of(f"{self.path}-wal", self.path)  # what is not in the log was written before it
 
     @contextmanager
     def writing(self, *, create: bool = False) -> Iterator[sqlite3.Connection]:
