@@ -12,14 +12,16 @@ demo: $(VENV)/.installed
 test: $(VENV)/.dev-installed system-packages lint
 	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 
-# With the real agent programs from npm (hundreds of megabytes), against a stand-in for their models on this machine.
+# With the real agent programs from npm (two gigabytes), against a stand-in for their models on this machine. They see no
+# network but loopback, where the system allows that; otherwise the first line says so.
 test-agents: $(VENV)/.dev-installed system-packages .agents/.installed
-	PATH="$(CURDIR)/.agents/node_modules/.bin:$$PATH" $(BIN)/python -m pytest tests/agents
+	PATH="$(CURDIR)/.agents/node_modules/.bin:$$PATH" scripts/loopback-only $(BIN)/python -m pytest tests/agents
 
-# How often the activity and the outcome of a job are right, with the real Claude Code; ROWS="T3 T8" chooses. A run of
-# all rows writes docs/truth.md.
+# How often the activity and the outcome of a job are right, with the real programs, one after the other; AGENT="codex
+# qwen" and ROWS="T3 T8" choose. A run of all rows of all agents writes docs/truth.md.
 truth: $(VENV)/.dev-installed system-packages .agents/.installed
-	PATH="$(CURDIR)/.agents/node_modules/.bin:$$PATH" $(BIN)/python tests/truth/truth.py $(ROWS) $(if $(ROWS),,--page docs/truth.md)
+	PATH="$(CURDIR)/.agents/node_modules/.bin:$$PATH" scripts/loopback-only $(BIN)/python tests/truth/truth.py $(ROWS) \
+	    $(AGENT:%=--agent %) $(if $(ROWS)$(AGENT),,--page docs/truth.md)
 
 # With each Python that pyproject.toml promises and this machine has; PYTHONS="3.12 3.13" chooses.
 test-pythons: $(VENV)/.dev-installed system-packages

@@ -8,6 +8,7 @@ import os
 
 import pytest
 
+from agents.homes import CONSTANTS, Home, environment, files
 from baton.config import Settings
 from baton.jobs.verbs import open_jobs
 from support.brokers import Broker, free_port
@@ -16,7 +17,6 @@ from support.tmux import TmuxServer
 from support.waiting import poll
 from truth.scripted_model import ScriptedModel
 
-_KEY = "not-a-key-of-anybody-0123456789"
 _PATIENCE_SEC = 60
 
 
@@ -29,70 +29,26 @@ class World:
         self.work = folder / "work"
         for each in (self.home, self.work):
             each.mkdir()
-        self.baton = Baton(folder, **self._environment(), **broker.env)
-        self.point_at(model.url)
-        self._set_up_claude()
-        self._set_up_gemini()
+        own = {"BATON_HOME": str(folder / "state"), "BATON_TMUX_SOCKET": tmux.socket}
+        self.baton = Baton(folder, **CONSTANTS, **own, **broker.env)
+        self._settings = Home(str(self.home), str(self.work), model.url)
+        self.set_up()
 
-    def _environment(self) -> dict[str, str]:
-        return {
-            "HOME": str(self.home),
-            "BATON_HOME": str(self.folder / "state"),
-            "BATON_TMUX_SOCKET": self.tmux.socket,
-            "ANTHROPIC_API_KEY": _KEY,
-            "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
-            "CLAUDE_CODE_MAX_RETRIES": "1",
-            "DISABLE_AUTOUPDATER": "1",
-            "CODEX_HOME": str(self.home / ".codex"),
-            "CODEX_KEY": _KEY,
-            "GEMINI_API_KEY": _KEY,
-            "GEMINI_CLI_DISABLE_AUTO_UPDATE": "1",
-        }
+    def set_up(self, **changes: object) -> None:
+        """Write the homes of all programs anew, with these changes of `Home`."""
+        self._settings = self._settings._replace(**changes)
+        self.baton.env |= environment(self._settings)
+        for name, text in files(self._settings).items():
+            self._write(name, text)
 
     def point_at(self, url: str) -> None:
-        """Where the agents look for their models."""
-        self.baton.env |= {"ANTHROPIC_BASE_URL": url, "GOOGLE_GEMINI_BASE_URL": url}
-        self._write(
-            ".codex/config.toml",
-            f"""\
-model = "m"
-model_provider = "stand-in"
-check_for_update_on_startup = false
-[model_providers.stand-in]
-name = "stand-in"
-base_url = "{url}/v1"
-env_key = "CODEX_KEY"
-wire_api = "responses"
-request_max_retries = 1
-stream_max_retries = 1
-[analytics]
-enabled = false
-[projects."{self.work}"]
-trust_level = "trusted"
-""",
-        )
-
-    def _set_up_claude(self) -> None:
-        """As somebody who has used it before, and trusts the folder."""
-        known = {
-            "hasCompletedOnboarding": True,
-            "theme": "dark",
-            "customApiKeyResponses": {"approved": [_KEY[-20:]]},
-            "projects": {str(self.work): {"hasTrustDialogAccepted": True}},
-        }
-        self._write(".claude.json", json.dumps(known))
-        self.allow("Bash")
+        """Change where the agents look for their models."""
+        self.set_up(url=url)
 
     def allow(self, *tools: str, deny: tuple[str, ...] = ()) -> None:
         """What claude may use without asking, and what it may not use, by its user's own settings."""
         permissions = {"allow": list(tools), "deny": list(deny)}
         self._write(".claude/settings.json", json.dumps({"permissions": permissions}))
-
-    def _set_up_gemini(self) -> None:
-        settings = {"security": {"auth": {"selectedType": "gemini-api-key"}}, "general": {"disableAutoUpdate": True},
-                    "privacy": {"usageStatisticsEnabled": False}}  # fmt: skip
-        self._write(".gemini/settings.json", json.dumps(settings))
-        self._write(".gemini/trustedFolders.json", json.dumps({str(self.work): "TRUST_FOLDER"}))
 
     def _write(self, name: str, text: str) -> None:
         path = self.home / name

@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 TERMINAL, HEADLESS = "terminal", "headless"
+CLAUDE = "claude-code"
 
 
 class Row(NamedTuple):
@@ -18,21 +19,30 @@ class Row(NamedTuple):
     mode: str
     title: str
     play: Callable
+    agent: str = CLAUDE
+
+    @property
+    def scenario(self) -> str:
+        return "-".join(part for part in (self.number, self.name, self.mode) if part)
 
     @property
     def label(self) -> str:
-        return "-".join(part for part in (self.number, self.name, self.mode) if part)
+        return self.scenario if self.agent == CLAUDE else f"{self.scenario}-{self.agent}"
+
+    def is_called(self, name: str) -> bool:
+        """Return whether this is its number, its label, or the beginning of that."""
+        return name == self.number or f"{self.scenario}-{self.agent}-".startswith(f"{name}-")
 
 
 ROWS: list[Row] = []
 
 
-def row(number: str, *modes: str, name: str = "", title: str = ""):
-    """Add a scenario to the catalogue, once for each mode. Its title is its docstring."""
+def row(number: str, *modes: str, name: str = "", title: str = "", agents: tuple[str, ...] = (CLAUDE,)):
+    """Add a scenario to the catalogue, once for each mode and agent. Its title is its docstring."""
 
     def add(play: Callable) -> Callable:
         text = title or (play.__doc__ or "").strip().rstrip(".")
-        ROWS.extend(Row(number, name, mode, text, play) for mode in modes or (TERMINAL,))
+        ROWS.extend(Row(number, name, mode, text, play, agent) for agent in agents for mode in modes or (TERMINAL,))
         return play
 
     return add

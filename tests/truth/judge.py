@@ -23,8 +23,11 @@ class Phase(NamedTuple):
     cause: str = ""
     within: float = WITHIN_SEC
     early: float = _EARLY_SEC  # baton may notice it this long before its sign outside
+    untold: tuple[str, ...] = ()  # also right: the program does not tell what is so
 
     def fits(self, sample: Sample) -> bool:
+        if sample.state in self.untold:
+            return True
         return sample.state in self.states and re.search(self.cause, sample.cause, re.IGNORECASE) is not None
 
     def __str__(self) -> str:
@@ -68,9 +71,9 @@ def judge(phases: list[Phase], samples: list[Sample]) -> Judgement:
         for index, sample in enumerate(window):
             until = window[index + 1].at if index + 1 < len(window) else sample.at
             said = sample.state
-            label = said if said in phase.states else phase.states[0]
+            label = said if said in (*phase.states, *phase.untold) else phase.states[0]
             seconds[label, said] = seconds.get((label, said), 0.0) + until - sample.at
-            if right is not None and sample.at > right.at and sample.state in phase.states:
+            if right is not None and sample.at > right.at and sample.state in (*phase.states, *phase.untold):
                 continue  # the cause may change
             early = _EARLY_START_SEC if "starting" in phase.states else following.early if following else 0.0
             if phase.fits(sample) or (following and following.fits(sample) and sample.at > end - early):

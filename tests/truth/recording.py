@@ -48,7 +48,7 @@ def keep_recording(row: Row, stage: Stage, folder: str) -> None:
         "has_conditions": bool(record.get("expected_artifacts") or record.get("validate")),
         "ended_by": record.get("ended_by"),
         "refused": reader.detail if record.get("ended_by") == "verification" else "",
-        "phases": [[list(phase.states), round(phase.at - start, 3), phase.cause, phase.within, phase.early] for phase in stage.phases],
+        "phases": [[list(phase.states), round(phase.at - start, 3), phase.cause, phase.within, phase.early, list(phase.untold)] for phase in stage.phases],
         "ended": round(reader.samples[-1].at - start, 3),
         "usage": stage.usage,
         "messages": kept,
@@ -66,7 +66,9 @@ def keep_recording(row: Row, stage: Stage, folder: str) -> None:
 def load(path: str) -> dict[str, Any]:
     with open(path, encoding="utf-8") as file:
         found = json.load(file)
-    found["phases"] = [Phase(tuple(states), *rest) for states, *rest in found["phases"]]
+    found["phases"] = [
+        Phase(*(tuple(each) if isinstance(each, list) else each for each in phase)) for phase in found["phases"]
+    ]
     return found
 
 

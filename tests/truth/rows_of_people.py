@@ -5,20 +5,24 @@ from __future__ import annotations
 import subprocess
 import time
 
+from agents.homes import ASK
 from support.command import BATON
 from truth.catalogue import HEADLESS, TERMINAL, row
+from truth.programs import ALL
 from truth.scripted_model import Pause, Say, Tokens, bash, cue, plan, question, read, subagent
 from truth.stage import IDLE, IDLE_SEC, LIMIT_WITHIN_SEC, Stage
 
-_DIALOG = "Do you want to"
+_HAVE_NO = ("claude-code", "codex", "qwen", "gemini")  # an answer that ends the turn
+# Hooks inform of what Gemini asks on the terminal, where the person answers.
+_ANSWERED = tuple(agent for agent in ALL if agent != "gemini")
 
 
 def _asks(on: Stage, script: list, *options: str) -> None:
     """Begin a job whose first tool needs a permission, and wait until it is asked for."""
-    on.configure(permissions={"allow": ["Read"]})
+    on.set_up(shell=ASK)
     on.begin(script, *options)
-    asked_at = on.asked("s", 0, answered=True).answered_at if on.headless else on.shown(_DIALOG)
-    on.expect("waiting", at=asked_at, cause="Bash", early=2.0)
+    asked_at = on.asked("s", 0, answered=True).answered_at if on.headless else on.shown(on.program.dialog)
+    on.expect("waiting", at=asked_at, cause=on.program.tool, early=2.0)
 
 
 @row("T6", TERMINAL, HEADLESS)
@@ -35,35 +39,35 @@ def _subagent_asks(on: Stage) -> None:
     on.completes(on.asked("s", 2, answered=True).answered_at)
 
 
-@row("T8", TERMINAL, HEADLESS)
+@row("T8", TERMINAL, HEADLESS, agents=ALL)
 def _no_answer(on: Stage) -> None:
     """permission asked, no answer"""
-    on.configure(permissions={"allow": ["Read"]})
-    on.model.scripts["s"] = [[bash("echo x > out.txt")], [Say("I wrote it.")]]
-    argv = [BATON, "submit", "--agent", "claude-code", "--workdir", str(on.work), "--timeout", "35", "--idle-timeout",
+    on.set_up(shell=ASK)
+    on.model.scripts["s"] = [[bash("echo x > out.txt", ask=True)], [Say("I wrote it.")]]
+    argv = [BATON, "submit", "--agent", on.program.agent, "--workdir", str(on.work), "--timeout", "50", "--idle-timeout",
             IDLE, *(["--headless"] if on.headless else []), cue("s")]  # fmt: skip
     on.expect("starting", "pending", within=60)
     submit = subprocess.Popen(argv, cwd=on.folder, env=on.baton.env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)  # fmt: skip
     job = on.reach(lambda: on.baton("list", "--json").json, "the job")[0]["job_id"]
     reader = on.read(job)
     on.working_from("s", 0)
-    on.expect("waiting", at=on.asked("s", 0, answered=True).answered_at, cause="Bash")
-    on.reach(lambda: reader.ended, "the end", 60)
+    on.expect("waiting", at=on.asked("s", 0, answered=True).answered_at, cause=on.program.tool)
+    on.reach(lambda: reader.ended, "the end", 80)
     on.expect("error", at=time.monotonic() - 1, early=4.0, cause="permission")
     printed = submit.communicate(timeout=30)[0]
     on.require(submit.returncode == 2, f"submit: exit {submit.returncode}: {printed[-300:]}")
     on.require("echo x > out.txt" in printed and "approve" in printed, f"submit does not say it: {printed[-300:]}")
-    on.require("35" in reader.detail, f"ended with {reader.detail}")
+    on.require("50" in reader.detail, f"ended with {reader.detail}")
     on.stay(1)
 
 
-@row("T9", TERMINAL)
+@row("T9", TERMINAL, agents=ALL)
 def _allowed_at_the_keyboard(on: Stage) -> None:
     """permission allowed at the keyboard, then a long tool"""
-    _asks(on, [[bash("sleep 19; echo x > out.txt")], [Say("I wrote it.")]], "--idle-timeout", IDLE)
+    _asks(on, [[bash("sleep 19; echo x > out.txt", ask=True)], [Say("I wrote it.")]], "--idle-timeout", IDLE)
     on.stay()
     asked = on.open_request()
-    on.expect("working", at=on.press("1"), cause="Bash")
+    on.expect("working", at=on.press(*on.program.yes), cause=on.program.tool)
     on.reach(lambda: on.request(asked["request_id"])["state"] != "open", "the end of the request", 5)
     state = on.request(asked["request_id"])["state"]
     on.require(state == "elsewhere", f"the request is {state}")
@@ -71,11 +75,11 @@ def _allowed_at_the_keyboard(on: Stage) -> None:
     on.completes(on.asked("s", 1, answered=True).answered_at)
 
 
-def _refused_at_the_keyboard(on: Stage, key: str) -> None:
-    _asks(on, [[bash("echo x > out.txt")], [Say("Then not.")]], "--idle-timeout", IDLE)
+def _refused_at_the_keyboard(on: Stage, *keys: str) -> None:
+    _asks(on, [[bash("echo x > out.txt", ask=True)], [Say("Then not.")]], "--idle-timeout", IDLE)
     on.stay()
     asked = on.open_request()
-    pressed = on.press(key)
+    pressed = on.press(*keys)
     on.expect("idle", at=pressed)
     on.reach(lambda: on.request(asked["request_id"])["state"] != "open", "the end of the request", 8)
     on.require(time.monotonic() < pressed + 3, "the request stayed open for more than 2 s")
@@ -85,36 +89,38 @@ def _refused_at_the_keyboard(on: Stage, key: str) -> None:
     on.require(not (on.work / "out.txt").exists(), "the tool ran")
 
 
-@row("T10", TERMINAL, name="no")
+@row("T10", TERMINAL, name="no", agents=_HAVE_NO)
 def _no(on: Stage) -> None:
     """permission refused at the keyboard (no)"""
-    _refused_at_the_keyboard(on, "3")
+    _refused_at_the_keyboard(on, *on.program.no)
 
 
-@row("T10", TERMINAL, name="esc")
+@row("T10", TERMINAL, name="esc", agents=ALL)
 def _esc(on: Stage) -> None:
     """permission refused at the keyboard (Esc)"""
     _refused_at_the_keyboard(on, "Escape")
 
 
-@row("T11", TERMINAL, HEADLESS, name="approve")
+@row("T11", TERMINAL, name="approve", agents=_ANSWERED)
+@row("T11", HEADLESS, name="approve", agents=ALL)
 def _approved(on: Stage) -> None:
     """permission answered by baton approve"""
-    _asks(on, [[bash("touch begun; sleep 4; echo x > out.txt")], [Say("I wrote it.")]])
+    _asks(on, [[bash("touch begun; sleep 4; echo x > out.txt", ask=True)], [Say("I wrote it.")]])
     on.stay()
     asked = on.open_request()
-    on.baton("approve", asked["request_id"])
-    on.expect("working", at=on.file("begun"), cause="Bash", early=4.0)
+    on.approve(asked)
+    on.expect("working", at=on.file("begun"), cause=on.program.tool, early=4.0)
     on.working_from("s", 1)
     on.completes(on.asked("s", 1, answered=True).answered_at)
     shown = on.request(asked["request_id"])
     on.require((shown["state"], shown["applied"]) == ("answered", "yes"), f"the request: {shown}")
 
 
-@row("T11", TERMINAL, HEADLESS, name="deny")
+@row("T11", TERMINAL, name="deny", agents=_ANSWERED)
+@row("T11", HEADLESS, name="deny", agents=ALL)
 def _denied(on: Stage) -> None:
     """permission answered by baton deny"""
-    _asks(on, [[bash("echo x > out.txt")], [Pause(3), Say("Then not.")]])
+    _asks(on, [[bash("echo x > out.txt", ask=True)], [Pause(3), Say("Then not.")]])
     on.stay()
     asked = on.open_request()
     on.baton("deny", asked["request_id"], "--reason", "not on a Monday")
@@ -153,23 +159,23 @@ def _plan(on: Stage) -> None:
     on.completes(on.asked("s", 2, answered=True).answered_at)
 
 
-@row("T13", TERMINAL, name="tool")
+@row("T13", TERMINAL, name="tool", agents=ALL)
 def _esc_in_tool(on: Stage) -> None:
     """Esc in the middle of a turn (tool)"""
     on.begin([[bash("touch begun; sleep 4321")]], "--idle-timeout", IDLE)
     on.file("begun")
     on.stay()
-    pressed = on.press("Escape")
+    pressed = on.press(*on.program.interrupt)
     on.expect("idle", at=pressed, cause="interrupt")
     on.fails("interrupt", at=pressed + IDLE_SEC, within=LIMIT_WITHIN_SEC)
 
 
-@row("T13", TERMINAL, name="text")
+@row("T13", TERMINAL, name="text", agents=ALL)
 def _esc_in_text(on: Stage) -> None:
     """Esc in the middle of a turn (text)"""
     on.begin([[Say("I think.", 60)]], "--idle-timeout", IDLE)
     on.stay()
-    pressed = on.press("Escape")
+    pressed = on.press(*on.program.interrupt)
     on.expect("idle", at=pressed, cause="interrupt")
     on.fails("interrupt", at=pressed + IDLE_SEC, within=LIMIT_WITHIN_SEC)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
 import time
 
 from support.brokers import free_port
 from truth.catalogue import HEADLESS, TERMINAL, row
+from truth.programs import ALL
 from truth.scripted_model import Fail, Say, Tokens, bash
 from truth.stage import IDLE, IDLE_SEC, Stage
 
@@ -14,10 +16,11 @@ _OVERLOADED = Fail(529, "Overloaded", "overloaded_error", times=2, headers={"ret
 _UNAUTHORISED = Fail(401, "invalid x-api-key", "authentication_error")
 
 
-@row("T17", TERMINAL, HEADLESS)
+@row("T17", TERMINAL, HEADLESS, agents=ALL)
 def _fails_twice(on: Stage) -> None:
     """service answers 529 twice, then works"""
     on.baton.env["CLAUDE_CODE_MAX_RETRIES"] = "5"
+    on.set_up(retries=5)
     on.begin([[_OVERLOADED, bash("sleep 3")], [Say("Done.")]])
     on.expect("retrying", at=on.asked("s", 0).at, cause="529|overloaded")
     on.reach(lambda: (found := on.model.find("s", 0)) and found.answer == "shell", "the answer")
@@ -25,7 +28,7 @@ def _fails_twice(on: Stage) -> None:
     on.completes(on.asked("s", 1, answered=True).answered_at)
 
 
-@row("T18", TERMINAL, HEADLESS, name="401")
+@row("T18", TERMINAL, HEADLESS, name="401", agents=ALL)
 def _unauthorised(on: Stage) -> None:
     """service answers 401, with retries"""
     on.baton.env["CLAUDE_CODE_MAX_RETRIES"] = "4"
@@ -36,7 +39,7 @@ def _unauthorised(on: Stage) -> None:
     on.stay(1)
 
 
-@row("T18", TERMINAL, HEADLESS, name="dead")
+@row("T18", TERMINAL, HEADLESS, name="dead", agents=ALL)
 def _dead(on: Stage) -> None:
     """service dead, with retries"""
     on.baton.env["CLAUDE_CODE_MAX_RETRIES"] = "5"
@@ -68,7 +71,7 @@ def _limited(on: Stage) -> None:
     on.stay(1)
 
 
-@row("T20", TERMINAL, HEADLESS, name="credit")
+@row("T20", TERMINAL, HEADLESS, name="credit", agents=ALL)
 def _no_credit(on: Stage) -> None:
     """credit used up"""
     text = "Your credit balance is too low to access the Anthropic API. Please go to Plans & Billing."
@@ -76,7 +79,7 @@ def _no_credit(on: Stage) -> None:
     on.fails("credit", at=on.asked("s", 0).at, within=4.0)
 
 
-@row("T20", TERMINAL, HEADLESS, name="key")
+@row("T20", TERMINAL, HEADLESS, name="key", agents=ALL)
 def _wrong_key(on: Stage) -> None:
     """wrong key"""
     on.baton.env["CLAUDE_CODE_MAX_RETRIES"] = "1"
@@ -84,6 +87,31 @@ def _wrong_key(on: Stage) -> None:
     on.expect("working", "retrying", at=on.asked("s", 0).at)
     on.reach(lambda: on.readers[0].ended, "the end", 30)
     on.fails("API key", at=on.model.log[-1].at, within=4.0)
+
+
+@row("T26", HEADLESS, agents=("qwen",))
+def _exits_well(on: Stage) -> None:
+    """the program exits 0 although its service failed"""
+    _fails_for_good(on, Fail(401, "invalid x-api-key", "authentication_error"), "key|401|authenticat")
+
+
+@row("T27", HEADLESS, name="401", agents=("copilot",))
+def _ends_turn_unauthorised(on: Stage) -> None:
+    """the protocol says "end of turn" although the service refused the key"""
+    _fails_for_good(on, Fail(401, "invalid x-api-key", "authentication_error"), "key|401|authenticat")
+
+
+@row("T27", HEADLESS, name="500", agents=("copilot",))
+def _ends_turn_in_error(on: Stage) -> None:
+    """the protocol says "end of turn" although the service failed"""
+    _fails_for_good(on, Fail(500, "the stars are not right"), "500|stars|error")
+
+
+def _fails_for_good(on: Stage, failure: Fail, cause: str) -> None:
+    on.begin([[failure]], "--timeout", "60")
+    on.expect("working", "retrying", at=on.asked("s", 0).at)
+    on.reach(lambda: on.readers[0].ended, "the end", 70)
+    on.fails(cause, at=on.answered_last(), within=4.0)
 
 
 @row("T20", TERMINAL, HEADLESS, name="logged-out")
@@ -103,15 +131,15 @@ def _change_known(on: Stage, **changes: object) -> None:
     (on.home / ".claude.json").write_text(json.dumps(known | changes))
 
 
-@row("T21", TERMINAL, name="trust")
+@row("T21", TERMINAL, name="trust", agents=("claude-code", "copilot"))
 def _trust(on: Stage) -> None:
     """trust dialog before the work"""
-    _change_known(on, projects={})
+    on.set_up(trusted=False)
     on.start([[bash("sleep 3")], [Say("Done.")]], "--idle-timeout", IDLE)
     on.expect("starting", "blocked")
-    on.expect("blocked", at=on.shown("trust"), cause="trust")
+    on.expect("blocked", at=on.shown(on.program.trust), cause="trust")
     on.stay(IDLE_SEC + 2)
-    on.require("trust" in on.pane(), "a key was pressed")
+    on.require(re.search(on.program.trust, on.pane()), "a key was pressed")
     on.press("Enter")
     on.working_from("s", 0)
     on.completes(on.asked("s", 1, answered=True).answered_at)

@@ -5,28 +5,31 @@ from __future__ import annotations
 import os
 import signal
 
+from agents.homes import DENY
 from support.waiting import poll
-from truth.catalogue import HEADLESS, TERMINAL, row
+from truth.catalogue import CLAUDE, HEADLESS, TERMINAL, row
+from truth.programs import ALL
 from truth.scripted_model import Pause, Say, bash, cue, read, subagent
 from truth.stage import IDLE, IDLE_SEC, LIMIT_WITHIN_SEC, Stage
 
 
-@row("T1", TERMINAL, HEADLESS)
+@row("T1", TERMINAL, HEADLESS, agents=ALL)
 def _works(on: Stage) -> None:
     """works, result there"""
     on.begin([[bash("echo x > out.txt; sleep 3")], [Say("I wrote it.")]], "--expect", "out.txt")
     on.completes(on.asked("s", 1, answered=True).answered_at)
-    on.expect_usage()
+    if on.program.agent == CLAUDE:
+        on.expect_usage()
 
 
-@row("T2", TERMINAL, HEADLESS)
+@row("T2", TERMINAL, HEADLESS, agents=ALL)
 def _file_missing(on: Stage) -> None:
     """says done, file missing"""
     reader = on.begin([[Say("Done.")], [Say("Done, really.")], [Say("It is done.")]], "--expect", "out.txt")
     on.expect("working", "idle", at=on.asked("s", 0, answered=True).answered_at)
     on.reach(lambda: any("out.txt is missing" in asked.text for asked in on.model.log), "the refusal in the prompt")
     on.reach(lambda: reader.ended, "the end", 60)
-    on.fails("out.txt", at=on.model.log[-1].answered_at)
+    on.fails("out.txt", at=on.answered_last())
 
 
 @row("T3", TERMINAL)
@@ -69,11 +72,11 @@ def _headless_background_shell(on: Stage) -> None:
     on.completes(on.asked("s", 2, answered=True).answered_at)
 
 
-@row("T22", TERMINAL, HEADLESS)
+@row("T22", TERMINAL, HEADLESS, agents=ALL)
 def _quiet_tool(on: Stage) -> None:
     """quiet tool longer than the idle limit"""
     on.begin([[bash("sleep 19; echo x > out.txt")], [Say("I wrote it.")]], "--idle-timeout", IDLE)
-    on.expect("working", at=on.asked("s", 0, answered=True).answered_at, cause="Bash")
+    on.expect("working", at=on.asked("s", 0, answered=True).answered_at, cause=on.program.tool)
     on.working_from("s", 1)
     on.completes(on.asked("s", 1, answered=True).answered_at)
 
@@ -97,39 +100,40 @@ def _killed(on: Stage, kill) -> None:
     on.ends(30)
 
 
-@row("T24", TERMINAL, HEADLESS, name="kill9")
+@row("T24", TERMINAL, HEADLESS, name="kill9", agents=ALL)
 def _kill9(on: Stage) -> None:
     """agent killed (-9)"""
     _killed(on, lambda: os.kill(on.agent_pid(), signal.SIGKILL))
 
 
-@row("T24", TERMINAL, name="kill15")
+@row("T24", TERMINAL, name="kill15", agents=ALL)
 def _kill15(on: Stage) -> None:
     """agent killed (-15)"""
     _killed(on, lambda: os.kill(on.agent_pid(), signal.SIGTERM))
 
 
-@row("T24", TERMINAL, name="pane")
+@row("T24", TERMINAL, name="pane", agents=ALL)
 def _kill_pane(on: Stage) -> None:
     """pane killed"""
     _killed(on, lambda: on.tmux("kill-pane", "-t", "=s:"))
 
 
-@row("T24", TERMINAL, name="server")
+@row("T24", TERMINAL, name="server", agents=ALL)
 def _kill_server(on: Stage) -> None:
     """tmux server killed"""
     _killed(on, lambda: on.tmux("kill-server"))
 
 
-@row("T25", HEADLESS)
+# Codex has no setting that refuses a tool; Copilot has none but an option of its command line.
+@row("T25", HEADLESS, agents=("claude-code", "opencode", "qwen", "gemini"))
 def _refused_tool(on: Stage) -> None:
     """tool refused, headless, no conditions"""
-    on.configure(permissions={"deny": ["Bash(touch *)"]})
+    on.set_up(shell=DENY)
     on.begin([[bash("touch out.txt")], [Say("I was not allowed to.")]])
-    on.fails("Bash", at=on.asked("s", 1, answered=True).answered_at)
+    on.fails(on.program.tool, at=on.asked("s", 1, answered=True).answered_at)
 
 
-@row("T28", TERMINAL)
+@row("T28", TERMINAL, agents=ALL)
 def _stop_and_resume(on: Stage) -> None:
     """stop and resume, then go on with the same job"""
     reader = on.begin([[bash("touch begun; sleep 4321")]])
@@ -160,7 +164,7 @@ def _resume_nothing(on: Stage) -> None:
     on.require(refused.code == 1 and "conversation" in refused.err, f"not refused with the reason: {refused}")
 
 
-@row("T30", TERMINAL, name="in-turn")
+@row("T30", TERMINAL, name="in-turn", agents=ALL)
 def _two_jobs(on: Stage) -> None:
     """two jobs in one session, one after the other"""
     on.idle_session()
@@ -177,7 +181,7 @@ def _two_jobs(on: Stage) -> None:
         on.require(reader.detail == f"I wrote {name}.", f"{name} ended with: {reader.detail}")
 
 
-@row("T30", TERMINAL, name="at-once")
+@row("T30", TERMINAL, name="at-once", agents=ALL)
 def _job_for_busy_session(on: Stage) -> None:
     """one typed while the other runs"""
     on.idle_session()

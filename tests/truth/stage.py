@@ -1,4 +1,4 @@
-"""The stage of one row: a real Claude Code with a home, a tmux server and a model of its own, a person at its keyboard,
+"""The stage of one row: a real agent program with a home, a tmux server and a model of its own, a person at its keyboard,
 and a reader that asks baton every 200 ms."""
 
 from __future__ import annotations
@@ -17,20 +17,22 @@ from baton.jobs.activity_file import read_snapshot
 from baton.jobs.verbs import open_jobs
 from support.tmux import TmuxServer
 from support.waiting import poll
+from truth.catalogue import HEADLESS
 from truth.judge import ENDED, LOOK_SEC, WITHIN_SEC, Phase, Sample
+from truth.programs import PROGRAMS, UNTOLD
 from truth.scripted_model import ScriptedModel, cue
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from support.brokers import Broker
+    from truth.catalogue import Row
 
 IDLE_SEC = 15  # of the rows with an idle limit: Claude takes some seconds to start
 IDLE = str(IDLE_SEC)
 LIMIT_WITHIN_SEC = WITHIN_SEC + 3.0  # the idle clock begins when the silence is noticed, and the agent is ended first
 _PATIENCE_SEC = 60.0
 _OVER_LOOKS = 25
-_PROMPT = "\u276f"
 _TAP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tap")
 
 
@@ -41,8 +43,10 @@ class NotReached(Exception):
 class Stage(World):
     """Play a scenario. `expect` notes what is so from now on; `require` notes what else must hold."""
 
-    def __init__(self, folder, broker: Broker, *, headless: bool) -> None:
-        self.headless = headless
+    def __init__(self, folder, broker: Broker, row: Row) -> None:
+        self.program = PROGRAMS[row.agent]
+        self.untold = UNTOLD.get((row.agent, row.scenario))
+        self.headless = row.mode == HEADLESS
         self.phases: list[Phase] = []
         self.wrong: list[str] = []
         self.readers: list[Reader] = []
@@ -79,7 +83,7 @@ class Stage(World):
 
     def start(self, script: list, *options: str, prompt: str = "Do your part.", session: str = "s") -> Reader:
         self.model.scripts[session] = script
-        job = self.job(f"{prompt} {cue(session)}", *options, agent="claude-code")
+        job = self.job(f"{prompt} {cue(session)}", *options, agent=self.program.agent)
         reader = self.read(job)
         self.expect("starting", "pending", within=_PATIENCE_SEC)
         self.baton("session", "create", session, "--job", job, *(["--headless"] if self.headless else []))
@@ -87,8 +91,8 @@ class Stage(World):
 
     def idle_session(self) -> None:
         """Start a session without a job, and wait for its prompt."""
-        self.baton("session", "create", "s", "--agent", "claude-code", "--workdir", str(self.work))
-        self.shown(_PROMPT)
+        self.baton("session", "create", "s", "--agent", self.program.agent, "--workdir", str(self.work))
+        self.shown(self.program.prompt)
 
     def read(self, job: str) -> Reader:
         reader = Reader(self, job)
@@ -106,7 +110,9 @@ class Stage(World):
     def expect(
         self, *states: str, at: float | None = None, cause: str = "", within: float = WITHIN_SEC, early: float = 0.7
     ) -> None:
-        self.phases.append(Phase(states, time.monotonic() if at is None else at, cause, within, early))
+        """Expect this from now on. In a cell that is untold, what the program does not say may be said otherwise."""
+        untold = self.untold.states.get(states[0], ()) if self.untold else ()
+        self.phases.append(Phase(states, time.monotonic() if at is None else at, cause, within, early, untold))
 
     def completes(self, at: float | None = None, *, cause: str = "", within: float = WITHIN_SEC) -> None:
         self.expect("completed", at=at, cause=cause, within=within)
@@ -119,6 +125,10 @@ class Stage(World):
     def ends(self, within_sec: float = _PATIENCE_SEC) -> None:
         """Wait until the job is over."""
         poll(lambda: self.readers[0].ended, within_sec, interval_sec=0.05)
+
+    def answered_last(self, script: str = "s") -> float:
+        """Return when the newest answer of this script had been sent."""
+        return max(asked.answered_at or asked.at for asked in self.model.log if asked.script == script)
 
     def expect_usage(self) -> None:
         """Expect that all tokens that the model has counted are counted."""
@@ -168,7 +178,8 @@ class Stage(World):
 
     def press(self, *keys: str, session: str = "s") -> float:
         """Press keys as a person does."""
-        self.tmux("send-keys", "-t", f"={session}:", *keys)
+        for key in keys:
+            self.tmux("send-keys", "-t", f"={session}:", key)
         return time.monotonic()
 
     def type(self, text: str, session: str = "s") -> float:
@@ -187,7 +198,7 @@ class Stage(World):
                     command = file.read()
             except OSError:
                 continue
-            if parent == pane and b"claude" in command:
+            if parent == pane and self.program.process.encode() in command:
                 return int(pid)
         raise NotReached("no agent below the pane")
 
@@ -201,6 +212,10 @@ class Stage(World):
 
     def request(self, request_id: str) -> dict:
         return self.baton("requests", request_id, "--json").json
+
+    def approve(self, asked: dict) -> None:
+        """Approve the request, also one whose call is known by a title only."""
+        self.baton("approve", asked["request_id"], *([] if asked["exact"] else ["--inexact"]))
 
     def configure(self, **settings: object) -> None:
         """Write the user's own settings of Claude."""

@@ -1,7 +1,7 @@
-"""Run the scenarios of what an agent is doing with the real Claude Code, and print how often baton is right.
+"""Run the scenarios of what an agent is doing with the real agent programs, and print how often baton is right.
 
-    make truth                      all rows, four at once
-    make truth ROWS="T3 T8"         these rows
+    make truth                                  all rows of all agents, one agent after the other
+    make truth AGENT="codex qwen" ROWS="T3 T8"  these rows of these agents
 
 Expected states come from the scenarios and from outside baton: the log of the model's stand-in, files, processes, keys.
 """
@@ -11,22 +11,27 @@ from __future__ import annotations
 import argparse
 import os
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 _TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, _TESTS)
 
 from support.brokers import Broker  # noqa: E402
 from truth import page, rows_of_people, rows_of_services, rows_of_work  # noqa: E402, F401
-from truth.catalogue import HEADLESS, ROWS, Row  # noqa: E402
+from truth.catalogue import ROWS, Row  # noqa: E402
 from truth.judge import changes, judge  # noqa: E402
+from truth.programs import ALL, PROGRAMS, UNTOLD  # noqa: E402
 from truth.recording import keep_recording  # noqa: E402
 from truth.stage import NotReached, Stage  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Outcome(NamedTuple):
@@ -44,7 +49,7 @@ class Outcome(NamedTuple):
 def play(row: Row, broker: Broker, keep: str | None) -> Outcome:
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="truth-", ignore_cleanup_errors=True) as folder:
-        stage = Stage(pathlib.Path(folder), broker, headless=row.mode == HEADLESS)
+        stage = Stage(pathlib.Path(folder), broker, row)
         wrong: list[str] = []
         try:
             row.play(stage)
@@ -91,55 +96,79 @@ def _cell(sec: float | None) -> str:
     return "·" if not sec else f"{sec:.1f} s"
 
 
-def chosen(names: list[str]) -> list[Row]:
-    """Return the rows of these numbers or labels, all if none is given."""
-    if not names:
-        return ROWS
-    rows = [row for row in ROWS if row.number in names or any(row.label.startswith(name + "-") for name in names)
-            or row.label in names]  # fmt: skip
+def chosen(names: list[str], agents: list[str]) -> list[Row]:
+    """Return the rows of these numbers or labels and of these agents; all if none is given."""
+    if unknown := set(agents) - set(ALL):
+        sys.exit(f"no such agent: {' '.join(unknown)}; there are {', '.join(ALL)}")
+    rows = [
+        row for row in ROWS if (row.agent in agents or not agents) and (not names or any(map(row.is_called, names)))
+    ]
     if not rows:
-        sys.exit(f"no such row: {' '.join(names)}; there are {', '.join(dict.fromkeys(row.number for row in ROWS))}")
+        numbers = dict.fromkeys(row.number for row in ROWS if row.agent in (agents or ALL))
+        sys.exit(f"no such row: {' '.join(names)}; there are {', '.join(numbers)}")
     return rows
+
+
+def run(rows: list[Row], broker: Broker, keep: str | None, parallel: int | None) -> Iterator[Outcome]:
+    """Run the rows, those of one agent after those of another; return each as it ends."""
+    for agent in ALL:
+        mine = [row for row in rows if row.agent == agent]
+        at_once = min(parallel or PROGRAMS[agent].at_once, len(mine))
+        if at_once:
+            with ThreadPoolExecutor(at_once) as pool:
+                for done in as_completed([pool.submit(play, row, broker, keep) for row in mine]):
+                    yield done.result()
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("rows", nargs="*", help="T3, T24-kill9, T1-headless")
-    parser.add_argument("--parallel", type=int, default=4)
+    parser.add_argument("rows", nargs="*", help="T3, T24-kill9, T1-headless, T1-headless-codex")
+    parser.add_argument("--agent", action="append", default=[], help=", ".join(ALL))
+    parser.add_argument("--parallel", type=int, help="rows at once (default: what the memory allows, by agent)")
     parser.add_argument("--keep", help="write what the runners heard to this folder")
     parser.add_argument("--page", help="write the table to this page of the documentation")
     options = parser.parse_args()
-    rows = chosen(options.rows)
+    rows = chosen(options.rows, options.agent)
     broker = Broker("nats")
     outcomes = []
     try:
-        with ThreadPoolExecutor(options.parallel) as pool:
-            for done in as_completed([pool.submit(play, row, broker, options.keep) for row in rows]):
-                outcome = done.result()
-                outcomes.append(outcome)
-                _print(outcome)
+        for outcome in run(rows, broker, options.keep, options.parallel):
+            outcomes.append(outcome)
+            _print(outcome)
     finally:
         broker.remove()
-    outcomes.sort(key=lambda each: ROWS.index(each.row))
+    outcomes.sort(key=lambda each: (int(each.row.number[1:]), ROWS.index(each.row)))
+    print("\nseconds by what was so (rows) and what baton said (columns)\n" + "\n".join(matrix(outcomes)) + "\n")
+    for agent in ALL:
+        mine = [each for each in outcomes if each.row.agent == agent]
+        if mine:
+            print(f"{agent}: {sum(not each.wrong for each in mine)} of {len(mine)} right, {_untold(mine)} untold")
     wrong = [each for each in outcomes if each.wrong]
-    print("\nseconds by what was so (rows) and what baton said (columns)\n" + "\n".join(matrix(outcomes)))
-    print(f"\n{len(outcomes) - len(wrong)} of {len(outcomes)} right")
+    print(f"{len(outcomes) - len(wrong)} of {len(outcomes)} right")
     for each in wrong:
         print(f"wrong: {each.row.label}")
     if options.page:
-        page.write(options.page, outcomes, matrix(outcomes), _version())
+        page.write(options.page, outcomes, matrix(outcomes), {agent: _version(agent) for agent in ALL})
     return 1 if wrong else 0
 
 
-def _version() -> str:
-    done = subprocess.run(["claude", "--version"], capture_output=True, text=True, check=False, timeout=60)
-    return done.stdout.strip()
+def _untold(outcomes: list[Outcome]) -> int:
+    return sum((each.row.agent, each.row.scenario) in UNTOLD for each in outcomes)
+
+
+def _version(agent: str) -> str:
+    """Return the version of the program; the name of its command is the first word of the name of the agent."""
+    done = subprocess.run(
+        [agent.partition("-")[0], "--version"], capture_output=True, text=True, check=False, timeout=60
+    )
+    found = re.search(r"\d+(?:\.\d+)+", done.stdout)
+    return found.group() if found else "?"
 
 
 def _print(outcome: Outcome) -> None:
     slowest = "" if outcome.slowest_sec is None else f"{outcome.slowest_sec:.1f} s"
     verdict = "WRONG" if outcome.wrong else "right"
-    print(f"{verdict}  {outcome.row.label:<22} {outcome.row.title}\n"
+    print(f"{verdict}  {outcome.row.label:<28} {outcome.row.title}\n"
           f"       expected {outcome.expected}\n       said     {outcome.said}   noticed within {slowest}"
           f"   (took {outcome.took_sec:.0f} s)", flush=True)  # fmt: skip
     for each in outcome.wrong:

@@ -1,0 +1,51 @@
+"""What differs between the agent programs for a person at their screens, and what none of their signals tells."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Program(NamedTuple):
+    """An agent program. Texts are patterns; keys are those of tmux."""
+
+    agent: str
+    process: str  # in the command line of the process that is the agent
+    tool: str  # what baton calls its shell tool
+    dialog: str  # asks for a permission
+    yes: tuple[str, ...]
+    no: tuple[str, ...] | None  # None: it has no such answer that ends the turn
+    interrupt: tuple[str, ...]
+    prompt: str  # waits for input
+    trust: str = ""  # asks whether the folder is trusted
+    at_once: int = 2  # rows that run at the same time
+
+
+PROGRAMS = {
+    each.agent: each
+    for each in (
+        Program("claude-code", "claude", "Bash", "Do you want to", ("1",), ("3",), ("Escape",), "\u276f", "trust", at_once=4),
+        Program("codex", "app-server", "exec|shell|command", "Would you like to run", ("1",), ("3",), ("Escape",), "\u203a",
+                "rust"),
+        Program("opencode", "serve", "bash", "Permission required", ("Enter",), None, ("Escape", "Escape"), "Ask anything|OpenCode"),
+        Program("copilot", "copilot", "bash|shell", "Do you want to run", ("1",), None, ("Escape", "Escape"), "\u276f",
+                "Confirm folder trust"),
+        Program("qwen", "qwen", "[Ss]hell|Bash|command", "Allow execution of", ("1",), ("4",), ("Escape",), "Type your message",
+                at_once=1),  # 0.9 GB each
+        Program("gemini", "gemini", "[Ss]hell|command", "Allow execution of", ("1",), ("3",), ("Escape",), "Type your message",
+                "Do you trust"),
+    )
+}  # fmt: skip
+
+ALL = tuple(PROGRAMS)
+OTHERS = ALL[1:]
+
+
+class Untold(NamedTuple):
+    """A cell of the table for which the program gives no signal. `states` are what baton may say instead, by what is so;
+    `fact` is what shows that there is no signal."""
+
+    states: dict[str, tuple[str, ...]]
+    fact: str
+
+
+UNTOLD: dict[tuple[str, str], Untold] = {}
