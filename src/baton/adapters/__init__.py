@@ -21,6 +21,7 @@ BUILT_IN = {
     "claude-code": ("claude_code", "ClaudeCode"),
     "codex": ("codex", "Codex"),
     "gemini": ("gemini", "Gemini"),
+    "opencode": ("opencode", "Opencode"),
     "shell": ("shell", "Shell"),
 }
 

@@ -67,6 +67,11 @@ class Channel(ABC):
         """Let a headless agent end: its job is over, and no further prompt comes. Background work ends with it."""
 
     @property
+    def is_over(self) -> bool:
+        """Return whether the agent itself has ended, such as its server: the runner ends the program that shows it."""
+        return False
+
+    @property
     def outputs(self) -> list[int]:
         """Return descriptors to read: the runner calls `read` when one is ready, and from time to time."""
         return []

@@ -14,6 +14,7 @@ CHANNELS: dict[str, tuple[str, str]] = {
     "claude_stream": ("claude_stream", "ClaudeStream"),
     "hook_program": ("hook_program", "HookProgram"),
     "lines": ("lines", "Lines"),
+    "opencode": ("opencode", "OpencodeChannel"),
 }
 
 

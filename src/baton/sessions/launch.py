@@ -76,7 +76,7 @@ def check_launch(
     if resume:
         program.check_resume(conversation_id, task.prompt)
     argv = program.checked_launch(task).argv
-    if yolo and argv == program.checked_launch(task.replace(yolo=False)).argv:
+    if yolo and not program.yolo_by_channel and argv == program.checked_launch(task.replace(yolo=False)).argv:
         raise program.unusable("has no flag that skips permissions, so --yolo means nothing for it")
     _check_tmux(settings.tmux_socket)
     return program

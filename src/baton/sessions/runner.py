@@ -274,7 +274,7 @@ class Runner:
                 attempt(self._check)
                 return
             self._chores.run_due()
-            if self._stop is not None and not self._stop.by_other:
+            if channel.is_over or (self._stop is not None and not self._stop.by_other):
                 self._end_processes(_GRACE_SEC)
 
     def _wait(self, outputs: Sequence[int] = (), inputs: Sequence[int] = ()) -> bool:

@@ -59,7 +59,8 @@ class SentJobs:
     def _interrupt(self, session: Session) -> None:
         """Make the agent stop working on a job that has ended, and leave it running."""
         assert session.pane_id is not None
-        attempt(partial(Tmux(session.socket).press, session.pane_id, [self._agent.interrupt_key]))
+        keys = [self._agent.interrupt_key] * self._agent.interrupt_presses
+        attempt(partial(Tmux(session.socket).press, session.pane_id, keys))
 
     def _take_next(self, session: Session, agent_pid: int) -> Session:
         label = job_label(session.agent_id)

@@ -1,0 +1,276 @@
+"""How baton talks with opencode's server: a stand-in for the program answers as the server does."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from baton.adapters.contract import Mode, Task
+from baton.adapters.opencode import Opencode
+from baton.channels.find import find_channel
+from baton.channels.http_client import HttpFailed, Server
+from baton.core.errors import AgentUnusable
+from baton.core.request import Answer
+from baton.core.signal import (
+    ALLOW,
+    DENY,
+    FAILED,
+    WELL,
+    Asked,
+    Conversation,
+    Settled,
+    ToolEnded,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+)
+from baton.sessions.processes import started_at
+from support import opencode_program
+from support.waiting import poll
+
+
+class StandIn(Opencode):
+    def serve_command(self):
+        return [sys.executable, opencode_program.__file__, *super().serve_command()[1:]]
+
+
+class World:
+    """A channel and its stand-in. `heard` are the signals."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.heard: list = []
+        self.channel = None
+        self.setup = None
+
+    def open(self, prompt=None, *, mode=Mode.HEADLESS, yolo=False, resume=False, **environment):
+        task = Task(
+            mode=mode, prompt=prompt, conversation_id=opencode_program.SESSION if resume else None, resume=resume,
+            yolo=yolo, folder=str(self.folder), workdir=str(self.folder), hook=[],
+            environment={"PATH": os.environ["PATH"], "HOME": str(self.folder), **environment},
+        )  # fmt: skip
+        self.channel = find_channel(StandIn(), task)
+        self.setup = self.channel.open(lambda heard: self.heard.append(heard.signal))
+        return self
+
+    def until(self, kind, count=1):
+        """The signals of a kind, once there are so many."""
+        found = poll(lambda: found if len(found := self.of(kind)) >= count else None, 10, interval_sec=0.01)
+        assert found, self.heard
+        return found
+
+    def of(self, kind):
+        return [each for each in list(self.heard) if isinstance(each, kind)]
+
+    def requests(self):
+        path = self.folder / "requests.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def posted(self, end):
+        return [given for method, path, given in self.requests() if method == "POST" and path.endswith(end)]
+
+    @property
+    def server_pid(self):
+        return self.channel._process._child.pid
+
+
+@pytest.fixture
+def world(tmp_path):
+    world = World(tmp_path)
+    yield world
+    if world.channel is not None:
+        pid = world.server_pid if world.channel._process is not None else None
+        world.channel.close()
+        assert pid is None or started_at(pid) is None
+        assert world.channel._threads == 0
+
+
+def allow():
+    return Answer(answer=ALLOW, by="me", via="cli")
+
+
+def test_a_prompt_is_worked_on_and_its_end_is_heard(world):
+    world.open("say it")
+    (ended,) = world.until(TurnEnded)
+    (began,) = world.of(TurnStarted)
+    assert (began.prompt, ended.turn, ended.how, ended.message) == ("say it", began.turn, WELL, "Done.")
+    assert world.of(Conversation) == [Conversation(conversation_id=opencode_program.SESSION)]
+    assert [(each.input_tokens, each.output_tokens, each.cost_usd) for each in world.of(Usage)] == [(10, 5, 0.25)]
+    assert world.channel.take_text() == "Done.\n"
+    assert world.posted("prompt_async") == [{"parts": [{"type": "text", "text": "say it"}]}]
+
+
+def test_a_permission_is_answered_once(world):
+    world.open("ask it")
+    (asked,) = world.until(Asked)
+    assert (asked.call, asked.exact) == (opencode_program.CALL, True)
+    assert world.channel.answer(asked.key, allow()) is True
+    assert world.channel.answer(asked.key, allow()) is False
+    (ended,) = world.until(TurnEnded)
+    assert ended.how == WELL
+    assert [(each.key, each.decision) for each in world.of(Settled)] == [(asked.key, ALLOW)]
+    assert world.posted("/reply") == [{"reply": "once"}]
+
+
+def test_a_denial_has_its_reason(world):
+    world.open("ask it")
+    (asked,) = world.until(Asked)
+    world.channel.answer(asked.key, Answer(answer=DENY, by="me", via="cli", reason="not now"))
+    world.until(TurnEnded)
+    assert world.posted("/reply") == [{"reply": "reject", "message": "not now"}]
+    assert [each.ok for each in world.of(ToolEnded)] == [False]
+
+
+def test_an_answer_to_an_unknown_question_is_not_given(world):
+    world.open()
+    assert world.channel.answer("per_9", allow()) is False
+
+
+def test_a_question_without_a_screen_is_refused_when_its_job_has_ended(world):
+    world.open("ask it")
+    (asked,) = world.until(Asked)
+    world.channel.release(asked.key)
+    world.until(TurnEnded)
+    assert [each["reply"] for each in world.posted("/reply")] == ["reject"]
+
+
+def test_a_question_on_the_terminal_is_left_to_its_screen(world):
+    world.open("ask it", mode=Mode.INTERACTIVE)
+    (asked,) = world.until(Asked)
+    world.channel.release(asked.key)
+    assert world.channel.answer(asked.key, allow()) is True
+
+
+def test_yolo_allows_what_is_asked(world):
+    world.open("ask it", yolo=True)
+    (ended,) = world.until(TurnEnded)
+    assert ended.how == WELL
+    assert world.of(Asked) == []
+    assert world.posted("/reply") == [{"reply": "once"}]
+    assert "OPENCODE_PERMISSION" not in environment_of(world)
+
+
+def test_after_a_lost_connection_what_is_pending_is_read_again(world):
+    world.open("drop it")
+    (asked,) = world.until(Asked)
+    assert asked.exact
+    world.channel.answer(asked.key, allow())
+    (ended,) = world.until(TurnEnded)
+    assert ended.how == WELL
+    assert len(world.of(Asked)) == 1
+    assert world.channel.facts()["connections that were lost"] == 1
+
+
+def test_a_failure_of_the_service_is_no_success(world):
+    world.open("fail at it")
+    (ended,) = world.until(TurnEnded)
+    assert (ended.how, ended.why) == (FAILED, "the model service answered 401: wrong key")
+
+
+def test_a_further_prompt_continues_the_turn(world):
+    world.open("say it")
+    (first,) = world.until(TurnEnded)
+    assert world.channel.say("and again") is True
+    _, second = world.until(TurnEnded, 2)
+    assert (second.turn, second.how) == (first.turn, WELL)
+    assert len(world.of(TurnStarted)) == 1
+
+
+def test_the_end_of_the_server_fails_the_turn_with_its_last_words(world):
+    world.open("die now")
+    (ended,) = world.until(TurnEnded)
+    assert (ended.how, ended.why) == (FAILED, "opencode's server ended with exit code 3: out of memory")
+    assert world.channel.is_over
+    assert world.channel.say("again") is False
+
+
+def test_a_server_that_is_killed_while_it_asks_settles_the_question(world):
+    world.open("ask it")
+    (asked,) = world.until(Asked)
+    os.kill(world.server_pid, signal.SIGKILL)
+    (ended,) = world.until(TurnEnded)
+    assert (ended.how, ended.why) == (FAILED, "opencode's server was ended by signal 9")
+    assert [(each.key, each.decision) for each in world.of(Settled)] == [(asked.key, None)]
+    assert world.channel.answer(asked.key, allow()) is False
+
+
+def test_a_program_that_does_not_start_is_refused_with_its_words(world):
+    with pytest.raises(AgentUnusable, match="exit code 2: no such option"):
+        world.open("say it", BROKEN="1")
+
+
+def test_a_conversation_that_is_continued_begins_no_old_turn(world):
+    world.open("say it", resume=True)
+    (began,) = world.until(TurnStarted)
+    assert began.prompt == "say it"
+    assert world.posted("/session") == []
+
+
+def test_the_pane_shows_the_session_and_the_password_is_only_in_the_environment(world):
+    world.open(mode=Mode.INTERACTIVE, NO_PROXY="example.org")
+    argv, variables = world.setup.argv, world.setup.environment
+    password = variables["OPENCODE_SERVER_PASSWORD"]
+    url = f"http://127.0.0.1:{world.channel._process.server.port}"
+    assert argv == ("opencode", "attach", url, "--session", opencode_program.SESSION, "--dir", str(world.folder))
+    assert variables["NO_PROXY"] == "example.org,127.0.0.1"
+    assert password not in Path(f"/proc/{world.server_pid}/cmdline").read_text()
+    assert password not in (world.folder / "opencode-server.log").read_text()
+    assert (world.folder / "opencode-server.log").stat().st_mode & 0o777 == 0o600
+    with pytest.raises(HttpFailed, match="401"):
+        Server(world.channel._process.server.port, "opencode", "guess").call("GET", "/config", within_sec=5)
+
+
+def test_a_headless_program_ends_with_its_input(world):
+    world.open()
+    assert world.setup.argv == ("cat",)
+    output, stdin = os.pipe()
+    world.channel.attach(stdin, None)
+    world.channel.finish()
+    assert os.read(output, 10) == b""
+    os.close(output)
+
+
+# -- permissions ---------------------------------------------------------------------------------------------------------
+
+
+def environment_of(world):
+    found = Path(f"/proc/{world.server_pid}/environ").read_bytes().split(b"\0")
+    return dict(each.decode().partition("=")[::2] for each in found if each)
+
+
+def test_without_permissions_of_the_user_opencode_asks(world):
+    world.open()
+    asks = json.loads(environment_of(world)["OPENCODE_PERMISSION"])
+    assert set(asks.values()) == {"ask"}
+    assert {"bash*", "edit*"} <= asks.keys()
+
+
+@pytest.mark.parametrize("where", ["file", "elsewhere"])
+def test_permissions_of_the_user_are_not_replaced(world, where):
+    """Those of a file are seen before the server starts; others only in the configuration that it has read."""
+    if where == "file":
+        folder = world.folder / ".config" / "opencode"
+        folder.mkdir(parents=True)
+        (folder / "opencode.jsonc").write_text('{"permission": {"bash": "deny"}} // mine')
+    world.open("say it", USERS_PERMISSION='{"bash": "deny"}')
+    assert "OPENCODE_PERMISSION" not in environment_of(world)
+    starts = [path for _, path, _ in world.requests() if path == "/config"]
+    assert len(starts) == 1  # it is asked once, by the first server
+    assert world.until(TurnEnded)[0].how == WELL
+
+
+def test_a_word_in_a_file_is_no_permission(world):
+    (world.folder / "opencode.json").write_text('{"instructions": ["say \\"permission\\""]} // "permission"')
+    world.open()
+    assert "OPENCODE_PERMISSION" in environment_of(world)
+
+
+def test_permissions_in_the_users_environment_stay(world):
+    given = '{"bash": "deny"}'
+    world.open(OPENCODE_PERMISSION=given)
+    assert environment_of(world)["OPENCODE_PERMISSION"] == given
