@@ -215,7 +215,7 @@ def test_the_prompt_of_a_shell_is_a_file():
 
 def test_an_agent_that_is_not_there_names_those_that_are():
     with pytest.raises(
-        AgentUnusable, match="there is no agent 'nobody'; there are claude-code, codex, gemini, shell, mine"
+        AgentUnusable, match="there is no agent 'nobody'; there are claude-code, codex, gemini, opencode, shell, mine"
     ):
         agent("nobody", mine={"interactive": ["x"]})
     assert agent("claude").name == "claude-code"

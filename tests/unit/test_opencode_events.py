@@ -61,7 +61,14 @@ class Session:
         return self.say("message.updated", info=info | about)
 
     def tool(self, call, status, session=SESSION, tool="bash", **state):
-        about = {"id": f"p-{call}", "messageID": "m", "sessionID": session, "type": "tool", "tool": tool, "callID": call}
+        about = {
+            "id": f"p-{call}",
+            "messageID": "m",
+            "sessionID": session,
+            "type": "tool",
+            "tool": tool,
+            "callID": call,
+        }
         return self.say("message.part.updated", part=about | {"state": {"status": status} | state})
 
     def status(self, kind, **about):
@@ -318,7 +325,14 @@ def test_a_subagent_is_no_turn_but_its_calls_questions_and_costs_count(session):
     permission = {"id": "per_1", "sessionID": child, "permission": "bash", "tool": {"callID": "c2"}}
     (asked,) = session.events.read({"type": "permission.asked", "properties": permission})
     assert (asked.agent_ref, asked.call, asked.exact) == (child, {"command": "rm x"}, True)
-    part = {"type": "step-finish", "id": "p", "messageID": "x", "sessionID": child, "tokens": {"output": 3}, "cost": 0.5}
+    part = {
+        "type": "step-finish",
+        "id": "p",
+        "messageID": "x",
+        "sessionID": child,
+        "tokens": {"output": 3},
+        "cost": 0.5,
+    }
     (usage,) = session.events.read({"type": "message.part.updated", "properties": {"part": part}})
     assert (usage.output_tokens, usage.cost_usd, usage.of_turn) == (3, 0.5, False)
     heard = session.events.read({"type": "session.idle", "properties": {"sessionID": child}})
@@ -348,7 +362,11 @@ def test_a_subagent_in_the_background_outlives_the_turn(session):
 
 def permission(key="per_1", call="c", **about):
     tool = {"tool": {"messageID": "m", "callID": call}} if call else {}
-    return {"id": key, "sessionID": SESSION, "permission": "bash", "metadata": {"command": "ls"}, "patterns": ["ls"]} | tool | about
+    return (
+        {"id": key, "sessionID": SESSION, "permission": "bash", "metadata": {"command": "ls"}, "patterns": ["ls"]}
+        | tool
+        | about
+    )
 
 
 def test_a_question_whose_call_stays_unknown_is_not_exact(session):
@@ -465,7 +483,15 @@ def test_the_end_of_the_server_before_the_turn_fails_the_prompt(session):
 )  # fmt: skip
 def test_an_unexpected_shape_means_nothing(session, about):
     kinds = ("message.updated", "message.part.updated", "session.status", "session.idle", "session.error")
-    for kind in (*kinds, "permission.asked", "permission.replied", "question.asked", "session.created", "unknown", None):
+    for kind in (
+        *kinds,
+        "permission.asked",
+        "permission.replied",
+        "question.asked",
+        "session.created",
+        "unknown",
+        None,
+    ):
         assert session.events.read({"type": kind, "properties": about}) == []
 
 

@@ -80,8 +80,12 @@ def _config_texts(task: Task) -> Iterator[str]:
         folder = os.path.dirname(folder)
     paths = [os.path.join(each, name) for each in folders for name in _FILES]
     for path in (*filter(None, [environment.get("OPENCODE_CONFIG")]), *paths):
-        try:
-            with open_given_file(path) as file:
-                yield file.read(_MOST_BYTES).decode(errors="replace")
-        except OSError:
-            continue
+        yield _text_of(path)
+
+
+def _text_of(path: str) -> str:
+    try:
+        with open_given_file(path) as file:
+            return file.read(_MOST_BYTES).decode(errors="replace")
+    except OSError:
+        return ""  # there is none

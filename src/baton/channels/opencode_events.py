@@ -285,7 +285,7 @@ class OpencodeEvents:
             refused_tools=tuple(sorted(self._refused_by_rule)),
         )
 
-    def _how(self) -> tuple[str, str]:
+    def _how(self) -> tuple[str, str]:  # noqa: PLR0911  one for each way to end
         """Return how the turn ended, and why if not well. Only a complete message of the model is a good end."""
         if self._error.get("name") == "MessageAbortedError":
             return INTERRUPTED, "it was interrupted"
