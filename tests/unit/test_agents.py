@@ -220,7 +220,7 @@ def test_an_agent_that_is_not_there_names_those_that_are():
         agent("nobody", mine={"interactive": ["x"]})
     assert agent("claude").name == "claude-code"
     settings = Settings(env={"HOME": "/nowhere"})
-    assert agent_names(settings) == ["claude-code", "codex", "gemini", "shell"]
+    assert agent_names(settings) == ["claude-code", "codex", "gemini", "opencode", "shell"]
 
 
 # -- those of the config file --------------------------------------------------------------------------------
