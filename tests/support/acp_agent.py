@@ -50,8 +50,8 @@ class Agent:
     def write(self, **message) -> None:
         print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
 
-    def update(self, kind: str, **more) -> None:
-        self.write(method="session/update", params={"sessionId": "s-1", "update": {"sessionUpdate": kind, **more}})
+    def update(self, update: str, **more) -> None:
+        self.write(method="session/update", params={"sessionId": "s-1", "update": {"sessionUpdate": update, **more}})
 
     def handle(self, message: dict) -> None:
         method, number = message.get("method"), message.get("id")
@@ -86,8 +86,8 @@ class Agent:
         for each in pieces:
             self.update("agent_message_chunk", content={"type": "text", "text": each})
 
-    def do_update(self, kind: str, more: dict) -> None:
-        self.update(kind, **more)
+    def do_update(self, update: str, more: dict) -> None:
+        self.update(update, **more)
 
     def do_send(self, message: dict) -> None:
         self.write(**message)

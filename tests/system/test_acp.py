@@ -29,6 +29,10 @@ class AcpDesk(SessionDesk):
         with open(os.path.join(self.folder, "acp.json"), "w", encoding="utf-8") as file:
             json.dump({"turns": turns, **more}, file)
 
+    def touch(self, name: str) -> None:
+        with open(os.path.join(self.folder, name), "w", encoding="utf-8"):
+            pass
+
     def begin(self, *options: str, session: tuple[str, ...] = ()) -> str:
         job = self.register("do it", *options, agent="parrot")
         self("session", "create", "s", "--job", job, "--replace", *session)
@@ -85,3 +89,89 @@ def test_it_asks_is_sent_back_and_ends_with_its_job(desk):
     assert first.startswith("do it\n")
     assert "out.txt is missing" in second
     desk.until_state("s", "terminated")
+
+
+def test_a_denial_reaches_it_with_its_reason(desk):
+    desk.script(
+        [["ask", 1, "t1", "rm -r build"], ["answers", 1], ["tool_over", "t1", "failed"], DONE],
+        [["say", "Then I leave it."], DONE],
+    )
+    job = desk.begin()
+    desk.until_waiting(job)
+    desk("deny", job, "--reason", "it is still used")
+    over = desk.until_over(job)
+    assert (over["status"], over["detail"]) == ("completed", "Then I leave it.")
+    assert desk.heard()[0]["result"]["outcome"] == {"outcome": "selected", "optionId": "no"}
+    assert "execute: it is still used" in desk.prompts()[1]
+    assert desk("requests", "--all", "--json").json[0]["applied"] == "yes"
+
+
+def test_two_questions_at_once_get_one_answer_each(desk):
+    desk.script(
+        [
+            ["ask", 1, "t1", "make"],
+            ["ask", "x", "t2", "make install"],
+            ["ask", 1, "t1", "make"],
+            ["answers", 2],
+            ["tool_over", "t1"],
+            ["tool_over", "t2", "failed"],
+            ["say", "Half."],
+            DONE,
+        ]
+    )
+    job = desk.begin()
+    first, second = wait_until(lambda: found if len(found := desk("requests", "--json").json) == 2 else None)
+    if first["call"]["command"] != "make":
+        first, second = second, first
+    desk("deny", second["request_id"])
+    desk("approve", first["request_id"])
+    assert "allow" in desk("approve", first["request_id"], code=1).err
+    assert desk.until_over(job)["status"] == "completed"
+    assert {each["id"]: each["result"]["outcome"]["optionId"] for each in desk.heard()} == {1: "yes", "x": "no"}
+    assert len(desk.heard()) == 2
+
+
+def test_an_error_is_no_success(desk):
+    desk.script([["say", "[API Error: 401 no key]"], DONE])
+    over = desk.until_over(desk.begin())
+    assert (over["status"], over["reason"]) == ("error", "[API Error: 401 no key]")
+
+
+def test_the_pane_shows_what_it_does(desk):
+    desk.script(
+        [["print", "no message"], ["say", "First", " line.\nSecond"], ["tool", "t1", "make"], ["file", "go"], ["tool_over", "t1"], DONE]
+    )  # fmt: skip
+    job = desk.begin()
+    shown = desk.until_shown("s", "execute: make")
+    assert [line for line in shown.splitlines() if line.strip()] == [
+        "no message",
+        "First line.",
+        "Second",
+        "execute: make",
+    ]
+    wait_until(lambda: desk.job(job)["activity"]["kind"] == "working")
+    desk.touch("go")
+    desk.until_over(job)
+    assert desk("result", job, "--output").out == "no message\nFirst line.\nSecond\nexecute: make\n"
+
+
+def test_it_is_resumed_with_its_conversation(desk):
+    desk.script([["say", "One."], DONE])
+    job = desk.begin()
+    desk.until_over(job)
+    desk.until_state("s", "terminated")
+    assert desk.row("s")["conversation_id"] == "s-1"
+    desk("follow-up", job, "go on")
+    [load] = desk.heard("session/load")
+    assert load["params"]["sessionId"] == "s-1"
+
+
+def test_one_that_stays_is_ended_with_what_it_started(desk):
+    desk.script([["child", "child"], ["say", "Done."], DONE], stubborn=True)
+    job = desk.begin()
+    assert desk.until_over(job)["status"] == "completed"
+    with open(os.path.join(desk.folder, "child"), encoding="utf-8") as file:
+        child = int(file.read())
+    desk("session", "stop", "s", "--mode", "hard")
+    wait_until(lambda: not os.path.exists(f"/proc/{child}"))
+    assert not [each for each in desk.processes() if "acp_agent" in each.command]

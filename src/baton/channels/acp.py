@@ -18,9 +18,10 @@ from baton.channels.pipes import Writer
 from baton.core.clock import SECOND_NS, Clock
 from baton.core.facts import one_line
 from baton.core.fields import json_object
-from baton.core.request import RequestKind
+from baton.core.request import DENIED, Answer, RequestKind
 from baton.core.signal import (
     ALLOW,
+    DENY,
     FAILED,
     INTERRUPTED,
     Asked,
@@ -41,13 +42,13 @@ if TYPE_CHECKING:
 
     from baton.adapters.acp_agent import AcpAgent
     from baton.adapters.contract import Task
-    from baton.core.request import Answer
     from baton.core.signal import Signal
 
 _UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
 _VERSION = 1
 _MOST_QUESTIONS = 100  # that are open at once
 _LOAD_EVERY_NS = 5 * SECOND_NS
+_REFUSAL = Answer(answer=DENY, by="", via="agent")
 _MOST_REASONS = 3  # prompts with the reasons of refusals, in one turn
 
 
@@ -109,7 +110,8 @@ class Acp(Lines):
         if question is None:
             return
         # There is no screen on which a person could answer.
-        if not question.rejecting or not self._select(question, question.rejecting[0].option_id):
+        option = question.option_for(_REFUSAL)
+        if option is None or not self._select(question, option):
             self._refuse_request(question.number, messages.REFUSED, "the question is not decided")
 
     def finish(self) -> None:
@@ -172,7 +174,7 @@ class Acp(Lines):
     def _refuse(self, turn: Turn, question: Question, call: Call | None, reason: str) -> None:
         """Note a refusal. Some agents say nothing more about a call that was refused."""
         turn.refused.append(question.tool)
-        if reason:
+        if reason and reason != DENIED:  # the option says as much
             turn.reasons.append(f"{question.tool}: {reason}")
         if call is not None and not call.is_over:
             call.is_over = True
@@ -363,8 +365,8 @@ class Acp(Lines):
             kind = RequestKind.PLAN
         elif len(question.allowing) > 1:
             kind = RequestKind.QUESTION
-            names = [each.name for each in question.allowing]
-            choices = ({"question": str(about.get("title") or name), "choices": names, "several": False},)
+            title = str(about.get("title") or name)
+            choices = ({"question": title, "choices": question.allowing, "several": False},)
         yield Asked(
             key=key, kind=kind, tool=name, call=given, tool_id=question.tool_id, options=choices, exact=is_exact
         )  # fmt: skip

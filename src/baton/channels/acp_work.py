@@ -66,18 +66,20 @@ class Question:
         self.number = number
         self.tool = tool
         self.tool_id = tool_id
-        self.allowing = [each for each in offered if each.kind == "allow_once"]
-        self.rejecting = [each for each in offered if each.kind == "reject_once"]
+        self.offered = offered
+        self.allowing = [each.name for each in offered if each.kind == "allow_once"]
 
     def option_for(self, answer: Answer) -> str | None:
         """Return the id of the option that means this answer; None if there is none. It is never one that allows or
         rejects more than this call, and never one of the other direction."""
-        if answer.answer != ALLOW:
-            return self.rejecting[0].option_id if self.rejecting else None
-        if len(self.allowing) == 1:
-            return self.allowing[0].option_id
-        chosen = set(answer.choices.values())
-        return next((each.option_id for each in self.allowing if each.name in chosen), None)
+        wanted = "allow_once" if answer.answer == ALLOW else "reject_once"
+        is_choice = wanted == "allow_once" and len(self.allowing) > 1
+        for each in self.offered:
+            if each.kind != wanted:  # guard: acp-option
+                continue
+            if not is_choice or each.name in answer.choices.values():
+                return each.option_id
+        return None
 
 
 class Turn:

@@ -14,7 +14,7 @@ from baton.config import Settings
 from baton.core.clock import parse_time
 from baton.core.errors import BatonError, UsageError
 from baton.core.fields import one_line, visible
-from baton.core.request import Answer, Request, RequestKind, RequestState
+from baton.core.request import DENIED, Answer, Request, RequestKind, RequestState
 from baton.core.rules import ALLOW, DENY
 from baton.jobs.requests import answer_by_hand, choose, find_request, public_record, wait_for_use
 from baton.jobs.verbs import Jobs, open_jobs
@@ -223,7 +223,7 @@ def approve(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def deny(options: argparse.Namespace, settings: Settings) -> int:
-    given = Answer(answer=DENY, by="", via="cli", reason=options.reason or "The user denied this.")
+    given = Answer(answer=DENY, by="", via="cli", reason=options.reason or DENIED)
     return _answer_each(options, settings, options.ids, lambda _: given)
 
 

@@ -29,6 +29,7 @@ MAX_OPEN = 100  # of one job
 MAX_CALL_BYTES = 256 * 1024  # of a call that is exact
 REQUEST_ID = re.compile(r"[0-9a-f]{8}", re.ASCII)
 SCOPES = ("once", "job")
+DENIED = "The user denied this."  # the reason of a denial without one
 
 
 class RequestKind(StrEnum):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _PLAIN = ("gone", "program", "turn", "silence")
 _DETAIL = 300  # characters of what the agent says, in an event
 _AGAIN_NS = 2 * SECOND_NS
+_END_NS = 10 * SECOND_NS  # in which a program ends after `Channel.finish`; some agents stay
 
 
 class JobAtWork:
@@ -69,6 +70,7 @@ class JobAtWork:
         self.asking = Asking(reporter, clock, lambda settled: self.work.note(settled, "runner"))
         self._verification: Verification | None = None
         self._again_ns = 0
+        self._finished_ns: int | None = None
         self._held: str | None = None  # the turn that the agent holds open
         self.refused: NotVerified | None = None  # why the results were refused, if the agent could not be sent back
 
@@ -87,6 +89,7 @@ class JobAtWork:
     def use(self, channel: Channel) -> None:
         """Talk to the agent by this channel from now on."""
         self._channel = self.asking.channel = channel
+        self._finished_ns = None
         self.work.use(channel)
 
     def step(self) -> None:
@@ -208,6 +211,13 @@ class JobAtWork:
         self._end_turn()
         if self._mode is Mode.HEADLESS:
             self._channel.finish()
+            if self._finished_ns is None and self._channel.stays:
+                self._finished_ns = self._clock.monotonic_ns()
+
+    @property
+    def is_overdue(self) -> bool:
+        """Return whether the agent's program did not end although its channel let it end."""
+        return self._finished_ns is not None and self._clock.monotonic_ns() - self._finished_ns >= _END_NS
 
     def _end_turn(self) -> None:
         if self._held is not None:

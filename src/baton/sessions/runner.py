@@ -361,7 +361,7 @@ class Runner:
         elif status is Status.CANCELLED:
             self._stop = Stop(reason=f"its job is {status}", on_request=True)
         elif status is not None and self._process is not None:
-            if self._session.mode is Mode.INTERACTIVE:
+            if self._session.mode is Mode.INTERACTIVE or self._job.is_overdue:
                 self._stop = Stop(reason=f"its job is {status}", on_request=True)
             else:
                 self._job.finish()
