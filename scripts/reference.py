@@ -1,5 +1,5 @@
-"""Write commands.md, settings.md, errors.md and python.md of docs/reference from the program itself; `--check` only
-compares."""
+"""Write commands.md, settings.md, errors.md and python.md of docs/reference, and the table of docs/agents.md, from the
+program itself; `--check` only compares."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import sys
 from collections.abc import Callable, Iterator  # noqa: TC003
 
 import baton
+from baton.adapters import BUILT_IN, find_agent
+from baton.adapters.contract import Mode
 from baton.cli.main import VERBS, describe, overview
 from baton.config import KNOWN, Settings
 from baton.core import errors
@@ -186,12 +188,45 @@ def _members(value: type) -> str:
     return f"\n{what}: {', '.join(f'`{name}`' for name in names)}.{more}\n"
 
 
+_MARK = "<!-- table of agents: run `make reference` to update it -->\n"
+_TABLE = re.compile(f"(?<={_MARK}).*?(?=<!-- end of table -->)", re.DOTALL)
+
+
+def agents() -> str:
+    """Return docs/agents.md with the table of what each agent can do."""
+    rows = [
+        "| agent | | baton hears it by | its questions are answered by | resumes | usage | tested version |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name in BUILT_IN:
+        agent = find_agent(Settings(env={}), name)
+        for title, mode, about in (
+            ("terminal", Mode.INTERACTIVE, agent.on_terminal),
+            ("headless", Mode.HEADLESS, agent.when_headless),
+        ):
+            if about is None:
+                continue
+            resumed = "yes" if agent.resumes(mode) else "no"
+            cells = (f"`{name}`", title, about.heard_by, about.answered_by, resumed, about.usage, agent.tested_version)
+            rows.append(f"| {' | '.join(cells)} |".replace("  |", " |"))
+    with open(os.path.join(ROOT, "docs", "agents.md"), encoding="utf-8") as file:
+        text, count = _TABLE.subn(lambda _: "\n" + "\n".join(rows) + "\n\n", file.read())
+    assert count == 1, "docs/agents.md has lost the marks of its table"
+    return text
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--check", action="store_true", help="fail if a page is out of date")
     options = parser.parse_args()
     stale = []
-    pages = {"commands.md": commands(), "settings.md": settings(), "errors.md": error_tree(), "python.md": python()}
+    pages = {
+        "commands.md": commands(),
+        "settings.md": settings(),
+        "errors.md": error_tree(),
+        "python.md": python(),
+        "../agents.md": agents(),
+    }
     for name, text in pages.items():
         path = os.path.join(_FOLDER, name)
         if options.check:

@@ -319,3 +319,19 @@ def test_the_search_ends_at_the_file_system(tmp_path):
         assert Baton(disk.folder, HOME="/nowhere", BATON_STATE_DIR=str(tmp_path / "s"))("list").out == ""
         inside = Baton(disk.folder, HOME=str(tmp_path / "user"), XDG_STATE_HOME=str(tmp_path / ".local" / "state"))
         assert inside("list").out == ""
+
+
+@pytest.mark.parametrize("version", ["2.1.197", "9.9.9"])
+def test_doctor_warns_of_an_agent_that_baton_is_not_tested_with(tmp_path, version):
+    program = tmp_path / "bin" / "claude"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/sh\necho unpacked >&2\necho '{version} (Claude Code)'\n")
+    program.chmod(0o755)
+    baton = Baton(tmp_path)
+    found = baton("doctor", "--json", code=None, PATH=f"{program.parent}:{baton.env['PATH']}").json
+    (claude,) = (each for each in found if each["what"] == "agent claude-code")
+    assert claude["state"] == ("ok" if version == "2.1.197" else "warning")
+    assert claude["detail"].startswith(f"{version} (Claude Code) at {program}")
+    if claude["state"] == "warning":
+        assert "tested with 2.1.197" in claude["detail"]
+        assert claude["detail"].endswith("npm install -g @anthropic-ai/claude-code@2.1.197")

@@ -58,6 +58,7 @@ class ScriptedModel:
         self.scripts = dict(scripts or {})
         self.log: list[Asked] = []
         self.asked: list[dict] = []
+        self.work_without_tools = False  # whether a program that gives its model no tools works so
         self.summary: Step = [Say("<summary>Go on.</summary>")]
         self._queue: deque[Say | Shell | Call | Fail] = deque()
         self._failed: dict[tuple[str | None, int], int] = {}
@@ -141,7 +142,7 @@ class ScriptedModel:
         """Return the script, the step and its blocks. The step -1 is beside the work."""
         if _SUMMARY.search(last):
             return "summary", 0, self.summary
-        if not has_tools:
+        if not has_tools and not self.work_without_tools:
             return None, -1, [Say(_APART)]
         if name is not None and step < len(self.scripts[name]):
             return name, step, self.scripts[name][step]

@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 
-from baton.adapters.contract import UUID, Agent, Launch, Mode, Task, checked_argument
+from baton.adapters.contract import UUID, Agent, Capabilities, Launch, Mode, Task, checked_argument
 from baton.core.facts import one_line
 from baton.core.fields import json_object
 from baton.core.value import Any
@@ -28,6 +28,15 @@ class ClaudeCode(Agent):
     name = "claude-code"
     program = "claude"
     install = "npm install -g @anthropic-ai/claude-code"
+    tested_version = "2.1.197"
+    on_terminal = Capabilities(
+        heard_by="its hooks, telemetry, transcript",
+        answered_by="`baton approve` and its own screen; the first counts",
+        usage="tokens, cost",
+    )
+    when_headless = Capabilities(
+        heard_by="JSON lines in both directions", answered_by="`baton approve`", usage="tokens, cost"
+    )
     chooses_id = True
     keeps_conversation = True
     conversation_form = UUID

@@ -62,6 +62,15 @@ class Launch(Value):
     files: Mapping[str, str] = {}
 
 
+class Capabilities(Value):
+    """What baton can do with an agent in one mode, in words for `docs/agents.md`: by what it hears what the agent is
+    doing, who can answer what the agent asks, and what it knows about tokens and cost."""
+
+    heard_by: str
+    answered_by: str
+    usage: str
+
+
 _UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
 
 
@@ -78,6 +87,9 @@ class Agent(ABC):
     name: str
     program: str
     install: str  # the command that installs the program
+    tested_version = ""  # of the program; other releases may behave differently
+    on_terminal: Capabilities | None = None
+    when_headless: Capabilities | None = None
     exit_is_verdict = False  # whether exit code 0 means that the work is done
     chooses_id = False  # whether the caller chooses the id of a conversation
     keeps_conversation = False

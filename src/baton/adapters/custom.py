@@ -138,6 +138,7 @@ class Custom(Agent):
             self._succeeded = True
         for field, pattern in self._patterns.items():
             if found := pattern.search(line):
+                self._succeeded = self._succeeded and field not in ("failed", "trouble")
                 return [_SIGNALS[field](found[1] if pattern.groups else found[0])]
         return []
 

@@ -3,13 +3,14 @@
 import os
 import shlex
 
-from baton.adapters.contract import Agent, Launch, Task
+from baton.adapters.contract import Agent, Capabilities, Launch, Task
 
 
 class Shell(Agent):
     name = "shell"
     program = "sh"
     install = "a POSIX system has it"
+    on_terminal = when_headless = Capabilities(heard_by="its exit code", answered_by="it asks nothing", usage="none")
     exit_is_verdict = True
     interrupt_key = "C-c"
 

@@ -2,6 +2,7 @@
 
 import argparse
 import os
+import re
 import shutil
 import sqlite3
 import subprocess
@@ -13,6 +14,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 from baton.adapters import agent_names, find_agent
+from baton.adapters.contract import Agent
 from baton.broker.local import known_broker
 from baton.cli import options as opt
 from baton.cli.output import counted, json_text
@@ -36,6 +38,7 @@ from baton.storage.installation import install_command
 from baton.storage.sqlite import LEAST_SQLITE
 
 _VERSION_SEC = 10
+_NUMBER = re.compile(r"\d+\.\d+[\w.+-]*\b")
 _LOGS = 100  # the newest logs that are verified
 _SHOWN = 5  # names in one line
 
@@ -96,8 +99,8 @@ def _version(*command: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"unknown version ({type(error).__name__})"
-    lines = (done.stdout or done.stderr).strip().splitlines()
-    return lines[0] if lines else "unknown version"
+    lines = [line for line in (done.stdout + done.stderr).splitlines() if _NUMBER.search(line)]
+    return lines[0].strip() if lines else "unknown version"
 
 
 def _locale() -> Finding:
@@ -136,10 +139,20 @@ def _agents(settings: Settings) -> Iterator[Finding]:
             continue
         found = shutil.which(agent.program)
         if found is not None:
-            yield _ok(what, found if name == "shell" else f"{_version(agent.program, '--version')} at {found}")
+            yield _ok(what, found) if name == "shell" else _agent_version(what, agent, found)
         else:
             finding = _warning if name == settings.agent else _ok
             yield finding(what, f"{agent.program} is not installed: {agent.install}")
+
+
+def _agent_version(what: str, agent: Agent, path: str) -> Finding:
+    """Return the version of an agent's program, with a warning if baton is tested with another one."""
+    version, tested = _version(agent.program, "--version"), agent.tested_version
+    number = _NUMBER.search(version)
+    if not tested or (number is not None and number[0] == tested):
+        return _ok(what, f"{version} at {path}")
+    note = f"baton is tested with {tested}, and others may behave differently: {agent.install}@{tested}"
+    return _warning(what, f"{version} at {path}; {note}")
 
 
 def _config(settings: Settings) -> Iterator[Finding]:
