@@ -14,8 +14,8 @@ test: $(VENV)/.dev-installed system-packages lint
 
 # With the real agent programs from npm (two gigabytes), against a stand-in for their models on this machine. They see no
 # network but loopback, where the system allows that; otherwise the first line says so.
-test-agents: $(VENV)/.dev-installed system-packages .agents/.installed
-	PATH="$(CURDIR)/.agents/node_modules/.bin:$$PATH" scripts/loopback-only $(BIN)/python -m pytest tests/agents
+test-agents: $(VENV)/.dev-installed system-packages .agents/.installed .agents/.python-installed
+	PATH="$(CURDIR)/.agents/bin:$(CURDIR)/.agents/node_modules/.bin:$$PATH" scripts/loopback-only $(BIN)/python -m pytest tests/agents
 
 # How often the activity and the outcome of a job are right, with the real programs, one after the other; AGENT="codex
 # qwen" and ROWS="T3 T8" choose. A run of all rows of all agents writes docs/truth.md.
@@ -93,6 +93,14 @@ $(VENV)/.security-installed: $(VENV)/.dev-installed
 	@mkdir -p .agents
 	cp tests/agents/package.json .agents/
 	npm install --prefix .agents --no-audit --no-fund --no-package-lock --loglevel error
+	@touch $@
+
+# An agent that needs another Python than this one is not tested.
+.agents/.python-installed: tests/agents/requirements.txt
+	$(PYTHON) -m venv .agents/python
+	-.agents/python/bin/python -m pip install --quiet --disable-pip-version-check --requirement tests/agents/requirements.txt
+	@mkdir -p .agents/bin
+	ln -sf ../python/bin/aider .agents/bin/aider
 	@touch $@
 
 clean:

@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Iterator
 
-from baton.adapters.contract import Agent, Launch, Mode, Task
+from baton.adapters.contract import Agent, Capabilities, Launch, Mode, Task
 from baton.core.value import Any
 from baton.storage.files import open_given_file
 
@@ -22,6 +22,13 @@ class Opencode(Agent):
     name = "opencode"
     program = "opencode"
     install = "npm install -g opencode-ai"
+    tested_version = "1.18.33"
+    on_terminal = Capabilities(
+        heard_by="its server, which the pane's screen shares",
+        answered_by="`baton approve` and its own screen; the first counts",
+        usage="tokens, cost",
+    )
+    when_headless = on_terminal.replace(heard_by="its server", answered_by="`baton approve`")
     keeps_conversation = True
     interrupt_presses = 2
     yolo_by_channel = True
