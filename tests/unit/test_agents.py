@@ -352,3 +352,17 @@ def test_a_shape_we_do_not_know_is_passed_over(name, line):
     agent = find_agent(Settings(env={"HOME": "/x"}), name)
     assert not any(isinstance(each, Conversation) for each in agent.read_output(line))
     assert agent.read_hook({"type": "agent-turn-complete", "thread-id": [7], "input-messages": 7}) == []
+
+
+def test_codex_asks_for_trust_in_git_folders_alone(tmp_path):
+    inside = tmp_path / "repository" / "folder"
+    inside.mkdir(parents=True)
+    environment = {"CODEX_HOME": str(tmp_path / "codex")}
+    assert agent("codex").startup_blockers(str(inside), environment) == []
+    (tmp_path / "repository" / ".git").mkdir()
+    (said,) = agent("codex").startup_blockers(str(inside), environment)
+    assert f"Codex will ask whether you trust {inside}" in said
+    (tmp_path / "codex").mkdir()
+    config = f'[projects."{tmp_path / "repository"}"]\ntrust_level = "trusted"\n'
+    (tmp_path / "codex" / "config.toml").write_text(config)
+    assert agent("codex").startup_blockers(str(inside), environment) == []

@@ -116,7 +116,9 @@ class Codex(Agent):
         except (OSError, ValueError):
             projects = {}
         real = Path(workdir).resolve()
-        repositories = (folder for folder in (real, *real.parents) if (folder / ".git").exists())
+        repositories = [folder for folder in (real, *real.parents) if (folder / ".git").exists()]
+        if not repositories:
+            return []  # Codex asks in git repositories alone
         for folder in (real, *repositories):  # trust in a repository covers all of its folders
             if (projects.get(str(folder)) or {}).get("trust_level"):
                 return []
