@@ -358,7 +358,7 @@ def test_codex_asks_for_trust_in_git_folders_alone(tmp_path):
     inside = tmp_path / "repository" / "folder"
     inside.mkdir(parents=True)
     environment = {"CODEX_HOME": str(tmp_path / "codex")}
-    assert agent("codex").startup_blockers(str(inside), environment) == []
+    assert agent("codex").startup_blockers("/", environment) == []
     (tmp_path / "repository" / ".git").mkdir()
     (said,) = agent("codex").startup_blockers(str(inside), environment)
     assert f"Codex will ask whether you trust {inside}" in said
