@@ -15,7 +15,7 @@ from baton.adapters.contract import Mode
 from baton.channels.contract import Channel, Setup
 from baton.channels.http_client import HttpFailed
 from baton.channels.opencode_events import OpencodeEvents
-from baton.channels.opencode_server import ServerProcess
+from baton.channels.opencode_server import OpencodeProcess
 from baton.channels.pipes import Writer
 from baton.core.clock import Clock, SystemClock
 from baton.core.request import Answer
@@ -53,7 +53,7 @@ class OpencodeChannel(Channel):
         self._clock = clock or SystemClock()
         self._is_shown = task.mode is Mode.INTERACTIVE  # a person can answer in the pane
         self._hear: Hear = lambda _heard: None
-        self._process: ServerProcess | None = None
+        self._process: OpencodeProcess | None = None
         self._events: OpencodeEvents | None = None
         self._stream: EventStream | None = None
         self._lock = _thread.allocate_lock()  # of what is known of the session
@@ -162,12 +162,12 @@ class OpencodeChannel(Channel):
         environment = {**self._task.environment, **self._agent.variables(asks=asks)}
         log = os.path.join(self._task.folder, LOG)
         try:
-            self._process = ServerProcess(
+            self._process = OpencodeProcess(
                 self._agent.serve_command(), workdir=self._task.workdir, environment=environment, log=log
             )
         except OSError as error:
             raise self._agent.unusable(f"could not be started: {error.strerror}") from None
-        why = self._process.wait(deadline)
+        why = self._process.wait_until_it_listens(deadline)
         if why is not None or self._process.server is None:
             raise self._agent.unusable(f"did not begin: {why}")
         return self._process.server
