@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import pytest
 
 from baton.sessions.processes import started_at
@@ -137,19 +139,18 @@ def test_no_key_is_on_a_command_line_and_without_a_terminal_no_prompt(world, age
 
 def test_a_folder_that_is_not_trusted_yet_is_said_to_be_in_the_way(world):
     other = world.folder / "other"
-    other.mkdir()
-    for agent, name in ((CLAUDE, "Claude Code"), (CODEX, "Codex")):
+    subprocess.run(["git", "init", "-q", str(other)], check=True)
+    for agent, warning in ((CLAUDE, "Claude Code will ask whether"), (CODEX, "Codex does not know whether")):
         made = world.baton("session", "create", agent, "--agent", agent, "--workdir", str(other))
-        assert f"{name} will ask whether you trust {other}" in made.err
+        assert f"{warning} you trust {other}" in made.err
         made = world.baton("session", "create", f"{agent}-2", "--agent", agent, "--workdir", str(world.work))
         assert "trust" not in made.err
 
 
-def test_a_question_of_trust_is_on_the_screen_and_a_key_answers_it(world):
+def test_codex_asks_nothing_in_a_folder_that_is_no_repository(world):
     other = world.folder / "other"
     other.mkdir()
     world.model.will(Say("I have begun."))
-    world.baton("session", "create", "s", "--agent", CODEX, "--workdir", str(other), "--prompt", "Begin.")
-    world.until(lambda: "rust" in world.screen("s"), "the question")
-    world.baton("session", "send", "s", "--key", "Enter")
+    given = ("--agent", CODEX, "--workdir", str(other), "--prompt", "Begin.")
+    assert "trust" not in world.baton("session", "create", "s", *given).err
     world.until(lambda: "I have begun." in world.screen("s"), "the answer")

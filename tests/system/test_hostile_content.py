@@ -323,11 +323,8 @@ def test_an_id_in_an_agents_own_words_is_taken_only_in_the_form_of_its_ids():
 
     settings = Settings(env={"HOME": "/nowhere"})
     evil = "--dangerously-skip-permissions"
-    for name, line in {
-        "codex": {"type": "thread.started", "thread_id": evil},
-        "gemini": {"type": "init", "session_id": evil},
-    }.items():
-        assert find_agent(settings, name).read_output(json.dumps(line)) == []
+    line = {"type": "init", "session_id": evil}
+    assert find_agent(settings, "gemini").read_output(json.dumps(line)) == []
 
 
 # -- the audit log ---------------------------------------------------------------------------------------------------

@@ -1,153 +1,113 @@
-"""Adapt Codex."""
+"""Adapt Codex. It works as an app-server, headless as well as on the terminal (`baton.channels.codex_protocol`)."""
 
-import json
+from __future__ import annotations
+
 import os
 from collections.abc import Mapping
-from typing import Any
 
-from baton.adapters.contract import UUID, Agent, Launch, Mode, Task, checked_argument, text
+from baton.adapters.contract import UUID, Agent, Capabilities, Launch, Mode, Task
 from baton.core.fields import json_object
-from baton.core.signal import (
-    FAILED,
-    Conversation,
-    Retrying,
-    Said,
-    Signal,
-    ToolEnded,
-    ToolStarted,
-    TurnEnded,
-    TurnStarted,
-)
 
-# item types that are tool calls, and what they are called here
-_TOOLS = {"command_execution": "shell", "file_change": "edit", "mcp_tool_call": "mcp", "web_search": "search"}
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SERVER_LOG = "codex-server.log"
+# For the whole server: it holds for each of its conversations.
+_YOLO = ("-c", 'approval_policy="never"', "-c", 'sandbox_mode="danger-full-access"')
 
 
 class Codex(Agent):
     name = "codex"
     program = "codex"
     install = "npm install -g @openai/codex"
+    tested_version = "0.166.0"
+    on_terminal = Capabilities(
+        heard_by="its server, which the pane's screen shares",
+        answered_by="`baton approve` and its own screen; the first counts",
+        usage="tokens",
+    )
+    when_headless = on_terminal.replace(heard_by="its server", answered_by="`baton approve`")
     keeps_conversation = True
     conversation_form = UUID
 
-    def __init__(self) -> None:
-        self._last_message = ""
-
     def launch(self, task: Task) -> Launch:
-        resumed = ["resume", task.conversation_id] if task.resume and task.conversation_id else []
-        yolo = ["--dangerously-bypass-approvals-and-sandbox"] if task.yolo else []
-        if task.mode is Mode.HEADLESS:
-            argv = [self.program, "exec", *resumed, "--json", "--skip-git-repo-check", *yolo, "-"]
-            return Launch(argv=argv, stdin=task.prompt or "", reads_lines=True)
-        # --no-daemon: a shared server would run the tools outside of this session. The hook is a JSON array of plain
-        # strings, which is also TOML.
-        argv = [self.program, *resumed, "--no-daemon", "-c", f"notify={json.dumps(task.hook)}", *yolo]
-        if task.prompt is not None:
-            argv += ["--", checked_argument(self, task.prompt)]
-        return Launch(argv=argv)
+        """Return the server. On the terminal its channel starts it, and names the program for the pane (`screen`)."""
+        is_alone = task.mode is Mode.HEADLESS
+        argv = self.server(task, "stdio://" if is_alone else "unix://")
+        return Launch(argv=argv, reads_lines=is_alone, keeps_input=is_alone)
 
     def channel(self, task: Task) -> str | None:
-        return "lines" if task.mode is Mode.HEADLESS else "hook_program"
+        return "codex_stream" if task.mode is Mode.HEADLESS else "codex_server"
 
-    def parse_output(self, line: str) -> list[Signal]:
-        message = json_object(line)
-        kind = message.get("type")
-        if kind == "thread.started":
-            return [Conversation(conversation_id=text(message["thread_id"]))]
-        if kind in ("item.started", "item.completed"):
-            return self._item(kind, message.get("item") or {})
-        if kind == "turn.completed":
-            return [TurnEnded(message=self._last_message)]
-        if kind == "turn.failed":
-            why = (message.get("error") or {}).get("message") or "the turn failed"
-            return [TurnEnded(how=FAILED, why=str(why))]
-        if kind == "error":  # warnings have this type, too: the end of the turn decides
-            return [Retrying(number=0, most=0, why=str(message.get("message") or "an error"))]
-        return []
+    def server(self, task: Task, address: str) -> list[str]:
+        """Return the command of the server that listens there."""
+        return [self.program, "app-server", *(_YOLO if task.yolo else ()), "--listen", address]
+
+    def screen(self, task: Task, address: str, conversation_id: str | None) -> list[str]:
+        """Return the command that shows what the server at this address does, in this conversation or in a new one.
+        Permissions belong to the server: of a conversation that goes on, Codex refuses to change them here."""
+        if conversation_id is not None:
+            return [self.program, "--remote", address, "resume", conversation_id]
+        yolo = ["--dangerously-bypass-approvals-and-sandbox"] if task.yolo else []
+        return [self.program, "--remote", address, *yolo]
 
     def render_output(self, line: str) -> str:
         message = json_object(line)
-        kind, item = message.get("type"), message.get("item") or {}
         if not message:
             return line + "\n"
-        if kind == "item.started" and item.get("type") == "command_execution":
+        kind, params = message.get("method"), message.get("params") or {}
+        item = params.get("item") or {}
+        if kind == "item/started" and item.get("type") == "commandExecution":
             return f"$ {item.get('command')}\n"
-        if kind == "item.completed":
-            text = str(item.get("text") or item.get("aggregated_output") or "").rstrip("\n")
+        if kind == "item/completed" and item.get("type") in ("agentMessage", "commandExecution", "plan"):
+            text = str(item.get("text") or item.get("aggregatedOutput") or "").rstrip("\n")
             return f"{text}\n" if text else ""
-        why = message.get("message") or (message.get("error") or {}).get("message")
-        return f"{why}\n" if kind in ("error", "turn.failed") and why else ""
-
-    def _item(self, kind: str, item: Mapping[str, Any]) -> list[Signal]:
-        if item.get("type") == "agent_message" and item.get("text"):
-            self._last_message = str(item["text"])
-            return [Said(text=self._last_message)]
-        if item.get("type") not in _TOOLS:
-            return []
-        tool_id = str(item.get("id"))
-        if kind == "item.started":
-            call = {name: value for name, value in item.items() if name in ("command", "query", "tool", "arguments")}
-            return [ToolStarted(tool_id=tool_id, name=_TOOLS[item["type"]], call=call)]
-        ok = item.get("status") != "failed" and item.get("exit_code") in (None, 0)
-        return [ToolEnded(tool_id=tool_id, ok=ok)]
-
-    def parse_hook(self, message: Mapping[str, Any]) -> list[Signal]:
-        """Read the one message that `notify` sends, at the end of a turn. Codex also sends it for a hidden conversation
-        in which the model makes a title: that one is ignored."""
-        conversation = message.get("thread-id")
-        if message.get("type") != "agent-turn-complete" or not _is_users_conversation(conversation):
-            return []
-        turn, asked = str(message.get("turn-id") or ""), message.get("input-messages")
-        prompt = "\n".join(map(str, asked)) if isinstance(asked, list) else ""
-        return [
-            Conversation(conversation_id=text(conversation)),
-            TurnStarted(turn=turn, prompt=prompt),
-            TurnEnded(turn=turn, message=str(message.get("last-assistant-message") or "")),
-        ]
+        if kind == "error":
+            error = params.get("error") or {}
+            return f"{error.get('additionalDetails') or error.get('message')}\n"
+        return ""
 
     def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
-        import tomllib
-        from pathlib import Path
-
+        if may_write(workdir, environment):
+            return []
         path = os.path.join(_home(environment), "config.toml")
-        try:
-            with open(path, "rb") as file:
-                projects = tomllib.load(file).get("projects") or {}
-        except (OSError, ValueError):
-            projects = {}
-        real = Path(workdir).resolve()
-        repositories = [folder for folder in (real, *real.parents) if (folder / ".git").exists()]
-        if not repositories:
-            return []  # Codex asks in git repositories alone
-        for folder in (real, *repositories):  # trust in a repository covers all of its folders
-            if (projects.get(str(folder)) or {}).get("trust_level"):
-                return []
-        asks = f"Codex will ask whether you trust {workdir}: attach and answer, or run `codex` there once"
-        return [f"{asks} (Codex keeps the answer in {path})"]
+        unknown = f"Codex does not know whether you trust {workdir}: it asks before it changes anything there"
+        return [f"{unknown}; run `codex` there once and answer (it keeps the answer in {path})"]
 
 
-def _is_users_conversation(conversation: object) -> bool:
-    """Return whether the user began this conversation. Codex does not keep its own, or marks them."""
-    from glob import escape, iglob
+def may_write(workdir: str, environment: Mapping[str, str]) -> bool:
+    """Return whether Codex may be given a conversation there that writes into the folder: it is no part of a git
+    repository, or the user has answered Codex's question whether to trust it. Codex asks this only in repositories."""
+    from pathlib import Path
 
-    if not UUID.fullmatch(str(conversation)):
-        return False
-    pattern = os.path.join(
-        escape(_home(os.environ)), "sessions", "*", "*", "*", f"rollout-*-{escape(str(conversation))}.jsonl"
-    )
-    for path in iglob(pattern):
-        about = json_object(_first_line(path)).get("payload")
-        if isinstance(about, dict):
-            return about.get("thread_source") in (None, "user")
-    return False
+    real = Path(workdir).resolve()
+    repositories = [folder for folder in (real, *real.parents) if _is_repository(folder / ".git")]
+    if not repositories:
+        return True
+    projects = _projects(environment)  # trust in a repository covers all of its folders
+    return any(_level(projects, folder) == "trusted" for folder in (real, *repositories))
 
 
-def _first_line(path: str) -> str:
+def _is_repository(entry: Path) -> bool:
+    """Return whether this is a repository, or a link to one. Codex's sandbox leaves empty folders of this name."""
+    return entry.is_file() or (entry / "HEAD").exists()
+
+
+def _projects(environment: Mapping[str, str]) -> Mapping[str, object]:
+    import tomllib
+
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return file.readline()
-    except OSError:
-        return ""
+        with open(os.path.join(_home(environment), "config.toml"), "rb") as file:
+            projects = tomllib.load(file).get("projects")
+    except (OSError, ValueError):
+        return {}
+    return projects if isinstance(projects, dict) else {}
+
+
+def _level(projects: Mapping[str, object], folder: object) -> object:
+    about = projects.get(str(folder))
+    return about.get("trust_level") if isinstance(about, dict) else None
 
 
 def _home(environment: Mapping[str, str]) -> str:

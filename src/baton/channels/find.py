@@ -12,6 +12,8 @@ CHANNELS: dict[str, tuple[str, str]] = {
     "acp": ("acp", "Acp"),
     "claude_hooks": ("claude_hooks", "ClaudeHooks"),
     "claude_stream": ("claude_stream", "ClaudeStream"),
+    "codex_server": ("codex_server", "CodexServer"),
+    "codex_stream": ("codex_stream", "CodexStream"),
     "hook_program": ("hook_program", "HookProgram"),
     "lines": ("lines", "Lines"),
     "opencode": ("opencode", "OpencodeChannel"),

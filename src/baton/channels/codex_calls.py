@@ -1,0 +1,174 @@
+"""Read the tool calls and the questions of Codex, and write the answers."""
+
+from __future__ import annotations
+
+import os
+
+from baton.core.request import RequestKind
+from baton.core.signal import ALLOW, DENY, Asked
+from baton.core.value import Any, Value
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from baton.core.request import Answer
+
+COMMAND = "item/commandExecution/requestApproval"
+FILES = "item/fileChange/requestApproval"
+PERMISSIONS = "item/permissions/requestApproval"
+INPUT = "item/tool/requestUserInput"
+FORM = "mcpServer/elicitation/request"
+ASKING = (COMMAND, FILES, PERMISSIONS, INPUT, FORM)
+
+_SHELLS = ("bash", "sh", "zsh")
+# What the types of tool calls are called here.
+_TOOLS = {
+    "commandExecution": "shell",
+    "fileChange": "edit",
+    "webSearch": "search",
+    "imageView": "image",
+    "collabAgentToolCall": "subagent",
+}
+# What counts, of a call of these types.
+_ARGUMENTS = ("query", "path", "tool", "server", "arguments", "prompt")
+
+
+class Question(Value):
+    """A question that is open. `answer` is ours, once it is written. `resolved_ns` is when Codex closed it: what was
+    decided may follow. `again_ns` is until when Codex may ask it again, after a new connection."""
+
+    key: str
+    request_id: Any
+    method: str
+    params: Mapping[str, Any]
+    answer: str | None = None
+    response: Mapping[str, Any] | None = None
+    resolved_ns: int | None = None
+    again_ns: int | None = None
+
+    @property
+    def item_id(self) -> str | None:
+        found = self.params.get("itemId")
+        return found if isinstance(found, str) else None
+
+    @property
+    def is_of_item(self) -> bool:
+        """Return whether the tool call that waits says what was decided."""
+        return self.method in (COMMAND, FILES)
+
+
+def tool_name(item: Mapping[str, Any]) -> str | None:
+    """Return the name of the tool of an item; None if the item is no tool call."""
+    kind = item.get("type")
+    if kind in ("mcpToolCall", "dynamicToolCall"):
+        return ":".join(str(item[name]) for name in ("server", "namespace", "tool") if item.get(name))
+    return _TOOLS.get(str(kind))
+
+
+def tool_call(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of a tool call."""
+    if item.get("type") == "commandExecution":
+        return _command(item)
+    if item.get("type") == "fileChange":
+        return _changes(item)
+    return {name: item[name] for name in _ARGUMENTS if item.get(name) is not None}
+
+
+def _command(about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a command as the model wrote it: Codex runs each by a shell, and shows that, too."""
+    from shlex import split
+
+    line = about["command"]
+    try:
+        words = split(line)
+    except ValueError:
+        words = []
+    if len(words) == 3 and os.path.basename(words[0]) in _SHELLS and words[1] in ("-c", "-lc"):
+        line = words[2]
+    call = {"command": line, "cwd": about.get("cwd")}
+    return {name: value for name, value in call.items() if value is not None}
+
+
+def _changes(item: Mapping[str, Any]) -> dict[str, Any]:
+    changes = item["changes"]
+    moved = [each["kind"].get("move_path") for each in changes if isinstance(each.get("kind"), dict)]
+    return {"files": [*(each["path"] for each in changes), *filter(None, moved)], "changes": changes}
+
+
+def read_question(question: Question, item: Mapping[str, Any] | None, agent_ref: str | None) -> Asked:
+    """Return what is asked. `item` is the tool call that waits, if it is known."""
+    method, params = question.method, question.params
+    same: dict[str, Any] = {"key": question.key, "tool_id": question.item_id, "agent_ref": agent_ref}
+    if method == COMMAND:
+        # What the command gets beside the sandbox belongs to the call.
+        more = {name: params[name] for name in ("networkApprovalContext", "additionalPermissions") if params.get(name)}
+        if not isinstance(params.get("command"), str):
+            return Asked(kind=RequestKind.TOOL, tool="shell", call=more or {}, exact=bool(more), **same)
+        return Asked(kind=RequestKind.TOOL, tool="shell", call=_command(params) | more, **same)
+    if method == FILES:
+        root = {"grantRoot": params["grantRoot"]} if params.get("grantRoot") else {}
+        call = _changes(item) if item is not None else {}
+        return Asked(kind=RequestKind.TOOL, tool="edit", call=call | root, exact=item is not None, **same)
+    if method == PERMISSIONS:
+        call = {name: params.get(name) for name in ("permissions", "cwd", "reason")}
+        return Asked(kind=RequestKind.TOOL, tool="permissions", call=call, **same)
+    if method == INPUT:
+        options = tuple(_options(params))
+        return Asked(
+            kind=RequestKind.QUESTION, tool="question", call={"questions": list(options)}, options=options, **same
+        )
+    call = {name: params.get(name) for name in ("serverName", "message", "requestedSchema", "url") if params.get(name)}
+    kind = RequestKind.QUESTION if _has_fields(params) else RequestKind.TOOL
+    return Asked(kind=kind, tool=f"mcp:{params.get('serverName')}", call=call, **same)
+
+
+def _options(params: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    for each in params["questions"]:
+        choices = [str(option["label"]) for option in each.get("options") or ()]
+        yield {"question": str(each["question"]), "choices": choices, "several": False}
+
+
+def is_secret(question: Question) -> bool:
+    """Return whether the answer is a secret, which is kept nowhere."""
+    asked = question.params.get("questions")
+    return isinstance(asked, list) and any(isinstance(each, dict) and each.get("isSecret") for each in asked)
+
+
+def _has_fields(params: Mapping[str, Any]) -> bool:
+    """Return whether a form has to be filled in, or a page visited: more than to say yes."""
+    schema = params.get("requestedSchema")
+    return not isinstance(schema, dict) or bool(schema.get("properties"))
+
+
+def response_to(question: Question, answer: Answer) -> dict[str, Any] | None:
+    """Return the response that carries this answer; None if Codex offers none of this direction."""
+    return _allowing(question, answer) if answer.answer == ALLOW else refusal(question)
+
+
+def _allowing(question: Question, answer: Answer) -> dict[str, Any] | None:
+    method, params = question.method, question.params
+    if method in (COMMAND, FILES):
+        offered = params.get("availableDecisions")
+        is_offered = not isinstance(offered, list) or "accept" in offered
+        return {"decision": "accept"} if is_offered else None
+    if method == PERMISSIONS:
+        return {"permissions": params["permissions"], "scope": "turn"}
+    if method == INPUT:
+        given = {each["id"]: answer.choices.get(str(each["question"])) for each in params["questions"]}
+        return {"answers": {name: {"answers": [text]} for name, text in given.items() if text is not None}}
+    return None if _has_fields(params) else {"action": "accept", "content": {}}
+
+
+def refusal(question: Question) -> dict[str, Any]:
+    """Return the response that refuses."""
+    if question.method in (COMMAND, FILES):
+        return {"decision": "decline"}
+    if question.method == PERMISSIONS:
+        return {"permissions": {}}
+    return {"answers": {}} if question.method == INPUT else {"action": "decline"}
+
+
+def decision_of(item: Mapping[str, Any]) -> str:
+    """Return what was decided about a tool call that is over."""
+    return DENY if item.get("status") == "declined" else ALLOW
