@@ -127,7 +127,7 @@ class EventStream:
                 self._add(line[5:].strip())
             elif not line.strip():
                 found += self._end_event()
-        if len(self._rest) > MAX_EVENT_BYTES:
+        if len(self._rest) > MAX_EVENT_BYTES:  # guard: http-client-event
             self._rest, self._is_too_long = b"", True
             self.dropped += 1
             self._data.clear()
@@ -165,6 +165,7 @@ class _Body:
         self._unread = b""  # of a chunk's frame
         self._in_chunk = 0
         self.is_over = self._left == 0
+        self.has_end = self._chunked or self._left is not None  # it says itself where it ends
 
     def feed(self, content: bytes) -> bytes:
         """Return the part of the body that this has. Raise HttpFailed for a frame that is none."""
@@ -204,7 +205,7 @@ class _Body:
 
 def _left(deadline: float) -> float:
     left = deadline - time.monotonic()
-    if left <= 0:
+    if left <= 0:  # guard: http-client-time
         raise HttpFailed("the server did not answer in time")
     return left
 
@@ -222,8 +223,10 @@ def _read_head(connection: socket.socket, deadline: float) -> tuple[int, _Body, 
     content = b""
     while b"\r\n\r\n" not in content:
         more = _receive(connection, deadline)
-        if not more or len(content) > MAX_HEADER_BYTES:
+        if not more:
             raise HttpFailed("the server's answer is not http" if content else "the server did not answer")
+        if len(content) > MAX_HEADER_BYTES:  # guard: http-client-header
+            raise HttpFailed("the server's answer is not http")
         content += more
     head, _, rest = content.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
@@ -235,14 +238,17 @@ def _read_head(connection: socket.socket, deadline: float) -> tuple[int, _Body, 
 
 
 def _read_body(connection: socket.socket, body: _Body, content: bytes, deadline: float) -> bytes:
-    parts = [body.feed(content)]
-    length = len(parts[0])
-    while not body.is_over:
-        more = _receive(connection, deadline)
-        if not more:
-            break
-        parts.append(body.feed(more))
+    parts: list[bytes] = []
+    length = 0
+    while True:
+        parts.append(body.feed(content))
         length += len(parts[-1])
-        if length > MAX_BODY_BYTES:
+        if length > MAX_BODY_BYTES:  # guard: http-client-body
             raise HttpFailed("the server's answer is too long")
-    return b"".join(parts)
+        if body.is_over:
+            return b"".join(parts)
+        content = _receive(connection, deadline)
+        if not content and body.has_end:
+            raise HttpFailed("the server's answer is not whole")
+        if not content:
+            return b"".join(parts)

@@ -59,7 +59,7 @@ class OpencodeChannel(Channel):
         self._lock = _thread.allocate_lock()  # of what is known of the session
         self._requests: SimpleQueue[tuple[str, Any, bool] | None] = SimpleQueue()
         self._threads = 0
-        self._joined = _thread.allocate_lock()
+        self._counting = _thread.allocate_lock()
         self._text: list[str] = []
         self._input: Writer | None = None
         self._closing = False
@@ -152,7 +152,8 @@ class OpencodeChannel(Channel):
         asks = self._agent.adds_questions(self._task)
         server = self._start_once(deadline, asks=asks)
         configured = self._call(server, "GET", "/config", within_sec=deadline - time.monotonic())
-        if self._task.yolo or self._agent.sets_permissions(configured, self._task) is not asks:
+        is_right = self._task.yolo or self._agent.sets_permissions(configured, self._task) is not asks
+        if is_right:  # guard: users-permissions
             return server
         assert self._process is not None
         self._process.end()
@@ -180,7 +181,8 @@ class OpencodeChannel(Channel):
             raise self._agent.unusable(f"did not begin: {error}") from None
         known, before = self._task.conversation_id if self._task.resume else None, set()
         if known is not None:
-            found = self._call(server, "GET", f"/session/{known}/message", within_sec=deadline - time.monotonic())
+            path = f"/session/{known}/message?limit={_MESSAGES}"
+            found = self._call(server, "GET", path, within_sec=deadline - time.monotonic())
             before = {str(each["info"]["id"]) for each in _objects(found) if isinstance(each.get("info"), dict)}
         else:
             made = self._call(server, "POST", "/session", {}, within_sec=deadline - time.monotonic())
@@ -214,7 +216,7 @@ class OpencodeChannel(Channel):
         try:
             target()
         finally:
-            with self._joined:
+            with self._counting:
                 self._threads -= 1
 
     def _say(self, signals: Iterable[Signal]) -> None:

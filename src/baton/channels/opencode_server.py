@@ -6,8 +6,8 @@ and only in the environment.
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 import time
 
 from baton.channels.http_client import HOST, Server
@@ -24,7 +24,7 @@ _LOOK_SEC = 0.02
 
 class OpencodeProcess(ServerProcess):
     def __init__(self, argv: list[str], *, workdir: str, environment: Mapping[str, str], log: str) -> None:
-        self._password = secrets.token_urlsafe(32)
+        self._password = os.urandom(24).hex()
         self.server: Server | None = None
         own = {**environment, **self.variables(environment)}
         super().__init__("opencode's server", argv, workdir=workdir, environment=own, log=log)

@@ -15,7 +15,7 @@ from baton.core.value import Any, Value
 
 SCHEMA_VERSION = 1
 DEFAULT_AGENT = "claude-code"
-AGENT_ALIASES = {"claude": "claude-code"}
+AGENT_ALIASES = {"claude": "claude-code", "opencode-ai": "opencode"}
 LIVE_QUEUE = "agent:"  # begins the queue of a live agent, before its id
 DEFAULT_TIMEOUT_SEC = 3600
 DEFAULT_IDLE_TIMEOUT_SEC = 120
