@@ -29,7 +29,7 @@ from baton.sessions.inventory import Inventory
 from baton.sessions.processes import started_at
 from baton.sessions.session import Session, State
 from baton.storage.homes import load_settings
-from table import Folder, Row, chosen_parts, in_turns, ms, run_parts, size, timed
+from table import ROOT, Folder, Row, chosen_parts, in_turns, ms, run_parts, size, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -185,7 +185,44 @@ def _memory(here: Place) -> float:
     return peak / 1024
 
 
-PARTS = {"submit": submits, "worker": queue, "monitor": sweep}
+def codex(folder: Folder) -> Iterator[Row]:
+    """a headless Codex job, by turns with a bare `codex exec`; the model is a stand-in on this machine"""
+    what = f"what baton adds to `codex exec`, median of {TIMES}"
+    if shutil.which("codex") is None:
+        yield Row(what, "not measured", "no program codex on the PATH", "", "<= 1,000 ms")
+        return
+    sys.path.insert(0, os.path.join(ROOT, "tests"))
+    from agents.homes import CONSTANTS, Home, environment, files  # type: ignore[import-not-found]
+    from truth.scripted_model import ScriptedModel  # type: ignore[import-not-found]
+
+    model = ScriptedModel()
+    with place(folder, "codex") as here:
+        home = Home(here.folder, here.folder, model.url)
+        here.env |= CONSTANTS | environment(home)
+        for name, text in files(home).items():
+            if name.startswith(".codex/"):
+                os.makedirs(os.path.dirname(os.path.join(here.folder, name)), exist_ok=True)
+                with open(os.path.join(here.folder, name), "w", encoding="utf-8") as file:
+                    file.write(text)
+
+        def bare() -> None:
+            command = ["codex", "exec", "--skip-git-repo-check", "Say that this is all."]
+            subprocess.run(
+                command, cwd=here.folder, env=here.env, capture_output=True, check=True, stdin=subprocess.DEVNULL
+            )
+
+        def job() -> None:
+            here("submit", "--agent", "codex", "--headless", "Say that this is all.")
+
+        bare()
+        job()
+        ours, alone = in_turns(TIMES, job, bare)
+    model.close()
+    yield Row("submit of a headless Codex job", ms(ours), f"codex exec: {ms(alone)}")
+    yield Row(what, ms(ours - alone), "", "", "<= 1,000 ms", ours - alone <= 1.0)
+
+
+PARTS = {"submit": submits, "worker": queue, "monitor": sweep, "codex": codex}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -71,7 +71,7 @@ def in_turns(times: int, *actions: Callable[[], object]) -> list[float]:
 
 def ms(seconds: float) -> str:
     value = seconds * 1000
-    return f"{value:.3f} ms" if value < 1 else f"{value:.2f} ms" if value < 100 else f"{value:,.0f} ms"
+    return f"{value:.3f} ms" if abs(value) < 1 else f"{value:.2f} ms" if value < 100 else f"{value:,.0f} ms"
 
 
 def at_most(limit: float, ours: float, base: float) -> tuple[str, str, bool]:
