@@ -26,12 +26,12 @@ PROGRAMS = {
         Program("claude-code", "claude", "Bash", "Do you want to", ("1",), ("3",), ("Escape",), "\u276f", "trust", at_once=4),
         Program("codex", "app-server", "exec|shell|command", "Would you like to run", ("1",), ("3",), ("Escape",), "\u203a",
                 "rust"),
-        Program("opencode", "serve", "bash", "Permission required", ("Enter",), None, ("Escape", "Escape"), "Ask anything|OpenCode"),
-        Program("copilot", "copilot", "bash|shell", "Do you want to run", ("1",), None, ("Escape", "Escape"), "\u276f",
+        Program("opencode", "serve", "bash|execute", "Permission required", ("Enter",), None, ("Escape", "Escape"), "Ask anything|OpenCode"),
+        Program("copilot", "copilot", "bash|shell|execute", "Do you want to run", ("1",), None, ("Escape", "Escape"), "\u276f",
                 "Confirm folder trust"),
-        Program("qwen", "qwen", "[Ss]hell|Bash|command", "Allow execution of", ("1",), ("4",), ("Escape",), "Type your message",
+        Program("qwen", "qwen", "[Ss]hell|Bash|command|execute", "Allow execution of", ("1",), ("4",), ("Escape",), "Type your message",
                 at_once=1),  # 0.9 GB each
-        Program("gemini", "gemini", "[Ss]hell|command", "Allow execution of", ("1",), ("3",), ("Escape",), "Type your message",
+        Program("gemini", "gemini", "[Ss]hell|command|execute", "Allow execution of", ("1",), ("3",), ("Escape",), "Type your message",
                 "Do you trust"),
     )
 }  # fmt: skip
