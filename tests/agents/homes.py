@@ -123,7 +123,8 @@ def _opencode_config(home: Home) -> dict:
         "share": "disabled",
         "enabled_providers": ["stand-in"],
         "provider": {"stand-in": provider},
-        "permission": {"bash": home.shell},
+        # A tool that is denied as a whole is not offered to the model.
+        "permission": {"bash": {"*": "allow", "touch *": "deny"} if home.shell == DENY else home.shell},
     }
 
 

@@ -42,6 +42,7 @@ def keep_recording(row: Row, stage: Stage, folder: str) -> None:
         "row": row.label,
         "title": row.title,
         "mode": row.mode,
+        "agent": row.agent,
         "job": reader.job,
         "wall": round(time.time() - time.monotonic() + start),
         "limits": {name: record.get(name) for name in ("idle_timeout_sec", "tool_timeout_sec", "background_timeout_sec", "timeout_sec")},
@@ -79,7 +80,9 @@ def _small(entry: list) -> list | None:
         return [at, kind, rest[0], events] if events else None
     if kind == "tail" and rest[0] == "errors":
         return [at, kind, "errors", rest[1]]
-    if kind in ("hook", "line", "tail"):
+    if kind == "line" and not rest[-1].startswith("{"):
+        return entry
+    if kind in ("hook", "line", "tail", "event"):
         try:
             message = json.loads(rest[-1])
         except ValueError:
@@ -105,7 +108,8 @@ def _small_events(message: dict) -> dict | None:
 
 _UNREAD = frozenset({"tools", "mcp_servers", "slash_commands", "agents", "skills", "plugins", "permission_suggestions",
                      "modelUsage", "apiKeySource", "version", "gitBranch", "userType", "entrypoint", "memory_paths",
-                     "structuredPatch", "originalFile", "signature"})  # fmt: skip
+                     "structuredPatch", "originalFile", "signature",
+                     "availableCommands", "configOptions", "models", "modes", "authMethods"})  # fmt: skip
 
 
 def _short(value: Any) -> Any:

@@ -18,8 +18,9 @@ from baton.core.activity import DONE, OPEN, Facts, Limits, activity, fold, go_on
 from baton.core.clock import SECOND_NS
 from baton.core.request import Answer
 from baton.core.signal import Asked, Heard
-from truth.catalogue import HEADLESS
+from truth.catalogue import CLAUDE, HEADLESS
 from truth.judge import ENDED, Sample, judge
+from truth.players import Player, make_player
 
 KINDS = [kind.__name__ for kind in signals.Signal.__args__]
 _LOOK_SEC = 0.2
@@ -91,13 +92,15 @@ class Replay:
         self._recorded_keys: list[str] = []
         self._channel = self._make_channel()
 
-    def _make_channel(self) -> ClaudeHooks | ClaudeStream:
+    def _make_channel(self) -> ClaudeHooks | ClaudeStream | Player:
         headless = self._recording["mode"] == HEADLESS
         found = [each[3].get("session_id") for each in self._messages if each[1] == "hook"]
         task = Task(
             mode=Mode.HEADLESS if headless else Mode.INTERACTIVE, prompt=f"This is job {self._recording['job']} of baton",
             conversation_id=found[0] if found else None, resume=False, yolo=False, folder="/nowhere", workdir="/nowhere", hook=[],
         )  # fmt: skip
+        if self._recording.get("agent", CLAUDE) != CLAUDE:
+            return make_player(self._recording, task, self._clock, self._hear)
         if headless:
             channel = ClaudeStream(ClaudeCode(), task, clock=self._clock)
             channel.open(self._hear)
@@ -139,6 +142,8 @@ class Replay:
     def _tick(self) -> None:
         if isinstance(self._channel, ClaudeHooks):
             self._channel._tick()
+        elif isinstance(self._channel, Player):
+            self._channel.tick()
 
     def _sample(self) -> Sample:
         if self._began is None:
@@ -206,6 +211,9 @@ class Replay:
             self._channel._looked = 0.0
 
     def _play_line(self, line: dict[str, Any]) -> None:
+        if isinstance(self._channel, Player):
+            self._channel.line(line)
+            return
         self._channel._say(self._channel._signals(json.dumps(line, separators=(",", ":"))))
 
     def _play_asked(self, key: str) -> None:
@@ -222,7 +230,18 @@ class Replay:
             self.facts = go_on(self.facts, open_turn, self._clock.monotonic_ns())
 
     def _play_say(self, text: str) -> None:
-        pass  # a part of end_turn
+        if isinstance(self._channel, Player):  # of Claude, it is a part of end_turn
+            ended = self.facts.turns[-1].turn if self.facts.turns else ""
+            self._channel.say(text)
+            self.facts = go_on(self.facts, ended, self._clock.monotonic_ns())
+
+    def _play_event(self, event: dict[str, Any]) -> None:
+        self._channel.event(event)
+
+    def _play_heard(self, kind: str, fields: dict[str, Any], source: str) -> None:
+        if kind == "BackgroundWork":
+            fields = {"tasks": tuple(signals.BackgroundTask(**each) for each in fields["tasks"])}
+        self._play_signal(kind, fields, source)
 
     def _play_signal(self, kind: str, fields: dict[str, Any], source: str) -> None:
         signal = getattr(signals, kind)(**fields)

@@ -1,9 +1,11 @@
 """Record what a runner hears from its agent, and what it answers, with times: a JSON array per line.
 
 [time, "hook" or "telemetry", number, body], [time, "lost", number], [time, "tail", name, line],
-[time, "line", line],
+[time, "line", line], [time, "event", event] of opencode's server,
 [time, "asked", key], [time, "answer", key, answer], [time, "end_turn", turn, text], [time, "say", text],
 [time, "signal", class, fields, source] of the runner's own, [time, "job", mark]
+
+Of a channel that is replayed by its signals, not by its messages: [time, "heard", class, fields, source]
 """
 
 import json
@@ -21,7 +23,10 @@ _WORDS = (
 
 
 def record(path: str) -> None:
-    from baton.channels import claude_hooks, claude_stream, tail
+    from importlib import import_module
+
+    from baton.channels import acp, claude_hooks, claude_stream, opencode, opencode_events, tail
+    from baton.channels.find import CHANNELS
     from baton.sessions import work
 
     lock = threading.Lock()
@@ -46,10 +51,12 @@ def record(path: str) -> None:
         kind = "telemetry" if "logs" in exchange.path else "hook"
         write(kind, numbers[id(exchange)], exchange.body.decode(errors="replace"))
 
-    def opened(original):
+    def opened(original, *, by_messages: bool):
         def wrapped(self, hear):
             def listen(heard) -> None:
-                if type(heard.signal).__name__ == "Asked":
+                if not by_messages:
+                    write("heard", type(heard.signal).__name__, heard.signal.as_dict(), heard.source)
+                elif type(heard.signal).__name__ == "Asked":
                     write("asked", heard.signal.key)
                 elif type(heard.signal).__name__ == "Blocked":
                     write("signal", "Blocked", heard.signal.as_dict(), heard.source)
@@ -73,16 +80,26 @@ def record(path: str) -> None:
 
         return wrapped
 
-    hooks, stream = claude_hooks.ClaudeHooks, claude_stream.ClaudeStream
+    hooks = claude_hooks.ClaudeHooks
     before(hooks, "_receive", received)
     before(hooks, "_lose", lambda _, exchange: write("lost", numbers.get(id(exchange), -1)))
     tail.Tail.read = followed(tail.Tail.read)
-    before(stream, "_signals", lambda _, line: write("line", line))
-    for channel in (hooks, stream):
-        channel.open = opened(channel.open)
+    for stream in (claude_stream.ClaudeStream, acp.Acp):
+        before(stream, "_signals", lambda _, line: write("line", line))
+    before(opencode_events.OpencodeEvents, "read", lambda _, event: write("event", json.dumps(event)))
+    by_messages = (hooks, claude_stream.ClaudeStream, acp.Acp, opencode.OpencodeChannel)
+    channels = {getattr(import_module(f"baton.channels.{module}"), name) for module, name in CHANNELS.values()}
+    # A class that inherits a method is given one of its own, around the original: nothing is noted twice.
+    originals = [
+        (each, name, getattr(each, name)) for each in channels for name in ("open", "answer", "end_turn", "say")
+    ]
+    for channel, name, original in originals:
+        setattr(channel, name, original)
+    for channel in channels:
+        channel.open = opened(channel.open, by_messages=channel in by_messages)
         before(channel, "answer", lambda _, key, answer: write("answer", key, answer.as_dict()))
         before(channel, "end_turn", lambda _, turn, text: write("end_turn", turn, text))
-    before(stream, "say", lambda _, text: write("say", text))
+        before(channel, "say", lambda _, text: write("say", text))
     before(
         work.Work, "note", lambda _, signal, source: write("signal", type(signal).__name__, signal.as_dict(), source)
     )
