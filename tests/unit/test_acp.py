@@ -524,6 +524,12 @@ def test_text_is_said_by_lines(line):
     assert line.channel.take_text() == "One line.\nTwo\n"
 
 
+def test_halves_of_characters_are_replaced(line):
+    line.begin()
+    line.chunk("a\ud800b")
+    assert line.end()[-1].message == "a?b"
+
+
 def test_what_is_no_message_is_shown(line):
     assert line.say("Loading ...") == [Said(text="Loading ...", is_work=False)]
     assert line.channel.take_text() == "Loading ...\n"

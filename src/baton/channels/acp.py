@@ -224,7 +224,8 @@ class Acp(Lines):
         work = self._work
         if waits and not work.is_silent and now_ns - work.word_ns >= self._how.acp_silence_sec * SECOND_NS:
             work.is_silent = True
-            why = f"no word from {self._how.name} since {work.word}; it may be retrying its model service in silence"
+            why = f"no word from {self._how.name} since {work.word}"
+            why += "; it may be retrying its model service in silence" if work.turn is not None else ""
             yield Retrying(number=0, most=0, why=why, assumed=True)
 
     # -- answers to baton's requests ---------------------------------------------------------------------------------

@@ -136,7 +136,9 @@ class AcpWork:
             yield from getattr(self, name)(update)
 
     def _text_chunk(self, update: Mapping[str, Any]) -> Iterator[Signal]:
-        text = messages.text_of(update["content"])
+        text = (
+            messages.text_of(update["content"]).encode(errors="replace").decode()
+        )  # JSON can hold halves of characters
         meta = update.get("_meta")
         used = messages.tokens(meta.get("usage")) if isinstance(meta, dict) else None
         if used is not None:
