@@ -73,6 +73,8 @@ class Talk:
 
     def begin(self):
         self.reply({"result": {}})
+        if self.sent[-1]["method"] == "config/read":
+            self.reply({"result": {"config": {}}})
         self.reply({"result": {"thread": {"id": THREAD}}})
         if self.sent[-1]["method"] == "turn/start":
             self.reply({"result": {"turn": {"id": "t1"}}})
@@ -222,12 +224,33 @@ def test_a_conversation_that_cannot_be_continued_says_why():
     error = {"error": {"code": -32600, "message": "no rollout found for thread id x"}}
     talk = Talk(resume=True, conversation_id=THREAD, mode=Mode.INTERACTIVE)
     talk.reply({"result": {}})
+    talk.reply({"result": {}})
     assert (talk.sent[-1]["method"], talk.sent[-1]["params"]["threadId"]) == ("thread/resume", THREAD)
     assert talk.reply(error) == []
     assert (talk.protocol.failure, talk.protocol.is_ready) == ("no rollout found for thread id x", False)
     talk = Talk(resume=True, conversation_id=THREAD)
     talk.reply({"result": {}})
+    talk.reply({"result": {}})
     assert of(TurnEnded, talk.reply(error))[0].how == FAILED
+
+
+@pytest.mark.parametrize(
+    ("config", "settings"),
+    [
+        ({}, ("on-request", "read-only")),
+        ({"approval_policy": "untrusted", "sandbox_mode": "workspace-write"}, ("untrusted", "workspace-write")),
+        (7, ("on-request", "read-only")),
+    ],
+)
+def test_an_earlier_conversation_does_not_bring_its_permissions(config, settings):
+    """Codex would keep those that it had: all of them, after --yolo."""
+    environment = {"CODEX_HOME": "/nowhere", "HOME": "/nowhere"}
+    talk = Talk(resume=True, conversation_id=THREAD, environment=environment)
+    talk.reply({"result": {}})
+    assert talk.sent[-1]["method"] == "config/read"
+    talk.reply({"result": {"config": config}})
+    params = talk.sent[-1]["params"]
+    assert (params["approvalPolicy"], params["sandbox"]) == settings
 
 
 @pytest.mark.parametrize("thread", ["--dangerously-bypass-approvals-and-sandbox", "", "../x"])

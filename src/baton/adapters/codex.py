@@ -79,14 +79,23 @@ class Codex(Agent):
 def may_write(workdir: str, environment: Mapping[str, str]) -> bool:
     """Return whether Codex may be given a conversation there that writes into the folder: it is no part of a git
     repository, or the user has answered Codex's question whether to trust it. Codex asks this only in repositories."""
+    _, repositories = _places(workdir)
+    return not repositories or is_trusted(workdir, environment)
+
+
+def is_trusted(workdir: str, environment: Mapping[str, str]) -> bool:
+    """Return whether Codex has a note that the user trusts the folder. Trust in a repository covers its folders."""
+    real, repositories = _places(workdir)
+    projects = _projects(environment)
+    return any(_level(projects, folder) == "trusted" for folder in (real, *repositories))
+
+
+def _places(workdir: str) -> tuple[Path, list[Path]]:
+    """Return the real path of the folder, and of the repositories that it lies in."""
     from pathlib import Path
 
     real = Path(workdir).resolve()
-    repositories = [folder for folder in (real, *real.parents) if _is_repository(folder / ".git")]
-    if not repositories:
-        return True
-    projects = _projects(environment)  # trust in a repository covers all of its folders
-    return any(_level(projects, folder) == "trusted" for folder in (real, *repositories))
+    return real, [folder for folder in (real, *real.parents) if _is_repository(folder / ".git")]
 
 
 def _is_repository(entry: Path) -> bool:

@@ -172,3 +172,17 @@ def refusal(question: Question) -> dict[str, Any]:
 def decision_of(item: Mapping[str, Any]) -> str:
     """Return what was decided about a tool call that is over."""
     return DENY if item.get("status") == "declined" else ALLOW
+
+
+def error_text(error: Mapping[str, Any]) -> str:
+    """Return what Codex says about an error, with the status of the model service."""
+    text = str(error.get("additionalDetails") or error.get("message") or "")
+    about = error.get("codexErrorInfo")
+    details = next(iter(about.values()), None) if isinstance(about, dict) else None
+    status = details.get("httpStatusCode") if isinstance(details, dict) else None
+    return text if status is None or str(status) in text else f"{status} {text}"
+
+
+def command_line(item: Mapping[str, Any]) -> str:
+    """Return the command of a tool call."""
+    return str(tool_call(item).get("command") or "")

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import re
 
-from baton.adapters.codex import may_write
+from baton.adapters.codex import is_trusted, may_write
 from baton.adapters.contract import Mode
 from baton.channels import codex_calls as calls
 from baton.channels.codex_questions import Questions
@@ -49,6 +49,7 @@ _CLIENT = {"name": "baton", "title": "baton", "version": "1"}
 _TRIES = re.compile(r"(\d+)/(\d+)")
 _HOW = {"completed": WELL, "interrupted": INTERRUPTED}
 _DELTA_EVERY_NS = SECOND_NS
+_DEFAULT_POLICY = "on-request"  # Codex's own
 _LISTED = 3  # turns that may have been missed
 _MAX_ENDED = 100
 
@@ -120,8 +121,10 @@ class Protocol:
 
     def _initialized(self, _result: Mapping[str, Any]) -> Iterator[Signal]:
         self._send({"method": "initialized"})
-        if self.thread is not None:
-            self._subscribe()
+        if self.thread is not None and (self._began or self._task.yolo):
+            self._subscribe({} if self._began else self._settings())
+        elif self.thread is not None:
+            self._request("config/read", {}, self._settings_read)
         elif self._task.prompt is not None or not self._is_shared:
             self._request("thread/start", self._settings(), self._thread_began)
         else:
@@ -139,9 +142,22 @@ class Protocol:
             return {"approvalPolicy": "on-request", "sandbox": "read-only"}
         return {}
 
-    def _subscribe(self) -> None:
+    def _settings_read(self, result: Mapping[str, Any]) -> Iterator[Signal]:
+        """Continue an earlier conversation with the permissions of a new one: Codex would keep those that it had, such
+        as all of them."""
+        config = result.get("config")
+        settings = self._settings() or {
+            "approvalPolicy": _DEFAULT_POLICY,
+            "sandbox": "workspace-write" if is_trusted(self._task.workdir, self._task.environment) else "read-only",
+        }
+        if isinstance(config, dict) and may_write(self._task.workdir, self._task.environment):
+            settings["approvalPolicy"] = config.get("approval_policy") or settings["approvalPolicy"]
+            settings["sandbox"] = config.get("sandbox_mode") or settings["sandbox"]
+        self._subscribe(settings)
+        yield from ()
+
+    def _subscribe(self, settings: Mapping[str, Any]) -> None:
         self._is_subscribed = True
-        settings = self._settings() if not self._began else {}
         about = {"threadId": self.thread, "excludeTurns": True, **settings}
         self._request("thread/resume", about, self._thread_began)
 
@@ -300,7 +316,7 @@ class Protocol:
                 yield self._background()
         elif thread_id == self.thread and is_active and not self._is_subscribed and self.is_ready:
             self._began = True
-            self._subscribe()  # before its first turn, a conversation of the pane cannot be followed
+            self._subscribe({})  # before its first turn, a conversation of the pane cannot be followed
 
     def _turns_listed(self, result: Mapping[str, Any]) -> Iterator[Signal]:
         """Learn what happened while there was no connection."""
@@ -360,7 +376,7 @@ class Protocol:
         how = _HOW.get(about["status"], FAILED)
         why = turn.error
         if isinstance(error, dict):
-            why = _error_text(error) or why
+            why = calls.error_text(error) or why
             yield from self._limit(error)
         if how == WELL and why:
             how = FAILED
@@ -373,7 +389,7 @@ class Protocol:
         before = len(self._shells)
         for item_id, item in list(self._items.items()):
             if how == WELL and item.get("type") == "commandExecution":
-                self._shells[item_id] = str(tool_line(item))  # it goes on in the background
+                self._shells[item_id] = calls.command_line(item)  # it goes on in the background
             else:
                 del self._items[item_id]
                 yield ToolEnded(tool_id=item_id, ok=False, why="the turn ended before it")
@@ -388,7 +404,7 @@ class Protocol:
 
     def _error(self, params: Mapping[str, Any]) -> Iterator[Signal]:
         error = params["error"]
-        text = _error_text(error)
+        text = calls.error_text(error)
         if params.get("willRetry"):
             tries = _TRIES.search(str(error.get("message")))
             number, most = (int(tries[1]), int(tries[2])) if tries else (0, 0)
@@ -404,7 +420,7 @@ class Protocol:
         full = [each for each in windows if isinstance(each, dict) and (each.get("usedPercent") or 0) >= 100]
         resets = [each["resetsAt"] for each in full if isinstance(each.get("resetsAt"), int | float)]
         until_ns = int(max(resets) * SECOND_NS) if resets else None
-        yield Limited(until_ns=until_ns, why=_error_text(error))
+        yield Limited(until_ns=until_ns, why=calls.error_text(error))
 
     def _usage(self, params: Mapping[str, Any]) -> Iterator[Signal]:
         if self._turn is None or params.get("turnId") != self._turn.turn_id:
@@ -474,17 +490,3 @@ def _ignore(_result: Mapping[str, Any]) -> Iterator[Signal]:
 
 def _prompt_of(item: Mapping[str, Any]) -> str:
     return "\n".join(str(part["text"]) for part in item["content"] if part.get("type") == "text")
-
-
-def _error_text(error: Mapping[str, Any]) -> str:
-    """Return what Codex says about an error, with the status of the model service."""
-    text = str(error.get("additionalDetails") or error.get("message") or "")
-    about = error.get("codexErrorInfo")
-    details = next(iter(about.values()), None) if isinstance(about, dict) else None
-    status = details.get("httpStatusCode") if isinstance(details, dict) else None
-    return text if status is None or str(status) in text else f"{status} {text}"
-
-
-def tool_line(item: Mapping[str, Any]) -> str:
-    """Return the command of a tool call."""
-    return str(calls.tool_call(item).get("command") or "")
