@@ -192,12 +192,13 @@ def test_the_prompt_of_a_shell_is_a_file():
 
 def test_an_agent_that_is_not_there_names_those_that_are():
     with pytest.raises(
-        AgentUnusable, match="there is no agent 'nobody'; there are claude-code, codex, gemini, opencode, shell, mine"
+        AgentUnusable,
+        match="there is no agent 'nobody'; there are claude-code, codex, copilot, gemini, opencode, shell, mine",
     ):
         agent("nobody", mine={"interactive": ["x"]})
     assert agent("claude").name == "claude-code"
     settings = Settings(env={"HOME": "/nowhere"})
-    assert agent_names(settings) == ["claude-code", "codex", "gemini", "opencode", "shell"]
+    assert agent_names(settings) == ["claude-code", "codex", "copilot", "gemini", "opencode", "shell"]
 
 
 # -- those of the config file --------------------------------------------------------------------------------

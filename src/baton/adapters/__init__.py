@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 BUILT_IN = {
     "claude-code": ("claude_code", "ClaudeCode"),
     "codex": ("codex", "Codex"),
+    "copilot": ("copilot", "Copilot"),
     "gemini": ("gemini", "Gemini"),
     "opencode": ("opencode", "Opencode"),
     "shell": ("shell", "Shell"),

@@ -94,7 +94,7 @@ class Agent(ABC):
     chooses_id = False  # whether the caller chooses the id of a conversation
     keeps_conversation = False
     interrupt_key = "Escape"  # the key that interrupts a turn and leaves the agent running
-    interrupt_presses = 1  # how often that key has to be pressed
+    interrupt_presses = 1  # how often that key is pressed, with a short pause
     yolo_by_channel = False  # whether its channel, and no flag, skips its permissions
     resumes_by_id = True  # whether resuming a conversation needs its id
     has_screen = True  # whether it can work on the terminal; otherwise all its sessions are headless

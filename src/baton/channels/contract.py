@@ -35,6 +35,7 @@ class Channel(ABC):
     too: nothing that the runner waits for can hold up the agent."""
 
     stays = False  # whether a headless program waits for further prompts after its turn, until `finish`
+    hides_questions = False  # whether the agent's own screen shows a question only after `release`
 
     @abstractmethod
     def open(self, hear: Hear) -> Setup:

@@ -14,6 +14,7 @@ CHANNELS: dict[str, tuple[str, str]] = {
     "claude_stream": ("claude_stream", "ClaudeStream"),
     "codex_server": ("codex_server", "CodexServer"),
     "codex_stream": ("codex_stream", "CodexStream"),
+    "copilot_plugin": ("copilot_plugin", "CopilotPlugin"),
     "hook_program": ("hook_program", "HookProgram"),
     "lines": ("lines", "Lines"),
     "opencode": ("opencode", "OpencodeChannel"),

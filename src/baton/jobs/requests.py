@@ -77,7 +77,12 @@ def settle(jobs: Jobs, request_id: str, settled: Settled) -> Request:
         return request
     if settled.decision == request.answer:
         return jobs.registry.note_applied(request_id, "yes").after
-    by = one_line(f"{settled.decision} by {settled.by or 'the agent'}", 200)
+    return not_used(jobs, request_id, f"{settled.decision} by {settled.by or 'the agent'}")
+
+
+def not_used(jobs: Jobs, request_id: str, why: str) -> Request:
+    """Note that the answer to a request was not used."""
+    by = one_line(why, 200)
     change = jobs.registry.note_applied(request_id, "no", overridden_by=by)
     return _logged(jobs, change, "request_overridden", **_answer_line(jobs, change), overridden_by=by)
 

@@ -23,23 +23,30 @@ _SOON_SEC = 3.0
 _LOOK_FAR_SEC = 0.25  # where each look is a query over the network
 _EXPIRE_SEC = 1.0
 _AGAIN_SEC = 2.0
+_ON_SCREEN = "the agent asks on its own screen alone: attach, and answer there"
+_WATCH_SEC = 0.5  # between looks whether a person is there
 
 
 class Asking:
     """The questions of the session's present job, by the keys of the channel. The registry is read only while one is
     open. What fails here leaves the question to the person at the agent's own screen. `note` gets each question that
-    was answered: the agent waits for it no longer."""
+    was answered: the agent waits for it no longer. `is_watched` says whether a person may look at that screen: a
+    question that it does not show while the runner may answer goes there then, and only there."""
 
-    def __init__(self, reporter: Reporter, clock: Clock, note: Callable[[Settled], None]) -> None:
+    def __init__(
+        self, reporter: Reporter, clock: Clock, note: Callable[[Settled], None], is_watched: Callable[[], bool]
+    ) -> None:
         self._reporter = reporter
         self._note = note
+        self._is_watched = is_watched
+        self._on_screen: set[str] = set()  # keys of questions that were left to the screen
         self.channel: Channel = Silent()
         self._clock = clock
         self._not_asked: list[Asked] = []  # the registry was unavailable
         self._open: dict[str, Request] = {}
         self._answered: dict[str, Request] = {}  # by this runner: what became of it is not known yet
         self._stamp: object = None
-        self._look_ns = self._expire_ns = self._soon_ns = 0
+        self._look_ns = self._expire_ns = self._soon_ns = self._watch_ns = 0
 
     def ask(self, asked: Asked) -> None:
         """Open a request for a question. A rule, or an earlier answer for the whole job, may answer it at once."""
@@ -99,11 +106,21 @@ class Asking:
             self._expire_ns = now_ns + int(_EXPIRE_SEC * SECOND_NS)
             self._expire()
         stamp = registry.answers_stamp()
-        if stamp == self._stamp:
-            return
-        self._stamp = stamp
-        for request in list(self._open.values()):
-            self._deliver(registry.get_request(request.request_id))
+        if stamp != self._stamp:
+            self._stamp = stamp
+            for request in list(self._open.values()):
+                self._deliver(registry.get_request(request.request_id))
+        if self.channel.hides_questions and now_ns >= self._watch_ns:
+            self._watch_ns = now_ns + int(_WATCH_SEC * SECOND_NS)
+            self._show()
+
+    def _show(self) -> None:
+        """Bring the questions to the agent's own screen while a person may look at it."""
+        hidden = self._open.keys() - self._on_screen
+        if hidden and self._is_watched():
+            self._on_screen |= hidden
+            for key in hidden:
+                self.channel.release(key)
 
     def _expire(self) -> None:
         from baton.jobs import requests
@@ -129,6 +146,8 @@ class Asking:
             # The agent goes on. What it does with the answer, it may say only when the tool is over.
             self._note(Settled(key=request.key, decision=answer.answer, by="runner"))
             requests.sent(self._reporter.jobs, request.request_id)
+        elif self.channel.hides_questions:
+            requests.not_used(self._reporter.jobs, request.request_id, _ON_SCREEN)
         else:
             print_line(f"baton: the answer to request {request.request_id} came too late")
 
@@ -136,4 +155,4 @@ class Asking:
         """Forget the questions of a job that has ended: they are closed with it. The agent's own screen still asks."""
         for key in [*self._open, *(each.key for each in self._not_asked)]:
             self.channel.release(key)
-        self._open, self._answered, self._not_asked = {}, {}, []
+        self._open, self._answered, self._not_asked, self._on_screen = {}, {}, [], set()

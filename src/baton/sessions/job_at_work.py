@@ -36,7 +36,8 @@ _END_NS = 10 * SECOND_NS  # in which a program ends after `Channel.finish`; some
 
 class JobAtWork:
     """The job that the session's agent works on. `remember` keeps the id of the agent's conversation; `shows_life` says
-    whether its screen has changed within so many seconds; `is_stopping` says whether the session is to be stopped."""
+    whether its screen has changed within so many seconds; `is_watched` says whether a person may look at it;
+    `is_stopping` says whether the session is to be stopped."""
 
     def __init__(
         self,
@@ -52,6 +53,7 @@ class JobAtWork:
         wake: Callable[[], None],
         remember: Callable[[str], None],
         shows_life: Callable[[float], bool],
+        is_watched: Callable[[], bool],
         is_stopping: Callable[[], bool],
     ) -> None:
         self._settings = settings
@@ -67,7 +69,7 @@ class JobAtWork:
         self._mode = mode
         self.ear = Ear(wake)
         self.work = Work(agent, mode, reporter, folder, clock)
-        self.asking = Asking(reporter, clock, lambda settled: self.work.note(settled, "runner"))
+        self.asking = Asking(reporter, clock, lambda settled: self.work.note(settled, "runner"), is_watched)
         self._verification: Verification | None = None
         self._again_ns = 0
         self._finished_ns: int | None = None

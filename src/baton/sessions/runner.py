@@ -103,7 +103,7 @@ class Runner:
         self._job = JobAtWork(
             settings, self._agent, session.mode, self._reporter, self._output, folder, self._clock,
             send=send, wake=self._wake_up, remember=self._remember_conversation,
-            shows_life=self._shows_life, is_stopping=self._is_stopping,
+            shows_life=self._shows_life, is_watched=self._is_watched, is_stopping=self._is_stopping,
         )  # fmt: skip
         self._sent_jobs = SentJobs(settings, inventory, self._agent, folder, self._reporter, self._job, self._holder)
         self._pane: PaneOutput | None = None
@@ -416,6 +416,11 @@ class Runner:
                 return False
             self._life_until_ns = now_ns + int(min(within_sec, _LIFE_SEC) * SECOND_NS)
         return True
+
+    def _is_watched(self) -> bool:
+        """Return whether a person may look at the screen."""
+        pane_id = self._session.pane_id
+        return pane_id is not None and Tmux(self._session.socket).is_watched(pane_id)
 
     def _screen(self) -> str:
         if self._session.pane_id is None:

@@ -2,6 +2,7 @@
 
 import os
 import sys
+import time
 from functools import partial
 from threading import Thread
 
@@ -20,6 +21,8 @@ from baton.sessions.session import Session, job_label
 from baton.sessions.terminal import has_terminal, print_line
 from baton.sessions.tmux import Tmux
 from baton.storage.files import replace_file
+
+_BETWEEN_PRESSES_SEC = 0.3  # Copilot takes two for one when they come faster, and for single ones when slower
 
 
 class SentJobs:
@@ -59,8 +62,10 @@ class SentJobs:
     def _interrupt(self, session: Session) -> None:
         """Make the agent stop working on a job that has ended, and leave it running."""
         assert session.pane_id is not None
-        keys = [self._agent.interrupt_key] * self._agent.interrupt_presses
-        attempt(partial(Tmux(session.socket).press, session.pane_id, keys))
+        for number in range(self._agent.interrupt_presses):
+            if number:
+                time.sleep(_BETWEEN_PRESSES_SEC)
+            attempt(partial(Tmux(session.socket).press, session.pane_id, [self._agent.interrupt_key]))
 
     def _take_next(self, session: Session, agent_pid: int) -> Session:
         label = job_label(session.agent_id)

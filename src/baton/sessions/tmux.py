@@ -139,6 +139,10 @@ class Tmux:
         """Return when the window of the pane last changed, in seconds since 1970."""
         return int(self.run("display-message", "-p", "-t", pane_id, "#{window_activity}").strip() or 0)
 
+    def is_watched(self, pane_id: str) -> bool:
+        """Return whether a client shows the session of the pane."""
+        return self.run("display-message", "-p", "-t", pane_id, "#{session_attached}").strip() not in ("", "0")
+
     def copy_output(self, pane_id: str, fd: int) -> None:
         """Copy what the pane shows from now on to a pipe of this process, of which `fd` is the end to write to."""
         self.run("pipe-pane", "-t", pane_id, f"cd / && exec cat >/proc/{os.getpid()}/fd/{fd}")
