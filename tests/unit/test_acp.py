@@ -185,7 +185,11 @@ def test_a_conversation_is_loaded_and_its_past_is_not_work():
     line = Line(resume="s-1")
     line.say({"id": 1, "result": {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}})
     assert line.chunk("an old message") == []
-    assert only(TurnStarted, line.say({"id": 2, "result": None})) != []
+    assert line.say({"id": 2, "result": None}) == [Conversation(conversation_id="s-1")]
+    for _ in range(3):
+        assert line.wait(0.9) == []
+        assert line.chunk("Error: an old message") == []
+    assert [type(each) for each in line.wait(1)] == [TurnStarted]
     methods = [each["method"] for each in line.written]
     assert methods == ["initialize", "session/load", "session/prompt"]
     line.close()
@@ -602,6 +606,7 @@ def replay(name: str) -> Line:
             break
         elif message.get("method") == "session/prompt":
             prompts += 1
+            line.wait(1)
             if prompts > 1:
                 assert line.channel.say(message["params"]["prompt"][0]["text"])
         elif "result" in message:

@@ -21,6 +21,7 @@ class AcpAgent(Agent):
     acp_total_usage = False  # whether the usage of a turn is the sum over the conversation
     acp_silence_sec = 30.0  # without a word for so long: agents retry a service that fails in silence
     acp_load_sec = 0.0  # for so long a conversation that cannot be loaded yet is tried again
+    acp_repeat_sec = 1.0  # after so long without an update, it has repeated the past of a conversation
 
     def speaks_acp(self, task: Task) -> bool:
         """Return whether the agent speaks ACP for this task, rather than with a person."""

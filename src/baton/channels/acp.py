@@ -49,6 +49,7 @@ _VERSION = 1
 _MOST_QUESTIONS = 100  # that are open at once
 _LOAD_EVERY_NS = 5 * SECOND_NS
 _REFUSAL = Answer(answer=DENY, by="", via="agent")
+_REPEAT_NS = 20 * SECOND_NS  # at most, for the past of a conversation
 _MOST_REASONS = 3  # prompts with the reasons of refusals, in one turn
 
 
@@ -67,6 +68,9 @@ class Acp(Lines):
         self._text = self._work.text  # what it does, and lines that are no messages
         self._unknown = 0  # messages of an unknown shape
         self._load_until_ns = self._load_again_ns = 0
+        self._next_session: str | None = None  # loaded; its past may still be repeated, until `_prompt_ns`
+        self._prompt_ns: int | None = None
+        self._repeat_until_ns = 0
 
     # -- to the agent ------------------------------------------------------------------------------------------------
 
@@ -220,6 +224,8 @@ class Acp(Lines):
         if self._load_again_ns and now_ns >= self._load_again_ns:
             self._load_again_ns = 0
             self._load()
+        if self._prompt_ns is not None and now_ns >= self._prompt_ns:
+            yield from self._use_session()
         waits = self._pending and not self._work.questions and not self._work.open_calls()
         work = self._work
         if waits and not work.is_silent and now_ns - work.word_ns >= self._how.acp_silence_sec * SECOND_NS:
@@ -262,17 +268,31 @@ class Acp(Lines):
                 self._load_until_ns = self._clock.monotonic_ns() + int(self._how.acp_load_sec * SECOND_NS)
                 self._load()
             return
-        if method in ("session/new", "session/load"):
-            session = wanted if method == "session/load" else result.get("sessionId")
-            if not isinstance(session, str):
-                yield from self._fail("session/new: it did not say the id of the session")
-                return
-            self._session = session
-            if self._how.is_conversation(session):
-                yield Conversation(conversation_id=session)
-            if self._how.acp_mode is not None:
-                self._ask("session/set_mode", {"sessionId": session, "modeId": self._how.acp_mode})
-                return
+        if method == "session/set_mode":
+            yield from self._begin()
+            return
+        session = wanted if method == "session/load" else result.get("sessionId")
+        if not isinstance(session, str):
+            yield from self._fail("session/new: it did not say the id of the session")
+            return
+        if self._how.is_conversation(session):
+            yield Conversation(conversation_id=session)
+        self._next_session = session
+        if method == "session/new":
+            yield from self._use_session()
+        else:  # some agents repeat the conversation after this answer
+            now_ns = self._clock.monotonic_ns()
+            self._repeat_until_ns = now_ns + _REPEAT_NS
+            self._prompt_ns = now_ns + int(self._how.acp_repeat_sec * SECOND_NS)
+
+    def _use_session(self) -> Iterator[Signal]:
+        self._session, self._next_session, self._prompt_ns = self._next_session, None, None
+        if self._how.acp_mode is None:
+            yield from self._begin()
+        else:
+            self._ask("session/set_mode", {"sessionId": self._session, "modeId": self._how.acp_mode})
+
+    def _begin(self) -> Iterator[Signal]:
         if self._task.prompt is not None and self._work.turn is None and self._prompt(self._task.prompt):
             assert self._work.turn is not None
             yield TurnStarted(turn=self._work.turn.turn, prompt=self._task.prompt)
@@ -375,6 +395,9 @@ class Acp(Lines):
     # -- what the agent does -----------------------------------------------------------------------------------------
 
     def _update(self, params: Mapping[str, Any]) -> Iterator[Signal]:
+        if self._prompt_ns is not None:
+            again_ns = self._clock.monotonic_ns() + int(self._how.acp_repeat_sec * SECOND_NS)
+            self._prompt_ns = max(self._prompt_ns, min(again_ns, self._repeat_until_ns))
         if self._session is not None and params["sessionId"] == self._session:
             yield from self._work.read(params["update"])  # others are of the past: a loaded conversation is repeated
 
