@@ -17,6 +17,7 @@ class Program(NamedTuple):
     interrupt: tuple[str, ...]
     prompt: str  # waits for input
     trust: str = ""  # asks whether the folder is trusted
+    busy: str = ""  # works on a turn, where its screen comes later than its work
     at_once: int = 2  # rows that run at the same time
 
 
@@ -25,8 +26,9 @@ PROGRAMS = {
     for each in (
         Program("claude-code", "claude", "Bash", "Do you want to", ("1",), ("3",), ("Escape",), "\u276f", "trust", at_once=4),
         Program("codex", "app-server", "exec|shell|command", "Would you like to run", ("1",), ("3",), ("Escape",), "\u203a",
-                "rust"),
-        Program("opencode", "serve", "bash|execute", "Permission required", ("Enter",), None, ("Escape", "Escape"), "Ask anything|OpenCode"),
+                "rust", "esc to interrupt"),
+        Program("opencode", "serve", "bash|execute", "Permission required", ("Enter",), None, ("Escape", "Escape"), "Ask anything|OpenCode",
+                busy="esc interrupt"),
         Program("copilot", "copilot", "bash|shell|execute", "Do you want to run", ("1",), None, ("Escape", "Escape"), "\u276f",
                 "Confirm folder trust"),
         Program("qwen", "qwen", "[Ss]hell|Bash|command|execute", "Allow execution of", ("1",), ("4",), ("Escape",), "Type your message",
@@ -37,7 +39,6 @@ PROGRAMS = {
 }  # fmt: skip
 
 ALL = tuple(PROGRAMS)
-OTHERS = ALL[1:]
 
 
 class Untold(NamedTuple):
@@ -48,4 +49,9 @@ class Untold(NamedTuple):
     fact: str
 
 
-UNTOLD: dict[tuple[str, str], Untold] = {}
+_SILENT = "it sends nothing by ACP while it tries a failed request again: an update comes only with the answer"
+UNTOLD: dict[tuple[str, str], Untold] = {
+    ("qwen", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT),
+    ("gemini", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT),
+    ("gemini", "T18-dead-headless"): Untold({"retrying": ("working",)}, _SILENT),
+}

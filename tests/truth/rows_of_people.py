@@ -164,6 +164,7 @@ def _esc_in_tool(on: Stage) -> None:
     """Esc in the middle of a turn (tool)"""
     on.begin([[bash("touch begun; sleep 4321")]], "--idle-timeout", IDLE)
     on.file("begun")
+    on.shown(on.program.busy)
     on.stay()
     pressed = on.press(*on.program.interrupt)
     on.expect("idle", at=pressed, cause="interrupt")
@@ -174,6 +175,7 @@ def _esc_in_tool(on: Stage) -> None:
 def _esc_in_text(on: Stage) -> None:
     """Esc in the middle of a turn (text)"""
     on.begin([[Say("I think.", 60)]], "--idle-timeout", IDLE)
+    on.shown(on.program.busy)
     on.stay()
     pressed = on.press(*on.program.interrupt)
     on.expect("idle", at=pressed, cause="interrupt")
