@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
+import tomllib
+from pathlib import Path
 
 import pytest
 
@@ -344,3 +347,12 @@ def test_codex_asks_for_trust_in_git_folders_alone(tmp_path):
     config = f'[projects."{tmp_path / "repository"}"]\ntrust_level = "trusted"\n'
     (tmp_path / "codex" / "config.toml").write_text(config)
     assert agent("codex").startup_blockers(str(inside), environment) == []
+
+
+def test_the_documented_entries_are_valid():
+    page = (Path(__file__).parents[2] / "docs" / "agents.md").read_text()
+    blocks = re.findall(r"^```toml\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    tables = {name: table for block in blocks for name, table in tomllib.loads(block)["agents"].items()}
+    assert {"aider", "goose", "goose-run", "cursor", "amp"} <= tables.keys()
+    for name in tables:
+        assert agent(name, **tables).program
