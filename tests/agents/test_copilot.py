@@ -34,7 +34,7 @@ def copilot(world, unpacked):
         "COPILOT_PROVIDER_API_KEY": "not-a-key",
     }
     point_at(world, world.model.url)
-    (world.home / ".copilot").mkdir()
+    (world.home / ".copilot").mkdir(exist_ok=True)
     (world.home / ".copilot" / "config.json").write_text(json.dumps({"trustedFolders": [str(world.work)]}))
     return world
 
