@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from truth.scripted_model import Fail, Say, bash
+from truth.scripted_model import Call, Fail, Say, bash
 
 CODEX = "codex"
 MODES = pytest.mark.parametrize("mode", [("--headless",), ()], ids=["headless", "interactive"])
@@ -192,7 +192,8 @@ def test_words_that_are_sent_reach_the_agent_at_work_in_the_same_turn(world):
 
 def test_an_interrupted_turn_is_idle_and_its_tool_ends_with_the_session(world):
     """Codex lets the command of an interrupted turn run on."""
-    world.model.will(bash("touch begun; sleep 4321"), Say("It is over."))
+    command = {"cmd": "touch begun; sleep 4321", "yield_time_ms": 60_000}  # else the model goes on after 10 s
+    world.model.will(Call("exec_command", command), Say("It is over."))
     job = world.job("wait", agent=CODEX)
     world.baton("session", "create", "s", "--job", job, "--yolo")
     world.until((world.work / "begun").exists, "the tool to run")
@@ -214,8 +215,6 @@ def _environment(pid):
 def test_background_work_ends_before_the_job(world, mode):
     """Codex goes on after 10 s, or what the model wishes, and leaves the command to run."""
     command = {"cmd": "sleep 4; echo late > out.txt", "yield_time_ms": 300}
-    from truth.scripted_model import Call
-
     world.model.will(Call("exec_command", command), Say("It runs."))
     job = world.job("write out.txt", agent=CODEX)
     world.baton("session", "create", "s", "--job", job, "--yolo", *mode)
