@@ -111,6 +111,7 @@ GUARDS = (
     Guard("transcript-folder", condition("False"), "tests/unit/test_claude_hooks.py -k elsewhere"),
     Guard("conversation-of-session", condition("False"), "tests/unit/test_claude_hooks.py -k another_conversation"),
     Guard("copilot-conversation", condition("False"), "tests/unit/test_copilot.py -k another_conversation"),
+    Guard("conversation-of-hook", condition("False"), "tests/unit/test_terminal_hooks.py -k another_conversation"),
     Guard("telemetry-of-session", condition("False"), "tests/unit/test_claude_hooks.py -k another_conversation"),
     Guard("database-schema", condition("False"), f"{_HOSTILE} -k trigger_runs"),
     Guard("database-time-limit", replace(r"time\.monotonic\(\)", "0.0"), f"{_HOSTILE} -k time_limit"),

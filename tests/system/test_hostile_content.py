@@ -320,11 +320,12 @@ def test_an_id_that_is_an_option_never_becomes_an_argument_of_the_agent(baton, a
 def test_an_id_in_an_agents_own_words_is_taken_only_in_the_form_of_its_ids():
     from baton.adapters import find_agent
     from baton.config import Settings
+    from baton.core.signal import Conversation
 
-    settings = Settings(env={"HOME": "/nowhere"})
-    evil = "--dangerously-skip-permissions"
-    line = {"type": "init", "session_id": evil}
-    assert find_agent(settings, "gemini").read_output(json.dumps(line)) == []
+    gemini = find_agent(Settings(env={"HOME": "/nowhere"}), "gemini")
+    evil = Conversation(conversation_id="--dangerously-skip-permissions")
+    gemini.parse_output = lambda _: [evil]
+    assert gemini.read_output("x") == []
 
 
 # -- the audit log ---------------------------------------------------------------------------------------------------

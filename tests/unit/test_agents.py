@@ -17,12 +17,7 @@ from baton.core.errors import AgentUnusable, InvalidValue
 from baton.core.facts import describe_call
 from baton.core.job import new_job
 from baton.core.signal import (
-    FAILED,
     Conversation,
-    Said,
-    ToolEnded,
-    ToolStarted,
-    TurnEnded,
 )
 from baton.sessions.instructions import instructions
 
@@ -48,61 +43,6 @@ def test_an_agent_that_cannot_be_started_is_none():
         Mute()
 
 
-# -- what their output tells ---------------------------------------------------------------------------------
-
-OUTPUT = {
-    "gemini": [
-        ({"type": "init", "session_id": "g-1"}, [Conversation(conversation_id="g-1")]),
-        ({"type": "message", "role": "assistant", "content": "x"}, [Said(text="")]),
-        ({"type": "tool_use", "tool_name": "shell", "tool_id": "t", "parameters": {"command": "ls"}}, [ToolStarted(tool_id="t", name="shell", call={"command": "ls"})]),
-        ({"type": "tool_result", "tool_id": "t", "status": "error"}, [ToolEnded(tool_id="t", ok=False)]),
-        ({"type": "result", "status": "success"}, [TurnEnded(message="")]),
-        ({"type": "result", "status": "error", "error": {"message": "no more"}}, [TurnEnded(how=FAILED, why="no more")]),
-        ({"type": "result", "status": "error"}, [TurnEnded(how=FAILED, why="it ended with an error")]),
-    ],
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("name", "message", "meaning"), [(name, *case) for name, cases in OUTPUT.items() for case in cases]
-)
-def test_a_line_of_output(name, message, meaning):
-    assert agent(name).parse_output(json.dumps(message)) == meaning
-
-
-def test_the_last_message_is_what_the_agent_said_last():
-    said = [
-        {"type": "message", "role": "assistant", "content": "no"}, {"type": "tool_use", "tool_name": "x"},
-        {"type": "message", "role": "assistant", "content": "a "}, {"type": "message", "role": "assistant", "content": "b"},
-    ]  # fmt: skip
-    speaker = agent("gemini")
-    for message in said:
-        speaker.read_output(json.dumps(message))
-    assert speaker.read_output(json.dumps({"type": "result", "status": "success"})) == [TurnEnded(message="a b")]
-
-
-@pytest.mark.parametrize("name", OUTPUT)
-@pytest.mark.parametrize(
-    "line",
-    [
-        "",
-        "not json",
-        "[1, 2]",
-        "null",
-        '"text"',
-        "{",
-        "[" * 5000,
-        '{"type": 7}',
-        '{"type": null}',
-        '{"type": "result"}',
-        "\x00",
-        '{"type": "other"}',
-    ],
-)
-def test_a_line_that_is_something_else_is_passed_over(name, line):
-    assert {type(each) for each in agent(name).parse_output(line)} <= {TurnEnded}
-
-
 def test_a_call_is_one_line_for_people():
     assert describe_call("Bash", {"command": "ls  -l\nrm x", "description": "no"}) == "Bash: ls -l rm x"
     assert describe_call("Write", {"file_path": "a.txt"}) == "Write: a.txt"
@@ -114,7 +54,10 @@ def test_a_call_is_one_line_for_people():
 # -- how they are started ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["claude-code", "codex", "gemini"])
+SPEAK_ACP = ("gemini", "qwen")  # when they are headless
+
+
+@pytest.mark.parametrize("name", ["claude-code", "codex", "gemini", "qwen"])
 def test_nothing_skips_permissions_unless_it_is_asked_for(name, monkeypatch):
     monkeypatch.setattr("os.geteuid", lambda: 1000)
     skipping = ("--dangerously-skip-permissions", 'approval_policy="never"', "--yolo")
@@ -132,17 +75,18 @@ def test_claude_as_root_is_not_asked_to_skip_permissions(monkeypatch):
         agent("claude-code").launch(task(yolo=True))
 
 
-@pytest.mark.parametrize("name", ["claude-code", "gemini"])
+@pytest.mark.parametrize("name", ["claude-code", "gemini", "qwen"])
 def test_the_conversation_is_named_when_it_is_resumed(name):
     assert "c-1" in agent(name).launch(task(resume=True)).argv
-    assert "c-1" in agent(name).launch(task(resume=True, mode=Mode.HEADLESS)).argv
+    if name not in SPEAK_ACP:  # they are told by a message
+        assert "c-1" in agent(name).launch(task(resume=True, mode=Mode.HEADLESS)).argv
 
 
-@pytest.mark.parametrize("name", ["claude-code", "gemini"])
+@pytest.mark.parametrize("name", ["claude-code", "gemini", "qwen"])
 def test_a_prompt_is_an_argument_on_a_terminal_and_standard_input_without(name):
     headless = agent(name).launch(task(mode=Mode.HEADLESS, prompt="x" * 10**6))
     assert headless.reads_lines
-    if name == "claude-code":
+    if name == "claude-code" or name in SPEAK_ACP:
         assert (headless.stdin, headless.keeps_input) == (None, True), "its channel writes the prompt, as a message"
     else:
         assert (headless.stdin, headless.keeps_input) == ("x" * 10**6, False)
@@ -196,12 +140,12 @@ def test_the_prompt_of_a_shell_is_a_file():
 def test_an_agent_that_is_not_there_names_those_that_are():
     with pytest.raises(
         AgentUnusable,
-        match="there is no agent 'nobody'; there are claude-code, codex, copilot, gemini, opencode, shell, mine",
+        match="there is no agent 'nobody'; there are claude-code, codex, copilot, gemini, opencode, qwen, shell, mine",
     ):
         agent("nobody", mine={"interactive": ["x"]})
     assert agent("claude").name == "claude-code"
     settings = Settings(env={"HOME": "/nowhere"})
-    assert agent_names(settings) == ["claude-code", "codex", "copilot", "gemini", "opencode", "shell"]
+    assert agent_names(settings) == ["claude-code", "codex", "copilot", "gemini", "opencode", "qwen", "shell"]
 
 
 # -- those of the config file --------------------------------------------------------------------------------

@@ -23,6 +23,7 @@ BUILT_IN = {
     "copilot": ("copilot", "Copilot"),
     "gemini": ("gemini", "Gemini"),
     "opencode": ("opencode", "Opencode"),
+    "qwen": ("qwen", "Qwen"),
     "shell": ("shell", "Shell"),
 }
 

@@ -15,9 +15,11 @@ CHANNELS: dict[str, tuple[str, str]] = {
     "codex_server": ("codex_server", "CodexServer"),
     "codex_stream": ("codex_stream", "CodexStream"),
     "copilot_plugin": ("copilot_plugin", "CopilotPlugin"),
+    "gemini_hooks": ("gemini_hooks", "GeminiHooks"),
     "hook_program": ("hook_program", "HookProgram"),
     "lines": ("lines", "Lines"),
     "opencode": ("opencode", "OpencodeChannel"),
+    "qwen_hooks": ("qwen_hooks", "QwenHooks"),
 }
 
 

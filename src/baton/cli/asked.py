@@ -26,8 +26,10 @@ _LEAST_SHOWN_NS = SECOND_NS // 2  # a key that comes sooner was meant for what w
 _LINES_AROUND = 2  # above and below the call
 
 
-def how_to_answer(request_id: str, kind: str) -> str:
-    """Return the commands that answer a request."""
+def how_to_answer(request_id: str, kind: str, *, screen_only: bool = False) -> str:
+    """Return the commands that answer a request, or where it is answered if no command does."""
+    if screen_only:
+        return "attach to its session (`baton session list`) and answer there: no command can"
     if kind == RequestKind.QUESTION:
         return f"`baton requests {request_id}` shows the choices, `baton answer {request_id} CHOICE` answers"
     return f"`baton approve {request_id}` allows it, `baton deny {request_id}` denies it"
@@ -39,7 +41,8 @@ def asked_line(payload: dict[str, Any]) -> str | None:
     if payload["event"] != "permission_required" or "request_id" not in data:
         return None
     what = one_line(payload["detail"], 200)
-    how = how_to_answer(one_line(str(data["request_id"]), 8), str(data.get("kind", "")))
+    request_id, kind = one_line(str(data["request_id"]), 8), str(data.get("kind", ""))
+    how = how_to_answer(request_id, kind, screen_only=data.get("screen_only") is True)
     return f"job {payload['job_id']} waits for an answer: {what}; {how}"
 
 
@@ -82,7 +85,8 @@ class AskedPanel:
         keys = _keys_of(request) if is_whole else {}
         if not keys:
             self._shown = None
-            return [top, cut_text(how_to_answer(request.request_id, request.kind) + more, width)][:room]
+            how = how_to_answer(request.request_id, request.kind, screen_only=request.screen_only)
+            return [top, cut_text(how + more, width)][:room]
         if self._shown is None or self._shown[0].request_id != request.request_id:
             self._shown = request, time.monotonic_ns()
         pressed = "y allows it, n denies it" if "y" in keys else f"press {', '.join(keys)}"
@@ -113,13 +117,13 @@ class AskedPanel:
 
 def _keys_of(request: Request) -> dict[str, Answer]:
     """Return the keys that answer a request, each with its answer; none for one that only a command can answer."""
-    if not request.exact:
+    if not request.exact or request.screen_only:
         return {}
     if request.kind is not RequestKind.QUESTION:
         return {key: Answer(answer=each, by="", via="cli") for key, each in (("y", ALLOW), ("n", DENY))}
-    if len(request.options) != 1 or request.options[0].get("several"):
+    if len(request.questions) != 1 or request.questions[0].get("several"):
         return {}
-    question, choices = request.options[0]["question"], request.options[0]["choices"][:9]
+    question, choices = request.questions[0]["question"], request.questions[0]["choices"][:9]
     return {
         str(number): Answer(answer=ALLOW, by="", via="cli", choices={question: choice})
         for number, choice in enumerate(choices, 1)
@@ -131,7 +135,7 @@ def _whole_text(request: Request) -> str:
     if request.kind is not RequestKind.QUESTION:
         return f"{json_text(request.tool)[1:-1]} {json_text(request.call, indent=2)}"
     parts = []
-    for each in request.options:
+    for each in request.questions:
         choices = [f"  {number}. {json_text(choice)[1:-1]}" for number, choice in enumerate(each["choices"], 1)]
         parts += [json_text(each["question"])[1:-1], *choices]
     return "\n".join(parts)

@@ -6,6 +6,7 @@ import argparse
 import time
 
 from baton.cli import options as opt
+from baton.cli.asked import how_to_answer
 from baton.cli.homes import all_homes, short_folder, this_home
 from baton.cli.jobs import each_of
 from baton.cli.output import age, ago, counted, json_text, on_terminal, print_table, say
@@ -169,7 +170,7 @@ def _lines(request: Request, job: Job | None) -> Iterator[str]:
     yield from (f"{name:<8} {value}" for name, value in _answer_lines(request, now_ns))
     yield f"tool     {request.tool}"
     yield from (f"  {line}" for line in _call_lines(request.call))
-    for number, question in enumerate(request.options, 1):
+    for number, question in enumerate(request.questions, 1):
         yield f"question {number}: {question.get('question')}"
         yield from (f"  {place}  {choice}" for place, choice in enumerate(question.get("choices") or (), 1))
         if question.get("several"):
@@ -207,6 +208,8 @@ def _call_lines(call: object) -> list[str]:
 
 
 def _commands(request: Request) -> str:
+    if request.screen_only:
+        return how_to_answer(request.request_id, request.kind, screen_only=True)
     if request.kind is RequestKind.QUESTION:
         choice = "CHOICE" if len(request.options) == 1 else "1=CHOICE 2=CHOICE"
         return f"baton answer {request.request_id} {choice}, or baton deny {request.request_id}"

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 MAX_OPEN = 100  # of one job
 MAX_CALL_BYTES = 256 * 1024  # of a call that is exact
+SCREEN_ONLY = {"only": "screen"}  # among the options of a request that only the agent's own screen takes the answer of
 REQUEST_ID = re.compile(r"[0-9a-f]{8}", re.ASCII)
 SCOPES = ("once", "job")
 DENIED = "The user denied this."  # the reason of a denial without one
@@ -65,8 +66,8 @@ class Request(Value):
     """A question of an agent. Times are RFC 3339 text, as in a job; `expires_mark` is as `lease_mark` of a job.
 
     `key` names the question within the session: the runner gives the answer to the channel under it. `options` are, for
-    a question, objects with `question`, `choices` (texts) and `several` (more than one may be chosen). `applied` is
-    "yes", "no" or "unknown": it is set by evidence from the agent alone."""
+    a question, objects with `question`, `choices` (texts) and `several` (more than one may be chosen); one of them may
+    be SCREEN_ONLY. `applied` is "yes", "no" or "unknown": it is set by evidence from the agent alone."""
 
     request_id: str
     job_id: str
@@ -95,6 +96,16 @@ class Request(Value):
     sent_at: str | None = None
     applied: str = "unknown"
     overridden_by: str | None = None
+
+    @property
+    def screen_only(self) -> bool:
+        """Return whether the agent takes the answer at its own screen alone."""
+        return SCREEN_ONLY in self.options
+
+    @property
+    def questions(self) -> list[Mapping[str, Any]]:
+        """Return the questions, each with its choices."""
+        return [each for each in self.options if "question" in each]
 
     @classmethod
     def parse(cls, record: object, stored_as: str) -> Request:
@@ -163,7 +174,7 @@ def answer(request: Request, job: Job | Asker, given: Answer, *, expired: bool, 
         raise InvalidValue("answer", f"must be {ALLOW} or {DENY}, not {given.answer!r}")
     if given.scope not in SCOPES:
         raise InvalidValue("scope", f"must be one of {', '.join(SCOPES)}, not {given.scope!r}")
-    asked = {each["question"] for each in request.options if "question" in each}
+    asked = {each["question"] for each in request.questions}
     for question in given.choices:
         if question not in asked:
             raise InvalidValue("answer", f"names a question that request {request.request_id} does not ask")

@@ -66,7 +66,7 @@ class Asked(Value):
 
     `kind` is one of `baton.core.request.RequestKind`. `tool_id` is the tool call that waits, where the agent says it.
     `options` are the questions with their choices (`baton.core.request`). `exact` is False for a call that is known by
-    a title only."""
+    a title only. `screen_only`: the agent takes the answer at its own screen alone."""
 
     key: str
     kind: str
@@ -76,6 +76,7 @@ class Asked(Value):
     agent_ref: str | None = None
     options: tuple[Mapping[str, Any], ...] = ()
     exact: bool = True
+    screen_only: bool = False
 
 
 class Settled(Value):

@@ -16,7 +16,15 @@ from baton.core.errors import BatonError, InvalidValue, RequestClosed, RequestNo
 from baton.core.fields import FULL_ID_LENGTH, check_id_beginning, named, one_line, visible
 from baton.core.hashing import sha256
 from baton.core.redact import shorten
-from baton.core.request import MAX_CALL_BYTES, Answer, Request, RequestKind, RequestState, new_request_id
+from baton.core.request import (
+    MAX_CALL_BYTES,
+    SCREEN_ONLY,
+    Answer,
+    Request,
+    RequestKind,
+    RequestState,
+    new_request_id,
+)
 from baton.core.rules import ALLOW, ASK, DENY, decide
 from baton.jobs.caller import answerer_here, origin_of
 from baton.jobs.rules import call_for_rules, read_rules
@@ -54,7 +62,7 @@ def ask(jobs: Jobs, job: Job, asked: Asked, *, expires_sec: float | None = None)
         request,
         attempt=job.attempt,
         detail=detail,
-        data={"tool": redactor.text(request.tool)},
+        data={"tool": redactor.text(request.tool)} | ({"screen_only": True} if request.screen_only else {}),
         expires_sec=expires_sec,
     )
     opened = _logged(jobs, change, "request_opened", kind=request.kind.value, exact=request.exact, detail=detail)
@@ -165,6 +173,9 @@ def answer(jobs: Jobs, request_id: str, given: Answer, *, inexact: bool = False)
     `inexact`: the user accepts that a call is not known exactly."""
     request = jobs.registry.get_request(request_id)
     if request.state is RequestState.OPEN:
+        if request.screen_only:
+            where = f"attach to the session of job {request.job_id} (`baton session list`) and answer there"
+            raise BatonError(f"the agent takes the answer to request {request_id} at its own screen alone; {where}")
         _check_answer(request, given, inexact=inexact)
     change = jobs.registry.answer_request(request_id, given)
     return _logged(jobs, change, "request_closed", state=change.after.state.value, **_answer_line(jobs, change))
@@ -190,7 +201,7 @@ def choose(request: Request, typed: Sequence[str], *, own_words: bool = False) -
     question without choices or with `own_words`, any text. With several questions, each as NUMBER=CHOICE."""
     if request.kind is not RequestKind.QUESTION:
         raise WrongState("request", f"{request.request_id} is no question; use `baton approve` or `baton deny`")
-    questions = [dict(each) for each in request.options]
+    questions = [dict(each) for each in request.questions]
     if len(questions) == 1:
         if len(typed) != 1:
             raise InvalidValue("CHOICE", "must be one choice or one text; put a text in quotes")
@@ -233,7 +244,7 @@ def _new_request(job: Job, asked: Asked) -> Request:
         call_sha256=digest,
         exact=asked.exact and digest is not None,
         summary=summarize(asked.kind, asked.tool, asked.call, asked.options),
-        options=tuple(_strict(dict(each)) for each in asked.options),
+        options=(*(_strict(dict(each)) for each in asked.options), *([SCREEN_ONLY] if asked.screen_only else ())),
         asked_at=job.updated_at,  # the registry sets it
     )
 
@@ -288,7 +299,7 @@ def summarize(kind: str, tool: str, call: Any, options: Sequence[Mapping[str, An
 def _known_answer(jobs: Jobs, job: Job, request: Request) -> Answer | None:
     """Return the answer that the user has given already: by a rule, or to an equal call of this attempt for the whole
     job."""
-    if request.kind is not RequestKind.TOOL:
+    if request.kind is not RequestKind.TOOL or request.screen_only:
         return None
     origin = origin_of(job)  # as the user had it when the session was started
     env = os.environ if origin is None else origin.environment
