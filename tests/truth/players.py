@@ -31,6 +31,9 @@ class Player:
     def say(self, text: str) -> None:
         """Play a further prompt of the runner."""
 
+    def end_turn(self, turn: str, text: str | None) -> None:
+        """Play the end of a turn that the agent holds open: only Claude Code does."""
+
     def close(self) -> None:
         """Release what the player holds."""
 
