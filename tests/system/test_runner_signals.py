@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -253,6 +254,40 @@ def test_a_job_is_typed_only_into_an_idle_session_and_has_its_own_turns(desk):
     assert desk.until_over(job)["detail"] == "all done"
     wait_until(lambda: desk.job(later)["status"] == "running", what="the next job is typed")
     assert desk.show("gpu")["alive"]
+
+
+# Takes what is typed into its terminal, and writes it down.
+TYPED = f"""\
+#!{sys.executable} -SE
+import os, tty
+tty.setraw(0)
+with open("keys", "wb", buffering=0) as file:
+    while content := os.read(0, 4096):
+        file.write(content)
+        os.write(1, content)
+"""
+
+
+def test_enter_is_pressed_once_more_when_no_turn_begins(desk, tmp_path):
+    install_program(desk, tmp_path, TYPED)
+    known = {"hasCompletedOnboarding": True, "projects": {str(tmp_path): {"hasTrustDialogAccepted": True}}}
+    (tmp_path / ".claude.json").write_text(json.dumps(known))
+    desk("session", "create", "gpu", "--agent", "claude-code")
+    keys = tmp_path / "keys"
+    wait_until(keys.exists, what="the program runs")
+    claude = Claude(desk, "gpu")
+
+    def enters():
+        return keys.read_bytes().count(b"\r")
+
+    for job, expected in ((sent(desk), 1), (sent(desk), 3)):
+        wait_until(lambda: enters() == expected, what="the job is typed")  # noqa: B023  used in this turn of the loop
+        if expected == 1:
+            wait_until(lambda: enters() == 2, what="Enter is pressed again")
+        claude.send("UserPromptSubmit", job, prompt=f"do it\n\nThis is job {job} of baton")
+        assert not claude.stop("done", turn=job).answer()
+        assert desk.until_over(job)["status"] == "completed"
+    assert enters() == 3, "a turn had begun"
 
 
 def test_a_turn_of_a_person_after_an_interruption_is_not_the_jobs(desk):

@@ -123,7 +123,7 @@ class Facts(Value):
         `mark` is the text by which a prompt is recognised as one of the job; with "", every turn is of the job: for a
         program that has only this work. `turn_expected` is False for a program whose exit code is the verdict.
         `after` are the facts of the session before: its conversation, its usage and, while the program lives, its open
-        turn and its background work are carried over, as not the job's."""
+        turn and its background work are carried over, as not the job's, and so is a dialog before the first turn."""
         new = cls(
             mark=mark,
             began_ns=now_ns,
@@ -150,6 +150,7 @@ class Facts(Value):
             owners=owners,
             tasks_ns=after.tasks_ns,
             tasks_source=after.tasks_source,
+            blocked=None if after.turns else after.blocked,
         )
 
     @property

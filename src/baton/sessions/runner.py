@@ -105,7 +105,9 @@ class Runner:
             send=send, wake=self._wake_up, remember=self._remember_conversation,
             shows_life=self._shows_life, is_watched=self._is_watched, is_stopping=self._is_stopping,
         )  # fmt: skip
-        self._sent_jobs = SentJobs(settings, inventory, self._agent, folder, self._reporter, self._job, self._holder)
+        self._sent_jobs = SentJobs(
+            settings, inventory, self._agent, folder, self._reporter, self._job, self._holder, self._clock
+        )
         self._pane: PaneOutput | None = None
         self._stop: Stop | None = None
         self._owns_name = True

@@ -8,6 +8,7 @@ from threading import Thread
 
 from baton.adapters.contract import Agent
 from baton.config import Settings
+from baton.core.clock import SECOND_NS, Clock
 from baton.core.errors import BatonError
 from baton.core.job import TERMINAL, Job, Status
 from baton.registry.contract import JobFilter
@@ -23,6 +24,7 @@ from baton.sessions.tmux import Tmux
 from baton.storage.files import replace_file
 
 _BETWEEN_PRESSES_SEC = 0.3  # Copilot takes two for one when they come faster, and for single ones when slower
+_BEGIN_NS = 2 * SECOND_NS  # an agent that took Enter says long before that its turn has begun
 
 
 class SentJobs:
@@ -37,6 +39,7 @@ class SentJobs:
         reporter: Reporter,
         job: JobAtWork,
         holder: str,
+        clock: Clock,
     ) -> None:
         self._settings = settings
         self._inventory = inventory
@@ -45,6 +48,8 @@ class SentJobs:
         self._reporter = reporter
         self._job = job
         self._holder = holder
+        self._clock = clock
+        self._typed_ns: int | None = None  # until a turn begins
 
     def check(self, session: Session, agent_pid: int, slack_sec: float) -> Session:
         """End the present job when it exceeds a limit; take the next one when it has ended. Return the session."""
@@ -54,6 +59,8 @@ class SentJobs:
             if limit is not None:
                 self._reporter.failed(self._job.late_reason(limit), ended_by=limit.ended_by)
                 self._interrupt(session)
+            else:
+                self._submit_again(session)
             return session
         if self._reporter.was_ended_from_outside():
             self._interrupt(session)
@@ -97,5 +104,16 @@ class SentJobs:
         assert session.pane_id is not None
         try:
             Tmux(session.socket).paste(session.pane_id, text, enter=True)
+            self._typed_ns = self._clock.monotonic_ns()
         except BatonError as error:
             self._reporter.failed(str(error), ended_by="refused")  # the session can take the next job
+
+    def _submit_again(self, session: Session) -> None:
+        """Press Enter once more if no turn has begun: a program that has just started may lose the key. With nothing
+        typed, it does nothing; a dialog would take it for a yes."""
+        if self._typed_ns is None or self._clock.monotonic_ns() - self._typed_ns < _BEGIN_NS:
+            return
+        self._typed_ns = None
+        if self._job.work.waits_for_prompt:
+            assert session.pane_id is not None
+            attempt(partial(Tmux(session.socket).press, session.pane_id, ["Enter"]))

@@ -83,6 +83,14 @@ class Work:
         facts = self.facts
         return facts.open_turn is None and not facts.open_tools and not facts.open_requests
 
+    @property
+    def waits_for_prompt(self) -> bool:
+        """Return whether an agent that says when a turn begins has begun none since the job did, and shows no dialog
+        that baton knows of."""
+        facts = self.facts
+        silent = self._agent.exit_is_verdict or isinstance(self._channel, Silent)
+        return not silent and self.is_idle and not facts.begun and facts.blocked is None and facts.gone is None
+
     def activity(self) -> Activity:
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
         found = rules.activity(self.facts, now_ns=now_ns, limits=self._limits, wall_ns=wall_ns)
