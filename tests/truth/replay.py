@@ -5,6 +5,7 @@ The runner's part is played by the recording: what it answered, and that it sent
 from __future__ import annotations
 
 import json
+import os
 from types import SimpleNamespace
 from typing import Any
 
@@ -104,6 +105,7 @@ class Replay:
         if headless:
             channel = ClaudeStream(ClaudeCode(), task, clock=self._clock)
             channel.open(self._hear)
+            channel.attach(os.open(os.devnull, os.O_WRONLY), None)  # what it is sent goes nowhere
             return channel
         channel = ClaudeHooks(ClaudeCode(), task, {})
         channel._errors = _Tail("errors", "")

@@ -9,7 +9,7 @@ from agents.homes import DENY
 from support.waiting import poll
 from truth.catalogue import CLAUDE, HEADLESS, TERMINAL, row
 from truth.programs import ALL
-from truth.scripted_model import Pause, Say, bash, cue, read, subagent
+from truth.scripted_model import Say, bash, cue, read, subagent
 from truth.stage import IDLE, IDLE_SEC, LIMIT_WITHIN_SEC, Stage
 
 
@@ -91,8 +91,8 @@ def _endless_tool(on: Stage) -> None:
 
 
 def _killed(on: Stage, kill) -> None:
-    # Claude ends its tools first, and asks the model what to do: that takes longer than its own end.
-    on.begin([[bash("touch begun; sleep 4321")], [Pause(30), Say("The command was killed.")]])
+    # Claude ends its tools first, and asks the model what to do: the answer is there before its own end.
+    on.begin([[bash("touch begun; sleep 4321")], [Say("The command was killed.")]])
     on.file("begun")
     on.stay()
     kill()

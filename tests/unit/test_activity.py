@@ -771,3 +771,20 @@ def test_the_documentation_has_every_kind_and_every_rule():
     rules = [line for line in text.partition("## The rules")[2].splitlines() if line.startswith("| `")]
     assert kinds == list(KINDS)
     assert rules == [f"| `{name}` | {sentence} |" for name, sentence in RULES.items()]
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_good_turn_does_not_complete_the_job_of_an_agent_that_is_being_ended(killed):
+    """At SIGTERM, Claude ends its tools, gets the model's word about that, and says a second later that it ends."""
+    job = History(turn(), tool(), s.ToolEnded(tool_id="1", ok=False, killed=killed), ended())
+    assert job.outcomes(0, 2) == [OPEN if killed else DONE, DONE], "it may have been the tool alone"
+    job.hear(s.Conversation(conversation_id="c", ended="other"))
+    assert job.outcomes(2) == [OPEN]
+    job.hear(KILLED, source="process")
+    assert (job.verdict().outcome, job.verdict().why) == (FAILED, "signal SIGKILL")
+
+
+def test_a_conversation_after_one_that_ended_goes_on():
+    first = s.Conversation(conversation_id="c")
+    job = History(first, turn(), first.replace(ended="other"), s.Conversation(conversation_id="d"), ended())
+    assert job.outcomes(0) == [DONE]

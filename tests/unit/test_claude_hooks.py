@@ -155,7 +155,7 @@ MEANINGS = [
     ("Notification.idle_prompt", [("Said", {"text": "Claude is waiting for your input"})]),
     ("Notification.permission_prompt", [("Said", {"text": "Claude needs your permission"})]),
     ("SessionEnd.clear", [("Conversation", {"conversation_id": CONVERSATION, "ended": "clear"})]),
-    ("SessionEnd.other", [("Said", {"text": "the program ends: other"})]),
+    ("SessionEnd.other", [("Said", {"text": "the program ends: other"}), ("Conversation", {"conversation_id": CONVERSATION, "ended": "other"})]),
     ("SessionEnd.prompt_input_exit", [("Said", {"text": "the program ends: prompt_input_exit"})]),
     *(
         (f"StopFailure.{kind}", [("TurnEnded", {"turn": TURN, "how": "failed", "why": HOOKS[f"StopFailure.{kind}"]["last_assistant_message"]})])

@@ -24,6 +24,9 @@ CLOSED = "its dialog was closed"
 _KINDS = {"AskUserQuestion": "question", "ExitPlanMode": "plan"}
 
 
+_KILLED = tuple(f"Exit code {128 + number}" for number in (1, 9, 15))  # SIGHUP, SIGKILL, SIGTERM
+
+
 class Call:
     """A tool call that is not over."""
 
@@ -69,7 +72,7 @@ class Calls:
         """Note that a call is over. `ran`: the tool was started, so it was allowed."""
         yield from self.decide(tool_id, ALLOW if ran else DENY, "")
         if self._calls.pop(tool_id, None) is not None or ran:
-            yield ToolEnded(tool_id=tool_id, ok=ok, why=why)
+            yield ToolEnded(tool_id=tool_id, ok=ok, why=why, killed=not ok and was_killed(why))
 
     def end_batch(self, message: Mapping[str, Any]) -> Iterator[Signal]:
         """Note that these calls are over. One that has not ended before was refused."""
@@ -184,3 +187,8 @@ def _questions(call: Any) -> Iterator[Mapping[str, Any]]:
     for each in call["questions"]:
         choices = [str(option["label"]) for option in each.get("options") or ()]
         yield {"question": str(each["question"]), "choices": choices, "several": bool(each.get("multiSelect"))}
+
+
+def was_killed(why: str) -> bool:
+    """Return whether the error of a command says that it was ended by a signal."""
+    return why.startswith(_KILLED)

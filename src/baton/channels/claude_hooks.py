@@ -18,7 +18,7 @@ from baton.channels.forward import HOOK_PATH
 from baton.channels.gateway import Exchange, Gateway
 from baton.channels.reset_time import reset_time
 from baton.channels.tail import Tail
-from baton.core.facts import describe_call
+from baton.core.facts import OUTSIDE, describe_call
 from baton.core.fields import json_object
 from baton.core.signal import (
     ALLOW,
@@ -347,10 +347,12 @@ class ClaudeHooks(Channel):
 
     def _session_ended(self, message: Mapping[str, Any]) -> Iterator[Signal]:
         """Note the end of the conversation. Other reasons than these mean that the program ends, which the runner sees
-        by itself."""
+        by itself, a moment later."""
         reason = str(message.get("reason") or "")
         if reason not in ("clear", "resume"):
             yield Said(text=f"the program ends: {reason}", is_work=False)
+            if reason == OUTSIDE:
+                yield Conversation(conversation_id=str(message["session_id"]), ended=reason)
             return
         self._is_over, turn, self._turn = True, self._turn, None
         yield Conversation(conversation_id=str(message["session_id"]), ended=reason)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 
+from baton.channels.claude_calls import was_killed
 from baton.channels.lines import Lines
 from baton.channels.pipes import Writer
 from baton.core.clock import SECOND_NS, Clock
@@ -325,7 +326,7 @@ class ClaudeStream(Lines):
             # A tool that was refused fails; a tool that failed was not always refused.
             used = DENY if call.answer == DENY and not ok else ALLOW
             yield Settled(key=call.asked, decision=used, by="agent")
-        yield ToolEnded(tool_id=call.tool_id, ok=ok, why=why)
+        yield ToolEnded(tool_id=call.tool_id, ok=ok, why=why, killed=not ok and was_killed(why))
 
     def _begin_task(self, message: Mapping[str, Any]) -> Iterator[Signal]:
         task_id, kind = str(message["task_id"]), str(message.get("task_type"))

@@ -27,6 +27,7 @@ KINDS = ("starting", "blocked", "working", "waiting", "retrying", "limited", "id
 OPEN, DONE, FAILED, IDLE = "open", "done", "failed", "idle"
 # The agent begins a turn of its own when background work has ended. So long the job is not done without it.
 NOTICE_NS = 3 * SECOND_NS
+KILLED_NS = 2 * SECOND_NS  # in which a program that is ended says so, or is gone
 MAX_CAUSE = 300  # characters
 
 RULES = {
@@ -290,7 +291,7 @@ def verdict(
 ) -> Verdict:
     """Return what is to become of the job. `has_conditions`: --expect or --validate prove the work."""
     doing = activity(facts, now_ns=now_ns, limits=limits, wall_ns=wall_ns)
-    obstacle = _obstacle(facts, now_ns, limits)
+    obstacle = _obstacle(facts, now_ns, limits) or _end_from_outside(facts, now_ns)
     turn = facts.job_turn
     message = None if turn is None else turn.message
     if turn is not None and turn.how == TURN_FAILED:
@@ -305,6 +306,18 @@ def verdict(
         why = Limit.SILENCE.describe_sec(limits.idle_sec, doing.cause)
         return Verdict(outcome=IDLE, why=why, ended_by="idle", message=message)
     return Verdict(outcome=OPEN, why=obstacle)
+
+
+def _end_from_outside(facts: Facts, now_ns: int) -> str | None:
+    """Return why a good turn may not be the end of the work: the agent is being ended. A program ends its tools first,
+    and a fast model may have a last word about that before the program says that it ends."""
+    if facts.gone is not None:
+        return None  # its exit code says more
+    if facts.ending is not None:
+        return "the agent's program is being ended"
+    if facts.killed_ns is not None and now_ns - facts.killed_ns < KILLED_NS:
+        return "a tool was killed a moment ago: the agent may be ended, too"
+    return None
 
 
 def _after_failed_turn(facts: Facts, turn: Turn, doing: Activity, now_ns: int, limits: Limits) -> Verdict:

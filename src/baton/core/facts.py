@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 # Whose turn, or background work, it is. BEFORE: it was there before the first turn of the job.
 JOB, OTHER, BEFORE = "job", "other", "before"
+OUTSIDE = "other"  # why a conversation is over whose program was ended from outside
 # Why a conversation is over although the agent's program goes on.
 CLEARED = {"clear": "the conversation was cleared (/clear)", "resume": "the conversation was left (/resume)"}
 
@@ -74,7 +75,8 @@ class Facts(Value):
     `begun` counts the turns, calls and questions that began: a verification during which it changed is void.
     `unknown_ends` are ends of turns whose beginning was not heard. `last_work_ns` is the last sign of work, `model_ns`
     the last proof that the model service answers. `owners` says whose work each background task is, or was;
-    `noticed` are those about which a turn has begun, and `vanished_ns` is when one of the job ended without it."""
+    `noticed` are those about which a turn has begun, and `vanished_ns` is when one of the job ended without it.
+    `ending`: the agent said that its program ends; `killed_ns` is when a signal of the system last ended a tool."""
 
     mark: str
     began_ns: int
@@ -95,6 +97,8 @@ class Facts(Value):
     limited: Note | None = None
     blocked: Note | None = None
     cleared: Note | None = None
+    ending: Note | None = None
+    killed_ns: int | None = None
     gone: Note | None = None
     said: Note | None = None
     conversation: Note | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from baton.core import signal as s
-from baton.core.facts import BEFORE, CLEARED, JOB, OTHER, Call, Facts, Note, Task, Turn, describe_call
+from baton.core.facts import BEFORE, CLEARED, JOB, OTHER, OUTSIDE, Call, Facts, Note, Task, Turn, describe_call
 from baton.core.value import Any
 
 TYPE_CHECKING = False
@@ -167,6 +167,8 @@ def _tool_ended(facts: Facts, signal: s.ToolEnded, source: str, at_ns: int) -> F
     facts = _end_call(facts, "tools", signal.tool_id)
     for key in [key for key, each in facts.requests.items() if each.tool_id == signal.tool_id]:
         facts = _end_call(facts, "requests", key)
+    if signal.killed:
+        facts = facts.replace(killed_ns=at_ns)
     return facts if facts.gone is not None else _work(facts, at_ns)
 
 
@@ -262,8 +264,10 @@ def _conversation(facts: Facts, signal: s.Conversation, source: str, at_ns: int)
         if last is not None and (signal.conversation_id == facts.conversation_id or at_ns < last.at_ns):
             return facts
         seen = (*facts.conversations, signal.conversation_id)[-_MAX_TURNS:]
-        return facts.replace(conversation=note, conversations=seen)
+        return facts.replace(conversation=note, conversations=seen, ending=None)
     is_known = not facts.conversations or signal.conversation_id in facts.conversations
+    if signal.ended == OUTSIDE and is_known:
+        return facts.replace(ending=note)
     why = CLEARED.get(signal.ended)
     is_late = facts.job_turn is None or at_ns < facts.job_turn.since_ns
     if why is None or not is_known or is_late or facts.gone is not None:

@@ -54,11 +54,12 @@ class ToolStarted(Value):
 
 
 class ToolEnded(Value):
-    """A tool call is over: it returned, failed, or was refused."""
+    """A tool call is over: it returned, failed, or was refused. `killed`: a signal of the system ended its program."""
 
     tool_id: str
     ok: bool = True
     why: str = ""
+    killed: bool = False
 
 
 class Asked(Value):
@@ -132,7 +133,8 @@ class Usage(Value):
 
 
 class Conversation(Value):
-    """The id of the agent's conversation. `ended`: why that conversation is over, such as "clear"."""
+    """The id of the agent's conversation. `ended`: why that conversation is over, such as "clear"; "other" means that
+    the program was ended from outside."""
 
     conversation_id: str
     ended: str | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from _thread import allocate_lock
 from collections import deque
 
-from baton.core.signal import Asked, Heard, Said, ToolStarted, TurnStarted
+from baton.core.signal import Asked, Conversation, Heard, Said, ToolStarted, TurnStarted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -23,7 +23,9 @@ class Ear:
         self._wake = wake
         self._waiting: deque[Heard] = deque()
         self._lock = allocate_lock()
-        self.begun = 0  # turns, tools and requests that have begun: a verification during which it changes is void
+        # Turns, tools and requests that have begun, and conversations that have ended: a verification during which it
+        # changes is void.
+        self.begun = 0
         self.dropped = 0
 
     def hear(self, heard: Heard) -> None:
@@ -32,7 +34,8 @@ class Ear:
             if isinstance(heard.signal, Said) and len(self._waiting) >= MAX_WAITING:
                 self.dropped += 1
                 return
-            self.begun += isinstance(heard.signal, _BEGINNINGS)
+            ends = isinstance(heard.signal, Conversation) and heard.signal.ended is not None
+            self.begun += ends or isinstance(heard.signal, _BEGINNINGS)
             self._waiting.append(heard)
         self._wake()
 
