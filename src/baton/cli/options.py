@@ -153,7 +153,7 @@ TEXT = _value("text", "TEXT", "type this text; - reads it from standard input", 
 PROMPT_TEXT = TEXT.but(metavar="PROMPT", help=_PROMPT_HELP)
 PROMPT_OPTION = _value("--prompt", "TEXT", "give the agent this task, as an option (default: PROMPT)")
 FIRST_PROMPT = PROMPT_OPTION.but(help="send this text first; - reads it from standard input (default: nothing)")
-_AGENTS = "claude-code, codex, copilot, gemini, opencode, shell, or one of the config file"
+_AGENTS = "claude-code, codex, copilot, gemini, opencode, qwen, shell, or one of the config file"
 AGENT = _value("--agent", "A", f"use this agent: {_AGENTS} (default: the agent setting)")
 QUEUE = Option(
     "--queue", "--agent-session", metavar="QUEUE", dest="agent_session",
