@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -148,9 +149,12 @@ def test_hostile_prompts(desk, hostile, settings, tally, full):
     # What every agent would be started with, for all of them.
     session = inventory.all()[0].replace(mode=Mode.INTERACTIVE, conversation_id="0")
     for prompt in hostile.strings:
-        for agent in ("argument", "claude-code", "codex", "gemini"):
-            argv = find_agent(settings, agent).launch(task_for(session, "/f", prompt=prompt, resume=False)).argv
-            assert argv[-1].removeprefix("--prompt-interactive=") == prompt
+        task = task_for(session, "/f", prompt=prompt, resume=False)
+        for agent in ("argument", "claude-code", "copilot", "gemini", "qwen"):
+            last = find_agent(settings, agent).launch(task).argv[-1]
+            assert re.sub("^--(prompt-)?interactive=", "", last) == prompt
+        for agent in ("codex", "opencode"):  # get it in a message
+            assert prompt not in find_agent(settings, agent).launch(task).argv
             assert argv[-1] != prompt or agent == "argument" or argv[-2] == "--", "options end before it"
 
 

@@ -41,7 +41,7 @@ class Agent:
         line = sys.stdin.readline()
         if not line:
             while self.script.get("stubborn"):
-                time.sleep(60)
+                time.sleep(60)  # it says nothing
             sys.exit(0)
         with open("heard.jsonl", "a", encoding="utf-8") as file:
             file.write(line)
@@ -117,7 +117,7 @@ class Agent:
     def do_file(self, name: str) -> None:
         """Wait for a file."""
         while not os.path.exists(name):
-            time.sleep(0.02)
+            time.sleep(0.02)  # it polls, as any program may
 
     def do_make(self, name: str) -> None:
         with open(name, "w", encoding="utf-8") as file:
@@ -135,7 +135,7 @@ class Agent:
 
     def do_silence(self) -> None:
         while True:
-            time.sleep(60)
+            time.sleep(60)  # it says nothing
 
     def do_end(self, stop: str = "end_turn", more: dict | None = None) -> None:
         self.write(id=self.prompt_id, result={"stopReason": stop, **(more or {})})

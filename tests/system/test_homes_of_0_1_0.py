@@ -86,8 +86,9 @@ class StoredHome(SessionDesk):
         return self("publish", self.id(case), "--event", event, "--attempts", "1", *more, **settings)
 
     def findings(self):
-        """What `doctor` has to say, by its verdict."""
-        found = self("doctor", "--json").json
+        """What `doctor` has to say of the home, by its verdict: not of the agent programs on this machine."""
+        programs = {f"agent {name}" for name in BUILT_IN}
+        found = [each for each in self("doctor", "--json").json if each["what"] not in programs]
         return {state: {each["what"] for each in found if each["state"] == state} for state in ("warning", "broken")}
 
 

@@ -74,7 +74,7 @@ def test_a_command_that_ended_by_itself_was_not_stopped_however_slowly_its_end_i
         fcntl.flock(log, fcntl.LOCK_EX)
         open(os.path.join(desk.folder, "go"), "w").close()
         desk.until_over(job)
-        time.sleep(1.5)
+        time.sleep(1.5)  # the runner looks each second: nothing may come of it
     session = desk.until_state("gpu", "terminated")
     assert session["reason"] == "the agent ended (exit code 0)"
 
@@ -377,7 +377,8 @@ def test_a_headless_agent_that_is_sent_back_leaves_no_traceback_on_the_pane(desk
     assert shown.count("done") == 2, shown
     assert "Traceback" not in shown, shown
     assert "ProgrammingError" not in shown, shown
-    assert [event for event, _ in desk.story(job)] == ["started", "completed"]
+    story = [event for event, _ in desk.story(job)]
+    assert [event for event in story if event != "progress"] == ["started", "completed"], story
 
 
 # Speaks ACP. Reports progress while the registry is away.

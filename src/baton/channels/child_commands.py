@@ -36,7 +36,7 @@ def _children(pid: int) -> list[int]:
             with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
                 found += map(int, file.read().split())
     except (OSError, ValueError):
-        pass  # it has ended, or the system does not say
+        return found  # it has ended, or the system does not say
     return found
 
 
