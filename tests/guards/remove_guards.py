@@ -54,7 +54,9 @@ GUARDS = (
         insert_before("if messages: self._last_news = self._monotonic()"),
         "tests/integration/test_subscriber.py -k replays_do_not_feed",
     ),
-    Guard("acp-option", condition("False"), "tests/unit/test_acp_channel.py -k 'without_its_option or other_direction'"),
+    Guard(
+        "acp-option", condition("False"), "tests/unit/test_acp_channel.py -k 'without_its_option or other_direction'"
+    ),
     Guard("void-verification", condition("False"), "tests/system/test_runner_signals.py -k void"),
     Guard("open-work", condition("False"), "tests/system/test_runner_signals.py -k publish_is_refused"),
     Guard("link-out-of-the-skills", condition("False"), "tests/system/test_skills.py -k link_that_leaves_the_folder"),

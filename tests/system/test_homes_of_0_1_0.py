@@ -20,6 +20,7 @@ import psycopg
 import pytest
 
 import baton
+from baton.adapters import BUILT_IN
 from support.backends import BACKENDS, registry_url
 from support.brokers import Broker
 from support.command import BATON
