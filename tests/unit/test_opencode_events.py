@@ -301,6 +301,16 @@ def test_a_tool_that_the_configuration_denies_is_named(session):
     assert (ended.how, ended.refused_tools) == (WELL, ("bash",))
 
 
+@pytest.mark.parametrize(("tool", "refused"), [("bash", ("bash",)), ("imagined", ())])
+def test_a_tool_that_is_not_offered_because_it_is_denied_is_named(session, tool, refused):
+    session.prompt()
+    given = {"tool": tool, "error": f"Model tried to call unavailable tool '{tool}'. Available tools: read."}
+    session.tool("c", "completed", tool="invalid", input=given)
+    session.model("m1", "u1", finish="stop")
+    (ended,) = session.status("idle")
+    assert (ended.how, ended.refused_tools) == (WELL, refused)
+
+
 def test_a_limit_with_a_time_is_a_limit(session):
     session.prompt()
     until_ms = session.clock.wall_ns() // 10**6 + 3_600_000

@@ -43,6 +43,8 @@ _LIMIT_WORDS = ("limit", "quota", "too many requests", "429")
 # How opencode words a tool call that was refused: at its own screen, and by its configuration.
 _REFUSED_THERE = ("rejected permission", "dismissed this question")
 _REFUSED_BY_RULE = "specified a rule which prevents"
+# opencode does not offer a tool that its configuration denies. If the model calls it, that is a call of "invalid".
+_MAY_BE_DENIED = frozenset({"bash", "edit", "write", "apply_patch", "patch", "webfetch", "websearch", "task", "read"})
 
 # Which method reads which event.
 _READERS = {
@@ -362,6 +364,8 @@ class OpencodeEvents:
             agent_ref = None if session == self.session else session
             yield ToolStarted(tool_id=call, name=name, call=given, turn=self._name, agent_ref=agent_ref)
             yield from self.questions.know_call(self.session, call)
+        if name == "invalid" and isinstance(given, dict) and "unavailable" in str(given.get("error")):
+            self._refused_by_rule |= {str(given.get("tool"))} & _MAY_BE_DENIED
         if status == "completed":
             self._show(_whole_lines(str(state.get("output") or "")))
             yield from self._begin_background(state)
