@@ -151,11 +151,11 @@ def test_hostile_prompts(desk, hostile, settings, tally, full):
     for prompt in hostile.strings:
         task = task_for(session, "/f", prompt=prompt, resume=False)
         for agent in ("argument", "claude-code", "copilot", "gemini", "qwen"):
-            last = find_agent(settings, agent).launch(task).argv[-1]
+            *_, before, last = find_agent(settings, agent).launch(task).argv
             assert re.sub("^--(prompt-)?interactive=", "", last) == prompt
+            assert last != prompt or agent == "argument" or before == "--", "options end before it"
         for agent in ("codex", "opencode"):  # get it in a message
             assert prompt not in find_agent(settings, agent).launch(task).argv
-            assert argv[-1] != prompt or agent == "argument" or argv[-2] == "--", "options end before it"
 
 
 FIELDS = ("prompt", "agent", "agent_session", "workdir", "validate", "expected_artifacts", "labels")
