@@ -203,7 +203,7 @@ def test_a_turn_that_is_sent_back_goes_on(program):
     assert ends[0].turn == ends[1].turn
     assert program.until(lambda: len(program.answers) == 4)
     sent_back = {"decision": "block", "reason": "RUN[echo f > f.txt] go on please"}
-    assert sent_back in [json.loads(each) for each in program.answers]
+    assert sent_back in [json.loads(each) for each in program.answers if each]  # one lets the turn end
 
 
 @pytest.mark.parametrize(("run", "word", "tries"), [("unauthorized", "HTTP 401", 3), ("dead", "Could not connect", 6)])
