@@ -181,6 +181,23 @@ def test_without_a_session_the_work_has_failed(line, answers, why):
     assert line.channel.say("go on") is False
 
 
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ('Tool "run_shell_command" is denied by permission rules.', ("execute",)),
+        ("cat: secret: Permission denied", ()),
+    ],
+)
+def test_a_tool_that_the_agents_own_settings_do_not_allow_is_named_at_the_end(line, text, refused):
+    line.begin()
+    content = [{"type": "content", "content": {"type": "text", "text": text}}]
+    line.update("tool_call", toolCallId="t1", title="make", kind="execute", rawInput={"command": "make"})
+    line.update("tool_call_update", toolCallId="t1", status="failed", content=content)
+    line.chunk("I could not.")
+    (ended,) = only(TurnEnded, line.end())
+    assert (ended.how, ended.refused_tools) == (WELL, refused)
+
+
 def test_a_conversation_is_loaded_and_its_past_is_not_work():
     line = Line(resume="s-1")
     line.say({"id": 1, "result": {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}})

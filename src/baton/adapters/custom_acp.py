@@ -7,7 +7,7 @@
     install  = "pip install kimi-cli"
 
     [agents.kimi.output]               # optional: patterns for the beginning of a piece of its messages
-    failed  = 'Error: '                # the program says that its model service failed
+    failed  = 'Error: '                # the program says that its model service failed; this and '[API Error' by default
     trouble = 'Retrying'               # ... and that it tries again
 
 It has no screen of its own: its sessions are headless, and the pane shows what it does.
@@ -23,6 +23,7 @@ from baton.adapters.acp_agent import AcpAgent
 from baton.adapters.contract import Launch, Task
 from baton.core.errors import InvalidValue
 
+_ERROR = re.compile(r"\[API Error|Error: ")
 _KEYS = ("acp", "acp_mode", "yolo", "install", "output")
 
 
@@ -50,7 +51,7 @@ class CustomAcp(AcpAgent):
         self.acp_yolo = tuple(table.get("yolo", ()))
         self.acp_mode = table.get("acp_mode")
         patterns = {key: self._pattern(key, value) for key, value in table.get("output", {}).items()}
-        self.acp_error = patterns.get("failed", AcpAgent.acp_error)
+        self.acp_error = patterns.get("failed", _ERROR)
         self.acp_retry = patterns.get("trouble")
 
     def acp_launch(self, task: Task) -> Launch:

@@ -338,7 +338,8 @@ class Acp(Lines):
         self._work.turn = None
         if how == FAILED and messages.is_limit(why):
             yield Limited(until_ns=None, why=why)
-        yield TurnEnded(turn=turn.turn, how=how, why=why, message=self._work.message or None)
+        message, barred = self._work.message or None, tuple(turn.barred)
+        yield TurnEnded(turn=turn.turn, how=how, why=why, message=message, refused_tools=barred)
 
     def _explain(self, turn: Turn) -> bool:
         """Give the agent the reasons of refusals with a further prompt, in the same turn."""

@@ -92,6 +92,7 @@ class Turn:
         self.has_words = False
         self.is_cancelled = False
         self.refused: list[str] = []  # tools
+        self.barred: dict[str, None] = {}  # tools that the agent's own settings do not allow
         self.reasons: list[str] = []  # that the agent was not given yet: the protocol has no place for them
         self.explained = 0
         self.calls: dict[str, Call] = {}
@@ -238,6 +239,8 @@ class AcpWork:
         text = messages.text_of(update.get("content"))
         if text:
             self.text.append(text + "\n")
+        if status == "failed" and self.turn is not None and self._agent.acp_barred.search(text[:_REASON]):
+            self.turn.barred[call.name] = None
         yield from self.end_call(call, ok=status == "completed", why=text if status == "failed" else "")
 
     def call(self, tool_id: object, about: Mapping[str, Any]) -> Call | None:
