@@ -11,11 +11,11 @@ from agents.homes import ASK
 from truth.scripted_model import Fail, Say, bash
 
 
-def start(world, *steps, options=()):
+def start(world, *steps, options=(), mode=()):
     world.set_up(shell=ASK)
     world.model.will(*steps)
     job = world.job("write out.txt", *options, agent="gemini")
-    world.baton("session", "create", "s", "--job", job)
+    world.baton("session", "create", "s", "--job", job, *mode)
     return job
 
 
@@ -82,6 +82,25 @@ def test_a_turn_that_is_interrupted_does_not_complete_the_job(world):
 
 def test_a_wrong_key_is_the_reason_on_the_terminal(world):
     job = start(world, Fail(401, "the key is wrong"))
+    record = world.ended(job)
+    assert record["status"] == "error"
+    assert "the key is wrong" in json.dumps(record), record
+
+
+# -- headless ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_headless_permission_is_given_from_outside(world):
+    steps = bash("echo hello > out.txt"), Say("I wrote it.")
+    job = start(world, *steps, options=("--expect", "out.txt"), mode=("--headless",))
+    request = world.until(lambda: requests(world), "the agent to ask")[0]
+    assert "echo hello > out.txt" in request["summary"]
+    world.baton("approve", request["request_id"], "--inexact")
+    assert world.ended(job)["status"] == "completed", world.events(job)
+
+
+def test_a_wrong_key_is_the_reason_of_a_headless_job(world):
+    job = start(world, Fail(401, "the key is wrong"), mode=("--headless",))
     record = world.ended(job)
     assert record["status"] == "error"
     assert "the key is wrong" in json.dumps(record), record
