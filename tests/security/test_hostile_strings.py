@@ -309,7 +309,7 @@ def test_hostile_texts(desk, hostile, settings, tally, tmp_path, full, monkeypat
         session = create_session(settings, inventory, name, agent="shell", workdir=".", prompt=script)
         desk.until_shown(name, "listening")
         tmux, expected = Tmux(session.socket), b""
-        for text in hostile.strings if full or not brackets else hostile.some(40, full=False):
+        for text in hostile.some(40 if brackets else 160, full=full):
             if "\0" in text:
                 continue  # as an argument it is impossible; on standard input it is refused: below
             if (why := refusal(tmux.paste, session.pane_id, text, enter=True)) is None:
