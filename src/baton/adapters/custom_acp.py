@@ -7,7 +7,7 @@
     install  = "pip install kimi-cli"
 
     [agents.kimi.output]               # optional: patterns for the beginning of a piece of its messages
-    failed  = 'Error: '                # the program says that its model service failed; this and '[API Error' by default
+    failed  = 'Error: '                # its model service failed, the program says; or '[API Error': the default
     trouble = 'Retrying'               # ... and that it tries again
 
 It has no screen of its own: its sessions are headless, and the pane shows what it does.
