@@ -129,7 +129,7 @@ def test_publish_to_subscribe(trace, tmp_path):
     folder.mkdir()
     baton = Baton(str(folder), **traced.env)
     try:
-        for _ in range(5):
+        for tries_left in reversed(range(8)):
             job = baton("register", "x", "--expect", "result.md").text
             (folder / "result.md").write_text(job)
             listening = subprocess.Popen(
@@ -140,11 +140,15 @@ def test_publish_to_subscribe(trace, tmp_path):
             baton("publish", job, "--event", "completed")
             out, _ = listening.communicate(timeout=30)
             assert json.loads(out)["event"] == "completed"
-            if any(call.function.endswith(".from_messages") for call in traced.calls()):
-                break  # else the listener read the registry first
+            try:
+                compare(walk(title), traced.calls())
+            except AssertionError:  # the listener read the registry first
+                if tries_left == 0:
+                    raise
+            else:
+                break
     finally:
         baton("broker", "down")
-    compare(walk(title), traced.calls())
 
 
 def test_a_lease_that_expires(trace, tmp_path):

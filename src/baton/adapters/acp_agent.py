@@ -18,7 +18,7 @@ class AcpAgent(Agent):
     # Words at the beginning of a piece of a message that are not the model's. The program says them itself:
     acp_error: re.Pattern[str] | None = re.compile(r"\[API Error")  # its model service failed
     acp_retry: re.Pattern[str] | None = None  # its model service failed, and it tries again
-    # Words in the result of a failed tool call: the agent's own settings do not allow it, and nobody was asked.
+    # Words in the result of a failed tool call: the agent's own settings do not allow it, without a question.
     acp_barred = re.compile(r"\bdenied by (?:permission|policy|rule)", re.IGNORECASE)
     acp_total_usage = False  # whether the usage of a turn is the sum over the conversation
     acp_silence_sec = 30.0  # without a word for so long: agents retry a service that fails in silence
