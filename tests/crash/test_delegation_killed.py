@@ -3,11 +3,11 @@ is taken up again, never both, and is never `running` for ever. And the monitor'
 
 from __future__ import annotations
 
+import ctypes
 import glob
 import os
 import re
 import signal
-import subprocess
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -22,6 +22,12 @@ from support.waiting import wait_until
 LEASE_SEC = 2
 WORK = "echo $$ > agent; while ! test -e enough; do sleep 0.05; done; echo done > out"
 VALIDATE = "echo x >> validated"
+
+LIBC = ctypes.CDLL(None, use_errno=True)
+LIBC.ptrace.argtypes = [ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p]
+LIBC.ptrace.restype = ctypes.c_long
+WAIT_FOR_ALL_KINDS = 0x40000000
+PTRACE_DETACH, PTRACE_SEIZE, PTRACE_INTERRUPT = 17, 0x4206, 0x4207
 
 
 @pytest.fixture
@@ -192,7 +198,9 @@ def test_a_runner_that_hangs_is_followed_by_the_next_and_changes_nothing_when_it
     submit = office.start("submit", work, "--expect", "out", "--max-attempts", "2")
     wait_until((office.folder / "first").exists)
     job_id = office.the_job()["job_id"]
-    with hung(office.session_of(job_id)["pane_pid"]):
+    session = office.session_of(job_id)
+    wait_until_begun(office, session)
+    with hung(session["pane_pid"]):
         assert submit.end().code == 0, submit.err
     check_attempt(office, job_id)
     wait_until(lambda: not office.sessions() and not office.agents())
@@ -204,30 +212,42 @@ def test_a_runner_that_hangs_is_followed_by_the_next_and_changes_nothing_when_it
 
 @contextmanager
 def hung(pid):
-    """The process gets no further than its next system call. A mere SIGSTOP would not do: tmux wakes what it started."""
-    tracer = wait_until(lambda: hang(pid), "for a moment at which it holds no lock")
+    """None of its threads gets any further. A mere SIGSTOP would not do: tmux wakes what it started."""
+    threads = wait_until(lambda: hang(pid), "for a moment at which it holds no lock")
     try:
         yield
     finally:
-        tracer.kill()
-        tracer.wait()
-
-
-def state(pid):
-    return re.search(r"^State:\t(.)", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)[1]
+        let_go(threads)
 
 
 def hang(pid):
-    """The one that holds it; None when it would have been held with a lock of its own, which nobody could take."""
-    tracer = subprocess.Popen(["strace", "-f", "-qq", "-o", "/dev/null", "-p", str(pid)])
-    wait_until(lambda: f"TracerPid:\t{tracer.pid}\n" in Path(f"/proc/{pid}/status").read_text())
-    tracer.send_signal(signal.SIGSTOP)
-    wait_until(lambda: state(pid) == "t", "for its next system call")
+    """The threads that are held; none when it would have been held with a lock of its own, which nobody could take."""
+    threads = [int(thread) for thread in os.listdir(f"/proc/{pid}/task")]
+    for thread in threads:
+        trace(PTRACE_SEIZE, thread)
+        trace(PTRACE_INTERRUPT, thread)
+    wait_until(lambda: all(state(thread) == "t" for thread in threads), "for the last of its threads")
     if not any(f"WRITE {pid} " in line for line in Path("/proc/locks").read_text().splitlines()):
-        return tracer
-    tracer.kill()
-    tracer.wait()
-    return None
+        return threads
+    let_go(threads)
+    return []
+
+
+def let_go(threads):
+    for thread in reversed(threads):
+        try:
+            trace(PTRACE_DETACH, thread)
+        except ProcessLookupError:  # killed meanwhile: nobody else learns of its end before us
+            os.waitpid(thread, WAIT_FOR_ALL_KINDS)
+
+
+def trace(request, thread):
+    if LIBC.ptrace(request, thread, None, None):
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+def state(thread):
+    return re.search(r"^State:\t(.)", Path(f"/proc/{thread}/status").read_text(), re.MULTILINE)[1]
 
 
 def test_jobs_whose_submitter_was_killed_before_they_began_do_not_wait_for_ever(office, figure):
@@ -256,9 +276,14 @@ def kill_the_runners(office, job_id, attempts):
     for attempt in attempts:
         wait_until(lambda wanted=str(attempt): wanted in attempted(office), f"for attempt {attempt}")
         session = next(each for each in office.sessions() if each["name"] == f"job-{job_id}-{attempt}")
-        wait_until((office.folder / ".hermes" / "sessions" / session["session_id"] / "begun.json").exists)
+        wait_until_begun(office, session)
         kill(session["pane_pid"])
         yield session
+
+
+def wait_until_begun(office, session):
+    """Before, its starter waits for it, longer than a test does."""
+    wait_until((office.folder / ".hermes" / "sessions" / session["session_id"] / "begun.json").exists)
 
 
 def attempted(office):

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from enum import StrEnum
 
 from baton.core.errors import AgentUnusable
+from baton.core.fields import UNEXPECTED_SHAPE
 from baton.core.fields import json_object as json_object  # noqa: PLC0414  for adapters
 from baton.core.signal import Conversation
 from baton.core.value import Any, Value
@@ -69,9 +70,6 @@ class Capabilities(Value):
     heard_by: str
     answered_by: str
     usage: str
-
-
-_UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
 
 
 def text(value: object) -> str:
@@ -139,21 +137,21 @@ class Agent(ABC):
         """Call `parse_output`; a line of an unexpected shape means nothing."""
         try:
             return self._without_foreign_ids(self.parse_output(line))
-        except _UNEXPECTED_SHAPE:
+        except UNEXPECTED_SHAPE:
             return []
 
     def read_text(self, line: str) -> str:
         """Call `render_output`; return the line itself if its shape is unexpected."""
         try:
             return self.render_output(line)
-        except _UNEXPECTED_SHAPE:
+        except UNEXPECTED_SHAPE:
             return line + "\n"
 
     def read_hook(self, message: Mapping[str, Any]) -> list[Signal]:
         """Call `parse_hook`; a message of an unexpected shape means nothing."""
         try:
             return self._without_foreign_ids(self.parse_hook(message))
-        except _UNEXPECTED_SHAPE:
+        except UNEXPECTED_SHAPE:
             return []
 
     def _without_foreign_ids(self, found: list[Signal]) -> list[Signal]:

@@ -17,7 +17,7 @@ from baton.channels.lines import Lines
 from baton.channels.pipes import Writer
 from baton.core.clock import SECOND_NS, Clock
 from baton.core.facts import one_line
-from baton.core.fields import json_object
+from baton.core.fields import UNEXPECTED_SHAPE, json_object
 from baton.core.request import DENIED, Answer, RequestKind
 from baton.core.signal import (
     ALLOW,
@@ -44,7 +44,6 @@ if TYPE_CHECKING:
     from baton.adapters.contract import Task
     from baton.core.signal import Signal
 
-_UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
 _VERSION = 1
 _MOST_QUESTIONS = 100  # that are open at once
 _LOAD_EVERY_NS = 5 * SECOND_NS
@@ -200,7 +199,7 @@ class Acp(Lines):
         found: list[Signal] = []
         try:
             found.extend(self._read_message(message))
-        except _UNEXPECTED_SHAPE:
+        except UNEXPECTED_SHAPE:
             self._unknown += 1
         return found
 
@@ -356,7 +355,7 @@ class Acp(Lines):
             return
         try:
             yield from self._permission(number, params)
-        except _UNEXPECTED_SHAPE:
+        except UNEXPECTED_SHAPE:
             self._refuse_request(number, messages.INVALID, "baton cannot read this request")
             raise
 

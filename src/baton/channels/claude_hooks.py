@@ -19,7 +19,7 @@ from baton.channels.gateway import Exchange, Gateway
 from baton.channels.reset_time import reset_time
 from baton.channels.tail import Tail
 from baton.core.facts import OUTSIDE, describe_call
-from baton.core.fields import json_object
+from baton.core.fields import UNEXPECTED_SHAPE, json_object
 from baton.core.signal import (
     ALLOW,
     BACKGROUND,
@@ -57,7 +57,6 @@ _LOOK_NOW_SEC = 0.1  # for a second, after a sign that the turn was interrupted
 _STOP_FAILURE_SEC = 1.0  # after the transcript says that the model service failed: the hook comes a moment later
 _FORGET_SEC = 60.0  # after a subagent ended: the notification of it starts a turn
 _TEXT_LINES = 1000  # that the runner has not taken
-_UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError)
 _TASK = re.compile(r"<task-id>([^<]+)</task-id>")
 
 
@@ -188,7 +187,7 @@ class ClaudeHooks(Channel):
                     exchange.reply()
                 else:
                     self._receive_hook(exchange)
-            except _UNEXPECTED_SHAPE:
+            except UNEXPECTED_SHAPE:
                 self._count("of an unknown form")
                 exchange.reply()
 
@@ -399,7 +398,7 @@ class ClaudeHooks(Channel):
             try:
                 for signal in self._of_event(event):
                     self._say(signal, "telemetry")
-            except _UNEXPECTED_SHAPE:
+            except UNEXPECTED_SHAPE:
                 self._count("of an unknown form")  # the other events of the message count
 
     def _of_event(self, event: Event) -> Iterator[Signal]:

@@ -13,7 +13,7 @@ from baton.channels.claude_calls import was_killed
 from baton.channels.lines import Lines
 from baton.channels.pipes import Writer
 from baton.core.clock import SECOND_NS, Clock
-from baton.core.fields import json_object
+from baton.core.fields import UNEXPECTED_SHAPE, json_object
 from baton.core.request import RequestKind
 from baton.core.signal import (
     ALLOW,
@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     from baton.core.request import Answer
     from baton.core.signal import Signal
 
-_UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
 _KINDS = {"AskUserQuestion": RequestKind.QUESTION, "ExitPlanMode": RequestKind.PLAN}
 _PARTIAL = '{"type":"stream_event"'
 _PARTIAL_EVERY_NS = SECOND_NS
@@ -197,7 +196,7 @@ class ClaudeStream(Lines):
             name = _READERS.get(f"system {message.get('subtype')}" if kind == "system" else str(kind))
             if name is not None:
                 found.extend(getattr(self, name)(message))
-        except _UNEXPECTED_SHAPE:
+        except UNEXPECTED_SHAPE:
             self._unknown += 1
         return found
 

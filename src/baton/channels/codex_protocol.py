@@ -14,6 +14,7 @@ from baton.adapters.contract import Mode
 from baton.channels import codex_calls as calls
 from baton.channels.codex_questions import Questions
 from baton.core.clock import SECOND_NS
+from baton.core.fields import UNEXPECTED_SHAPE
 from baton.core.signal import (
     DENY,
     FAILED,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 
     Reader = Callable[[Mapping[str, Any]], Iterator[Signal]]
 
-_UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
 _CLIENT = {"name": "baton", "title": "baton", "version": "1"}
 _TRIES = re.compile(r"(\d+)/(\d+)")
 _HOW = {"completed": WELL, "interrupted": INTERRUPTED}
@@ -236,7 +236,7 @@ class Protocol:
         found: list[Signal] = []
         try:
             found.extend(self._read(message))
-        except _UNEXPECTED_SHAPE:
+        except UNEXPECTED_SHAPE:
             self.unknown += 1
         return found
 

@@ -19,7 +19,7 @@ from baton.channels.copilot_log import CopilotLog
 from baton.channels.forward import HOOK_PATH
 from baton.channels.gateway import Exchange, Gateway
 from baton.channels.tail import Tail
-from baton.core.fields import json_object
+from baton.core.fields import UNEXPECTED_SHAPE, json_object
 from baton.core.signal import ALLOW, Blocked, Conversation, Heard
 from baton.storage.files import make_private_dir
 
@@ -44,7 +44,6 @@ _STOP_SEC = 900  # the runner answers after the job's validation
 _READERS = frozenset(("cat", "date", "df", "du", "file", "grep", "head", "id", "ls", "pwd", "rg", "stat", "tail", "wc"))
 _GIT_READERS = frozenset(("diff", "log", "show", "status"))
 _SHELL_SIGNS = frozenset(";|&<>$(){}*?[~\\#!`\n\r'\"")
-_UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError)
 
 
 class CopilotPlugin(Channel):
@@ -176,7 +175,7 @@ class CopilotPlugin(Channel):
                 self._held[self._log.turn] = exchange
                 self._say([self._log.end_turn()], "hook")
                 return
-        except _UNEXPECTED_SHAPE:
+        except UNEXPECTED_SHAPE:
             self._count("of an unknown form")
         exchange.reply(b"")
 
@@ -207,7 +206,7 @@ class CopilotPlugin(Channel):
                 self._say(self._log.read(event), "log")
                 if event.get("type") == "hook.start":
                     self._announce(event["data"]["hookType"], event["data"]["input"].get("timestamp"))
-            except _UNEXPECTED_SHAPE:
+            except UNEXPECTED_SHAPE:
                 self._count("of an unknown form")
         self._say(self._log.announce(), "log")
         if self._log.is_over and not was_over:

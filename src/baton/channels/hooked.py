@@ -10,13 +10,14 @@ import _thread
 import json
 import os
 import time
+from abc import abstractmethod
 
 from baton.channels.contract import Channel, Setup
 from baton.channels.forward import HOOK_PATH
 from baton.channels.gateway import Exchange, Gateway
 from baton.channels.tail import Tail
 from baton.core.facts import describe_call
-from baton.core.fields import json_object
+from baton.core.fields import UNEXPECTED_SHAPE, json_object
 from baton.core.signal import (
     DENY,
     FAILED,
@@ -44,7 +45,6 @@ if TYPE_CHECKING:
 LOOK_SEC = 0.25  # at files, while a turn is open
 LOOK_ON_SEC = 2.0  # after that
 TEXT_LINES = 1000  # that the runner has not taken
-UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError)
 HOOK_SEC = 5
 HELD_SEC = 900  # the runner answers the end of a turn after the job's validation
 INTERRUPTED_WHY = "interrupted at the keyboard"
@@ -162,8 +162,9 @@ class Hooked(Channel):
         """Return whether this message gets its reply later."""
         return False
 
+    @abstractmethod
     def _handle(self, event: str, message: Mapping[str, Any], exchange: Exchange) -> Iterator[Signal]:
-        raise NotImplementedError
+        """Yield what a message of a hook means. Hold the exchange, or let it be answered."""
 
     def _lose(self, exchange: Exchange) -> None:
         with self._lock:

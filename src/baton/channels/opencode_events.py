@@ -9,6 +9,7 @@ from __future__ import annotations
 from baton.channels.opencode_questions import Questions, remember
 from baton.core.clock import SECOND_NS, Clock
 from baton.core.facts import describe_call
+from baton.core.fields import UNEXPECTED_SHAPE
 from baton.core.signal import (
     ALLOW,
     BACKGROUND,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
 
     from baton.core.signal import Signal
 
-_UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError)
 _ALIVE_EVERY_NS = SECOND_NS
 _ERROR_NS = SECOND_NS  # so long the error of a turn that could not begin comes after its end
 _LIMIT_MS = 60_000  # a service that is tried again only after this long has named a time
@@ -114,7 +114,7 @@ class OpencodeEvents:
             name, about = _READERS.get(str(event.get("type"))), event.get("properties")
             if name is not None and isinstance(about, dict):
                 found.extend(getattr(self, name)(about))
-        except _UNEXPECTED_SHAPE:
+        except UNEXPECTED_SHAPE:
             self.unknown += 1
         return found
 

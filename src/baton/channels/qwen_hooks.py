@@ -13,10 +13,10 @@ import time
 from baton.adapters.qwen import COMMANDS, DEFAULTS, system_defaults
 from baton.channels.agent_settings import read_settings, with_hooks
 from baton.channels.contract import Setup
-from baton.channels.hooked import HELD_SEC, HOOK_SEC, UNEXPECTED_SHAPE, Hooked
+from baton.channels.hooked import HELD_SEC, HOOK_SEC, Hooked
 from baton.channels.pipes import LineReader
 from baton.channels.reset_time import reset_time
-from baton.core.fields import json_object
+from baton.core.fields import UNEXPECTED_SHAPE, json_object
 from baton.core.request import RequestKind
 from baton.core.signal import ALLOW, DENY, Asked, Limited, Said, ToolEnded, ToolStarted, Usage
 from baton.storage.files import append_line, replace_file
