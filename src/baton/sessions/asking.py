@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 _LOOK_SEC = 0.05  # just after a question: a program may answer
-_LOOK_LATER_SEC = 0.1  # a person does not feel it, and it costs half as much
+_LOOK_LATER_SEC = 0.2  # a person hardly feels it, and it costs a quarter
 _SOON_SEC = 3.0
 _LOOK_FAR_SEC = 0.25  # where each look is a query over the network
 _EXPIRE_SEC = 1.0
