@@ -108,6 +108,10 @@ def test_an_error_has_its_status(answering):
         (OK + b"content-length: 9\r\n\r\n{}",),
         (OK + b"content-length: 2\r\n\r\nno",),
         (OK + b"transfer-encoding: chunked\r\n\r\nzz\r\n{}",),
+        (OK + b"transfer-encoding: chunked\r\n\r\n-5\r\nabcdefg", None),
+        (OK + b"content-length: " + b"9" * 5000 + b"\r\n\r\n{}",),
+        (b"HTTP/1.1 " + b"2" * 5000 + b" OK\r\n\r\n{}",),
+        (OK + b"\r\n" + b"[" * 100_000,),
     ],
 )
 def test_what_is_not_http_or_not_whole_fails(answering, pieces):
@@ -182,6 +186,17 @@ def test_a_long_event_is_dropped_and_the_next_one_is_read(answering, monkeypatch
     assert (found, stream.dropped > 0) == ([{"b": 1}], True)
     long_at_once = b'data: "' + b"x" * 90 + b'"\ndata: "' + b"x" * 90 + b'"\n\ndata: {"b": 1}\n\n'
     assert events(answering(OK + b"\r\n", long_at_once))[0] == [{"b": 1}]
+
+
+@pytest.mark.parametrize("with_head", [True, False])
+def test_a_stream_that_is_not_http_is_over(answering, with_head):
+    head, content = OK + b"transfer-encoding: chunked\r\n\r\n", b"zz\r\n"
+    assert events(answering(head + content) if with_head else answering(head, content))[0] == []
+
+
+def test_an_event_that_is_nested_too_deeply_is_dropped(answering):
+    deep = b'data: {"a": ' + b"[" * 100_000 + b"\n\n"
+    assert events(answering(OK + b"\r\n", deep, b'data: {"b": 1}\n\n'))[0] == [{"b": 1}]
 
 
 def test_a_stream_that_is_refused_fails(answering):

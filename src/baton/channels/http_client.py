@@ -11,6 +11,7 @@ import socket
 import time
 from binascii import b2a_base64
 
+from baton.core.fields import json_object
 from baton.core.value import Any
 
 HOST = "127.0.0.1"
@@ -18,6 +19,7 @@ MAX_HEADER_BYTES = 64 * 1024
 MAX_BODY_BYTES = 64 << 20  # a list of messages has the output of their tools
 MAX_EVENT_BYTES = 16 << 20  # a longer one is dropped
 _READ_BYTES = 64 * 1024
+_DIGITS = 15  # of a length, which are read
 
 
 class HttpFailed(Exception):
@@ -52,7 +54,7 @@ class Server:
             raise HttpFailed(f"{method} {path.partition('?')[0]} was answered with {status}", status)
         try:
             return json.loads(text) if text.strip() else None
-        except ValueError:
+        except (ValueError, RecursionError):
             raise HttpFailed(f"{method} {path.partition('?')[0]} was answered with something that is no JSON") from None
 
     def open_events(self, path: str, *, within_sec: float) -> EventStream:
@@ -99,16 +101,15 @@ class EventStream:
 
     def read(self, wait_sec: float) -> list[dict[str, Any]] | None:
         """Return the events that come within so many seconds: none yet, or at least one. None: the stream is over."""
-        if self._first:
-            content, self._first = self._first, b""
-            return self._events(self._body.feed(content))
-        self._connection.settimeout(wait_sec)
-        try:
-            content = self._connection.recv(_READ_BYTES)
-        except TimeoutError:
-            return []
-        except OSError:
-            return None
+        content, self._first = self._first, b""
+        if not content:
+            self._connection.settimeout(wait_sec)
+            try:
+                content = self._connection.recv(_READ_BYTES)
+            except TimeoutError:
+                return []
+            except OSError:
+                return None
         if not content:
             return None
         try:
@@ -145,11 +146,8 @@ class EventStream:
         if length > MAX_EVENT_BYTES:
             self.dropped += 1
             return []
-        try:
-            event = json.loads(text) if text else None
-        except ValueError:
-            return []  # of an unexpected shape
-        return [event] if isinstance(event, dict) else []
+        event = json_object(text)
+        return [event] if event else []
 
     def close(self) -> None:
         self._connection.close()
@@ -160,7 +158,7 @@ class _Body:
 
     def __init__(self, headers: dict[str, str]) -> None:
         length = headers.get("content-length", "")
-        self._left = int(length) if length.isdecimal() else None
+        self._left = int(length[:_DIGITS]) if length.isdecimal() else None
         self._chunked = headers.get("transfer-encoding", "").lower() == "chunked"
         self._unread = b""  # of a chunk's frame
         self._in_chunk = 0
@@ -195,6 +193,8 @@ class _Body:
                 self._in_chunk = int(line.split(b";")[0], 16)
             except ValueError:
                 raise HttpFailed("the server's answer is not http") from None
+            if self._in_chunk < 0:
+                raise HttpFailed("the server's answer is not http")
             self.is_over = self._in_chunk == 0
             content = rest
         if len(content) > MAX_HEADER_BYTES:
@@ -231,7 +231,7 @@ def _read_head(connection: socket.socket, deadline: float) -> tuple[int, _Body, 
     head, _, rest = content.partition(b"\r\n\r\n")
     first, *lines = head.decode("latin-1").split("\r\n")
     status = first.split(" ")[1:2]
-    if not first.startswith("HTTP/1.") or not status or not status[0].isdecimal():
+    if not first.startswith("HTTP/1.") or not status or not status[0].isdecimal() or len(status[0]) != 3:
         raise HttpFailed("the server's answer is not http")
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     return int(status[0]), _Body(headers), rest
