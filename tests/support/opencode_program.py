@@ -19,7 +19,7 @@ SESSION = "ses_0123456789"
 CALL = {"command": "ls", "description": "list"}
 QUESTION = {
     "id": "per_1", "sessionID": SESSION, "permission": "bash", "patterns": ["ls"], "metadata": {"command": "ls"},
-    "always": [], "tool": {"messageID": "msg_2", "callID": "call_1"},
+    "always": [], "tool": {"messageID": "msg_1a", "callID": "call_1"},
 }  # fmt: skip
 
 

@@ -60,10 +60,10 @@ class Session:
         info = {"id": message, "role": "assistant", "sessionID": SESSION, "parentID": parent}
         return self.say("message.updated", info=info | about)
 
-    def tool(self, call, status, session=SESSION, tool="bash", **state):
+    def tool(self, call, status, session=SESSION, tool="bash", message="m", **state):
         about = {
-            "id": f"p-{call}",
-            "messageID": "m",
+            "id": f"p-{message}-{call}",
+            "messageID": message,
             "sessionID": session,
             "type": "tool",
             "tool": tool,
@@ -207,6 +207,17 @@ def test_an_error_is_not_forgotten_at_idle(session):
     assert ends(session.status("idle")) == [(FAILED, "the model service answered 500: gone")]
 
 
+@pytest.mark.parametrize("error", [{"error": None}, {"error": {}}, {"error": "quota"}, {}])
+@pytest.mark.parametrize("place", ["event", "message"])
+def test_an_error_of_an_unknown_shape_is_an_error(session, place, error):
+    session.prompt()
+    if place == "event":
+        session.say("session.error", **error)
+    session.model("a1", "u1", finish="stop", **error if place == "message" else {})
+    is_error = place == "event" or bool(error.get("error"))
+    assert [how for how, _ in ends(session.say("session.idle"))] == [FAILED if is_error else WELL]
+
+
 def test_a_full_context_that_opencode_made_room_in_is_no_error(session):
     session.prompt()
     session.model("m1", "u1")
@@ -332,7 +343,7 @@ def test_a_subagent_is_no_turn_but_its_calls_questions_and_costs_count(session):
     assert session.events.read({"type": "message.updated", "properties": {"info": about}}) == []
     (tool,) = session.tool("c2", "running", session=child, input={"command": "rm x"})
     assert (tool.agent_ref, tool.turn) == (child, "u1")
-    permission = {"id": "per_1", "sessionID": child, "permission": "bash", "tool": {"callID": "c2"}}
+    permission = {"id": "per_1", "sessionID": child, "permission": "bash", "tool": {"messageID": "m", "callID": "c2"}}
     (asked,) = session.events.read({"type": "permission.asked", "properties": permission})
     assert (asked.agent_ref, asked.call, asked.exact) == (child, {"command": "rm x"}, True)
     part = {
@@ -386,6 +397,28 @@ def test_a_question_whose_call_stays_unknown_is_not_exact(session):
     (asked,) = session.events.tick()
     assert (asked.exact, asked.call["command"], asked.tool_id) == (False, "ls", None)
     assert session.events.tick() == []
+
+
+def test_a_permission_for_other_arguments_than_those_of_its_call_is_not_exact(session):
+    session.prompt()
+    session.tool("c1", "running", input={"command": "ls"})
+    asked = {"id": "per_1", "permission": "bash", "metadata": {"command": "rm -rf x"}}
+    (asked,) = only(session.say("permission.asked", **asked, tool={"messageID": "m", "callID": "c1"}), Asked)
+    assert (asked.exact, asked.call["command"], asked.call["input"]) == (False, "rm -rf x", {"command": "ls"})
+
+
+def test_ids_of_calls_that_a_model_service_repeats_are_ids_of_other_calls(session):
+    """Some services number the calls of each answer from 0."""
+    session.prompt()
+    started = []
+    for message, command in (("m1", "ls"), ("m2", "rm x")):
+        started += only(session.tool("c0", "running", message=message, input={"command": command}), ToolStarted)
+        about = {"id": f"per_{message}", "permission": "bash", "tool": {"messageID": message, "callID": "c0"}}
+        (asked,) = only(session.say("permission.asked", **about), Asked)
+        assert (asked.call, asked.tool_id) == ({"command": command}, started[-1].tool_id)
+        ended = only(session.tool("c0", "completed", message=message, input={"command": command}), ToolEnded)
+        assert [each.tool_id for each in ended] == [asked.tool_id]
+    assert len({each.tool_id for each in started}) == 2
 
 
 def test_a_permission_for_what_a_call_touches_is_another_call(session):

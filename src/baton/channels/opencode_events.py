@@ -6,7 +6,7 @@ says how the turn ended. Sessions of subagents have no turns of the job; their t
 
 from __future__ import annotations
 
-from baton.channels.opencode_questions import Questions, remember
+from baton.channels.opencode_questions import Questions, call_name, remember
 from baton.core.clock import SECOND_NS, Clock
 from baton.core.facts import describe_call
 from baton.core.fields import UNEXPECTED_SHAPE
@@ -182,7 +182,7 @@ class OpencodeEvents:
         if self._turn is None or parent not in self._of_turn:
             return  # of a turn that is over
         if info.get("error"):
-            self._error = info["error"]
+            self._error = _error(info["error"])
         elif info.get("id") != self._answer.get("id") and self._error.get("name") == "ContextOverflowError":
             self._error = {}  # opencode has made room, and goes on
         if not info.get("summary"):
@@ -254,7 +254,7 @@ class OpencodeEvents:
     def _failed(self, about: Mapping[str, Any]) -> Iterator[Signal]:
         if about.get("sessionID") != self.session:
             return
-        error = about["error"]
+        error = _error(about.get("error"))
         self._show(f"{describe_error(error)}\n")
         if self._turn is None and self._prompts:  # it could not begin
             yield from self._begin()
@@ -351,7 +351,7 @@ class OpencodeEvents:
             yield Said(text="")
 
     def _tool(self, session: str, part: Mapping[str, Any]) -> Iterator[Signal]:
-        call, name, state = str(part["callID"]), str(part["tool"]), part["state"]
+        call, name, state = call_name(part), str(part["tool"]), part["state"]
         status, given = state["status"], state.get("input")
         if call in self._over or status == "pending":
             yield from self._alive()
@@ -422,6 +422,11 @@ class OpencodeEvents:
         yield from self.questions.read_choice(about, rejected=True)
 
 
+def _error(given: object) -> Mapping[str, Any]:
+    """Return an error that opencode names, whatever its shape is: it is an error."""
+    return given if isinstance(given, dict) and given else {"name": str(given or "an error")}
+
+
 def describe_error(error: Mapping[str, Any]) -> str:
     """Return an error of opencode in words: what the model service answered, or what opencode says itself."""
     about = error.get("data")
@@ -444,4 +449,4 @@ def _whole_lines(text: str) -> str:
 
 
 def _number(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 53 else 0

@@ -113,7 +113,8 @@ class Questions:
         given = {"patterns": about.get("patterns"), **(about.get("metadata") or {})}
         is_known = call in self._calls
         arguments = self._calls[call][1] if call is not None and is_known else given
-        if is_known and permission in _BESIDES:
+        is_exact = is_known and not _differs(about.get("metadata"), arguments)
+        if is_known and (permission in _BESIDES or not is_exact):
             arguments = {"permission": permission, **given, "input": arguments}
         asked = Asked(
             key=key,
@@ -122,7 +123,7 @@ class Questions:
             call=arguments,
             tool_id=call if is_known else None,
             agent_ref=None if session == main else session,
-            exact=is_known,
+            exact=is_exact,
         )
         self.open[key] = Question(asked=asked, session=session)
         return asked
@@ -167,8 +168,19 @@ class Questions:
 
 def _call_id(about: Mapping[str, Any]) -> str | None:
     tool = about.get("tool")
-    call = tool.get("callID") if isinstance(tool, dict) else None
-    return call if isinstance(call, str) else None
+    return call_name(tool) if isinstance(tool, dict) and isinstance(tool.get("callID"), str) else None
+
+
+def call_name(about: Mapping[str, Any]) -> str:
+    """Return a name for a tool call. Its id comes from the model service, and some repeat ids in each message."""
+    return f"{about.get('messageID')} {about['callID']}"
+
+
+def _differs(known: Any, arguments: Any) -> bool:
+    """Return whether what opencode says of a call is not what its arguments say."""
+    if not isinstance(known, dict) or not isinstance(arguments, dict):
+        return False
+    return any(name in arguments and arguments[name] != value for name, value in known.items())
 
 
 def _options(questions: Any) -> Iterator[dict[str, Any]]:
