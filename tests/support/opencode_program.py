@@ -138,6 +138,8 @@ class Handler(BaseHTTPRequestHandler):
     def _result(self, path: str, given: dict | None) -> tuple[int, object]:
         if self.command == "POST" and path == "/session":
             return 200, {"id": SESSION}
+        if path == "/config" and "CONFIG" in os.environ:
+            return 200, json.loads(os.environ["CONFIG"])
         if path == "/config":
             ours = json.loads(os.environ.get("OPENCODE_PERMISSION", "{}"))
             return 200, {"permission": json.loads(os.environ.get("USERS_PERMISSION", "{}")) | ours}

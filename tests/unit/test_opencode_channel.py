@@ -181,6 +181,32 @@ def test_a_further_prompt_continues_the_turn(world):
     assert len(world.of(TurnStarted)) == 1
 
 
+def test_the_output_of_each_turn_is_kept(world):
+    world.open("say it")
+    world.until(TurnEnded)
+    assert world.channel.take_text() == "Done.\n"
+    world.channel.say("and again")
+    world.until(TurnEnded, 2)
+    assert world.channel.take_text() == "Done.\n"
+
+
+def test_the_screen_of_opencode_shows_its_output_and_nothing_is_kept(world):
+    world.open("say it", mode=Mode.INTERACTIVE)
+    world.until(TurnEnded)
+    assert (world.channel._text, world.channel.take_text()) == ([], "")
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_reader_that_fails_fails_the_turn(world, monkeypatch):
+    """Without a reader nothing would say that the turn is over."""
+    world.open("slow work")
+    world.until(TurnStarted)
+    monkeypatch.setattr(world.channel._events, "tick", lambda: 1 / 0)
+    (ended,) = world.until(TurnEnded)
+    assert (ended.how, ended.why) == (FAILED, "baton can no longer talk with opencode's server")
+    assert world.channel.is_over
+
+
 def test_the_end_of_the_server_fails_the_turn_with_its_last_words(world):
     world.open("die now")
     (ended,) = world.until(TurnEnded)
@@ -267,6 +293,11 @@ def test_permissions_of_the_user_are_not_replaced(world, where):
 def test_a_word_in_a_file_is_no_permission(world):
     (world.folder / "opencode.json").write_text('{"instructions": ["say \\"permission\\""]} // "permission"')
     world.open()
+    assert "OPENCODE_PERMISSION" in environment_of(world)
+
+
+def test_a_configuration_of_an_unknown_shape_takes_no_question_away(world):
+    world.open(CONFIG="[]")
     assert "OPENCODE_PERMISSION" in environment_of(world)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from baton.adapters.contract import Agent, Capabilities, Launch, Mode, Task
 from baton.core.value import Any
@@ -63,10 +63,10 @@ class Opencode(Agent):
         texts = [task.environment.get("OPENCODE_CONFIG_CONTENT", ""), *_config_texts(task)]
         return not any('"permission"' in text or '"tools"' in text for text in texts)
 
-    def sets_permissions(self, config: Any, task: Task) -> bool:
+    def sets_permissions(self, config: Mapping[str, Any], task: Task) -> bool:
         """Return whether the user has configured permissions, by the configuration as the server has read it."""
-        if "OPENCODE_PERMISSION" in task.environment or not isinstance(config, dict):
-            return True  # unknown: then nothing is added
+        if "OPENCODE_PERMISSION" in task.environment:
+            return True
         permissions = config.get("permission")
         names = permissions.keys() if isinstance(permissions, dict) else [permissions] if permissions else []
         return bool(set(names) - set(_ASK)) or bool(config.get("tools"))

@@ -39,6 +39,7 @@ _CALL_SEC = 30.0
 _LOOK_SEC = 0.25  # for the end of the server
 _SILENCE_SEC = 35.0  # without a heartbeat, which comes every 10 s
 _AGAIN_SEC = 0.5
+_END_SEC = 0.2  # a server that ends closes its connections first: its end is the better reason
 _MESSAGES = 100  # that are read again after a lost connection
 _TRIES = 20
 _JOIN_SEC = 5.0
@@ -122,8 +123,9 @@ class OpencodeChannel(Channel):
         return self._lost is not None
 
     def take_text(self) -> str:
-        text, self._text = "".join(self._text), []
-        return "" if self._is_shown else text
+        with self._lock:
+            text, self._text = "".join(self._text), []
+        return text
 
     def facts(self) -> Mapping[str, Any]:
         found: dict[str, Any] = {}
@@ -152,7 +154,8 @@ class OpencodeChannel(Channel):
         asks = self._agent.adds_questions(self._task)
         server = self._start_once(deadline, asks=asks)
         configured = self._call(server, "GET", "/config", within_sec=deadline - time.monotonic())
-        is_right = self._task.yolo or self._agent.sets_permissions(configured, self._task) is not asks
+        is_known = isinstance(configured, dict) and not self._task.yolo
+        is_right = not is_known or self._agent.sets_permissions(configured, self._task) is not asks
         if is_right:  # guard: users-permissions
             return server
         assert self._process is not None
@@ -189,7 +192,7 @@ class OpencodeChannel(Channel):
             known = str(made.get("id")) if isinstance(made, dict) else ""
         if not self._agent.is_conversation(known):
             raise self._agent.unusable("created no session")
-        self._events = OpencodeEvents(known, self._clock, before=before, show=self._text.append)
+        self._events = OpencodeEvents(known, self._clock, before=before, show=self._keep)
         self._say([Conversation(conversation_id=known)])
 
     def _call(self, server: Server, method: str, path: str, body: Any = None, *, within_sec: float) -> Any:
@@ -216,11 +219,13 @@ class OpencodeChannel(Channel):
         try:
             target()
         finally:
+            if not self._closing and self._lost is None:  # it failed: the other one alone would wait for ever
+                self._lose("baton can no longer talk with opencode's server")
             with self._counting:
                 self._threads -= 1
 
     def _say(self, signals: Iterable[Signal]) -> None:
-        for signal in signals:
+        for signal in () if self._closing else signals:
             self._hear(Heard(signal=signal, source=SOURCE, at_ns=self._clock.monotonic_ns()))
 
     def _read_events(self) -> None:
@@ -241,6 +246,11 @@ class OpencodeChannel(Channel):
             self._check_server()
             if self._lost is not None:
                 return
+
+    def _keep(self, text: str) -> None:
+        """Keep what opencode does as output, unless its own screen shows it; the caller holds the lock."""
+        if not self._is_shown:
+            self._text.append(text)
 
     def _handle(self, event: Mapping[str, Any]) -> None:
         assert self._events is not None
@@ -264,12 +274,14 @@ class OpencodeChannel(Channel):
         return left
 
     def _check_server(self) -> None:
-        if self._process is None or self._process.is_alive() or self._closing:
-            return
+        if self._process is not None and not self._process.is_alive() and not self._closing:
+            self._lose(self._process.why_ended())
+
+    def _lose(self, why: str) -> None:
         assert self._events is not None
         with self._lock:
-            self._lost = self._process.why_ended()
-            self._say(self._events.lose(self._lost))
+            self._lost = why
+            self._say(self._events.lose(why))
         self.finish()
 
     def _connect_again(self) -> None:
@@ -314,7 +326,8 @@ class OpencodeChannel(Channel):
                     if error.status == 404 or self._closing or self._lost is not None:
                         break
                     if not may_repeat:
-                        self._refuse_prompt(str(error))
+                        if self._process is not None and self._process.wait(_END_SEC) is None:
+                            self._refuse_prompt(str(error))
                         break
                     time.sleep(_AGAIN_SEC)
 
