@@ -108,6 +108,7 @@ GUARDS = (
     Guard("http-client-header", condition("False"), "tests/unit/test_http_client.py -k header"),
     Guard("http-client-body", condition("False"), "tests/unit/test_http_client.py -k long_body"),
     Guard("http-client-time", condition("False"), "tests/unit/test_http_client.py -k slow"),
+    Guard("http-client-owner", drop, "tests/security/test_stranger_at_the_port.py -k agents_server"),
     Guard("http-client-event", condition("False"), "tests/unit/test_http_client.py -k long_event"),
     Guard("users-permissions", condition("True"), "tests/unit/test_opencode_channel.py -k not_replaced"),
     Guard("transcript-folder", condition("False"), "tests/unit/test_claude_hooks.py -k elsewhere"),

@@ -12,6 +12,7 @@ import pytest
 
 from baton.broker.address import Address
 from baton.broker.local import known_broker
+from baton.channels.http_client import HttpFailed, Server
 from baton.core.errors import BrokerUnavailable
 from baton.transport import peer
 from baton.transport.listener_connection import ListenerConnection
@@ -104,15 +105,23 @@ def test_a_listener_sends_a_stranger_nothing():
         assert set(stranger.heard()) == {"accepted"}
 
 
-def test_a_connection_that_is_not_accepted_has_no_owner(monkeypatch):
+def test_a_stranger_at_the_port_of_an_agents_server_gets_no_password_and_no_prompt():
+    """The server has ended, and its port is free for all."""
+    port = free_port()
+    with Stranger(port) as stranger:
+        with pytest.raises(HttpFailed, match=rf"another user \(uid {NOBODY}\) has its port"):
+            Server(port, "opencode", "hunter2").call("POST", "/prompt", {"text": "secret"}, within_sec=5)
+        assert stranger.heard() == ["accepted"]
+
+
+def test_a_connection_that_is_not_accepted_has_no_owner():
     """The kernel shows root as its owner until then."""
-    monkeypatch.setattr("baton.transport.peer._ACCEPT_SEC", 0.05)
     with (
         socket.create_server(("127.0.0.1", 0)) as server,
         socket.create_connection(server.getsockname()) as connection,
     ):
         with pytest.raises(OSError, match="cannot be found"):
-            refuse_stranger(connection)
+            refuse_stranger(connection, within_sec=0.05)
         accepted, _ = server.accept()
         refuse_stranger(connection)
         accepted.close()

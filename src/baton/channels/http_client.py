@@ -13,6 +13,7 @@ from binascii import b2a_base64
 
 from baton.core.fields import json_object
 from baton.core.value import Any
+from baton.transport.peer import refuse_stranger
 
 HOST = "127.0.0.1"
 MAX_HEADER_BYTES = 64 * 1024
@@ -79,6 +80,8 @@ class Server:
         except OSError as error:
             raise HttpFailed(f"the server cannot be reached: {error.strerror or error}") from None
         try:
+            # A server that has ended may have left its port to a program of another user.
+            refuse_stranger(connection, max(0.0, deadline - time.monotonic()))  # guard: http-client-owner
             connection.sendall(f"{head}\r\n".encode() + content)
         except OSError as error:
             connection.close()

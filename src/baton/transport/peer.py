@@ -25,17 +25,19 @@ class ForeignProcess(OSError):
     """The broker's port is not, or not provably, in the hands of this user."""
 
 
-def refuse_stranger(connection: Any) -> None:
-    """Raise ForeignProcess unless the other end belongs to a process of this user or of root. Without the kernel's
-    tables, which only Linux has, accept it."""
+def refuse_stranger(connection: Any, within_sec: float = _ACCEPT_SEC) -> None:
+    """Raise ForeignProcess unless the other end belongs to a process of this user or of root. Wait so many seconds for
+    it. Without the kernel's tables, which only Linux has, accept it."""
     if not os.path.exists(_TABLES[0]):
         return
-    deadline = time.monotonic() + _ACCEPT_SEC
+    deadline = time.monotonic() + within_sec
+    pause_sec = 0.0002
     # A connection that its server has not accepted yet has no owner.
     while (owner := _owner(connection.getpeername(), connection.getsockname())) is None:
         if time.monotonic() > deadline:
             raise ForeignProcess("the process at its port cannot be found, so the login is not sent")
-        time.sleep(0.0002)
+        time.sleep(pause_sec)
+        pause_sec = min(pause_sec * 2, 0.02)
     if owner not in (os.geteuid(), 0):  # guard: broker-owner
         raise ForeignProcess(f"a process of another user (uid {owner}) has its port, so the login is not sent")
 
