@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from baton.core import fields
 from baton.core import signal as s
 from baton.core.activity import (
     DONE,
@@ -763,6 +764,14 @@ def test_a_cause_is_one_line_of_limited_length():
         turn(), tool(command="echo\n" + "x" * 1000), s.ToolStarted(tool_id="2", name="", call=None, turn="t1")
     )
     assert history.hear(returned("2")).activity().cause == "Bash: echo " + "x" * 148 + "…"
+
+
+@pytest.mark.parametrize("text", ["half of \ud83d", "\0", "\x1b[2J"])
+def test_a_cause_in_the_words_of_an_agent_can_be_stored(text):
+    """The lease of the job is renewed with its activity."""
+    history = History(turn(), s.Retrying(number=1, most=2, why=text))
+    record = activity_record(history.activity(30), attempt=2, **history.times(30))
+    assert fields.text(record["cause"]).isprintable()
 
 
 def test_the_documentation_has_every_kind_and_every_rule():

@@ -104,6 +104,19 @@ def test_a_call_that_is_too_long_or_has_no_canonical_form_is_not_exact(jobs, job
     assert answer(jobs, request.request_id, ALLOW, inexact=True).answer == "allow"
 
 
+@pytest.mark.parametrize("backend", ["sqlite", "file"])
+@pytest.mark.parametrize("by", ["half of \ud83d", "x" * 5000, "a\0b", " "])
+def test_what_an_agent_names_as_the_decider_can_be_stored(tmp_path, monkeypatch, backend, by):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    clock = FakeClock()
+    registry = clocked_registry(f"{backend}:{tmp_path}/registry", clock)
+    with Jobs(registry, str(tmp_path / "logs"), clock=clock, warn=print) as jobs:
+        job = jobs.pick_job(jobs.register_job("work", agent="codex", workdir=str(tmp_path)).job_id)
+        request = ask(jobs, job, asked())
+        assert settle(jobs, request.request_id, Settled(key="k1", decision="allow", by=by)).state == "elsewhere"
+        assert jobs.registry.get_request(request.request_id).answer == "allow"
+
+
 def test_a_call_known_by_a_title_is_not_exact_and_can_be_denied(jobs, job):
     request = ask(jobs, job, asked("Edit some file", exact=False))
     assert request.exact is False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from baton.core import fields
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
@@ -208,9 +209,8 @@ class Facts(Value):
 
 
 def one_line(text: str, longest: int = 160) -> str:
-    """Return the text in one line of limited length."""
-    line = " ".join(text.split())
-    return line if len(line) <= longest else line[: longest - 1] + "…"
+    """Return the text in one line of limited length. The registry takes only printable ones."""
+    return fields.one_line(text, longest)
 
 
 def describe_call(name: str, call: Any) -> str:

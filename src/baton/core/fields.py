@@ -16,8 +16,9 @@ from baton.core.value import Any
 
 Check = Callable[[object], Any]
 
-# What reading a message of another program raises when its shape is not the expected one, or it is nested too deeply.
-UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError, RecursionError)
+# What reading a message of another program raises when its shape is not the expected one, a number in it has no end, or
+# it is nested too deeply.
+UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError)
 
 _HARMLESS = "\u200d\ufe0f\xa0\u202f\u3000"
 JOB_ID = re.compile(r"[0-9a-f]{8,32}", re.ASCII)

@@ -80,7 +80,7 @@ def settle(jobs: Jobs, request_id: str, settled: Settled) -> Request:
     request = jobs.registry.get_request(request_id)
     if request.state is RequestState.OPEN:
         state = RequestState.WITHDRAWN if settled.decision is None else RequestState.ELSEWHERE
-        request = _close(jobs, request, state, answer=settled.decision, by=settled.by)
+        request = _close(jobs, request, state, answer=settled.decision, by=one_line(settled.by, 200))
     if request.state is not RequestState.ANSWERED or settled.decision is None or request.applied != "unknown":
         return request
     if settled.decision == request.answer:
