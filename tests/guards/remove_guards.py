@@ -61,6 +61,10 @@ GUARDS = (
     Guard("open-work", condition("False"), "tests/system/test_runner_signals.py -k publish_is_refused"),
     Guard("link-out-of-the-skills", condition("False"), "tests/system/test_skills.py -k link_that_leaves_the_folder"),
     Guard("codex-trust", condition("False"), "tests/unit/test_codex_protocol.py -k permission_to_write"),
+    Guard(
+        "codex-shell", replace(r"words\[0\] in _SHELLS", "True"), "tests/unit/test_codex_protocol.py -k as_the_model"
+    ),
+    Guard("codex-question-id", condition("False"), "tests/unit/test_codex_protocol.py -k under_the_same_id"),
     Guard("codex-socket-owner", condition("False"), "tests/integration/test_codex_server.py -k another_user"),
     Guard("prune-link", condition("False"), "tests/system/test_prune.py -k baton_did_not_write"),
     Guard("prune-foreign-file", condition("False"), "tests/system/test_prune.py -k baton_did_not_write"),

@@ -313,6 +313,10 @@ def judged(talk):
         ([], WELL),
         ([("error", {"error": {"message": "lost"}, "willRetry": False, "turnId": "t1"})], FAILED),
         ([("error", {"error": {"message": "1/5"}, "willRetry": True, "turnId": "t1"})], WELL),
+        ([("error", {"error": {"message": ""}, "willRetry": False, "turnId": "t1"})], FAILED),
+        ([("error", {"error": "lost", "willRetry": False, "turnId": "t1"})], FAILED),
+        ([("error", {"willRetry": False})], FAILED),
+        ([("error", {"error": {"message": "of another"}, "willRetry": False, "turnId": "t0"})], WELL),
     ],
 )
 def test_a_turn_is_well_only_without_an_error(messages, how):
@@ -322,6 +326,14 @@ def test_a_turn_is_well_only_without_an_error(messages, how):
     (end,) = of(TurnEnded, talk.end_turn())
     assert end.how == how
     assert (judged(talk)[1].outcome == DONE) == (how == WELL)
+
+
+@pytest.mark.parametrize("error", [{}, {"message": ""}, "quota", 7, ["x"]])
+def test_a_turn_that_ends_with_an_error_of_any_shape_is_no_success(error):
+    talk = Talk().begin()
+    (end,) = of(TurnEnded, talk.end_turn(error=error))
+    assert end.how == FAILED
+    assert end.why
 
 
 @pytest.mark.parametrize("status", ["inProgress", "new", None, 7])
@@ -418,6 +430,9 @@ def test_pieces_of_a_message_are_signs_of_work_now_and_then():
         {"method": "item/started", "params": {"threadId": THREAD, "item": "x"}},
         {"method": "item/started", "params": {"threadId": THREAD, "item": {"type": "commandExecution"}}},
         {"method": "error", "params": {"threadId": THREAD}}, {"method": "thread/started", "params": {}},
+        {"method": "account/rateLimits/updated", "params": {"rateLimits": {"primary": {"resetsAt": float("inf")}}}},
+        {"method": "thread/tokenUsage/updated", "params": {"threadId": THREAD, "turnId": "t1", "tokenUsage": {
+            "total": {"totalTokens": 1}, "last": {"inputTokens": float("inf"), "outputTokens": 1}}}},
         {"id": 0, "method": "item/fileChange/requestApproval", "params": 7},
         {"id": 0, "method": "item/tool/requestUserInput", "params": {"threadId": THREAD, "questions": 7}},
     ],
@@ -509,6 +524,18 @@ def test_after_a_new_connection_a_question_is_the_same_and_a_lost_answer_is_writ
     talk.reply({"result": {"thread": {"id": THREAD}}})
     talk.ask(command="ls")
     assert [each for each in talk.sent if each.get("result")] == [{"id": 0, "result": {"decision": "accept"}}] * 2
+
+
+@pytest.mark.parametrize("mode", Mode)
+@pytest.mark.parametrize("is_answered", [True, False])
+def test_an_answer_is_not_given_to_another_call_under_the_same_id(mode, is_answered):
+    talk, asked = asking(command="ls", mode=mode)
+    assert not is_answered or talk.protocol.answer(asked.key, answer(ALLOW))
+    before = len(talk.sent)
+    assert talk.ask(command="rm -rf x") == []
+    refused = [] if mode is Mode.INTERACTIVE else [{"id": 0, "result": {"decision": "decline"}}]
+    assert talk.sent[before:] == refused, "a person may still be asked at the pane"
+    assert not talk.protocol.answer(asked.key, answer(ALLOW))
 
 
 def test_a_question_that_was_closed_without_a_connection_is_closed():
@@ -623,7 +650,8 @@ def test_a_question_of_a_subagent_names_it():
     ("line", "command"),
     [
         ("/bin/bash -lc 'echo a; b'", "echo a; b"), ("zsh -c ls", "ls"), ("/bin/bash -lc ls x", "/bin/bash -lc ls x"),
-        ("python -c 'x'", "python -c 'x'"), ("bash 'open", "bash 'open"),
+        ("python -c 'x'", "python -c 'x'"), ("bash 'open", "bash 'open"), ("/usr/bin/zsh -lc ls", "ls"),
+        ("./bash -lc ls", "./bash -lc ls"), ("/w/bash -lc ls", "/w/bash -lc ls"),  # a model may choose its shell
     ],
 )  # fmt: skip
 def test_a_command_is_shown_as_the_model_wrote_it(line, command):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-
 from baton.core.request import RequestKind
 from baton.core.signal import ALLOW, DENY, Asked
 from baton.core.value import Any, Value
@@ -21,7 +19,8 @@ INPUT = "item/tool/requestUserInput"
 FORM = "mcpServer/elicitation/request"
 ASKING = (COMMAND, FILES, PERMISSIONS, INPUT, FORM)
 
-_SHELLS = ("bash", "sh", "zsh")
+# The model may choose the shell: one of another folder is a program of its own, and belongs to the command.
+_SHELLS = frozenset(folder + name for folder in ("", "/bin/", "/usr/bin/") for name in ("bash", "sh", "zsh"))
 # What the types of tool calls are called here.
 _TOOLS = {
     "commandExecution": "shell",
@@ -84,7 +83,7 @@ def _command(about: Mapping[str, Any]) -> dict[str, Any]:
         words = split(line)
     except ValueError:
         words = []
-    if len(words) == 3 and os.path.basename(words[0]) in _SHELLS and words[1] in ("-c", "-lc"):
+    if len(words) == 3 and words[0] in _SHELLS and words[1] in ("-c", "-lc"):  # guard: codex-shell
         line = words[2]
     call = {"command": line, "cwd": about.get("cwd")}
     return {name: value for name, value in call.items() if value is not None}
@@ -174,9 +173,12 @@ def decision_of(item: Mapping[str, Any]) -> str:
     return DENY if item.get("status") == "declined" else ALLOW
 
 
-def error_text(error: Mapping[str, Any]) -> str:
-    """Return what Codex says about an error, with the status of the model service."""
-    text = str(error.get("additionalDetails") or error.get("message") or "")
+def error_text(error: object, otherwise: str = "") -> str:
+    """Return what Codex says about an error, with the status of the model service; never nothing."""
+    otherwise = otherwise or "an error"
+    if not isinstance(error, dict):
+        return str(error or otherwise)
+    text = str(error.get("additionalDetails") or error.get("message") or otherwise)
     about = error.get("codexErrorInfo")
     details = next(iter(about.values()), None) if isinstance(about, dict) else None
     status = details.get("httpStatusCode") if isinstance(details, dict) else None

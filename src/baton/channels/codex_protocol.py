@@ -375,8 +375,8 @@ class Protocol:
         error = about.get("error")
         how = _HOW.get(about["status"], FAILED)
         why = turn.error
-        if isinstance(error, dict):
-            why = calls.error_text(error) or why
+        if error is not None:
+            why = calls.error_text(error, why)
             yield from self._limit(error)
         if how == WELL and why:
             how = FAILED
@@ -403,18 +403,18 @@ class Protocol:
         yield TurnEnded(turn=turn.name, how=how, why=why, message=message, held=how == WELL, refused_tools=refused)
 
     def _error(self, params: Mapping[str, Any]) -> Iterator[Signal]:
-        error = params["error"]
+        error = params.get("error")
         text = calls.error_text(error)
         if params.get("willRetry"):
-            tries = _TRIES.search(str(error.get("message")))
+            tries = _TRIES.search(str(params["error"].get("message")))
             number, most = (int(tries[1]), int(tries[2])) if tries else (0, 0)
             yield Retrying(number=number, most=most, why=text)
-        elif self._turn is not None and params.get("turnId") == self._turn.turn_id:
+        elif self._turn is not None and params.get("turnId") in (None, self._turn.turn_id):
             self._turn.error = text
             yield from self._limit(error)
 
-    def _limit(self, error: Mapping[str, Any]) -> Iterator[Signal]:
-        if error.get("codexErrorInfo") != "usageLimitExceeded":
+    def _limit(self, error: object) -> Iterator[Signal]:
+        if not isinstance(error, dict) or error.get("codexErrorInfo") != "usageLimitExceeded":
             return
         windows = [self._limits.get(name) for name in ("primary", "secondary")]
         full = [each for each in windows if isinstance(each, dict) and (each.get("usedPercent") or 0) >= 100]

@@ -41,13 +41,16 @@ class Questions:
     def ask(self, request_id: Any, method: str, params: Mapping[str, Any], thread: str | None) -> Asked | None:
         """Take a request of the server. Return what is asked; None if it is known already, or cannot be asked."""
         key = f"{params.get('itemId') or params.get('turnId') or method}#{request_id}"
-        known = self._open.get(key)
+        known, question = self._open.get(key), Question(key=key, request_id=request_id, method=method, params=params)
+        if known is not None and not self._is_same(known, question):  # guard: codex-question-id
+            self._open[key] = known.replace(resolved_ns=self._clock.monotonic_ns(), again_ns=None)
+            self._decline_unseen(question)
+            return None
         if known is not None:  # after a new connection
             self._open[key] = known.replace(again_ns=None)
             if known.response is not None:
                 self._send({"id": request_id, "result": known.response})
             return None
-        question = Question(key=key, request_id=request_id, method=method, params=params)
         if method not in calls.ASKING or calls.is_secret(question):
             self._decline_unseen(question)
             return None
@@ -55,6 +58,13 @@ class Questions:
         asked = calls.read_question(question, self._items.get(question.item_id or ""), agent_ref)
         self._open[key] = question
         return asked
+
+    def _is_same(self, one: Question, other: Question) -> bool:
+        """Return whether two questions under one id are about the same call."""
+        item = self._items.get(one.item_id or "")
+        return one.method == other.method and (
+            calls.read_question(one, item, None) == calls.read_question(other, item, None)
+        )
 
     def _decline_unseen(self, question: Question) -> None:
         """Decline what cannot be asked elsewhere, unless a person can be asked at the pane."""
