@@ -43,7 +43,8 @@ security: $(VENV)/.security-installed system-packages
 	    tests/integration/test_subscriber.py
 
 crash: $(VENV)/.dev-installed system-packages
-	$(FULL) tests/crash tests/simulation tests/unit/test_watch.py tests/contract/test_against_model.py
+	$(FULL) tests/crash tests/simulation tests/unit/test_watch.py tests/contract/test_against_model.py \
+	    tests/contract/test_directory.py
 
 docs: $(VENV)/.dev-installed
 	$(BIN)/python scripts/reference.py --check

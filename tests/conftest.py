@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import os
 import signal
 
@@ -38,6 +39,10 @@ def pytest_configure(config):
         _let_children_have_default_signals()
     if not hasattr(config, "workerinput"):  # of several processes, the one that prints
         config.pluginmanager.register(_Figures(config))
+
+
+def pytest_collection_finish():
+    gc.freeze()  # thousands of tests are there to stay: a collection need not look at them again
 
 
 def _let_children_have_default_signals() -> None:

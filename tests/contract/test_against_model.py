@@ -318,7 +318,7 @@ def test_a_backend_answers_as_the_model_does(backend, request, full):
     run_state_machine_as_test(
         machine,
         settings=settings(
-            max_examples=400 if full else 60,
+            max_examples=400 if full else 40,
             stateful_step_count=40,
             deadline=None,
             database=None,

@@ -18,6 +18,7 @@ class Program(NamedTuple):
     prompt: str  # waits for input
     trust: str = ""  # asks whether the folder is trusted
     busy: str = ""  # works on a turn, where its screen comes later than its work
+    hides: bool = False  # shows a question only to a person who looks
     at_once: int = 2  # rows that run at the same time
 
 
@@ -30,7 +31,7 @@ PROGRAMS = {
         Program("opencode", "serve", "bash|execute", "Permission required", ("Enter",), None, ("Escape", "Escape"), "Ask anything|OpenCode",
                 busy="esc interrupt"),
         Program("copilot", "copilot", "bash|shell|execute", "Do you want to run", ("1",), None, ("Escape", "Escape"), "\u276f",
-                "Confirm folder trust"),
+                "Confirm folder trust", hides=True),
         Program("qwen", "qwen", "[Ss]hell|Bash|command|execute", "Allow execution of", ("1",), ("4",), ("Escape",), "Type your message",
                 at_once=1),  # 0.9 GB each
         Program("gemini", "gemini", "[Ss]hell|command|execute", "Allow execution of", ("1",), ("3",), ("Escape",), "Type your message",
@@ -50,7 +51,10 @@ class Untold(NamedTuple):
 
 
 _SILENT = "it sends nothing by ACP while it tries a failed request again: an update comes only with the answer"
+_SILENT_HTTP = "its server sends nothing while it repeats a request that was answered 5xx (`request_max_retries`)"
 UNTOLD: dict[tuple[str, str], Untold] = {
+    ("codex", "T17-terminal"): Untold({"retrying": ("working",)}, _SILENT_HTTP),
+    ("codex", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT_HTTP),
     ("qwen", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT),
     ("gemini", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT),
     ("gemini", "T18-dead-headless"): Untold({"retrying": ("working",)}, _SILENT),

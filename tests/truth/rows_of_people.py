@@ -17,11 +17,15 @@ _HAVE_NO = ("claude-code", "codex", "qwen", "gemini")  # an answer that ends the
 _ANSWERED = tuple(agent for agent in ALL if agent != "gemini")
 
 
-def _asks(on: Stage, script: list, *options: str) -> None:
-    """Begin a job whose first tool needs a permission, and wait until it is asked for."""
+def _asks(on: Stage, script: list, *options: str, of_person: bool = True) -> None:
+    """Begin a job whose first tool needs a permission, and wait until it is asked for: `of_person`, on the screen."""
     on.set_up(shell=ASK)
     on.begin(script, *options)
-    asked_at = on.asked("s", 0, answered=True).answered_at if on.headless else on.shown(on.program.dialog)
+    if on.headless or (on.program.hides and not of_person):
+        asked_at = on.asked("s", 0, answered=True).answered_at
+    else:
+        on.watch()
+        asked_at = on.shown(on.program.dialog)
     on.expect("waiting", at=asked_at, cause=on.program.tool, early=2.0)
 
 
@@ -72,7 +76,9 @@ def _allowed_at_the_keyboard(on: Stage) -> None:
     state = on.request(asked["request_id"])["state"]
     on.require(state == "elsewhere", f"the request is {state}")
     on.working_from("s", 1)
-    on.completes(on.asked("s", 1, answered=True).answered_at)
+    on.completes(
+        max(on.asked("s", 1, answered=True).answered_at, on.file("out.txt")), within=4.0
+    )  # Codex goes on without it
 
 
 def _refused_at_the_keyboard(on: Stage, *keys: str) -> None:
@@ -105,7 +111,7 @@ def _esc(on: Stage) -> None:
 @row("T11", HEADLESS, name="approve", agents=ALL)
 def _approved(on: Stage) -> None:
     """permission answered by baton approve"""
-    _asks(on, [[bash("touch begun; sleep 4; echo x > out.txt", ask=True)], [Say("I wrote it.")]])
+    _asks(on, [[bash("touch begun; sleep 4; echo x > out.txt", ask=True)], [Say("I wrote it.")]], of_person=False)
     on.stay()
     asked = on.open_request()
     on.approve(asked)
@@ -120,7 +126,7 @@ def _approved(on: Stage) -> None:
 @row("T11", HEADLESS, name="deny", agents=ALL)
 def _denied(on: Stage) -> None:
     """permission answered by baton deny"""
-    _asks(on, [[bash("echo x > out.txt", ask=True)], [Pause(3), Say("Then not.")]])
+    _asks(on, [[bash("echo x > out.txt", ask=True)], [Pause(3), Say("Then not.")]], of_person=False)
     on.stay()
     asked = on.open_request()
     on.baton("deny", asked["request_id"], "--reason", "not on a Monday")

@@ -86,7 +86,7 @@ def _wrong_key(on: Stage) -> None:
     on.begin([[_UNAUTHORISED]])
     on.expect("working", "retrying", at=on.asked("s", 0).at)
     on.reach(lambda: on.readers[0].ended, "the end", 30)
-    on.fails("API key", at=on.model.log[-1].at, within=4.0)
+    on.fails("API key|api-key|401", at=on.model.log[-1].at, within=4.0)
 
 
 @row("T26", HEADLESS, agents=("qwen",))

@@ -78,7 +78,9 @@ def _quiet_tool(on: Stage) -> None:
     on.begin([[bash("sleep 19; echo x > out.txt")], [Say("I wrote it.")]], "--idle-timeout", IDLE)
     on.expect("working", at=on.asked("s", 0, answered=True).answered_at, cause=on.program.tool)
     on.working_from("s", 1)
-    on.completes(on.asked("s", 1, answered=True).answered_at)
+    on.completes(
+        max(on.asked("s", 1, answered=True).answered_at, on.file("out.txt")), within=4.0
+    )  # Codex goes on without it
 
 
 @row("T23", TERMINAL, HEADLESS)
@@ -90,12 +92,14 @@ def _endless_tool(on: Stage) -> None:
     on.fails("Bash", at=begun + 5 + IDLE_SEC, within=LIMIT_WITHIN_SEC)
 
 
-def _killed(on: Stage, kill) -> None:
+def _killed(on: Stage, kill, *, is_over=lambda: True) -> None:
     # Claude ends its tools first, and asks the model what to do: the answer is there before its own end.
     on.begin([[bash("touch begun; sleep 4321")], [Say("The command was killed.")]])
     on.file("begun")
     on.stay()
     kill()
+    on.expect("working", "error")
+    on.reach(is_over, "the end of the program")  # Codex takes some seconds after SIGTERM
     on.expect("error", within=5.0)
     on.ends(30)
 
@@ -109,7 +113,13 @@ def _kill9(on: Stage) -> None:
 @row("T24", TERMINAL, name="kill15", agents=ALL)
 def _kill15(on: Stage) -> None:
     """agent killed (-15)"""
-    _killed(on, lambda: os.kill(on.agent_pid(), signal.SIGTERM))
+    killed = []
+
+    def kill() -> None:
+        killed.append(on.agent_pid())
+        os.kill(killed[0], signal.SIGTERM)
+
+    _killed(on, kill, is_over=lambda: not os.path.exists(f"/proc/{killed[0]}"))
 
 
 @row("T24", TERMINAL, name="pane", agents=ALL)

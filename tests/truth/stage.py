@@ -5,10 +5,12 @@ from __future__ import annotations
 
 import json
 import os
+import pty
 import re
 import subprocess
 import threading
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agents.conftest import World
@@ -32,12 +34,19 @@ IDLE_SEC = 15  # of the rows with an idle limit: Claude takes some seconds to st
 IDLE = str(IDLE_SEC)
 LIMIT_WITHIN_SEC = WITHIN_SEC + 3.0  # the idle clock begins when the silence is noticed, and the agent is ended first
 _PATIENCE_SEC = 60.0
+_BETWEEN_KEYS_SEC = 0.3
 _OVER_LOOKS = 25
 _TAP = os.path.join(os.path.dirname(os.path.abspath(__file__)), "tap")
 
 
 class NotReached(Exception):
     """The scenario did not get where its script wants it."""
+
+
+def _drain(master: int) -> None:
+    with os.fdopen(master, "rb", buffering=0) as screen, suppress(OSError):  # its other end is closed
+        while screen.read(65536):
+            pass
 
 
 class Stage(World):
@@ -50,6 +59,7 @@ class Stage(World):
         self.phases: list[Phase] = []
         self.wrong: list[str] = []
         self.readers: list[Reader] = []
+        self._terminal: int | None = None  # of the person who looks
         self.usage: int | None = None  # tokens of the job, where a row is about them
         self.tap_path = str(folder / "heard.jsonl")
         tmux = TmuxServer()
@@ -65,6 +75,18 @@ class Stage(World):
             env=environment, check=True, timeout=20,
         )  # fmt: skip
 
+    def watch(self, session: str = "s") -> None:
+        """Look at the session, as a person does who attaches to its terminal."""
+        if self._terminal is not None:
+            return
+        master, self._terminal = pty.openpty()
+        subprocess.Popen(  # it ends with its server
+            ["tmux", "-S", self.tmux.socket, "attach-session", "-f", "ignore-size", "-t", f"={session}"],
+            env=self.baton.env | {"TERM": "xterm-256color"}, stdin=self._terminal, stdout=self._terminal,
+            stderr=self._terminal, start_new_session=True,
+        )  # fmt: skip
+        threading.Thread(target=_drain, args=(master,), daemon=True).start()
+
     def close(self) -> None:
         for reader in self.readers:
             reader.close()
@@ -72,6 +94,8 @@ class Stage(World):
             self.baton("session", "stop", each["name"], "--mode", "hard", code=None)
         self.tmux.remove()
         self.model.close()
+        if self._terminal is not None:
+            os.close(self._terminal)
 
     # -- the work ------------------------------------------------------------------------------------------------------
 
@@ -177,8 +201,9 @@ class Stage(World):
         return " / ".join(lines[-12:])[-600:]
 
     def press(self, *keys: str, session: str = "s") -> float:
-        """Press keys as a person does."""
-        for key in keys:
+        """Press keys as a person does: a moment after each other, or the program takes two for one."""
+        for number, key in enumerate(keys):
+            time.sleep(_BETWEEN_KEYS_SEC if number else 0)
             self.tmux("send-keys", "-t", f"={session}:", key)
         return time.monotonic()
 
@@ -188,19 +213,28 @@ class Stage(World):
         return self.press("Enter", session=session)
 
     def agent_pid(self) -> int:
-        """Return the process of the agent's program: the child of the runner in the pane."""
-        pane = int(self.tmux("display-message", "-p", "-t", "=s:", "#{pane_pid}"))
+        """Return the process of the agent's program below the runner in the pane. Of a program that starts itself again,
+        it is the last: the others only wait for it."""
+        pid, command = self._child_of(int(self.tmux("display-message", "-p", "-t", "=s:", "#{pane_pid}")))
+        if not pid:
+            raise NotReached("no agent below the pane")
+        while (child := self._child_of(pid))[0] and child[1][-1] == command[-1]:
+            pid = child[0]
+        return pid
+
+    def _child_of(self, parent: int) -> tuple[int, list[bytes]]:
+        """Return the child whose command names the program, and its command."""
         for pid in filter(str.isdecimal, os.listdir("/proc")):
             try:
                 with open(f"/proc/{pid}/stat") as file:
-                    parent = int(file.read().rpartition(")")[2].split()[1])
+                    is_child = int(file.read().rpartition(")")[2].split()[1]) == parent
                 with open(f"/proc/{pid}/cmdline", "rb") as file:
-                    command = file.read()
+                    command = file.read().rstrip(b"\0").split(b"\0")
             except OSError:
                 continue
-            if parent == pane and self.program.process.encode() in command:
-                return int(pid)
-        raise NotReached("no agent below the pane")
+            if is_child and any(self.program.process.encode() in each for each in command):
+                return int(pid), command
+        return 0, []
 
     # -- requests ------------------------------------------------------------------------------------------------------
 

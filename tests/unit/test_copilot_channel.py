@@ -30,13 +30,13 @@ _HOOKS = ("permissionRequest", "agentStop")
 class Program:
     """A channel, and a stand-in for the program that talks to it."""
 
-    def __init__(self, folder):
+    def __init__(self, folder, **environment):
         self.home, self.session, self.work = folder / "home", folder / "session", folder / "work"
         self.log = self.home / ".copilot" / "session-state" / CONVERSATION / "events.jsonl"
         for each in (self.session, self.work, self.log.parent):
             each.mkdir(parents=True)
         self.heard, self.answers, self._threads = [], [], []
-        self.channel = CopilotPlugin(Copilot(), self.task(environment={"HOME": str(self.home)}))
+        self.channel = CopilotPlugin(Copilot(), self.task(environment={"HOME": str(self.home), **environment}))
         self.setup = self.channel.open(self.heard.append)
         self.heard.clear()
 
@@ -112,6 +112,14 @@ def test_the_plugin_is_written_into_the_folder_of_the_session(program):
 def test_it_does_not_ask_where_all_is_allowed(program):
     assert "permissionRequest" not in json.loads(hooks_file(["x"], asks=False))["hooks"]
     assert "--yolo" in Copilot().launch(program.task(yolo=True)).argv
+
+
+def test_it_does_not_ask_where_the_user_has_allowed_all_in_the_environment(tmp_path):
+    """Copilot runs the hook all the same."""
+    program = Program(tmp_path, COPILOT_ALLOW_ALL="1")
+    hooks = json.loads(program.setup.files["copilot-plugin/hooks.json"])["hooks"]
+    program.close()
+    assert "permissionRequest" not in hooks
 
 
 @pytest.mark.parametrize(("answer", "reply"), [(ALLOW, {"behavior": "allow"}),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
 import sys
 from pathlib import Path
 
@@ -47,6 +48,7 @@ class World:
         self.heard: list = []
         self.channel = None
         self.setup = None
+        self.screen = None
 
     def open(self, prompt=None, *, mode=Mode.HEADLESS, yolo=False, resume=False, **environment):
         task = Task(
@@ -74,6 +76,11 @@ class World:
     def posted(self, end):
         return [given for method, path, given in self.requests() if method == "POST" and path.endswith(end)]
 
+    def connect_screen(self):
+        """Connect to the server as the program in the pane does."""
+        self.screen = socket.create_connection(("127.0.0.1", self.channel._process.server.port))
+        return self
+
     @property
     def server_pid(self):
         return self.channel._process._child.pid
@@ -83,6 +90,8 @@ class World:
 def world(tmp_path):
     world = World(tmp_path)
     yield world
+    if world.screen is not None:
+        world.screen.close()
     if world.channel is not None:
         pid = world.server_pid if world.channel._process is not None else None
         world.channel.close()
@@ -103,6 +112,15 @@ def test_a_prompt_is_worked_on_and_its_end_is_heard(world):
     assert [(each.input_tokens, each.output_tokens, each.cost_usd) for each in world.of(Usage)] == [(10, 5, 0.25)]
     assert world.channel.take_text() == "Done.\n"
     assert world.posted("prompt_async") == [{"parts": [{"type": "text", "text": "say it"}]}]
+
+
+def test_the_prompt_waits_for_the_screen(world):
+    """opencode's screen does not show a question that was asked before it was connected."""
+    world.open("say it", mode=Mode.INTERACTIVE)
+    assert not poll(lambda: world.posted("prompt_async"), 0.6, interval_sec=0.05)
+    world.connect_screen()
+    world.until(TurnEnded)
+    assert len(world.posted("prompt_async")) == 1
 
 
 def test_a_permission_is_answered_once(world):
@@ -140,7 +158,7 @@ def test_a_question_without_a_screen_is_refused_when_its_job_has_ended(world):
 
 
 def test_a_question_on_the_terminal_is_left_to_its_screen(world):
-    world.open("ask it", mode=Mode.INTERACTIVE)
+    world.open("ask it", mode=Mode.INTERACTIVE).connect_screen()
     (asked,) = world.until(Asked)
     world.channel.release(asked.key)
     assert world.channel.answer(asked.key, allow()) is True
@@ -191,7 +209,7 @@ def test_the_output_of_each_turn_is_kept(world):
 
 
 def test_the_screen_of_opencode_shows_its_output_and_nothing_is_kept(world):
-    world.open("say it", mode=Mode.INTERACTIVE)
+    world.open("say it", mode=Mode.INTERACTIVE).connect_screen()
     world.until(TurnEnded)
     assert (world.channel._text, world.channel.take_text()) == ([], "")
 

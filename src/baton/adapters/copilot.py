@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from baton.adapters.acp_agent import AcpAgent
 from baton.adapters.contract import UUID, Capabilities, Launch, Task, checked_argument
 
+ALLOW_ALL = "COPILOT_ALLOW_ALL"  # by any value, its tools; by "true", also every folder
 PLUGIN = "copilot-plugin"  # in the session's folder
 _LOG = "events.jsonl"
 
@@ -56,7 +57,7 @@ class Copilot(AcpAgent):
 
     def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
         path = os.path.join(copilot_folder(environment), "config.json")
-        if environment.get("COPILOT_ALLOW_ALL") == "true" or _is_trusted(os.path.realpath(workdir), path):
+        if environment.get(ALLOW_ALL) == "true" or _is_trusted(os.path.realpath(workdir), path):
             return []
         ask = f"Copilot will ask whether you trust {workdir}: attach and answer, or run `copilot` there once"
         return [f"{ask} (Copilot keeps the answer in {path})"]

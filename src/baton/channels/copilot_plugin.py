@@ -13,7 +13,7 @@ import os
 import shlex
 import time
 
-from baton.adapters.copilot import PLUGIN, log_file, state_folder
+from baton.adapters.copilot import ALLOW_ALL, PLUGIN, log_file, state_folder
 from baton.channels.contract import Channel, Setup
 from baton.channels.copilot_log import CopilotLog
 from baton.channels.forward import HOOK_PATH
@@ -79,11 +79,12 @@ class CopilotPlugin(Channel):
         blockers = self._agent.startup_blockers(self._task.workdir, self._environment)
         if blockers:
             self._say([Blocked(by=self._agent.name, what_to_do="; ".join(blockers))], "settings")
+        asks = not self._task.yolo and not self._environment.get(ALLOW_ALL)
         about = {"name": "baton", "version": "1.0.0", "description": "Lets baton answer.", "hooks": "hooks.json"}
         return Setup(
             files={
                 os.path.join(PLUGIN, "plugin.json"): json.dumps(about),
-                os.path.join(PLUGIN, "hooks.json"): hooks_file(self._task.hook, asks=not self._task.yolo),
+                os.path.join(PLUGIN, "hooks.json"): hooks_file(self._task.hook, asks=asks),
             }
         )
 

@@ -43,6 +43,7 @@ _END_SEC = 0.2  # a server that ends closes its connections first: its end is th
 _MESSAGES = 100  # that are read again after a lost connection
 _TRIES = 20
 _JOIN_SEC = 5.0
+_SCREEN_SEC = 20.0
 
 
 class OpencodeChannel(Channel):
@@ -310,8 +311,20 @@ class OpencodeChannel(Channel):
             )
             self._say(self._approve(found) if self._task.yolo else found)
 
+    def _wait_for_screen(self) -> None:
+        """Wait until opencode's screen is connected to the server: it shows no question that was asked before."""
+        assert self._process is not None
+        deadline = time.monotonic() + _SCREEN_SEC
+        while time.monotonic() < deadline and not self._closing and self._lost is None:
+            clients = self._process.clients()
+            if clients is None or len(clients) > 1:  # one is the stream of events of this channel
+                return
+            time.sleep(_LOOK_SEC)
+
     def _send_requests(self) -> None:
         """Send prompts and answers, in order. An answer that did not arrive is sent again: opencode takes one alone."""
+        if self._is_shown:
+            self._wait_for_screen()
         while True:
             request = self._requests.get()
             if request is None:

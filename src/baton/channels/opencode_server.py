@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 USER = "opencode"
 _ADDRESS = re.compile(rb"listening on http://127\.0\.0\.1:(\d{1,5})\s", re.ASCII)
 _LOOK_SEC = 0.02
+_CONNECTIONS = "/proc/net/tcp"
+_ESTABLISHED = "01"
 
 
 class OpencodeProcess(ServerProcess):
@@ -49,3 +51,14 @@ class OpencodeProcess(ServerProcess):
                 return self.why_ended()
             time.sleep(_LOOK_SEC)
         return "opencode's server did not begin to listen in time"
+
+    def clients(self) -> set[int] | None:
+        """Return the ports of the programs that are connected to the server; None where the system does not say it."""
+        assert self.server is not None
+        try:
+            with open(_CONNECTIONS, encoding="ascii") as file:
+                connections = [line.split()[1:4] for line in file]
+        except OSError:
+            return None
+        ends = [(mine, other.rpartition(":")[2]) for mine, other, state in connections if state == _ESTABLISHED]
+        return {int(mine.rpartition(":")[2], 16) for mine, other in ends if int(other, 16) == self.server.port}

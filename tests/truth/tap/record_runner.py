@@ -33,7 +33,7 @@ def record(path: str) -> None:
     numbers: dict[int, int] = {}
 
     def write(*what: object) -> None:
-        line = json.dumps([round(time.monotonic(), 3), *what])
+        line = json.dumps([round(time.monotonic(), 3), *what], default=lambda value: value.as_dict())
         with lock, open(path, "a", encoding="utf-8") as file:
             file.write(line + "\n")
 
