@@ -57,6 +57,7 @@ GUARDS = (
     Guard(
         "acp-option", condition("False"), "tests/unit/test_acp_channel.py -k 'without_its_option or other_direction'"
     ),
+    Guard("acp-turn", condition("False"), "tests/unit/test_acp_channel.py -k outside_of_a_turn"),
     Guard("void-verification", condition("False"), "tests/system/test_runner_signals.py -k void"),
     Guard("open-work", condition("False"), "tests/system/test_runner_signals.py -k publish_is_refused"),
     Guard("link-out-of-the-skills", condition("False"), "tests/system/test_skills.py -k link_that_leaves_the_folder"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from baton.adapters.acp_agent import AcpAgent
 from baton.adapters.contract import Mode, Task
+from baton.channels import pipes
 from baton.channels.acp import Acp
 from baton.core.activity import DONE, Facts, Limits, activity, fold, verdict
 from baton.core.request import Answer, RequestKind
@@ -324,6 +325,32 @@ def test_a_question_of_another_session_is_refused(line):
     assert line.written[0]["error"]["code"] == -32602
 
 
+def test_a_question_outside_of_a_turn_is_refused(line):
+    """Nothing would end the turn that it opens again."""
+    line.begin()
+    line.end()
+    line.written  # noqa: B018
+    assert line.ask() == []
+    assert line.written[0]["error"]["code"] == -32602
+    assert line.facts().open_turn is None
+
+
+def test_an_id_that_a_model_service_repeats_is_the_id_of_another_call(line):
+    """Some services number the calls of each answer from 0."""
+    line.begin()
+    for number, command in ((9, "ls"), (10, "rm x")):
+        heard = line.ask(number, rawInput={"command": command})
+        [began], [asked] = only(ToolStarted, heard), only(Asked, heard)
+        assert (began.call, asked.call, asked.tool_id) == ({"command": command}, {"command": command}, began.tool_id)
+        assert [each.call for each in line.facts().open_requests] == [{"command": command}]
+        line.channel.answer(asked.key, decision(ALLOW))
+        heard = line.update("tool_call_update", toolCallId="t1", status="completed")
+        assert [each.tool_id for each in only(ToolEnded, heard)] == [began.tool_id]
+    late = line.update("tool_call_update", toolCallId="t1", status="in_progress")
+    assert only(ToolStarted, late) == []
+    assert len(only(ToolStarted, line.update("tool_call", toolCallId="t1", status="in_progress"))) == 1
+
+
 def test_questions_are_bounded(line):
     line.begin()
     for number in range(100):
@@ -576,6 +603,34 @@ def test_calls_are_bounded(line):
     for number in range(1100):
         line.update("tool_call", toolCallId=f"t{number}", kind="read", status="in_progress")
     assert len(only(ToolStarted, line.heard)) == 1000
+
+
+def test_a_long_turn_may_have_more_calls_than_are_remembered(line):
+    line.begin()
+    for number in range(1100):
+        line.update("tool_call", toolCallId=f"t{number}", kind="read", status="in_progress")
+        line.update("tool_call_update", toolCallId=f"t{number}", status="completed")
+    assert len(only(ToolStarted, line.heard)) == len(only(ToolEnded, line.heard)) == 1100
+
+
+def test_a_flood_of_lines_is_kept_as_output_and_said_in_part(line):
+    line.begin()
+    assert 0 < len(line.channel._signals(json.dumps(flood("x\n" * 50_000)))) <= 1000
+    assert line.channel.take_text() == "x\n" * 50_000
+
+
+def flood(text):
+    update = {"sessionUpdate": "agent_message_chunk", "content": {"type": "text", "text": text}}
+    return {"method": "session/update", "params": {"sessionId": "s-1", "update": update}}
+
+
+def test_an_agent_that_asks_and_never_reads_is_not_answered_without_end(line, monkeypatch):
+    monkeypatch.setattr(pipes, "MAX_WAITING_BYTES", 10_000)
+    line.begin()
+    for number in range(2000):
+        line.channel._signals(json.dumps({"id": number, "method": "x" * 30}))
+    assert len(line.channel._input._rest) <= 11_000
+    assert line.channel._write({"id": 1}) is False
 
 
 def test_usage_that_is_a_sum_counts_once():

@@ -101,7 +101,7 @@ class Acp(Lines):
             return False
         del self._work.questions[key]
         self._work.note_word("its question was answered")
-        call = self._work.turn.calls.get(question.tool_id or "") if self._work.turn is not None else None
+        call = self._work.find_call(question.tool_id)
         if call is not None:
             call.answer = answer.answer
         if answer.answer != ALLOW and self._work.turn is not None:
@@ -364,11 +364,14 @@ class Acp(Lines):
         if params["sessionId"] != self._session or len(self._work.questions) >= _MOST_QUESTIONS:
             self._refuse_request(number, messages.INVALID, "another session, or too many questions")
             return
+        if self._work.turn is None:  # guard: acp-turn
+            self._refuse_request(number, messages.INVALID, "there is no turn")
+            return
         if any(_is_same(each.number, number) for each in self._work.questions.values()):
             return  # it asks twice, and gets one answer
         yield from self._work.end_message()
         tool_id = about.get("toolCallId")
-        call = self._work.call(tool_id, about) if isinstance(tool_id, str) else None
+        call = self._work.call(tool_id, about, begins=True)
         name = call.name if call is not None else messages.tool_name(about) or "tool"
         given, is_exact = messages.arguments(about)
         if call is not None:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _MOST_CALLS = 1000  # tool calls of a turn that are remembered
 _MESSAGE_CHARS = 1 << 20  # of the last message
 _LINE_CHARS = 10_000  # of a line that has no end yet
+_SAID_LINES = 1000  # of one message, the last ones
 _PARTIAL_EVERY_NS = SECOND_NS
 _REASON = 400  # characters
 _UPDATES = {
@@ -121,6 +122,7 @@ class AcpWork:
         self._cost_usd = 0.0
         self._answers = 0  # of the model
         self._partial_ns = 0
+        self._uses: dict[str, int] = {}  # how often the agent has used an id for a tool call
 
     def note_word(self, word: str) -> None:
         """Begin the time anew after which the agent counts as silent."""
@@ -175,7 +177,7 @@ class AcpWork:
         if len(self._line) > _LINE_CHARS:
             lines.append(self._line)
             self._line = ""
-        shown = [each for each in lines if each.strip()]
+        shown = [each for each in lines[-_SAID_LINES:] if each.strip()]
         yield from (Said(text=each) for each in shown)
         if not shown:
             yield from self._partial()
@@ -224,7 +226,7 @@ class AcpWork:
         yield Retrying(number=trouble.number, most=trouble.most, why=trouble.why)
 
     def _tool(self, update: Mapping[str, Any]) -> Iterator[Signal]:
-        call = self.call(update["toolCallId"], update)
+        call = self.call(update["toolCallId"], update, begins=update["sessionUpdate"] == "tool_call")
         if call is None:
             return
         self.note_word("a tool call")
@@ -243,19 +245,35 @@ class AcpWork:
             self.turn.barred[call.name] = None
         yield from self.end_call(call, ok=status == "completed", why=text if status == "failed" else "")
 
-    def call(self, tool_id: object, about: Mapping[str, Any]) -> Call | None:
-        """Return the call of this id, with what is new about it; None outside of a turn, or when there are too many."""
+    def call(self, tool_id: object, about: Mapping[str, Any], *, begins: bool) -> Call | None:
+        """Return the call of this id, with what is new about it; None outside of a turn, or when there are too many.
+        `begins`: it is not over. Some model services repeat ids: a call that is over is another one then."""
         turn = self.turn
         if turn is None or not isinstance(tool_id, str):
             return None
         call = turn.calls.get(tool_id)
-        if call is None:
+        if call is None or (begins and call.is_over):
+            if len(turn.calls) >= _MOST_CALLS:
+                turn.calls = {key: each for key, each in turn.calls.items() if not each.is_over}
             if len(turn.calls) >= _MOST_CALLS:
                 return None
-            call = turn.calls[tool_id] = Call(tool_id)
+            call = turn.calls[tool_id] = Call(self._new_name(tool_id))
         known = ("name", "kind", "title", "rawInput", "locations", "_meta")
         call.about |= {key: about[key] for key in known if about.get(key)}
         return call
+
+    def _new_name(self, tool_id: str) -> str:
+        """Return a name for a call that no earlier one of the conversation has."""
+        uses = self._uses.pop(tool_id, 0) + 1
+        self._uses[tool_id] = uses
+        if len(self._uses) > _MOST_CALLS:
+            del self._uses[next(iter(self._uses))]
+        return tool_id if uses == 1 else f"{tool_id} ({uses})"
+
+    def find_call(self, name: str | None) -> Call | None:
+        """Return the call of the open turn by its name."""
+        calls = self.turn.calls.values() if self.turn is not None else ()
+        return next((call for call in calls if call.tool_id == name), None)
 
     def begin_call(self, call: Call, given: Any) -> Iterator[Signal]:
         if call.began or self.turn is None:

@@ -6,6 +6,7 @@ import os
 
 _READ_BYTES = 1 << 20  # in one go, so that an agent with much output does not hold up the runner
 _LINE_BYTES = 16 << 20  # of a line; a longer one is dropped
+MAX_WAITING_BYTES = 4 << 20  # that a program has not taken, before more is refused
 
 
 class LineReader:
@@ -65,7 +66,7 @@ class Writer:
 
     def __init__(self, fd: int) -> None:
         self.fd: int | None = fd
-        self._rest = b""
+        self._rest = bytearray()
         self._ends = False
         os.set_blocking(fd, False)
 
@@ -79,8 +80,8 @@ class Writer:
         return bool(self._rest)
 
     def write(self, text: str) -> bool:
-        """Write the text now or as soon as the program reads. Return False if it reads no more."""
-        if not self.is_open:
+        """Write the text now or as soon as the program reads. Return False if it reads no more, or too little."""
+        if not self.is_open or len(self._rest) > MAX_WAITING_BYTES:
             return False
         self._rest += text.encode(errors="replace")
         self.flush()
@@ -89,11 +90,11 @@ class Writer:
     def flush(self) -> None:
         try:
             while self.fd is not None and self._rest:
-                self._rest = self._rest[os.write(self.fd, self._rest) :]
+                del self._rest[: os.write(self.fd, self._rest)]
         except BlockingIOError:
             return
         except OSError:  # the program has closed it
-            self._rest = b""
+            self._rest.clear()
             self._ends = True
         if self._ends:
             self.close()
