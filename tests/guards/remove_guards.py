@@ -119,6 +119,7 @@ GUARDS = (
     Guard("transcript-folder", condition("False"), "tests/unit/test_claude_hooks.py -k elsewhere"),
     Guard("conversation-of-session", condition("False"), "tests/unit/test_claude_hooks.py -k another_conversation"),
     Guard("copilot-conversation", condition("False"), "tests/unit/test_copilot_channel.py -k another_conversation"),
+    Guard("conversation-of-tool", replace("and not self._tools", ""), "tests/unit/test_terminal_hooks.py -k in_a_tool"),
     Guard("conversation-of-hook", condition("False"), "tests/unit/test_terminal_hooks.py -k another_conversation"),
     Guard("telemetry-of-session", condition("False"), "tests/unit/test_claude_hooks.py -k another_conversation"),
     Guard("database-schema", condition("False"), f"{_HOSTILE} -k trigger_runs"),

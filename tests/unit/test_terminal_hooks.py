@@ -202,6 +202,44 @@ def test_a_gemini_in_a_tool_is_another_conversation(gemini):
     assert gemini.channel.facts()["messages"]["of another conversation"] == 3
 
 
+@pytest.mark.parametrize("source", ["resume", "clear"])
+def test_a_gemini_in_a_tool_that_continues_a_conversation_is_another_conversation(gemini, source):
+    """The agent runs `gemini --resume latest` in a tool: its good end is not that of the job."""
+    path = begin(gemini)
+    other = {"session_id": "00000000-f718-4380-a2aa-f55ae7609cd7", "transcript_path": str(path)}
+    gemini.hook("BeforeTool", tool_name="run_shell_command", tool_input={"command": "gemini -r latest -p x"})
+    gemini.send({"hook_event_name": "SessionStart", "source": source} | other)
+    gemini.send({"hook_event_name": "AfterAgent", "prompt_response": "Done."} | other)
+    assert gemini.channel.facts()["messages"]["of another conversation"] == 2
+    gemini.hook("AfterTool", tool_name="run_shell_command", tool_input={"command": "gemini -r latest -p x"})
+    gemini.send({"hook_event_name": "SessionStart", "source": source} | other)
+    assert gemini.all(Conversation)[-1].conversation_id == other["session_id"], "a person has left the conversation"
+
+
+def test_each_end_of_a_turn_of_gemini_is_answered_and_ends_its_own_turn(gemini):
+    path = begin(gemini)
+    gemini.hold("AfterAgent", prompt_response="Done.")
+    wait_until(lambda: gemini.channel._ended is not None)
+    gemini.hook("BeforeAgent", prompt="of a person", transcript_path=str(path))
+    assert gemini.ends() == [("1", WELL)]
+    gemini.channel.end_turn("1", None)
+    for text in ("I did", "I did it."):
+        before = gemini.channel._ended
+        gemini.hold("AfterAgent", prompt_response=text)
+        wait_until(lambda before=before: gemini.channel._ended not in (None, before))
+    wait_until(lambda: len(gemini.answers) == 2)
+    wait_until(lambda: len(gemini.ends()) == 2)
+    assert gemini.ends()[1] == ("2", WELL)
+
+
+def test_a_line_of_gemini_of_an_unknown_form_ends_nothing(gemini):
+    path = begin(gemini)
+    add(path, id="1", type="gemini", tokens={"input": float("inf"), "output": 1})
+    add(path, id="2", type="info", content="Request cancelled.")
+    wait_until(gemini.ends)
+    assert gemini.ends() == [("1", INTERRUPTED)]
+
+
 def test_gemini_gets_the_users_files_and_gives_back_what_it_writes(tmp_path):
     users = tmp_path / "home" / ".gemini"
     users.mkdir(parents=True)
@@ -356,6 +394,18 @@ def test_a_denied_qwen_gets_the_reason_in_its_turn(qwen):
     qwen.hook("UserPromptSubmit", prompt="The user denied this: not here")
     assert len(qwen.all(TurnStarted)) == 1
     assert qwen.ends() == []
+
+
+def test_a_prompt_of_a_person_that_contains_the_reason_is_a_turn_of_their_own(qwen):
+    qwen.hook("SessionStart", source="startup")
+    qwen.hook("UserPromptSubmit", prompt="do it")
+    ask(qwen, command="make")
+    assert qwen.channel.answer("r-1", Answer(answer=DENY, by="me", via="cli", reason="no"))
+    decided(qwen, False)
+    qwen.hook("Notification", notification_type="idle_prompt")
+    wait_until(lambda: len(commands(qwen)) == 2)
+    qwen.hook("UserPromptSubmit", prompt="do nothing more")
+    assert [each.prompt for each in qwen.all(TurnStarted)] == ["do it", "do nothing more"]
 
 
 def test_a_failure_of_the_model_service_is_the_reason_of_qwen(qwen):

@@ -16,7 +16,7 @@ from baton.channels.contract import Setup
 from baton.channels.gemini_home import SETTINGS, GeminiHome
 from baton.channels.hooked import HELD_SEC, HOOK_SEC, Hooked
 from baton.channels.tail import Tail
-from baton.core.fields import json_object
+from baton.core.fields import UNEXPECTED_SHAPE, json_object
 from baton.core.request import RequestKind
 from baton.core.signal import ALLOW, Asked, Limited, Said, ToolEnded, ToolStarted, Usage
 
@@ -91,12 +91,16 @@ class GeminiHooks(Hooked):
 
     def _handle(self, event: str, message: Mapping[str, Any], exchange: Exchange) -> Iterator[Signal]:
         if event == "AfterAgent":
+            if self._ended is not None:
+                self._ended[0].reply(b"")  # the later one counts
             self._ended = exchange, str(message.get("prompt_response") or ""), time.monotonic() + _DECIDE_SEC
             return iter(())
         handle = self._handlers.get(event)
         return iter(()) if handle is None else handle(message)
 
     def _prompt(self, message: Mapping[str, Any]) -> Iterator[Signal]:
+        if self._ended is not None:
+            self._decide()  # the end of the turn before this one
         self._error = None
         return self._begin_turn(str(message.get("prompt") or ""))
 
@@ -150,7 +154,10 @@ class GeminiHooks(Hooked):
 
     def _look(self, now: float) -> None:
         for line in self._transcript.read() if self._transcript is not None else ():
-            self._say_all(self._of_transcript(json_object(line.decode(errors="replace")), now), "transcript")
+            try:
+                self._say_all(self._of_transcript(json_object(line.decode(errors="replace")), now), "transcript")
+            except UNEXPECTED_SHAPE:
+                self._count("of an unknown form")
         for key in [key for key in self._commands if key in self._asks]:
             if runs_below(os.getpid(), *self._commands[key]):
                 self._say_all(self._settle(key, ALLOW, _AT_SCREEN), "process")

@@ -150,7 +150,9 @@ class Hooked(Channel):
         starts = message.get("hook_event_name") == "SessionStart"
         if not starts or not isinstance(found, str) or not self._agent.is_conversation(found):
             return False
-        if self._conversation is None or self._is_over or message.get("source") in ("clear", "resume"):
+        # A person leaves a conversation between turns. The same program in a tool may continue one, too.
+        leaves = message.get("source") in ("clear", "resume") and not self._tools  # guard: conversation-of-tool
+        if self._conversation is None or self._is_over or leaves:
             self._conversation, self._is_over = found, False
             return True
         return False

@@ -174,8 +174,9 @@ class QwenHooks(Hooked):
         if self._turn is None:
             return
         reason, self._reason = self._reason, None
-        if reason is not None and self._submit(f"The user denied this: {reason}"):
-            self._sent_back = reason  # the turn goes on with it
+        text = f"The user denied this: {reason}"
+        if reason is not None and self._submit(text):
+            self._sent_back = text  # the turn goes on with it
             self._say_all(self._end_calls("it was denied"), "hook")
             return
         self._say_all(self._interrupt(), "hook")
