@@ -100,6 +100,8 @@ def test_a_socket_with_a_long_path_gets_a_short_one(stage):
     path = channel.open(stage.hear).argv[2].removeprefix("unix://")
     assert len(path) <= 107
     assert stat.S_IMODE(os.stat(os.path.dirname(path)).st_mode) == 0o700
+    with open(f"{path}.lock", "w"):
+        pass  # Codex may leave more than its socket there
     channel.close()
     stage.channels.clear()
     assert not os.path.exists(os.path.dirname(path))
@@ -126,6 +128,18 @@ def test_a_server_that_dies_ends_the_turn(stage):
     assert (end.how, end.why) == (FAILED, "Codex's server was ended by signal 9")
     assert poll(lambda: channel.is_over, 5)
     assert not channel.answer(asked.key, ALLOWED)
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_a_reader_that_fails_fails_the_turn(stage, monkeypatch):
+    """Without a reader nothing would say that the turn is over."""
+    channel = stage.channel()
+    channel.open(stage.hear)
+    stage.until(Asked)
+    monkeypatch.setattr(channel._protocol.questions, "tick", lambda: 1 / 0)
+    (end,) = stage.until(TurnEnded)
+    assert (end.how, end.why) == (FAILED, "baton can no longer talk with Codex's server")
+    assert channel.is_over
 
 
 @pytest.mark.parametrize(

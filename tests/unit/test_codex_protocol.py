@@ -526,6 +526,14 @@ def test_after_a_new_connection_a_question_is_the_same_and_a_lost_answer_is_writ
     assert [each for each in talk.sent if each.get("result")] == [{"id": 0, "result": {"decision": "accept"}}] * 2
 
 
+def test_a_turn_that_cannot_be_followed_after_a_new_connection_has_failed():
+    talk = Talk().begin()
+    talk.protocol.begin()
+    talk.reply({"result": {}})
+    (end,) = of(TurnEnded, talk.reply({"error": {"message": "no rollout found"}}))
+    assert (end.how, end.why) == (FAILED, "its conversation cannot be followed any more: no rollout found")
+
+
 @pytest.mark.parametrize("mode", Mode)
 @pytest.mark.parametrize("is_answered", [True, False])
 def test_an_answer_is_not_given_to_another_call_under_the_same_id(mode, is_answered):

@@ -133,6 +133,25 @@ def test_a_frame_that_is_not_expected_ends_the_connection(open_ends, data):
         client.receive()
 
 
+@pytest.mark.parametrize("end", [frame(8, b"\x03\xe8"), frame(2, b"binary")])
+def test_a_message_before_the_end_is_read(open_ends, end):
+    """Its last message may be that the turn is over."""
+    client, server = open_ends
+    server.sendall(frame(1, b"the last") + end)
+    assert client.receive() == ["the last"]
+    with pytest.raises(WebSocketError):
+        client.receive()
+
+
+def test_a_server_that_pings_and_does_not_read_is_not_answered_without_end(open_ends, monkeypatch):
+    client, server = open_ends
+    monkeypatch.setattr("baton.channels.websocket._MAX_MESSAGE", 1000)
+    monkeypatch.setattr(client, "flush", lambda: None)  # the server does not read
+    server.sendall(frame(9, b"x" * 100) * 20)
+    with pytest.raises(WebSocketError, match="takes no messages"):
+        client.receive()
+
+
 def test_a_message_that_grows_without_end_is_not_kept(open_ends, monkeypatch):
     client, server = open_ends
     monkeypatch.setattr("baton.channels.websocket._MAX_MESSAGE", 1000)

@@ -277,6 +277,7 @@ class Protocol:
             yield from self._refused(str(error.get("message") or error))
         elif read == self._thread_began:
             self._is_subscribed = False
+            yield from self.lose(f"its conversation cannot be followed any more: {error.get('message')}")
 
     def _refused(self, why: str) -> Iterator[Signal]:
         """Note that the conversation, or a turn, did not begin."""

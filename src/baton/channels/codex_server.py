@@ -139,6 +139,8 @@ class CodexServer(Channel):
                     if not self._connect_again():
                         return
         finally:
+            if not self._is_closing and not self._lost:  # it failed: nothing else would say that the turn is over
+                self._lose("baton can no longer talk with Codex's server")
             self._ended.release()
 
     def _step(self, wait_sec: float) -> None:
@@ -174,10 +176,13 @@ class CodexServer(Channel):
                 return True
         if not self._server.is_alive():
             why = self._server.why_ended()
+        self._lose(why)
+        return False
+
+    def _lose(self, why: str) -> None:
         with self._lock:
             self._say(self._protocol.lose(why))
         self._lost = why
-        return False
 
     def _say(self, signals: Iterable[Signal]) -> None:
         for each in signals:
@@ -241,7 +246,9 @@ class CodexServer(Channel):
         os.close(self._wake)
         remove_file(self._path)
         if self._folder is not None:
-            os.rmdir(self._folder)
+            from shutil import rmtree
+
+            rmtree(self._folder, ignore_errors=True)
 
 
 def _check_peer(connection: socket) -> None:

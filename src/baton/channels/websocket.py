@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+from socket import SHUT_RDWR
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -50,11 +51,14 @@ class WebSocket:
 
     def send(self, text: str) -> None:
         """Write a message, now or with a later `flush`."""
-        if len(self._out) + len(self._early) > _MAX_MESSAGE:
-            raise WebSocketError("the server takes no messages")
+        self._check_room()
         waiting = self._out if self._is_open else self._early
         waiting += _frame(_TEXT, text.encode(errors="replace"))
         self.flush()
+
+    def _check_room(self) -> None:
+        if len(self._out) + len(self._early) > _MAX_MESSAGE:
+            raise WebSocketError("the server takes no messages")
 
     def flush(self) -> None:
         while self._out:
@@ -79,8 +83,14 @@ class WebSocket:
                 raise WebSocketError("the server closed the connection")
             done += len(more)
             self._in += more
-            if self._has_agreed():
-                messages.extend(self._messages())
+            try:
+                if self._has_agreed():
+                    messages.extend(self._messages())
+            except WebSocketError:
+                if not messages:
+                    raise
+                self._socket.shutdown(SHUT_RDWR)  # the next call reads the end
+                break
         return messages
 
     def close(self) -> None:
@@ -109,6 +119,7 @@ class WebSocket:
         while (frame := self._take_frame()) is not None:
             is_last, kind, content = frame
             if kind == _PING:
+                self._check_room()
                 self._out += _frame(_PONG, content)
                 self.flush()
             elif kind == _CLOSE:
