@@ -138,6 +138,20 @@ def test_an_answer_reaches_the_hook_once(program, answer, reply):
     assert json.loads(program.answers[0]) == reply
 
 
+@pytest.mark.parametrize("calls", [[], [{"path": "a", "new_str": "x"}, {"path": "a", "new_str": "y"}]])
+def test_a_call_that_a_hook_does_not_name_whole_is_not_exact(program, calls):
+    """The hook has a part of the arguments: which call it is about, the log does not say, or says of several."""
+    program.write({"type": "user.message", "data": {"content": "go", "interactionId": "i"}})
+    for number, arguments in enumerate(calls):
+        about = {"toolCallId": f"c{number}", "toolName": "edit", "arguments": arguments}
+        program.write({"type": "tool.execution_start", "data": about})
+    program.hook({"hookName": "permissionRequest", "toolName": "edit", "toolInput": {"path": "a"}, "timestamp": 1})
+    assert program.until(lambda: program.signals("Asked"))
+    (asked,) = program.signals("Asked")
+    assert (asked.call, asked.exact) == ({"path": "a"}, False)
+    program.channel.release(asked.key)
+
+
 def test_what_became_of_an_answer_is_known(program):
     for hook in program.play("background_shell"):
         if hook == "permissionRequest":

@@ -59,6 +59,7 @@ class Ask:
         self.request_id: str | None = None
         self.answered: str | None = None
         self.is_announced = False
+        self.is_exact = True
 
 
 class _Call:
@@ -123,6 +124,7 @@ class CopilotLog:
         tool_id = self._call_of(tool, given)
         call = given if tool_id is None else self._calls[tool_id].given
         ask = Ask(os.urandom(6).hex(), tool, call, tool_id, exchange)
+        ask.is_exact = tool_id is not None
         if len(self.asks) >= _MAX_ASKS:
             raise ValueError("too many questions")
         self.asks[ask.key] = ask
@@ -143,7 +145,7 @@ class CopilotLog:
         agent_ref = self._asker() if call is None else call.agent_ref
         return Asked(
             key=ask.key, kind=ON_SCREEN.get(ask.tool, "tool"), tool=ask.tool, call=ask.call, tool_id=ask.tool_id,
-            agent_ref=agent_ref, options=_questions(ask),
+            agent_ref=agent_ref, options=_questions(ask), exact=ask.is_exact,
         )  # fmt: skip
 
     def _asker(self) -> str | None:
@@ -152,12 +154,13 @@ class CopilotLog:
         return subagents[0] if self.turn is None and subagents else None
 
     def _call_of(self, tool: str, given: Any) -> str | None:
-        """Return the call that a hook asks about: it names the tool and some of the arguments. The log may have the
-        call of a subagent only later."""
+        """Return the call that a hook asks about: it names the tool and some of the arguments. None if several calls
+        fit, or none: the log may have the call of a subagent only later."""
         taken = {ask.tool_id for ask in self.asks.values()}
         free = {key: call for key, call in self._calls.items() if key not in taken and call.name == tool}
         same = [key for key, call in free.items() if _contains(call.given, given)]
-        return same[0] if same else None
+        is_clear = all(free[key].given == free[same[0]].given for key in same)
+        return same[0] if same and is_clear else None
 
     # -- turns ----------------------------------------------------------------------------------------------------
 
