@@ -106,6 +106,17 @@ def test_a_denial_reaches_it_with_its_reason(desk):
     assert desk("requests", "--all", "--json").json[0]["applied"] == "yes"
 
 
+def test_a_denial_for_which_it_offers_no_option_reaches_it_as_an_error(desk):
+    """Otherwise it would wait for ever, although its question is answered."""
+    offered = [{"optionId": "yes", "kind": "allow_once", "name": "Yes"}]
+    desk.script([["ask", 1, "t1", "rm -r build", offered], ["answers", 1], ["say", "Then not."], DONE])
+    job = desk.begin()
+    desk.until_waiting(job)
+    desk("deny", job, code=None)
+    assert desk.until_over(job)["detail"] == "Then not."
+    assert [("error" in each, "result" in each) for each in desk.heard()] == [(True, False)]
+
+
 def test_two_questions_at_once_get_one_answer_each(desk):
     desk.script(
         [

@@ -8,7 +8,7 @@ from baton.channels.contract import Channel, Silent
 from baton.core.clock import SECOND_NS, Clock
 from baton.core.errors import BatonError, RegistryUnavailable
 from baton.core.request import Request, RequestState
-from baton.core.signal import Asked, Settled
+from baton.core.signal import ALLOW, Asked, Settled
 from baton.sessions.chores import attempt
 from baton.sessions.reporter import Reporter
 from baton.sessions.terminal import print_line
@@ -150,6 +150,8 @@ class Asking:
             requests.not_used(self._reporter.jobs, request.request_id, _ON_SCREEN)
         else:
             print_line(f"baton: the answer to request {request.request_id} came too late")
+            if answer.answer != ALLOW:
+                self.channel.release(request.key)  # the agent offers no denial: without a screen, it is refused
 
     def close(self) -> None:
         """Forget the questions of a job that has ended: they are closed with it. The agent's own screen still asks."""
