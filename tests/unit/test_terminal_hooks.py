@@ -209,6 +209,7 @@ def test_a_gemini_in_a_tool_that_continues_a_conversation_is_another_conversatio
     other = {"session_id": "00000000-f718-4380-a2aa-f55ae7609cd7", "transcript_path": str(path)}
     gemini.hook("BeforeTool", tool_name="run_shell_command", tool_input={"command": "gemini -r latest -p x"})
     gemini.send({"hook_event_name": "SessionStart", "source": source} | other)
+    assert len(gemini.all(Conversation)) == 1
     gemini.send({"hook_event_name": "AfterAgent", "prompt_response": "Done."} | other)
     assert gemini.channel.facts()["messages"]["of another conversation"] == 2
     gemini.hook("AfterTool", tool_name="run_shell_command", tool_input={"command": "gemini -r latest -p x"})
