@@ -18,10 +18,10 @@ test-agents: $(VENV)/.dev-installed system-packages .agents/.installed .agents/.
 	PATH="$(CURDIR)/.agents/bin:$(CURDIR)/.agents/node_modules/.bin:$$PATH" scripts/loopback-only $(BIN)/python -m pytest tests/agents
 
 # How often the activity and the outcome of a job are right, with the real programs, one after the other; AGENT="codex
-# qwen" and ROWS="T3 T8" choose. A run of all rows of all agents writes docs/truth.md.
+# qwen" and ROWS="T3 T8" choose. Writes the newest results to docs/truth.md.
 truth: $(VENV)/.dev-installed system-packages .agents/.installed
 	PATH="$(CURDIR)/.agents/node_modules/.bin:$$PATH" scripts/loopback-only $(BIN)/python tests/truth/truth.py $(ROWS) \
-	    $(AGENT:%=--agent %) $(if $(ROWS)$(AGENT),,--page docs/truth.md)
+	    $(AGENT:%=--agent %) --page docs/truth.md
 
 # With each Python that pyproject.toml promises and this machine has; PYTHONS="3.12 3.13" chooses.
 test-pythons: $(VENV)/.dev-installed system-packages

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from agents.homes import ASK
 from truth.scripted_model import Call, Fail, Say, bash
 
 pytestmark = pytest.mark.timeout(180)
@@ -26,6 +27,7 @@ def unpacked(tmp_path_factory):
 
 @pytest.fixture
 def copilot(world, unpacked):
+    world.set_up(shell=ASK)
     world.baton.env |= {
         "COPILOT_OFFLINE": "true",
         "COPILOT_AUTO_UPDATE": "false",

@@ -1,14 +1,18 @@
-"""Write the page of the documentation that says how often the status is right."""
+"""Keep the newest result of each row, and write the page of the documentation that says how often the status is right."""
 
 from __future__ import annotations
 
-import time
-from typing import TYPE_CHECKING
+import json
+import os
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from truth.catalogue import ROWS
 from truth.programs import ALL, UNTOLD
 
 if TYPE_CHECKING:
-    from truth.truth import Outcome
+    from truth.catalogue import Row
+
+RESULTS = os.path.join(os.path.dirname(__file__), "results.json")
 
 _HEAD = """\
 # How often the status is right
@@ -21,17 +25,68 @@ What baton said is read every 200 ms.
 A row is right if baton said the expected activity and outcome, and nothing else, and noticed each change within 2 s of its signal. An
 end for which baton first ends the agent, or which only a limit tells, counts within 5 s; `baton session stop`, within 12 s.
 
-Run it again with `make truth`; `make truth AGENT="codex qwen" ROWS="T3 T8"` runs some rows. It installs the programs from npm, and runs
-them without any network but loopback where the system allows that. `make test` replays recorded messages of the rows.
+Run it again with `make truth`; `make truth AGENT="codex qwen" ROWS="T3 T8"` runs some rows, and changes these here. It installs the
+programs from npm, and runs them without any network but loopback where the system allows that. `make test` replays recorded messages of
+the rows.
 
-Run of {date}: **{right} of {all} rows right**.
+Newest runs of all rows, {dates}: **{right} of {all} rows right**.
 """
 
 
-def write(path: str, outcomes: list[Outcome], matrix: list[str], versions: dict[str, str]) -> None:
-    right = sum(not each.wrong for each in outcomes)
-    date = time.strftime("%Y-%m-%d", time.gmtime())
-    lines = [_HEAD.format(date=date, right=right, all=len(outcomes)), *_by_agent(outcomes, versions), "", *_untold()]
+class Result(NamedTuple):
+    """The newest run of a row. `seconds` are those of what was so and what baton said, with `/` between."""
+
+    row: Row
+    said: str
+    slowest_sec: float | None
+    wrong: bool
+    seconds: dict[str, float]
+    date: str
+    version: str
+
+
+def read() -> list[Result]:
+    """Return the newest results in the order of the rows."""
+    with open(RESULTS, encoding="utf-8") as file:
+        known = json.load(file)
+    rows = sorted(ROWS, key=lambda row: (int(row.number[1:]), ROWS.index(row)))
+    return [Result(row, **known[row.label]) for row in rows if row.label in known]
+
+
+def keep(results: list[Result]) -> None:
+    """Store these results in place of older ones of the same rows."""
+    known: dict[str, Any] = {}
+    if os.path.exists(RESULTS):
+        with open(RESULTS, encoding="utf-8") as file:
+            known = json.load(file)
+    for each in results:
+        known[each.row.label] = {name: value for name, value in each._asdict().items() if name != "row"}
+    with open(RESULTS, "w", encoding="utf-8") as file:
+        lines = [f"{json.dumps(label)}: {json.dumps(known[label])}" for label in sorted(known)]
+        file.write("{\n" + ",\n".join(lines) + "\n}\n")
+
+
+def matrix(results: list[Result]) -> list[str]:
+    """Return the table of seconds by what was so and what baton said."""
+    total: dict[tuple[str, str], float] = {}
+    for result in results:
+        for pair, sec in result.seconds.items():
+            so, _, said = pair.partition("/")
+            total[so, said] = total.get((so, said), 0.0) + sec
+    columns = sorted({said for _, said in total})
+    lines = [f"{'was so / said':<14}" + "".join(f"{each[:10]:>11}" for each in columns)]
+    for so in sorted({so for so, _ in total}):
+        cells = (total.get((so, said)) for said in columns)
+        lines.append(f"{so:<14}" + "".join(f"{f'{sec:.1f} s' if sec else '·':>11}" for sec in cells))
+    return lines
+
+
+def write(path: str) -> None:
+    results = read()
+    dates = sorted({each.date for each in results})
+    spoken = dates[0] if len(dates) == 1 else f"{dates[0]} to {dates[-1]}"
+    right = sum(not each.wrong for each in results)
+    lines = [_HEAD.format(dates=spoken, right=right, all=len(results)), *_by_agent(results), "", *_untold()]
     lines += [
         "",
         "Each row:",
@@ -39,20 +94,21 @@ def write(path: str, outcomes: list[Outcome], matrix: list[str], versions: dict[
         "| row | scenario | agent | mode | baton said | noticed within | |",
         "|---|---|---|---|---|---|---|",
     ]
-    for each in outcomes:
+    for each in results:
         slowest = "" if each.slowest_sec is None else f"{each.slowest_sec:.1f} s"
         row = each.row
         lines.append(
             f"| {_name(each)} | {row.title} | {row.agent} | {row.mode} | {each.said} | {slowest} | {_verdict(each)} |"
         )
     lines += ["", "Seconds by what was so (rows) and what baton said (columns). Off the diagonal is the time until baton noticed a change.",
-              "", "```text", *matrix, "```", ""]  # fmt: skip
+              "", "```text", *matrix(results), "```", ""]  # fmt: skip
     with open(path, "w", encoding="utf-8") as file:
         file.write("\n".join(lines))
 
 
-def _by_agent(outcomes: list[Outcome], versions: dict[str, str]) -> list[str]:
+def _by_agent(outcomes: list[Result]) -> list[str]:
     """Return the table of rows by agent. A cell has the modes: t for the terminal, h for headless."""
+    versions = {each.row.agent: each.version for each in outcomes}
     lines = ["`t` is the terminal, `h` headless. Bold is wrong, `?` marks what the program does not tell (below). Empty: the row makes no",
              "sense for that agent, or is not run.", "",
              "| row | " + " | ".join(f"{agent} {versions.get(agent, '')}".strip() for agent in ALL) + " |",
@@ -66,7 +122,7 @@ def _by_agent(outcomes: list[Outcome], versions: dict[str, str]) -> list[str]:
     return lines
 
 
-def _cell(outcome: Outcome) -> str:
+def _cell(outcome: Result) -> str:
     mode = outcome.row.mode[0]
     if outcome.wrong:
         return f"**{mode} wrong**"
@@ -81,13 +137,13 @@ def _untold() -> list[str]:
     return lines
 
 
-def _name(outcome: Outcome) -> str:
+def _name(outcome: Result) -> str:
     return outcome.row.number + (f" {outcome.row.name}" if outcome.row.name else "")
 
 
-def _verdict(outcome: Outcome) -> str:
+def _verdict(outcome: Result) -> str:
     return "wrong" if outcome.wrong else "untold" if _is_untold(outcome) else "right"
 
 
-def _is_untold(outcome: Outcome) -> bool:
+def _is_untold(outcome: Result) -> bool:
     return (outcome.row.agent, outcome.row.scenario) in UNTOLD

@@ -18,6 +18,7 @@ class Program(NamedTuple):
     prompt: str  # waits for input
     trust: str = ""  # asks whether the folder is trusted
     busy: str = ""  # works on a turn, where its screen comes later than its work
+    asks_sec: float = 0.0  # that it takes itself, from the model's answer to its question
     hides: bool = False  # shows a question only to a person who looks
     at_once: int = 2  # rows that run at the same time
 
@@ -33,7 +34,7 @@ PROGRAMS = {
         Program("copilot", "copilot", "bash|shell|execute", "Do you want to run", ("1",), None, ("Escape", "Escape"), "\u276f",
                 "Confirm folder trust", hides=True),
         Program("qwen", "qwen", "[Ss]hell|Bash|command|execute", "Allow execution of", ("1",), ("4",), ("Escape",), "Type your message",
-                at_once=1),  # 0.9 GB each
+                asks_sec=4.0, at_once=1),  # 0.9 GB each
         Program("gemini", "gemini", "[Ss]hell|command|execute", "Allow execution of", ("1",), ("3",), ("Escape",), "Type your message",
                 "Do you trust"),
     )

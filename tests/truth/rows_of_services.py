@@ -21,8 +21,8 @@ def _fails_twice(on: Stage) -> None:
     """service answers 529 twice, then works"""
     on.baton.env["CLAUDE_CODE_MAX_RETRIES"] = "5"
     on.set_up(retries=5)
-    on.begin([[_OVERLOADED, bash("sleep 3")], [Say("Done.")]])
-    on.expect("retrying", at=on.asked("s", 0).at, cause="529|overloaded")
+    on.begin([[_OVERLOADED, bash("true; sleep 3")], [Say("Done.")]])
+    on.expect("retrying", at=on.asked("s", 0).at, cause="529|overloaded|transient")
     on.reach(lambda: (found := on.model.find("s", 0)) and found.answer == "shell", "the answer")
     on.expect("working", at=on.asked("s", 0, answered=True).answered_at)
     on.completes(on.asked("s", 1, answered=True).answered_at)
@@ -48,7 +48,7 @@ def _dead(on: Stage) -> None:
     on.reach(lambda: any(sample.state not in ("pending", "starting") for sample in reader.samples), "a sign")
     now = time.monotonic()
     on.expect("working", at=now - 3, within=6.0)
-    on.expect("retrying", at=now, within=6.0, cause="onnect")
+    on.expect("retrying", at=now, within=6.0, cause="onnect|server error")
     on.reach(lambda: reader.ended, "the end", 70)
     on.expect("error", at=time.monotonic() - 1, early=4.0, cause="onnect")
     on.stay(1)
@@ -135,7 +135,7 @@ def _change_known(on: Stage, **changes: object) -> None:
 def _trust(on: Stage) -> None:
     """trust dialog before the work"""
     on.set_up(trusted=False)
-    on.start([[bash("sleep 3")], [Say("Done.")]], "--idle-timeout", IDLE)
+    on.start([[bash("true; sleep 3")], [Say("Done.")]], "--idle-timeout", IDLE)
     on.expect("starting", "blocked")
     on.expect("blocked", at=on.shown(on.program.trust), cause="trust")
     on.stay(IDLE_SEC + 2)
@@ -175,7 +175,7 @@ def _context_full(on: Stage) -> None:
     """context full, compaction fails"""
     full = Fail(400, "prompt is too long: 250000 tokens > 200000 maximum", "invalid_request_error")
     on.model.summary = [full]
-    on.begin([[bash("sleep 2")], [full]])
+    on.begin([[bash("true; sleep 2")], [full]])
     on.expect("working", "retrying", at=on.asked("s", 1).at)
     on.reach(lambda: on.readers[0].ended, "the end", 60)
     on.fails("too long|context", at=on.model.log[-1].at, within=4.0)

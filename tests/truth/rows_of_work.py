@@ -35,7 +35,9 @@ def _file_missing(on: Stage) -> None:
 @row("T3", TERMINAL)
 def _background_shell(on: Stage) -> None:
     """ends its turn while a background shell still runs"""
-    on.begin([[bash("sleep 9; echo x > late.txt", background=True)], [Say("I started it.")], [Say("It is over.")]])
+    on.begin(
+        [[bash("true; sleep 9; echo x > late.txt", background=True)], [Say("I started it.")], [Say("It is over.")]]
+    )
     on.expect("working", at=on.asked("s", 1, answered=True).answered_at, cause="background")
     on.expect("working", at=on.file("late.txt"))
     on.completes(on.asked("s", 2, answered=True).answered_at)
@@ -45,7 +47,7 @@ def _background_shell(on: Stage) -> None:
 @row("T4", TERMINAL, HEADLESS)
 def _background_result(on: Stage) -> None:
     """the same with --expect of the shell's file"""
-    script = [[bash("sleep 9; echo x > late.txt", background=True)], [Say("I started it.")], [Say("It is over.")]]
+    script = [[bash("true; sleep 9; echo x > late.txt", background=True)], [Say("I started it.")], [Say("It is over.")]]
     on.begin(script, "--expect", "late.txt")
     on.expect("working", at=on.asked("s", 1, answered=True).answered_at, cause="background")
     on.expect("working", at=on.file("late.txt"))
@@ -55,7 +57,7 @@ def _background_result(on: Stage) -> None:
 @row("T5", TERMINAL, HEADLESS)
 def _background_subagent(on: Stage) -> None:
     """ends its turn while a background subagent works"""
-    on.model.scripts["sub"] = [[bash("sleep 7; echo x > sub.txt")], [Say("My part is done.")]]
+    on.model.scripts["sub"] = [[bash("true; sleep 7; echo x > sub.txt")], [Say("My part is done.")]]
     on.begin([[subagent(cue("sub"), background=True)], [Say("It works on it.")], [Say("All is done.")]])
     on.expect("working", at=on.asked("s", 1, answered=True).answered_at, cause="background|Bash|subagent")
     on.expect("working", at=on.file("sub.txt"))
@@ -66,7 +68,9 @@ def _background_subagent(on: Stage) -> None:
 @row("T7", HEADLESS)
 def _headless_background_shell(on: Stage) -> None:
     """headless: the program itself kills the background shell after its result"""
-    on.begin([[bash("sleep 12; echo x > late.txt", background=True)], [Say("I started it.")], [Say("It is over.")]])
+    on.begin(
+        [[bash("true; sleep 12; echo x > late.txt", background=True)], [Say("I started it.")], [Say("It is over.")]]
+    )
     on.expect("working", at=on.asked("s", 1, answered=True).answered_at, cause="background")
     on.expect("working", at=on.file("late.txt"))
     on.completes(on.asked("s", 2, answered=True).answered_at)
@@ -75,7 +79,7 @@ def _headless_background_shell(on: Stage) -> None:
 @row("T22", TERMINAL, HEADLESS, agents=ALL)
 def _quiet_tool(on: Stage) -> None:
     """quiet tool longer than the idle limit"""
-    on.begin([[bash("sleep 19; echo x > out.txt")], [Say("I wrote it.")]], "--idle-timeout", IDLE)
+    on.begin([[bash("true; sleep 19; echo x > out.txt")], [Say("I wrote it.")]], "--idle-timeout", IDLE)
     on.expect("working", at=on.asked("s", 0, answered=True).answered_at, cause=on.program.tool)
     on.working_from("s", 1)
     on.completes(
@@ -152,7 +156,7 @@ def _stop_and_resume(on: Stage) -> None:
     on.expect("error", cause="stopped", within=12.0)  # its agent may take its time to end
     on.baton("session", "stop", "s", "--reason", "lunch")
     on.reach(lambda: reader.ended, "the end of the job")
-    on.model.scripts["again"] = [[bash("sleep 3")], [Say("It is done now.")]]
+    on.model.scripts["again"] = [[bash("true; sleep 3")], [Say("It is done now.")]]
     on.baton("session", "resume", "s", "--prompt", f"Go on. {cue('again')}")
     on.asked("again", 1, answered=True)
     on.stay()
@@ -179,7 +183,7 @@ def _two_jobs(on: Stage) -> None:
     """two jobs in one session, one after the other"""
     on.idle_session()
     for name in ("one", "two"):
-        on.model.scripts[name] = [[bash(f"sleep 3; echo x > {name}.txt")], [Say(f"I wrote {name}.")]]
+        on.model.scripts[name] = [[bash(f"true; sleep 3; echo x > {name}.txt")], [Say(f"I wrote {name}.")]]
         given = on.baton("submit", "--to", "s", "--detach", "--json", "--expect", f"{name}.txt", f"Write. {cue(name)}")
         reader = on.read(given.json["job_id"])
         if name == "one":
@@ -197,7 +201,7 @@ def _job_for_busy_session(on: Stage) -> None:
     on.idle_session()
     readers = {}
     for name in ("one", "two"):
-        on.model.scripts[name] = [[bash(f"sleep 5; echo x > {name}.txt")], [Say(f"I wrote {name}.")]]
+        on.model.scripts[name] = [[bash(f"true; sleep 5; echo x > {name}.txt")], [Say(f"I wrote {name}.")]]
         given = on.baton("submit", "--to", "s", "--detach", "--json", f"Write. {cue(name)}")
         readers[name] = on.read(given.json["job_id"])
         if name == "one":
@@ -215,7 +219,7 @@ def _job_for_busy_session(on: Stage) -> None:
 @row("T31", TERMINAL, HEADLESS)
 def _nested(on: Stage) -> None:
     """a nested run of the same CLI inside a tool"""
-    on.model.scripts["inner"] = [[bash("sleep 4")], [Say("The inner one is done.")]]
+    on.model.scripts["inner"] = [[bash("true; sleep 4")], [Say("The inner one is done.")]]
     command = f"claude -p '{cue('inner')}' > inner.txt; sleep 4"
     on.begin([[bash(command)], [Say("The outer one is done.")]])
     on.expect("working", at=on.asked("s", 0, answered=True).answered_at, cause="Bash")
@@ -248,7 +252,11 @@ def _frozen_tmux(on: Stage) -> None:
 def _short_idle_limit(on: Stage) -> None:
     """idle limit shorter than our own look at the screen"""
     on.idle_session()
-    on.model.scripts["short"] = [[bash("sleep 6; echo x > out.txt")], [bash("sleep 3")], [Say("I wrote it.")]]
+    on.model.scripts["short"] = [
+        [bash("true; sleep 6; echo x > out.txt")],
+        [bash("true; sleep 3")],
+        [Say("I wrote it.")],
+    ]
     given = on.baton("submit", "--to", "s", "--detach", "--json", "--idle-timeout", "2", cue("short"))
     on.read(given.json["job_id"])
     on.expect("starting", "pending", within=60)
@@ -259,7 +267,7 @@ def _short_idle_limit(on: Stage) -> None:
 @row("T33", HEADLESS)
 def _short_idle_limit_headless(on: Stage) -> None:
     """idle limit shorter than the tools take"""
-    on.begin([[bash("sleep 12; echo x > out.txt")], [Say("I wrote it.")]], "--idle-timeout", "6")
+    on.begin([[bash("true; sleep 12; echo x > out.txt")], [Say("I wrote it.")]], "--idle-timeout", "6")
     on.completes(on.asked("s", 1, answered=True).answered_at)
 
 
@@ -276,7 +284,7 @@ def _long_text(on: Stage) -> None:
 def _long_prompt(on: Stage) -> None:
     """the prompt arrives whole: 100 KB, unicode"""
     text = "".join(f"Zeile {number}: »äöü 日本語 \u00e9 🙂« " for number in range(2600))
-    on.begin([[bash("sleep 3")], [Say("Read.")]], prompt=text)
+    on.begin([[bash("true; sleep 3")], [Say("Read.")]], prompt=text)
     on.require(text in on.model.find("s", 0).text, "the prompt was changed")
     on.completes(on.asked("s", 1, answered=True).answered_at)
 
@@ -284,11 +292,11 @@ def _long_prompt(on: Stage) -> None:
 @row("T34", TERMINAL, name="busy")
 def _long_prompt_while_busy(on: Stage) -> None:
     """the prompt arrives whole while the agent is busy"""
-    on.model.scripts["first"] = [[bash("sleep 8")], [Say("First.")]]
+    on.model.scripts["first"] = [[bash("true; sleep 8")], [Say("First.")]]
     on.baton("session", "create", "s", "--agent", "claude-code", "--workdir", str(on.work), "--prompt", cue("first"))
     on.asked("first", 0, answered=True)
     text = "".join(f"Zeile {number}: »äöü 日本語 \u00e9 🙂« " for number in range(2600))
-    on.model.scripts["long"] = [[bash("sleep 1")], [Say("I have read it.")]]
+    on.model.scripts["long"] = [[bash("true; sleep 1")], [Say("I have read it.")]]
     given = on.baton("submit", "--to", "s", "--detach", "--json", "-", stdin=f"{text}{cue('long')}", code=None)
     if given.code != 0:
         on.require(given.err.count("\n") == 1, f"neither taken nor refused: {given}")
@@ -305,5 +313,5 @@ def _reads(on: Stage) -> None:
     """works with several tools in one answer"""
     (on.work / "a.txt").write_text("a")
     (on.work / "b.txt").write_text("b")
-    on.begin([[read(str(on.work / "a.txt")), read(str(on.work / "b.txt")), bash("sleep 3")], [Say("Read.")]])
+    on.begin([[read(str(on.work / "a.txt")), read(str(on.work / "b.txt")), bash("true; sleep 3")], [Say("Read.")]])
     on.completes(on.asked("s", 1, answered=True).answered_at)

@@ -79,23 +79,6 @@ def play(row: Row, broker: Broker, options: argparse.Namespace) -> Outcome:
     return Outcome(row, expected, " → ".join(changes(samples)), slowest, wrong, seconds, time.monotonic() - began)
 
 
-def matrix(outcomes: list[Outcome]) -> list[str]:
-    """Return the table of seconds by what was so and what baton said."""
-    total: dict[tuple[str, str], float] = {}
-    for outcome in outcomes:
-        for key, sec in outcome.seconds.items():
-            total[key] = total.get(key, 0.0) + sec
-    so = sorted({key[0] for key in total})
-    said = sorted({key[1] for key in total})
-    lines = [f"{'was so / said':<14}" + "".join(f"{each[:10]:>11}" for each in said)]
-    lines += [f"{each:<14}" + "".join(f"{_cell(total.get((each, other))):>11}" for other in said) for each in so]
-    return lines
-
-
-def _cell(sec: float | None) -> str:
-    return "·" if not sec else f"{sec:.1f} s"
-
-
 def chosen(names: list[str], agents: list[str]) -> list[Row]:
     """Return the rows of these numbers or labels and of these agents; all if none is given."""
     if unknown := set(agents) - set(ALL):
@@ -129,7 +112,7 @@ def main() -> int:
         "--slack", type=float, default=0.0, help="seconds that a change may take longer, on a busy machine"
     )
     parser.add_argument("--keep", help="write what the runners heard to this folder")
-    parser.add_argument("--page", help="write the table to this page of the documentation")
+    parser.add_argument("--page", help="keep the results, and write those of all rows to this page")
     options = parser.parse_args()
     rows = chosen(options.rows, options.agent)
     if options.slack:
@@ -143,7 +126,9 @@ def main() -> int:
     finally:
         broker.remove()
     outcomes.sort(key=lambda each: (int(each.row.number[1:]), ROWS.index(each.row)))
-    print("\nseconds by what was so (rows) and what baton said (columns)\n" + "\n".join(matrix(outcomes)) + "\n")
+    versions = {agent: _version(agent) for agent in ALL if any(each.row.agent == agent for each in outcomes)}
+    results = [_result(each, versions[each.row.agent]) for each in outcomes]
+    print("\nseconds by what was so (rows) and what baton said (columns)\n" + "\n".join(page.matrix(results)) + "\n")
     for agent in ALL:
         mine = [each for each in outcomes if each.row.agent == agent]
         if mine:
@@ -153,8 +138,16 @@ def main() -> int:
     for each in wrong:
         print(f"wrong: {each.row.label}")
     if options.page:
-        page.write(options.page, outcomes, matrix(outcomes), {agent: _version(agent) for agent in ALL})
+        page.keep(results)
+        page.write(options.page)
     return 1 if wrong else 0
+
+
+def _result(outcome: Outcome, version: str) -> page.Result:
+    seconds = {f"{so}/{said}": round(sec, 1) for (so, said), sec in outcome.seconds.items()}
+    slowest = None if outcome.slowest_sec is None else round(outcome.slowest_sec, 1)
+    date = time.strftime("%Y-%m-%d", time.gmtime())
+    return page.Result(outcome.row, outcome.said, slowest, bool(outcome.wrong), seconds, date, version)
 
 
 def _untold(outcomes: list[Outcome]) -> int:
