@@ -255,7 +255,7 @@ HIDERS = {
     "setsid": "setsid sleep 600 & ",
     "nohup": "nohup sleep 600 >/dev/null 2>&1 & ",
     "double fork": "(setsid sh -c 'sleep 600 & exec sleep 600' &) ; ",
-    "deaf": "setsid sh -c 'trap \"\" TERM HUP INT; while :; do sleep 1; done' & ",
+    "deaf": "setsid sh -c 'trap \"\" TERM HUP INT; sleep 600; sleep 600' & ",
 }
 
 

@@ -18,7 +18,7 @@ class Program(NamedTuple):
     prompt: str  # waits for input
     trust: str = ""  # asks whether the folder is trusted
     busy: str = ""  # works on a turn, where its screen comes later than its work
-    asks_sec: float = 0.0  # that it takes itself, from the model's answer to its question
+    asks_sec: float = 0.0  # that it takes itself, from the model's answer to its question or its tool
     hides: bool = False  # shows a question only to a person who looks
     at_once: int = 2  # rows that run at the same time
 
@@ -53,10 +53,15 @@ class Untold(NamedTuple):
 
 _SILENT = "it sends nothing by ACP while it tries a failed request again: an update comes only with the answer"
 _SILENT_HTTP = "its server sends nothing while it repeats a request that was answered 5xx (`request_max_retries`)"
+_SILENT_FILE = "neither its hooks nor its output file say anything while it tries a failed request again"
+_SILENT_HOOKS = "it runs no hook and writes no line while it tries a failed request again, for minutes"
 UNTOLD: dict[tuple[str, str], Untold] = {
     ("codex", "T17-terminal"): Untold({"retrying": ("working",)}, _SILENT_HTTP),
     ("codex", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT_HTTP),
+    ("qwen", "T17-terminal"): Untold({"retrying": ("working",)}, _SILENT_FILE),
     ("qwen", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT),
     ("gemini", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT),
-    ("gemini", "T18-dead-headless"): Untold({"retrying": ("working",)}, _SILENT),
+    ("gemini", "T17-terminal"): Untold({"retrying": ("working",)}, _SILENT_HOOKS),
+    ("gemini", "T18-dead-terminal"): Untold({"retrying": ("working",)}, _SILENT_HOOKS),
+    ("gemini", "T18-dead-headless"): Untold({"retrying": ("working", "stalled")}, _SILENT),
 }

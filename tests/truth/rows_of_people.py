@@ -62,7 +62,8 @@ def _no_answer(on: Stage) -> None:
     on.expect("error", at=time.monotonic() - 1, early=4.0, cause="permission")
     printed = submit.communicate(timeout=30)[0]
     on.require(submit.returncode == 2, f"submit: exit {submit.returncode}: {printed[-300:]}")
-    on.require("echo x > out.txt" in printed and "approve" in printed, f"submit does not say it: {printed[-300:]}")
+    way = "approve" if on.headless or on.program.agent in _ANSWERED else "answer there"
+    on.require("echo x > out.txt" in printed and way in printed, f"submit does not say it: {printed[-300:]}")
     on.require("50" in reader.detail, f"ended with {reader.detail}")
     on.stay(1)
 

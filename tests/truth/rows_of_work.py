@@ -8,6 +8,7 @@ import signal
 from agents.homes import DENY
 from support.waiting import poll
 from truth.catalogue import CLAUDE, HEADLESS, TERMINAL, row
+from truth.judge import WITHIN_SEC
 from truth.programs import ALL
 from truth.scripted_model import Say, bash, cue, read, subagent
 from truth.stage import IDLE, IDLE_SEC, LIMIT_WITHIN_SEC, Stage
@@ -80,7 +81,8 @@ def _headless_background_shell(on: Stage) -> None:
 def _quiet_tool(on: Stage) -> None:
     """quiet tool longer than the idle limit"""
     on.begin([[bash("true; sleep 19; echo x > out.txt")], [Say("I wrote it.")]], "--idle-timeout", IDLE)
-    on.expect("working", at=on.asked("s", 0, answered=True).answered_at, cause=on.program.tool)
+    started, within = on.asked("s", 0, answered=True).answered_at, WITHIN_SEC + on.program.asks_sec
+    on.expect("working", at=started, cause=on.program.tool, within=within)
     on.working_from("s", 1)
     on.completes(
         max(on.asked("s", 1, answered=True).answered_at, on.file("out.txt")), within=4.0

@@ -203,7 +203,7 @@ class Stage(World):
     def press(self, *keys: str, session: str = "s") -> float:
         """Press keys as a person does: a moment after each other, or the program takes two for one."""
         for number, key in enumerate(keys):
-            time.sleep(_BETWEEN_KEYS_SEC if number else 0)
+            time.sleep(_BETWEEN_KEYS_SEC if number else 0)  # a person's pause
             self.tmux("send-keys", "-t", f"={session}:", key)
         return time.monotonic()
 
