@@ -104,7 +104,7 @@ def _killed(on: Stage, kill, *, is_over=lambda: True) -> None:
     on.file("begun")
     on.stay()
     kill()
-    on.expect("working", "error")
+    on.expect("working", "idle", "error")  # Claude may end its turn first
     on.reach(is_over, "the end of the program")  # Codex takes some seconds after SIGTERM
     on.expect("error", within=5.0)
     on.ends(30)
