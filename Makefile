@@ -2,6 +2,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The tests start baton thousands of times: its modules are compiled once, not each time.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: demo test test-agents truth test-pythons lint docs reference bench crash security guards soak clean
 
