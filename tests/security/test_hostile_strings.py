@@ -134,7 +134,7 @@ def refusal(action, *arguments, **options):
 def test_hostile_prompts(desk, hostile, settings, tally, full):
     inventory = Inventory(settings)
     ways = ("argument", "file", "stdin")
-    for number, prompt in enumerate(hostile.some(36, full=full)):
+    for number, prompt in enumerate(hostile.some(18, full=full)):
         name, how = f"s{number}", ways[number % 3]
         why = refusal(create_session, settings, inventory, name, agent=how, workdir=".", prompt=prompt)
         if why is not None:

@@ -180,7 +180,7 @@ class TestGit:
         assert "UntrustedHome" in clone("list", "--debug", code=1).err
 
 
-@pytest.mark.parametrize("command", commands())
+@pytest.mark.parametrize("command", list(commands()))
 def test_every_command_takes_a_home_and_checks_it(baton, state, command):
     (baton.folder / "other" / "jobs").mkdir(parents=True)
     line = baton.refused(*command.split(), *ARGUMENTS.get(command, []), "--home", "./other")
