@@ -12,6 +12,7 @@ import pytest
 from baton.core.errors import RegistryUnavailable
 from baton.core.job import new_job
 from baton.registry import open_url
+from baton.storage.sqlite import Connection
 from support.command import BATON, Baton
 from support.waiting import wait_until
 
@@ -75,6 +76,27 @@ def test_the_close_of_another_connection_of_the_process_is_not_taken_for_a_remov
     keeper.close()
 
 
+@pytest.mark.parametrize("act", [lambda registry: registry.close(), lambda registry: registry.list_jobs()])
+def test_an_interrupted_close_is_not_taken_for_a_removed_log(registry, path, monkeypatch, act):
+    """Ctrl-C comes while a connection is closed."""
+    registry.register_job(draft("before"))
+    registry._file._keep_open = False  # so that reading closes its connection, too
+    close = Connection.close
+
+    def close_interrupted(connection):
+        close(connection)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Connection, "close", close_interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        act(registry)
+    monkeypatch.undo()
+    assert len(registry.list_jobs().jobs) == 1
+    registry.register_job(draft("after"))
+    registry.close()
+    assert prompts(path) == {"before", "after"}
+
+
 def test_a_log_removed_during_the_transaction_is_noticed_before_the_verb_returns(registry, path, monkeypatch):
     registry.register_job(draft("before"))
     check, calls = registry._file._check_log, []
@@ -100,6 +122,7 @@ def test_what_another_process_wrote_to_the_new_log_survives_the_close_of_the_old
 import os, sys
 from baton.core.job import new_job
 from baton.registry import open_url
+from baton.storage.sqlite import Connection
 registry = open_url(f"sqlite:{sys.argv[1]}")
 for number in range(5):
     registry.register_job(new_job(f"other {number}", now_ns=1, agent="shell"))

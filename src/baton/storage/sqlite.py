@@ -114,10 +114,12 @@ class SqliteFile:
         self._close_connections()
 
     def _close_connections(self) -> None:
-        for connection in (self._reader, self._writer):
+        # They are forgotten first: Ctrl-C may come while one is closed, and a closed one serves no more.
+        connections = (self._reader, self._writer)
+        self._reader = self._writer = None
+        for connection in connections:
             if connection is not None:
                 self._close(connection)
-        self._reader = self._writer = None
 
     def _close(self, connection: Connection) -> None:
         """Close a connection. The last close of a database copies the log into it and removes the log by its name. When
@@ -147,8 +149,8 @@ class SqliteFile:
                 if connection.in_transaction:  # after an error SQLite may have ended it already
                     connection.execute("ROLLBACK")
                 if not (connection.lasting and self._keep_open):
-                    connection.close()
                     self._reader = None
+                    connection.close()
 
     def stamp(self) -> object:
         """Return a value that differs after each later commit; None when that is uncertain."""
@@ -284,6 +286,7 @@ class SqliteFile:
         if open_one is not None:
             if open_one.identity == identity:
                 return open_one
+            self._reader, self._writer = (self._reader, None) if write else (None, self._writer)
             self._close(open_one)
         if identity is None and write:
             with self._creating():
