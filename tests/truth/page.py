@@ -1,18 +1,14 @@
-"""Keep the newest result of each row, and write the page of the documentation that says how often the status is right."""
+"""Write the page of the documentation that says how often the status is right."""
 
 from __future__ import annotations
 
-import json
-import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING
 
-from truth.catalogue import ROWS
 from truth.programs import ALL, UNTOLD
+from truth.results import read
 
 if TYPE_CHECKING:
-    from truth.catalogue import Row
-
-RESULTS = os.path.join(os.path.dirname(__file__), "results.json")
+    from truth.results import Result
 
 _HEAD = """\
 # How often the status is right
@@ -31,39 +27,6 @@ the rows.
 
 Newest runs of all rows, {dates}: **{right} of {all} rows right**.
 """
-
-
-class Result(NamedTuple):
-    """The newest run of a row. `seconds` are those of what was so and what baton said, with `/` between."""
-
-    row: Row
-    said: str
-    slowest_sec: float | None
-    wrong: bool
-    seconds: dict[str, float]
-    date: str
-    version: str
-
-
-def read() -> list[Result]:
-    """Return the newest results in the order of the rows."""
-    with open(RESULTS, encoding="utf-8") as file:
-        known = json.load(file)
-    rows = sorted(ROWS, key=lambda row: (int(row.number[1:]), ROWS.index(row)))
-    return [Result(row, **known[row.label]) for row in rows if row.label in known]
-
-
-def keep(results: list[Result]) -> None:
-    """Store these results in place of older ones of the same rows."""
-    known: dict[str, Any] = {}
-    if os.path.exists(RESULTS):
-        with open(RESULTS, encoding="utf-8") as file:
-            known = json.load(file)
-    for each in results:
-        known[each.row.label] = {name: value for name, value in each._asdict().items() if name != "row"}
-    with open(RESULTS, "w", encoding="utf-8") as file:
-        lines = [f"{json.dumps(label)}: {json.dumps(known[label])}" for label in sorted(known)]
-        file.write("{\n" + ",\n".join(lines) + "\n}\n")
 
 
 def matrix(results: list[Result]) -> list[str]:

@@ -28,6 +28,7 @@ from truth.catalogue import ROWS, Row  # noqa: E402
 from truth.judge import changes, judge  # noqa: E402
 from truth.programs import ALL, PROGRAMS, UNTOLD  # noqa: E402
 from truth.recording import keep_recording  # noqa: E402
+from truth.results import Result, keep  # noqa: E402
 from truth.stage import NotReached, Stage  # noqa: E402
 
 if TYPE_CHECKING:
@@ -138,16 +139,16 @@ def main() -> int:
     for each in wrong:
         print(f"wrong: {each.row.label}")
     if options.page:
-        page.keep(results)
+        keep(results)
         page.write(options.page)
     return 1 if wrong else 0
 
 
-def _result(outcome: Outcome, version: str) -> page.Result:
+def _result(outcome: Outcome, version: str) -> Result:
     seconds = {f"{so}/{said}": round(sec, 1) for (so, said), sec in outcome.seconds.items()}
     slowest = None if outcome.slowest_sec is None else round(outcome.slowest_sec, 1)
     date = time.strftime("%Y-%m-%d", time.gmtime())
-    return page.Result(outcome.row, outcome.said, slowest, bool(outcome.wrong), seconds, date, version)
+    return Result(outcome.row, outcome.said, slowest, bool(outcome.wrong), seconds, date, version)
 
 
 def _untold(outcomes: list[Outcome]) -> int:

@@ -383,14 +383,19 @@ def test_a_question_of_qwen_is_for_its_screen(qwen):
     assert asked.options == ({"question": "Which?", "choices": ["a", "b"], "several": False},)
 
 
-def test_a_denied_qwen_gets_the_reason_in_its_turn(qwen):
+def deny(qwen, reason):
+    """Let it ask in a turn, deny that, and wait until the reason was given."""
     qwen.hook("SessionStart", source="startup")
     qwen.hook("UserPromptSubmit", prompt="do it")
     ask(qwen, command="make")
-    assert qwen.channel.answer("r-1", Answer(answer=DENY, by="me", via="cli", reason="not here"))
+    assert qwen.channel.answer("r-1", Answer(answer=DENY, by="me", via="cli", reason=reason))
     decided(qwen, False)
     qwen.hook("Notification", notification_type="idle_prompt")
     wait_until(lambda: len(commands(qwen)) == 2)
+
+
+def test_a_denied_qwen_gets_the_reason_in_its_turn(qwen):
+    deny(qwen, "not here")
     assert commands(qwen)[1] == {"type": "submit", "text": "The user denied this: not here"}
     qwen.hook("UserPromptSubmit", prompt="The user denied this: not here")
     assert len(qwen.all(TurnStarted)) == 1
@@ -398,13 +403,7 @@ def test_a_denied_qwen_gets_the_reason_in_its_turn(qwen):
 
 
 def test_a_prompt_of_a_person_that_contains_the_reason_is_a_turn_of_their_own(qwen):
-    qwen.hook("SessionStart", source="startup")
-    qwen.hook("UserPromptSubmit", prompt="do it")
-    ask(qwen, command="make")
-    assert qwen.channel.answer("r-1", Answer(answer=DENY, by="me", via="cli", reason="no"))
-    decided(qwen, False)
-    qwen.hook("Notification", notification_type="idle_prompt")
-    wait_until(lambda: len(commands(qwen)) == 2)
+    deny(qwen, "no")
     qwen.hook("UserPromptSubmit", prompt="do nothing more")
     assert [each.prompt for each in qwen.all(TurnStarted)] == ["do it", "do nothing more"]
 

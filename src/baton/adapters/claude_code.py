@@ -7,8 +7,7 @@ import os
 from collections.abc import Mapping
 
 from baton.adapters.contract import UUID, Agent, Capabilities, Launch, Mode, Task, checked_argument
-from baton.core.facts import one_line
-from baton.core.fields import json_object
+from baton.core.fields import json_object, one_line
 from baton.core.value import Any
 from baton.storage.files import open_given_file
 

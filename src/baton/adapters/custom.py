@@ -27,7 +27,7 @@ from typing import Any
 
 from baton.adapters.contract import Agent, Launch, Mode, Task, checked_argument
 from baton.core.errors import InvalidValue
-from baton.core.facts import one_line
+from baton.core.fields import one_line
 from baton.core.request import RequestKind
 from baton.core.signal import FAILED, Asked, Conversation, Retrying, Said, Signal, TurnEnded
 

@@ -7,7 +7,7 @@
     install  = "pip install kimi-cli"
 
     [agents.kimi.output]               # optional: patterns for the beginning of a piece of its messages
-    failed  = 'Error: '                # its model service failed, the program says; or '[API Error': the default
+    failed  = 'Error: '                # the program says that its model service failed
     trouble = 'Retrying'               # ... and that it tries again
 
 It has no screen of its own: its sessions are headless, and the pane shows what it does.
@@ -23,7 +23,7 @@ from baton.adapters.acp_agent import AcpAgent
 from baton.adapters.contract import Launch, Task
 from baton.core.errors import InvalidValue
 
-_ERROR = re.compile(r"\[API Error|Error: ")
+_ERROR = re.compile(r"\[API Error|Error: ")  # without a pattern of the user
 _KEYS = ("acp", "acp_mode", "yolo", "install", "output")
 
 

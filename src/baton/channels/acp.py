@@ -16,8 +16,7 @@ from baton.channels.acp_work import AcpWork, Call, Question, Turn, ending
 from baton.channels.lines import Lines
 from baton.channels.pipes import Writer
 from baton.core.clock import SECOND_NS, Clock
-from baton.core.facts import one_line
-from baton.core.fields import UNEXPECTED_SHAPE, json_object
+from baton.core.fields import UNEXPECTED_SHAPE, json_object, one_line
 from baton.core.request import DENIED, Answer, RequestKind
 from baton.core.signal import (
     ALLOW,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from baton.channels import acp_messages as messages
 from baton.core.clock import SECOND_NS, Clock
-from baton.core.facts import describe_call, one_line
+from baton.core.facts import describe_call
+from baton.core.fields import one_line
 from baton.core.signal import (
     ALLOW,
     DENY,

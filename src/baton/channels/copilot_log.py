@@ -12,8 +12,7 @@ import re
 import time
 
 from baton.channels.reset_time import reset_time
-from baton.core.facts import one_line
-from baton.core.fields import json_object
+from baton.core.fields import json_object, one_line
 from baton.core.signal import (
     ALLOW,
     BACKGROUND,

@@ -316,8 +316,8 @@ class OpencodeChannel(Channel):
         assert self._process is not None
         deadline = time.monotonic() + _SCREEN_SEC
         while time.monotonic() < deadline and not self._closing and self._lost is None:
-            clients = self._process.clients()
-            if clients is None or len(clients) > 1:  # one is the stream of events of this channel
+            clients = self._process.count_clients()
+            if clients is None or clients > 1:  # one is the stream of events of this channel
                 return
             time.sleep(_LOOK_SEC)
 

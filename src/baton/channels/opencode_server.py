@@ -52,13 +52,13 @@ class OpencodeProcess(ServerProcess):
             time.sleep(_LOOK_SEC)
         return "opencode's server did not begin to listen in time"
 
-    def clients(self) -> set[int] | None:
-        """Return the ports of the programs that are connected to the server; None where the system does not say it."""
+    def count_clients(self) -> int | None:
+        """Return how many connections the server has; None where the system does not say it."""
         assert self.server is not None
         try:
             with open(_CONNECTIONS, encoding="ascii") as file:
-                connections = [line.split()[1:4] for line in file]
+                connections = [line.split()[2:4] for line in file]
         except OSError:
             return None
-        ends = [(mine, other.rpartition(":")[2]) for mine, other, state in connections if state == _ESTABLISHED]
-        return {int(mine.rpartition(":")[2], 16) for mine, other in ends if int(other, 16) == self.server.port}
+        port = f":{self.server.port:04X}"
+        return sum(server.endswith(port) and state == _ESTABLISHED for server, state in connections)

@@ -6,7 +6,8 @@
 from __future__ import annotations
 
 from baton.core.clock import SECOND_NS, duration_text, format_micros
-from baton.core.facts import JOB, Call, Facts, Task, Turn, cleared_text, one_line
+from baton.core.facts import CALL_CHARS, JOB, Call, Facts, Task, Turn, cleared_text
+from baton.core.fields import one_line
 from baton.core.fold import fold, go_on
 from baton.core.limits import Limit
 from baton.core.signal import FAILED as TURN_FAILED
@@ -248,7 +249,7 @@ def _counting_tasks(facts: Facts, now_ns: int, limits: Limits) -> list[Task]:
 
 
 def _background_text(tasks: list[Task]) -> str:
-    return "in the background: " + ", ".join(one_line(f"{task.kind} {task.what}") for task in tasks)
+    return "in the background: " + ", ".join(one_line(f"{task.kind} {task.what}", CALL_CHARS) for task in tasks)
 
 
 def _notice_until_ns(facts: Facts) -> int:

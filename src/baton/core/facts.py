@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from baton.core import fields
+from baton.core.fields import one_line
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 # Whose turn, or background work, it is. BEFORE: it was there before the first turn of the job.
 JOB, OTHER, BEFORE = "job", "other", "before"
+CALL_CHARS = 160  # of a call, where it is shown in a line
 OUTSIDE = "other"  # why a conversation is over whose program was ended from outside
 # Why a conversation is over although the agent's program goes on.
 CLEARED = {"clear": "the conversation was cleared (/clear)", "resume": "the conversation was left (/resume)"}
@@ -208,11 +209,6 @@ class Facts(Value):
         return is_running or call.since_ns > max(last_end_ns, self.tasks_ns)
 
 
-def one_line(text: str, longest: int = 160) -> str:
-    """Return the text in one line of limited length. The registry takes only printable ones."""
-    return fields.one_line(text, longest)
-
-
 def describe_call(name: str, call: Any) -> str:
     """Return a tool call in one line: its name and what it works on."""
     if isinstance(call, dict):
@@ -222,8 +218,8 @@ def describe_call(name: str, call: Any) -> str:
         if found is None and isinstance(questions, list) and questions and isinstance(questions[0], dict):
             found = str(questions[0].get("question", ""))
         if found:
-            return one_line(f"{name}: {found}")
-    return one_line(name)
+            return one_line(f"{name}: {found}", CALL_CHARS)
+    return one_line(name, CALL_CHARS)
 
 
 def cleared_text(facts: Facts) -> str:

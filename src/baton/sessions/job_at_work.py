@@ -11,7 +11,8 @@ from baton.config import Settings
 from baton.core.activity import DONE, FAILED, Verdict
 from baton.core.clock import SECOND_NS, Clock
 from baton.core.errors import NotVerified, RegistryUnavailable
-from baton.core.facts import describe_call, one_line
+from baton.core.facts import describe_call
+from baton.core.fields import one_line
 from baton.core.job import Job
 from baton.core.limits import Limit
 from baton.core.signal import Asked, Conversation, Heard, Retrying, Said, Settled, ToolStarted, TurnEnded
