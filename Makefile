@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The tests start baton thousands of times: its modules are compiled once, not each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-agents truth test-pythons lint docs reference bench crash security guards soak clean
+.PHONY: demo test test-agents truth test-pythons lint docs screenshots reference bench crash security guards soak clean
 
 demo: $(VENV)/.installed
 	@scripts/system-packages tmux=tmux
@@ -35,7 +35,7 @@ lint: $(VENV)/.dev-installed
 	$(BIN)/mypy
 
 # Every promise at its full size; what each held at stands in the table at the end.
-FULL := $(BIN)/python -m pytest -n 4 --dist worksteal --full --timeout 3600
+FULL := $(BIN)/python -m pytest -n 4 --dist worksteal --full --timeout 7200
 
 security: $(VENV)/.security-installed system-packages
 	$(BIN)/python -m pip check
@@ -51,6 +51,10 @@ crash: $(VENV)/.dev-installed system-packages
 docs: $(VENV)/.dev-installed
 	$(BIN)/python scripts/reference.py --check
 	$(BIN)/mkdocs build --strict --site-dir build/site
+
+# The pictures of the boards in docs/images, of jobs that the script makes up.
+screenshots: $(VENV)/.dev-installed system-packages
+	$(BIN)/python scripts/screenshots.py
 
 reference: $(VENV)/.dev-installed
 	$(BIN)/python scripts/reference.py
@@ -69,10 +73,12 @@ bench: $(VENV)/.dev-installed system-packages
 	$(BIN)/python bench/delegate.py
 	$(BIN)/python bench/sessions.py
 	$(BIN)/python bench/requests.py
+	$(BIN)/python bench/worktrees.py
+	$(BIN)/python bench/board.py
 
 .PHONY: system-packages
 system-packages:
-	@scripts/system-packages tmux=tmux postgres=postgresql strace=strace faketime=faketime bindfs=bindfs mosquitto=mosquitto mosquitto_sub=mosquitto-clients node=nodejs openssl=openssl ss=iproute2 zsh=zsh fish=fish
+	@scripts/system-packages tmux=tmux postgres=postgresql strace=strace faketime=faketime bindfs=bindfs mosquitto=mosquitto mosquitto_sub=mosquitto-clients node=nodejs openssl=openssl ss=iproute2 zsh=zsh fish=fish chromium=chromium chromedriver=chromium-driver
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING
 
 from baton.adapters.contract import Mode
 from baton.core.clock import format_time
-from baton.core.job import new_job
+from baton.core.drafts import new_job
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.processes import started_at

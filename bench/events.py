@@ -34,8 +34,8 @@ from baton.broker.local import _free_port, _program, running_broker, stop_broker
 from baton.broker.production import write_set
 from baton.config import Settings
 from baton.core.clock import SECOND_NS
+from baton.core.drafts import new_job
 from baton.core.event import EventName
-from baton.core.job import new_job
 from baton.core.lifecycle import claim
 from baton.history.received import Received
 from baton.jobs.verbs import open_jobs

@@ -21,8 +21,9 @@ from statistics import median
 from typing import TYPE_CHECKING, BinaryIO
 
 from baton.core.clock import format_time, parse_time
+from baton.core.drafts import new_job
 from baton.core.event import EventName
-from baton.core.job import Job, Status, new_job
+from baton.core.job import Job, Status
 from baton.jobs.verbs import open_jobs
 from baton.registry.contract import Entry, JobFilter
 from baton.registry.files import FileRegistry
@@ -196,6 +197,57 @@ def claim_from_files(folder: RegistryFolder) -> Iterator[Row]:
         ms(median(again)),
         f"with the index {ms(with_old)}",
         f"{median(again) / with_old:,.0f}x the time",
+    )
+
+
+def claim_with_followers(folder: RegistryFolder) -> Iterator[Row | str]:
+    """claim with 10,000 blocked jobs in the same queue, half of them followers of one job, against none"""
+    registries: dict[str, tuple[Registry, Registry]] = {
+        "sqlite": (folder.sqlite("blocked"), folder.sqlite("free")),
+        "file": (folder.files("blocked"), folder.files("free")),
+    }
+    server = None
+    try:
+        try:
+            server, with_many = _postgres()
+            registries["postgresql"] = (with_many, type(with_many)(server.new_url()))
+        except Exception as error:
+            if SMALLEST:
+                raise
+            yield f"postgresql was not measured: {error}"
+        for backend, (blocked, free) in registries.items():
+            yield _claim_with_followers(backend, blocked, free)
+            blocked.close()
+            free.close()
+    finally:
+        if server is not None:
+            server.remove()
+
+
+def _claim_with_followers(backend: str, blocked: Registry, free: Registry) -> Row:
+    first = blocked.register_job(next(drafts(1, "another queue")))
+    followers = [job.replace(after=(first.job_id,)) for job in drafts(size(10_000, 20) // 2)]
+    blocked.register_many(followers)
+    last = first
+    chain = []
+    for job in drafts(size(10_000, 20) // 2):
+        chain.append(job.replace(after=(last.job_id,)))
+        last = job
+    blocked.register_many(chain)
+    for registry in (blocked, free):
+        registry.register_many(drafts(21))
+        claim(registry)()
+    seconds: list[tuple[float, float]] = []
+    for _ in range(size(20, 1)):
+        seconds += [(timed(claim(blocked)), timed(claim(free))) for _ in range(20)]
+        for registry in (blocked, free):
+            registry.register_many(drafts(20))
+    with_many, without = (median(side) for side in zip(*seconds, strict=True))
+    return Row(
+        f"claim, 10,000 blocked followers ({backend})",
+        ms(with_many),
+        f"none {ms(without)}",
+        *at_most(1.2, with_many, without),
     )
 
 
@@ -417,6 +469,7 @@ PARTS: dict[str, Callable[[RegistryFolder], Iterator[Row | str]]] = {
     "claim": claim_against_the_seeds,
     "backlog": claim_by_backlog,
     "files": claim_from_files,
+    "followers": claim_with_followers,
     "claimers": many_claimers,
     "pages": pages,
     "cli": fresh_processes,

@@ -54,7 +54,7 @@ with open_jobs(settings) as jobs:
 _ENDED = """
 import sys, time, baton
 from baton.core.event import EventName
-from baton.core.job import new_job
+from baton.core.drafts import new_job
 with baton.open_jobs() as jobs:
     drafts = [new_job("Fix the login page of the shop, and add tests for it.", now_ns=time.time_ns(), agent="shell",
                       title="Fix the login page") for _ in range(int(sys.argv[1]))]

@@ -15,7 +15,7 @@ import baton
 from baton.adapters import BUILT_IN, find_agent
 from baton.adapters.contract import Mode
 from baton.cli.main import VERBS, describe, overview
-from baton.config import KNOWN, Settings
+from baton.config import KNOWN, OF_REPOSITORY, TYPE_NAMES, Settings
 from baton.core import errors
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
@@ -40,6 +40,14 @@ def commands() -> str:
     return "".join(parts)
 
 
+_OF_REPOSITORIES = "Only such a table may set these, for [worktrees](../how-to/work-in-worktrees.md):\n\n"
+_OF_REPOSITORIES += "| setting | type | default | meaning |\n|---|---|---|---|\n"
+for _name, (_kind, _text) in OF_REPOSITORY.items():
+    _default = getattr(Settings, _name)
+    _OF_REPOSITORIES += f"| `{_name}` | {TYPE_NAMES[_kind]} | {f'`{_default}`' if _default else ''} | {_text} |\n"
+_OF_REPOSITORIES += "\n"
+
+
 def settings() -> str:
     """Return the page of settings with their defaults, without paths of the current user."""
     defaults = Settings(env={"HOME": "/$HOME"})
@@ -60,7 +68,8 @@ def settings() -> str:
         'In the user\'s file, `[repository."/PATH"]` holds values for the folders below that path; the nearest path\n'
         "takes precedence:\n\n"
         '```toml\nagent = "codex"\n\n[repository."~/code/site"]\nagent = "claude-code"\ntimeout_sec = 7200\n```\n\n'
-        "`[notify]` in the user's file says [how to notify you](../how-to/get-notified.md).\n\n"
+        + _OF_REPOSITORIES
+        + "`[notify]` in the user's file says [how to notify you](../how-to/get-notified.md).\n\n"
         "The file in a home cannot set `allow_plaintext` and `state_dir`. In a home that stays in place, where other\n"
         "programs may write, it sets `agent`, `timeout_sec`, `idle_timeout_sec`, `tool_timeout_sec`, `lease_sec` and\n"
         "`labels`, and nothing else; `baton config show` names what was ignored.\n\n" + "\n".join(rows) + "\n"

@@ -41,6 +41,13 @@ def pytest_configure(config):
         config.pluginmanager.register(_Figures(config))
 
 
+def pytest_collection_modifyitems(config, items):
+    """At full size, `--timeout` holds for every test: what a test takes then depends on what else the machine does."""
+    if config.getoption("--full"):
+        for item in items:
+            item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "timeout"]
+
+
 def pytest_collection_finish():
     gc.freeze()  # thousands of tests are there to stay: a collection need not look at them again
 

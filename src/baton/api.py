@@ -58,10 +58,18 @@ def register_job(
     labels: Iterable[str] = (),
     title: str | None = None,
     idempotency_key: str | None = None,
+    after: Iterable[str] = (),
+    not_before: str | None = None,
+    retries: int = 0,
+    backoff_sec: int = 0,
+    on_limit: str | None = None,
+    budget_usd: float | None = None,
     **where: Unpack[Where],
 ) -> Job:
     """Register a pending job and return it. Raise InvalidValue, and write nothing, if an argument is not valid.
 
+    It starts when the jobs in `after` are completed, and not before `not_before` (such as 2026-06-19T09:30:00Z). After
+    an error it is pending again, `retries` times, after a pause of `backoff_sec` that doubles.
     If a job for the same work has this `idempotency_key` already, return that job; raise KeyTaken for other work."""
     from baton.broker.address import broker_record
 
@@ -84,6 +92,12 @@ def register_job(
             labels=labels,
             title=title,
             idempotency_key=idempotency_key,
+            after=jobs.find_predecessors(after),
+            not_before=not_before,
+            retries=retries,
+            backoff_sec=backoff_sec,
+            on_limit=on_limit or settings.on_limit,
+            budget_usd=budget_usd,
         )
 
 

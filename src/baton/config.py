@@ -25,11 +25,13 @@ from baton.core.job import (
     HIDDEN,
     agent_name,
 )
+from baton.core.job_checks import ON_LIMIT
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from baton.core.notification import NotifySettings
+    from baton.core.spending import Price
 
 DEFAULT_HOME = ".hermes"
 DEFAULT_AGENT_NAME_PREFIX = "HOUMAO-"
@@ -52,6 +54,9 @@ KNOWN: dict[str, tuple[str | None, type, str]] = {
     "idle_timeout_sec": ("BATON_IDLE_TIMEOUT_SEC", int, "seconds of silence after which a job fails"),
     "tool_timeout_sec": ("BATON_TOOL_TIMEOUT_SEC", int, "seconds after which a tool call is stalled (default: none)"),
     "background_timeout_sec": ("BATON_BACKGROUND_TIMEOUT_SEC", int, "seconds that a job waits for a background shell"),
+    "on_limit": ("BATON_ON_LIMIT", str, "what a job does at a usage limit: wait for its end, or fail"),
+    "worktree": ("BATON_WORKTREE", bool, "run each submitted job in a git worktree of its own"),
+    "worktree_base": (None, str, "commit, branch or tag that a worktree begins with (default: the current commit)"),
     "lease_sec": ("BATON_LEASE_SEC", int, "seconds after which a dead or hanging runner loses its job"),
     "keep_days": ("BATON_KEEP_DAYS", int, "days after which the monitor removes what ended (default: never)"),
     "keep_output_mb": ("BATON_KEEP_OUTPUT_MB", int, "megabytes that are kept of an agent's output, from its end"),
@@ -66,11 +71,18 @@ KNOWN: dict[str, tuple[str | None, type, str]] = {
     "mqtt_password": ("MQTT_PASSWORD", str, "password of the broker login"),
     "allow_plaintext": ("BATON_ALLOW_PLAINTEXT", bool, "connect to a broker on another host without TLS"),
 }
+# name: (type, what it is). Only in [repository."PATH"] of the user's file: they run commands and copy files.
+OF_REPOSITORY: dict[str, tuple[type, str]] = {
+    "worktree_copy": (list, "files and folders, by pattern, that a new worktree gets from the work tree"),
+    "worktree_setup": (str, "shell command that prepares a new worktree"),
+    "worktree_keep": (str, "`unmerged`: `baton merge` removes a worktree that holds no other work; `always`: never"),
+}
+_KEEP = ("unmerged", "always")
 NOT_IN_FILES = frozenset({"home"})
 _NOT_IN_HOME = frozenset({"allow_plaintext", "state_dir"})
 SET_IN_PLACE = frozenset({"agent", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec", "lease_sec", "labels"})
-_TABLES = frozenset({"agents", "repository", "notify"})
-_OF_THE_USER = frozenset({"repository", "notify"})  # tables of the user's own file alone
+_TABLES = frozenset({"agents", "repository", "notify", "prices"})
+_OF_THE_USER = frozenset({"repository", "notify", "prices"})  # tables of the user's own file alone
 _LONGEST_FILE = 1 << 20
 _PATHS = frozenset({"home", "registry_dir", "logs_dir", "state_dir", "mqtt_ca_certs", "mqtt_certfile", "mqtt_keyfile"})
 
@@ -166,6 +178,12 @@ class Settings:
     idle_timeout_sec: int = DEFAULT_IDLE_TIMEOUT_SEC
     tool_timeout_sec: int | None = None
     background_timeout_sec: int = DEFAULT_BACKGROUND_TIMEOUT_SEC
+    on_limit: str = ON_LIMIT[0]
+    worktree: bool = False
+    worktree_base: str | None = None
+    worktree_copy: tuple[str, ...] = ()
+    worktree_setup: str | None = None
+    worktree_keep: str = "unmerged"
     lease_sec: int = DEFAULT_LEASE_SEC
     keep_days: int | None = None
     keep_output_mb: int = 10
@@ -183,7 +201,7 @@ class Settings:
     def __init__(self, flags: Mapping[str, Any] | None = None, env: Mapping[str, str] | None = None) -> None:
         env = os.environ if env is None else env
         given = {name: value for name, value in (flags or {}).items() if value is not None and name in KNOWN}
-        self.sources = dict.fromkeys(KNOWN, "default")
+        self.sources = dict.fromkeys((*KNOWN, *OF_REPOSITORY), "default")
         self.files: list[str] = []
         self.tables: dict[str, dict[str, Any]] = {}
         self.home_file: str | None = None
@@ -205,6 +223,8 @@ class Settings:
         self.registry_dir = os.path.join(self.home, "jobs")
         self.logs_dir = os.path.join(self.home, "delegate_job_logs")
         self.state_dir = _user_folder(env, "XDG_STATE_HOME", ".local/state")
+        self.data_dir = _user_folder(env, "XDG_DATA_HOME", ".local/share")
+        """The folder of worktrees; "" if the user has no home folder."""
         self.host = os.uname().nodename
         own = user_file(env)
         self._only_file = bool(env.get("BATON_CONFIG"))
@@ -223,6 +243,12 @@ class Settings:
             from baton.core.notification import NotifySettings
 
             self.notify = NotifySettings.parse(self.tables.pop("notify"), own)
+        self.prices: dict[str, Price] = {}
+        """What models cost, by their name."""
+        for model, table in self.tables.pop("prices", {}).items():
+            from baton.core.spending import Price
+
+            self.prices[model] = Price.parse(table, f'[prices."{model}"] in {own}')
         self._check()
 
     def named(self, name: str) -> str:
@@ -237,6 +263,8 @@ class Settings:
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValue(self.named(name), f"must be at least 1, not {value}")
+        if self.on_limit not in ON_LIMIT:
+            raise InvalidValue(self.named("on_limit"), f"must be {' or '.join(ON_LIMIT)}, not {self.on_limit[:40]!r}")
         if self.mqtt_port is not None and not 1 <= self.mqtt_port <= 65535:
             raise InvalidValue(self.named("mqtt_port"), f"must be from 1 to 65535, not {self.mqtt_port}")
         if self.mqtt_host is not None and not re.fullmatch(_HOST, self.mqtt_host):
@@ -252,9 +280,12 @@ class Settings:
         public = {name: getattr(self, name) for name in KNOWN}
         public |= {"registry": hide_password(self.registry), "directory": hide_password(self.directory)}
         public["mqtt_password"] = None if self.mqtt_password is None else HIDDEN
+        public |= {name: getattr(self, name) for name in OF_REPOSITORY if self.sources[name] != "default"}
         rows = [(name, value, self.sources[name]) for name, value in public.items()]
         if self.notify is not None:
             rows += [(f"notify.{name}", value, self.files[0]) for name, value in self.notify.shown().items()]
+        for model, price in self.prices.items():
+            rows += [(f"prices.{model}.{name}", value, self.files[0]) for name, value in price.as_dict().items()]
         return rows
 
     def _set(self, name: str, value: Any, source: str) -> None:
@@ -277,7 +308,9 @@ class Settings:
         for path in sorted(tables, key=len):
             top = os.path.realpath(os.path.expanduser(path))
             if repository == top or repository.startswith(top.rstrip("/") + "/"):
-                self._apply(tables[path], self.files[0], NOT_IN_FILES | {"state_dir"}, f'[repository."{path}"] in ')
+                part = f'[repository."{path}"] in '
+                rest = self._apply_repository(tables[path], self.files[0], part)
+                self._apply(rest, self.files[0], NOT_IN_FILES | {"state_dir"}, part)
         file = os.path.join(self.home, "baton.toml")
         if not self._only_file and os.path.lexists(file) and file not in self.files:
             self.home_file = file
@@ -299,12 +332,28 @@ class Settings:
             table = {name: value for name, value in table.items() if name in SET_IN_PLACE & KNOWN.keys()}
         for name in [name for name, value in table.items() if isinstance(value, dict)]:
             if name not in _TABLES or (in_home and name in _OF_THE_USER):  # guard: tables-of-the-user
-                where = "" if in_home else ', [repository."PATH"] and [notify]'
+                where = "" if in_home else ', [repository."PATH"], [prices."MODEL"] and [notify]'
                 raise InvalidValue(
                     "config file", f"{path} has a table [{name}]; the only ones are [agents.NAME]{where}"
                 )
             self.tables.setdefault(name, {}).update(table.pop(name))  # [agents.NAME]: the adapters read them
         self._apply(table, path, NOT_IN_FILES | (_NOT_IN_HOME if in_home else set()))
+
+    def _apply_repository(self, table: Mapping[str, Any], path: str, part: str) -> Mapping[str, Any]:
+        """Set the values that only a table of a repository may set, and return the others."""
+        if not isinstance(table, dict):
+            return table
+        for name, (kind, _) in OF_REPOSITORY.items():
+            if (value := table.get(name)) is None:
+                continue
+            texts = value if kind is list and isinstance(value, list) else [value]
+            if type(value) is not kind or not all(isinstance(each, str) and each.strip() for each in texts):
+                raise InvalidValue("config file", f"{part}{path}: {name} must be {TYPE_NAMES[kind]}")
+            if name == "worktree_keep" and value not in _KEEP:
+                raise InvalidValue("config file", f"{part}{path}: {name} must be one of {', '.join(_KEEP)}")
+            setattr(self, name, tuple(texts) if kind is list else value)
+            self.sources[name] = path
+        return {name: value for name, value in table.items() if name not in OF_REPOSITORY}
 
     def _apply(self, table: Mapping[str, Any], path: str, forbidden: AbstractSet[str], part: str = "") -> None:
         """Set the values of a table that no variable and no option has set."""
@@ -312,6 +361,9 @@ class Settings:
             raise InvalidValue("config file", f"{part}{path} must be a table")
         for name, value in table.items():
             if name not in KNOWN or name in NOT_IN_FILES:
+                if name in OF_REPOSITORY:  # guard: repository-settings
+                    only = 'belongs into [repository."PATH"] of your own baton.toml'
+                    raise InvalidValue("config file", f"{part}{path} sets {name}, which {only}")
                 allowed = ", ".join(key for key in KNOWN if key not in NOT_IN_FILES)
                 raise InvalidValue("config file", f"{part}{path} sets {name!r}, which is not one of {allowed}")
             if name in forbidden:
@@ -327,7 +379,7 @@ class Settings:
 
 # Colons are allowed in IPv6 addresses only: at least two, so that name:port does not match.
 _HOST = r"[^\s/:@]+|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f.]*(?:%\w+)?"
-TYPE_NAMES = {str: "text", int: "a whole number", bool: "true or false"}
+TYPE_NAMES = {str: "text", int: "a whole number", bool: "true or false", list: "a list of texts"}
 _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 

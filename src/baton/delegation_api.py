@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
 from baton.core.errors import BatonError, InvalidValue, JobFailed, TimedOut
 from baton.core.event import EventName
+from baton.core.fields import texts_of
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.outcome import exit_code_of
 from baton.core.value import Value
 from baton.delegation.attempts import Attempts, submitter_text
+from baton.delegation.order import order_retries, order_submissions, refuse_without_monitor
 from baton.delegation.reconcile import BackgroundMonitor
 from baton.delegation.submit import (
     Delegation,
@@ -61,9 +63,17 @@ if TYPE_CHECKING:
         title: str | None
         labels: Iterable[str]
         idempotency_key: str | None
+        after: Iterable[str]
+        not_before: str | None
+        retries: int | None
+        backoff_sec: int | None
         headless: bool
         yolo: bool
         broker_login: str | None
+        worktree: bool | None
+        base: str | None
+        on_limit: str | None
+        budget_usd: float | None
 
     OnEvent = Callable[[Event], None] | None
 
@@ -169,6 +179,7 @@ def submit(
     elif queue is not None:
         given["workdir"] = given.get("workdir") or "."
     submission = build_submission(settings, prompt, **given, queue=queue)
+    (submission,) = order_submissions(settings, [submission], [given.get("after") or ()])
     return _run(settings, submission, detach, on_event)
 
 
@@ -181,13 +192,15 @@ def submit_many(
 ) -> list[Outcome]:
     """Run several tasks, at most `parallel` at once, and return their outcomes in the same order.
 
-    Each task has the keywords of `submit` and `prompt`; `work` holds what they share. A task that is not valid is
-    refused before any of them is registered."""
+    Each task has the keywords of `submit` and `prompt`; `work` holds what they share. In `after`, the title of another
+    task will do. A task that is not valid is refused before any of them is registered."""
     if parallel < 1:
         raise InvalidValue("parallel", "must be at least 1")
     where, common = _split(work)
     settings = load_settings(where)
-    submissions = [build_submission(settings, **common | _listed(task)) for task in tasks]
+    given = [common | _listed(task) for task in tasks]
+    submissions = [build_submission(settings, **each) for each in given]
+    submissions = order_submissions(settings, submissions, [each.get("after") or () for each in given])
     return _follow(settings, submissions, parallel, on_event) if submissions else []
 
 
@@ -215,6 +228,8 @@ def retry(
         what = f"job {job_id} is {job.status}: with a retry, two agents would do the same work"
         raise BatonError(f"{what}; cancel it first, or pass force=True")
     submission = repeat_submission(settings, job, headless=False, yolo=False)
+    with open_jobs(settings) as jobs:
+        (submission,) = order_retries(jobs, [submission])
     return _run(settings, submission, detach, on_event)
 
 
@@ -236,8 +251,8 @@ def follow_up(
     from baton.delegation.follow_up import follow_submission
 
     where, given = _split(work)
-    for name in ("agent", "workdir"):
-        if given.get(name) is not None:
+    for name in ("agent", "workdir", "after"):
+        if given.get(name):
             raise InvalidValue(name, "is that of the conversation; leave it out")
     settings = load_settings(where)
     with open_jobs(settings) as jobs:
@@ -254,9 +269,11 @@ def _split(work: "Work") -> tuple[dict[str, Any], dict[str, Any]]:
 def _listed(task: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a job, with a list in the place of each other iterable."""
     given = dict(task)
-    for name in ("expect", "labels"):
-        if name in given and not isinstance(given[name], str):
+    for name in ("expect", "labels", "after"):
+        if name in given and not isinstance(given[name], str | None):
             given[name] = list(given[name])
+    if "after" in given:
+        given["after"] = texts_of("after", given["after"])
     return given
 
 
@@ -266,9 +283,10 @@ def _run(settings: "Settings", submission: Submission, detach: bool, on_event: "
 
 def _start(settings: "Settings", submission: Submission) -> Job:
     """Register a job, start its session, and return the job. BatonError if the session cannot be started."""
+    refuse_without_monitor(settings, submission)
     with open_jobs(settings) as jobs, _short_lived_submitter(settings, submission) as owned:
         (registered,) = register(jobs, [owned])
-        if registered.agent is not None:
+        if registered.agent is not None and not registered.job.is_blocked:
             error = start_submission(Attempts(settings, jobs, Inventory(settings)), registered)
             if error is not None:
                 raise BatonError(error)

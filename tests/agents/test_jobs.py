@@ -150,8 +150,11 @@ def test_a_long_command_on_the_terminal_is_not_taken_for_silence(world):
     world.model.will(bash("sleep 45; echo hello > out.txt"), Say("I wrote it."))
     job = world.job("write out.txt", "--idle-timeout", "30", agent=CLAUDE)
     world.baton("session", "create", "s", "--job", job)
-    assert world.ended(job, within_sec=80)["status"] == "completed", world.events(job)
-    assert ("progress", "it is working") in world.events(job)
+    tool = world.until(
+        lambda: (found := world.record(job)["activity"]) and found["kind"] == "working" and found, "work"
+    )
+    assert world.ended(job, within_sec=80)["status"] == "completed", (tool, world.events(job))
+    assert (world.work / "out.txt").read_text() == "hello\n"
 
 
 # -- permissions ---------------------------------------------------------------------------------------------

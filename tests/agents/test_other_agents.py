@@ -55,7 +55,7 @@ def agent(request, world):
 
 
 def point_at(world, url: str) -> None:
-    world.baton.env |= {"OPENAI_API_BASE": f"{url}/v1", "OPENAI_HOST": url}
+    world.baton.env |= {"OPENAI_API_BASE": f"{url}/v1", "OPENAI_BASE_URL": f"{url}/v1", "OPENAI_HOST": url}
 
 
 def begin(world, agent: str, *options: str) -> str:
@@ -99,9 +99,8 @@ def test_a_service_that_is_down_is_never_success(world, agent, dead_url):
     assert "connect" in record["detail"], record["detail"]
 
 
+@pytest.mark.parametrize("agent", ["goose"], indirect=True)
 def test_goose_asks_for_a_permission_that_is_given_from_outside(world, agent):
-    if agent != "goose":
-        pytest.skip("no ACP")
     world.baton.env["GOOSE_MODE"] = "approve"
     world.model.will(*WORK[agent])
     job = begin(world, agent, "--expect", "out.txt")

@@ -43,6 +43,7 @@ def closed_within(world, seconds: float) -> None:
 
 def test_works_on_the_terminal_and_leaves_the_users_settings_as_they_were(world):
     settings = world.home / ".qwen" / "settings.json"
+    world.set_up(shell=ASK)
     before = json.loads(settings.read_text())
     job = start(world, Say("All done."))
     assert world.ended(job)["status"] == "completed", world.events(job)
@@ -106,6 +107,17 @@ def test_a_wrong_key_is_the_reason_on_the_terminal(world):
     record = world.ended(job)
     assert record["status"] == "error"
     assert "the key is wrong" in json.dumps(record), record
+
+
+@pytest.mark.parametrize("mode", [(), ("--headless",)], ids=["terminal", "headless"])
+def test_a_cloned_folder_does_not_switch_the_questions_off(world, mode):
+    (world.work / ".qwen").mkdir()
+    (world.work / ".qwen" / "settings.json").write_text('{"tools": {"approvalMode": "yolo"}}')
+    job = start(world, ASKS, Say("It is written."), mode=mode)
+    request = world.until(lambda: requests(world), "the agent to ask")[0]
+    assert request["call"]["command"] == ASKS.command
+    world.baton("approve", request["request_id"])
+    assert world.ended(job)["status"] == "completed", world.events(job)
 
 
 # -- headless ----------------------------------------------------------------------------------------------------------

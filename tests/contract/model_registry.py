@@ -23,7 +23,9 @@ class ModelRegistry:
         self.now = 0.0
         self.registered = 0
 
-    def register(self, job_id, label, priority, max_attempts, submitter=None):
+    def register(
+        self, job_id, label, priority, max_attempts, submitter=None, after=(), delay=None, retries=0, backoff=0
+    ):
         self.registered += 1
         self.jobs[job_id] = {
             "status": "pending",
@@ -39,13 +41,27 @@ class ModelRegistry:
             "ended": None,
             "ended_by": None,
             "submitter": submitter,
+            "after": after,
+            "not_before": None if delay is None else self.now + delay,
+            "retries": retries,
+            "backoff": backoff,
+            "failed": 0,
+            "lost": 0,
         }
+        if any(self.jobs[each]["status"] in ("error", "cancelled") for each in after):
+            self._end_follower(self.jobs[job_id])
+
+    def is_blocked(self, job):
+        """Whether a pending job has a predecessor that is not completed, or a time that has not come."""
+        waits = any(self.jobs[each]["status"] != "completed" for each in job["after"])
+        return waits or (job["not_before"] is not None and job["not_before"] > self.now)
 
     def pick(self, label, holder, lease):
         waiting = [
             (-job["priority"], job["order"], job_id)
             for job_id, job in self.jobs.items()
             if job["status"] == "pending" and job["label"] == label and job["submitter"] is None
+            if not self.is_blocked(job)
         ]
         if not waiting:
             return None
@@ -101,8 +117,8 @@ class ModelRegistry:
         ]
         for job_id in late:
             job = self.jobs[job_id]
-            if job["attempt"] < job["max_attempts"]:
-                job.update(status="pending", holder=None, lease=None)
+            if job["lost"] + 1 < job["max_attempts"]:
+                job.update(status="pending", holder=None, lease=None, lost=job["lost"] + 1)
             else:
                 self._add_event(job, "error")
                 self._end(job, "error", "lost")
@@ -119,6 +135,12 @@ class ModelRegistry:
             raise Refused("EventRefused")
         if job["status"] == "pending":
             self._claim(job, "speaker")
+        if name == "error" and job["failed"] < job["retries"]:
+            self._add_event(job, "progress")
+            job.update(status="pending", holder=None, lease=None, failed=job["failed"] + 1)
+            if job["backoff"]:
+                job["not_before"] = self.now + job["backoff"] * 2 ** (job["failed"] - 1)
+            return
         self._add_event(job, name)
         if name in ("completed", "error"):
             self._end(job, name)
@@ -193,9 +215,11 @@ class ModelRegistry:
             event["sent"] = event["sent"] or event["seq"] in seqs
 
     def prune(self, before):
+        named = {each for job in self.jobs.values() if job["status"] not in TERMINAL for each in job["after"]}
         gone = {
             job_id
             for job_id, job in self.jobs.items()
+            if job_id not in named
             if job["ended"] is not None and job["ended"] < before and all(e["sent"] for e in job["events"])
         }
         for job_id in gone:
@@ -210,6 +234,8 @@ class ModelRegistry:
         return job
 
     def _claim(self, job, holder):
+        if self.is_blocked(job):
+            raise Refused("JobBlocked")
         job.update(status="running", attempt=job["attempt"] + 1, holder=holder)
 
     def _add_event(self, job, name):
@@ -219,3 +245,13 @@ class ModelRegistry:
     def _end(self, job, status, ended_by=None):
         ended_by = ended_by or ("cancelled" if status == "cancelled" else "agent")
         job.update(status=status, lease=None, ended=self.now, ended_by=ended_by)
+        (job_id,) = (each for each, other in self.jobs.items() if other is job)
+        for follower in list(self.jobs.values()):
+            if status != "completed" and follower["status"] == "pending" and job_id in follower["after"]:
+                self._end_follower(follower)
+
+    def _end_follower(self, job):
+        """A predecessor failed: no holder had the job, and it ends all the same."""
+        job.update(status="running", attempt=job["attempt"] + 1, holder="registry")
+        self._add_event(job, "error")
+        self._end(job, "error", "predecessor")

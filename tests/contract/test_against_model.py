@@ -17,9 +17,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from baton.core.clock import format_time
+from baton.core.drafts import new_job
 from baton.core.errors import BatonError
 from baton.core.event import EventName
-from baton.core.job import Status, new_job
+from baton.core.job import Status
 from baton.core.request import Answer, RequestState
 from contract.model_registry import ModelRegistry, Refused
 from support.backends import clocked_registry, registry_url
@@ -30,6 +32,7 @@ LABELS = st.sampled_from(["tmux:a", "tmux:b", "tmux:한"])
 LEASES = st.sampled_from([10.0, 100.0])
 WHOSE = st.sampled_from(["operator", "holder", "old holder", "nobody yet"])
 SMALL = st.integers(0, 50)
+LATER = 500_000  # seconds: longer than any jump of the date
 
 
 class Comparison(RuleBasedStateMachine):
@@ -84,8 +87,14 @@ class Comparison(RuleBasedStateMachine):
         priority=st.integers(-2, 2),
         attempts=st.integers(1, 3),
         submitter=st.sampled_from([None, None, "host:1:2"]),
+        after=st.lists(SMALL, max_size=2),
+        delay=st.sampled_from([None, None, None, LATER]),
+        retries=st.sampled_from([0, 0, 1, 2]),
+        backoff=st.sampled_from([0, LATER]),
     )
-    def register(self, label, priority, attempts, submitter):
+    def register(self, label, priority, attempts, submitter, after, delay, retries, backoff):
+        names = list(dict.fromkeys(self.job(each) for each in after)) if self.model.jobs else []
+        backoff = backoff if retries else 0
         draft = new_job(
             "x",
             now_ns=self.clock.wall_ns(),
@@ -94,8 +103,14 @@ class Comparison(RuleBasedStateMachine):
             priority=priority,
             max_attempts=attempts,
             submitter=submitter,
+            after=names,
+            not_before=None if delay is None else format_time(self.real._present_ns() + delay * 10**9),
+            retries=retries,
+            backoff_sec=backoff,
         )
-        self.model.register(self.real.register_job(draft).job_id, label, priority, attempts, submitter)
+        self.model.now = (self.clock.monotonic - self.started) / 10**9
+        job_id = self.real.register_job(draft).job_id
+        self.model.register(job_id, label, priority, attempts, submitter, names, delay, retries, backoff)
 
     @rule(label=LABELS, lease=st.none() | LEASES)
     def pick(self, label, lease):
@@ -220,7 +235,7 @@ class Comparison(RuleBasedStateMachine):
         assert expired == expected
         assert {change.after.job_id for change in changes} == expected
 
-    @rule(seconds=st.sampled_from([5, 50, 500]))
+    @rule(seconds=st.sampled_from([5, 50, 500, 3 * LATER]))
     def time_passes(self, seconds):
         self.clock.advance(seconds)
 
@@ -249,8 +264,18 @@ class Comparison(RuleBasedStateMachine):
     def both_hold_the_same(self):
         if not hasattr(self, "real"):
             return
+        while self.real.advance_waiting():  # a verb takes a bounded number of steps
+            pass
+        assert self.real.advance_stranded() == []
         page = self.real.list_jobs(limit=1000)
         assert page.bad == []
+        self.model.now = (self.clock.monotonic - self.started) / 10**9
+        blocked = {
+            job_id
+            for job_id, job in self.model.jobs.items()
+            if job["status"] == "pending" and self.model.is_blocked(job)
+        }
+        assert {job.job_id for job in page.jobs if job.is_blocked} == blocked
         real = {
             job.job_id: (
                 job.status.value,

@@ -10,6 +10,7 @@ import pytest
 from baton.api import verify_event
 from baton.core import notification
 from baton.core.clock import format_time, parse_time
+from baton.core.drafts import new_job
 from baton.core.errors import (
     EventRefused,
     IllegalTransition,
@@ -20,7 +21,7 @@ from baton.core.errors import (
     StaleAttempt,
 )
 from baton.core.event import EventName
-from baton.core.job import Job, Status, new_job
+from baton.core.job import Job, Status
 from baton.core.lifecycle import expired_lease_error
 from baton.core.notification import Wish, due_to
 from baton.core.outline import Outline
@@ -655,6 +656,18 @@ class TestLeases:
         assert [change.after.job_id for change in registry.expire_leases(limit=1)] == [good.job_id]
         assert registry.expire_leases(limit=1) == []
         assert {error.job_id for error in registry.list_jobs().bad} == {first.job_id, second.job_id}
+
+    def test_the_holder_notes_its_worktree(self, registry, add):
+        job = add(worktree={"repository": "/r", "base": None}, checkout={"base": "c0ffee"}, workdir="/r/part")
+        assert registry.get_job(job.job_id).folder == "/r/part"
+        pick(registry, lease_sec=LEASE)
+        made = {"base": "c0ffee", "job": job.job_id, "attempt": 1, "path": "/trees/one", "branch": "baton/one"}
+        registry.set_checkout(job.job_id, made, attempt=1)
+        found = registry.get_job(job.job_id)
+        assert (found.checkout, found.folder) == (made, "/trees/one/part")
+        registry.requeue(job.job_id)
+        with pytest.raises(StaleAttempt):
+            registry.set_checkout(job.job_id, made, attempt=1)
 
     def test_a_finished_job_cannot_be_renewed(self, registry, add):
         job = add()

@@ -8,6 +8,7 @@ import threading
 import pytest
 
 from baton.core.clock import parse_time
+from baton.core.drafts import new_job
 from baton.core.errors import (
     InvalidRecord,
     InvalidValue,
@@ -18,7 +19,7 @@ from baton.core.errors import (
     WrongState,
 )
 from baton.core.event import EventName
-from baton.core.job import Job, Status, new_job
+from baton.core.job import Job, Status
 from baton.core.outline import activity_of
 from baton.core.request import MAX_OPEN, Answer, Request, RequestKind, RequestState, new_request_id
 from baton.registry import open_url

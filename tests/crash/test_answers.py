@@ -10,8 +10,8 @@ from contextlib import closing
 
 import pytest
 
+from baton.core.drafts import new_job
 from baton.core.errors import RequestClosed
-from baton.core.job import new_job
 from baton.core.request import Answer, Request, RequestKind, new_request_id
 from baton.registry import open_url
 from support.backends import registry_url

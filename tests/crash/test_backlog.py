@@ -23,7 +23,8 @@ from typing import NamedTuple
 import pytest
 
 from baton.core.clock import parse_time
-from baton.core.job import Status, new_job
+from baton.core.drafts import new_job
+from baton.core.job import Status
 from baton.registry import open_url
 from support.backends import registry_url
 from support.crew import Crew

@@ -244,7 +244,8 @@ def all_readable(registry) -> list:
 
 
 def is_for_the_queue(job, label: str) -> bool:
-    return job.status is Status.PENDING and job.agent_session == label and job.submitter is None
+    is_free = job.status is Status.PENDING and not job.is_blocked
+    return is_free and job.agent_session == label and job.submitter is None
 
 
 def all_are_picked(registry, label: str, jobs: list) -> None:

@@ -11,9 +11,10 @@ import time
 import pytest
 
 from baton.core.clock import SECOND_NS, SystemClock
+from baton.core.drafts import new_job
 from baton.core.errors import RegistryBusy
 from baton.core.event import EventName
-from baton.core.job import Status, new_job
+from baton.core.job import Status
 from baton.registry import open_url
 from support.backends import BACKENDS, registry_url
 from support.brokers import free_port

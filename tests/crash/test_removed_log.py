@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from baton.core.drafts import new_job
 from baton.core.errors import RegistryUnavailable
-from baton.core.job import new_job
 from baton.registry import open_url
 from baton.storage.sqlite import Connection
 from support.command import BATON, Baton
@@ -120,7 +120,7 @@ def test_what_another_process_wrote_to_the_new_log_survives_the_close_of_the_old
     os.unlink(f"{path}-wal")
     script = """
 import os, sys
-from baton.core.job import new_job
+from baton.core.drafts import new_job
 from baton.registry import open_url
 from baton.storage.sqlite import Connection
 registry = open_url(f"sqlite:{sys.argv[1]}")

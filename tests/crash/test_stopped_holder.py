@@ -10,9 +10,10 @@ from random import Random
 
 import pytest
 
+from baton.core.drafts import new_job
 from baton.core.errors import BatonError, RegistryBusy, StaleAttempt
 from baton.core.event import EventName
-from baton.core.job import Status, new_job
+from baton.core.job import Status
 from baton.registry import open_url
 from support.crew import PATIENCE_SEC, Crew
 
@@ -126,16 +127,19 @@ def test_a_lock_whose_holder_is_stopped_is_reported_and_not_waited_for_forever(u
 
 
 def _register_two_and_stop_between(say, url: str) -> None:
-    """Stops in the middle of a verb: a batch is read while the lock is held."""
-
-    def drafts():
-        yield _draft("first")
-        _stop_myself()
-        yield _draft("second")
-
+    """Stops in the middle of a verb, while the lock is held."""
     registry = open_url(url)
     say("known", registry.register_job(_draft("known")).job_id)
-    say("registered", len(registry.register_many(drafts())))
+    add, added = type(registry)._add, []
+
+    def add_and_stop(tx, job):
+        added.append(add(tx, job))
+        if len(added) == 1:
+            _stop_myself()
+        return added[-1]
+
+    registry._add = add_and_stop
+    say("registered", len(registry.register_many([_draft("first"), _draft("second")])))
 
 
 def _try_verbs(say, url: str, known: str) -> None:

@@ -442,7 +442,7 @@ class TestWhichBroker:
     """Default < config file < environment < the job's record; MQTT_TLS and certificates of the environment win."""
 
     def job(self, **broker):
-        from baton.core.job import new_job
+        from baton.core.drafts import new_job
 
         return new_job("x", now_ns=1, agent="a", broker=broker)
 

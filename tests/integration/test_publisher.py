@@ -16,6 +16,7 @@ import pytest
 
 from baton.broker.address import is_loopback
 from baton.config import Settings
+from baton.core.drafts import new_job
 from baton.core.errors import (
     EventRefused,
     InvalidRecord,
@@ -25,7 +26,6 @@ from baton.core.errors import (
     StaleAttempt,
 )
 from baton.core.event import EventName
-from baton.core.job import new_job
 from baton.history.log import iter_logged_events
 from baton.jobs.verbs import open_jobs
 from baton.jobs.verification import check_results

@@ -11,8 +11,8 @@ import pytest
 
 from baton.adapters.contract import Mode
 from baton.config import Settings
+from baton.core.drafts import new_job
 from baton.core.errors import RunnerDied, TmuxUnavailable
-from baton.core.job import new_job
 from baton.jobs.verbs import open_jobs
 from baton.sessions import env_pipe
 from baton.sessions.ending import fail_job

@@ -15,8 +15,8 @@ import pytest
 
 from baton.adapters import find_agent
 from baton.adapters.contract import Mode
+from baton.core.drafts import new_job
 from baton.core.errors import BatonError
-from baton.core.job import new_job
 from baton.core.redact import process_redactor, shorten
 from baton.history.log import read_logged_meta
 from baton.jobs.report import report

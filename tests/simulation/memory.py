@@ -25,6 +25,7 @@ class MemoryRegistry(Registry):
         self.jobs = {}
         self.events = {}
         self.requests = {}
+        self.dies = False  # whether a process dies between the end of a job and what follows from it
         self._random = random
 
     def _new_token(self):
@@ -32,6 +33,10 @@ class MemoryRegistry(Registry):
 
     def close(self):
         pass
+
+    def _advance_after(self, job):
+        if not self.dies:
+            super()._advance_after(job)
 
     @contextmanager
     def _reading(self):
@@ -42,10 +47,12 @@ class MemoryRegistry(Registry):
         yield MemoryTransaction(self.jobs, self.events, self.requests)
 
     def _claim_first(self, agent_session, holder, lease_ns):
+        self.advance_waiting()
         waiting = [
             job
             for job in self.jobs.values()
             if job.status is Status.PENDING and job.agent_session == agent_session and job.submitter is None
+            if not job.is_blocked
         ]
         if not waiting:
             return None
@@ -100,6 +107,16 @@ class MemoryTransaction:
 
     def keep_result(self, job_id, result):
         assert job_id in self._jobs
+
+    def due(self, limit, now_ns):
+        found = [job for job in self._jobs.values() if job.look_at is not None and parse_time(job.look_at) <= now_ns]
+        return sorted(found, key=lambda job: (job.look_at, job.job_id))[:limit]
+
+    def followers(self, job_id, limit):
+        return sorted(job.job_id for job in self._jobs.values() if job_id in job.waits_for)[:limit]
+
+    def forget_follower(self, job_id, follower):
+        assert job_id not in self._jobs[follower].waits_for
 
     def leased(self):
         return [job for job in self._jobs.values() if job.status is Status.RUNNING and job.lease_expires_at]

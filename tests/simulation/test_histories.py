@@ -8,7 +8,7 @@ import pytest
 
 from baton.core import lifecycle, request
 from baton.core.clock import parse_time
-from baton.core.job import Status
+from baton.core.job import TERMINAL, Job, Status
 from baton.registry import verbs
 from simulation.world import history, play, shortest, told
 
@@ -82,9 +82,31 @@ def plant_requests_that_outlive_their_attempt(monkeypatch):
     monkeypatch.setattr(request, "_is_asked", lambda it, job: job.status is Status.RUNNING)
 
 
+def plant_jobs_that_do_not_wait(monkeypatch):
+    monkeypatch.setattr(Job, "is_blocked", False)
+
+
+def plant_a_failed_predecessor_that_counts(monkeypatch):
+    monkeypatch.setattr(lifecycle, "is_met", lambda job: True if job.status in TERMINAL else None)
+
+
+def plant_ends_that_are_forgotten(monkeypatch):
+    """The end of a job leaves no mark: those after it wait for ever."""
+    real = lifecycle._end
+    monkeypatch.setattr(lifecycle, "_end", lambda *args: real(*args).replace(look_at=None))
+
+
+def plant_retries_without_end(monkeypatch):
+    monkeypatch.setattr(lifecycle, "may_retry", lambda job, ended_by: job.retries > 0)
+
+
 @pytest.mark.parametrize(
     "plant",
     [
+        plant_jobs_that_do_not_wait,
+        plant_a_failed_predecessor_that_counts,
+        plant_ends_that_are_forgotten,
+        plant_retries_without_end,
         plant_leaving_the_end,
         plant_stale_writes,
         plant_no_numbers_remembered,

@@ -14,9 +14,11 @@ import random
 from collections import Counter
 
 from baton.config import Settings
+from baton.core.clock import format_time
+from baton.core.drafts import new_job
 from baton.core.errors import BatonError
 from baton.core.event import EventName
-from baton.core.job import TERMINAL, Status, new_job
+from baton.core.job import TERMINAL, Status
 from baton.core.request import Answer, RequestState
 from baton.jobs.job_history import JobHistory
 from baton.jobs.verbs import Jobs
@@ -97,14 +99,28 @@ class World:
         self.check()
 
     def do_register(self, draw):
+        there = sorted(self.registry.jobs)
+        after = draw.sample(there, min(len(there), draw.choice([0, 0, 1, 2])))
+        later = self.clock.wall_ns() + draw.choice([5, 500]) * 10**9
         job = new_job(
-            "x", now_ns=self.clock.wall_ns(), agent="sim", agent_session=LABEL, max_attempts=draw.randint(1, 3)
+            "x",
+            now_ns=self.clock.wall_ns(),
+            agent="sim",
+            agent_session=LABEL,
+            max_attempts=draw.randint(1, 3),
+            after=after,
+            not_before=format_time(later) if draw.random() < 0.2 else None,
+            **draw.choice([{}, {}, {"retries": 1}, {"retries": 2, "backoff_sec": 20}]),
         )
         job_id = f"{draw.getrandbits(64):016x}"
         token = f"{draw.getrandbits(128):032x}"
         self.registry.register_many(
             [job.replace(job_id=job_id, topic_prefix=f"python/mqtt/jobs/{job_id}", auth_token=token)]
         )
+
+    def do_die(self, draw):
+        """From now on, or not any more, processes die after an end and before they advance the jobs after it."""
+        self.registry.dies = draw.random() < 0.5
 
     def do_pick(self, draw):
         job = self.jobs.pick_pending(LABEL, holder=f"w{len(self.workers)}", lease_sec=LEASE_SEC)
@@ -319,6 +335,7 @@ class World:
     def _sweep(self):
         """As the monitor does. Whether it took too much is seen by `check`."""
         self.jobs.expire_leases()
+        self.jobs.advance_waiting()
         for job_id, job in self.registry.jobs.items():
             if job.status is Status.RUNNING and self._lease_left(job_id, job.attempt) < 0:
                 raise Broken(f"{job!r}: its lease is over, and the monitor left it to its holder")
@@ -341,8 +358,7 @@ class World:
             self.seen[job_id] = (job.status, job.attempt, len(events))
             if [event.seq for event in events] != list(range(1, len(events) + 1)):
                 raise Broken(f"{job!r}: the numbers of its events are not 1, 2, 3, ...")
-            if job.attempt > job.max_attempts and job.status is not Status.RUNNING:
-                pass  # an operator may hand a job back more often than it may fail
+            self._check_order(job)
             ends = [event for event in events if event.event.value in ("completed", "error")]
             if len(ends) > 1 or (ends and ends[0] is not events[-1]):
                 raise Broken(f"{job!r} has more than one end, or something after it")
@@ -351,6 +367,16 @@ class World:
                 raise Broken(f"{job!r}: an older attempt spoke after a newer one")
         self._check_heard()
         self._check_requests()
+
+    def _check_order(self, job):
+        """A job that was ever claimed came after all its predecessors, or ended because of one."""
+        if job.failed_attempts > job.retries or job.lost_attempts >= job.max_attempts:
+            raise Broken(f"{job!r} failed, or lost its holder, more often than it may")
+        if not job.attempt or job.ended_by == "predecessor":
+            return
+        for each in job.after:
+            if self.registry.jobs[each].status is not Status.COMPLETED:
+                raise Broken(f"{job!r} began before {self.registry.jobs[each]!r} was completed")
 
     def _check_heard(self):
         last = {}
@@ -375,6 +401,8 @@ class World:
         """Nobody renews any more, so the monitor takes every lease; then one good worker does what is left, and the
         operator ends what he took himself."""
         self.may_let_go = False
+        self.registry.dies = False
+        self.clock.wall += 100 * 86400 * 10**9  # whatever the date was set to
         self.clock.advance(LEASE_SEC + 1)
         self._sweep()
         self.check()
@@ -383,7 +411,7 @@ class World:
             for job_id, job in list(self.registry.jobs.items()):
                 if job.status is Status.RUNNING:
                     self.jobs.record_event(job_id, "completed", attempt=job.attempt)
-            for _ in range(len(self.registry.jobs)):
+            for _ in range(2 * len(self.registry.jobs)):
                 job = self.jobs.pick_pending(LABEL, holder="last", lease_sec=LEASE_SEC)
                 if job is not None:
                     self.jobs.record_event(job.job_id, "completed", attempt=job.attempt)
@@ -409,7 +437,7 @@ class World:
 
 
 STEPS = {
-    "register": 6, "pick": 10, "say": 30, "renew": 4, "crash_worker": 2, "operator": 3, "monitor": 5, "time": 8,
+    "die": 2, "register": 6, "pick": 10, "say": 30, "renew": 4, "crash_worker": 2, "operator": 3, "monitor": 5, "time": 8,
     "jump": 1, "broker": 2, "deliver": 12, "forge": 6, "listen": 3, "poll": 6, "ask": 8, "answer": 10,
 }  # fmt: skip
 

@@ -27,6 +27,10 @@ class ClockedPostgres(PostgresRegistry):
     def _now_ns(self):
         return self._clock.monotonic_ns()
 
+    @property
+    def _server_clock(self):
+        return str(self._now_ns())
+
 
 def registry_url(backend: str, folder: str, postgres: PostgresServer | None) -> str:
     """The url of a registry that nobody used before."""
@@ -45,21 +49,23 @@ def clocked_registry(url: str, clock: FakeClock) -> Registry:
     return ClockedPostgres(url, clock=clock)
 
 
-def spoil(url: str, job_id: str, *, result: bool = False) -> None:
-    """Makes the record of that job, or its result, one that does not fit, behind the registry's back."""
+def spoil(url: str, job_id: str, *, result: bool = False, mend: bool = False) -> None:
+    """Makes the record of that job, or its result, one that does not fit, behind the registry's back; or mends the
+    record."""
     scheme, _, path = url.partition(":")
+    value = "{}" if mend else "nonsense"
     table, column = ("results", "result") if result else ("jobs", "broker")
     if scheme == "file" and result:
         Path(path, f"{job_id}.result").write_text("nonsense")
     elif scheme == "file":
         record = Path(path, f"{job_id}.json")
-        record.write_text(json.dumps(json.loads(record.read_text()) | {"broker": "nonsense"}))
+        record.write_text(json.dumps(json.loads(record.read_text()) | {"broker": {} if mend else value}))
     elif scheme == "sqlite":
         raw = sqlite3.connect(path)
-        raw.execute(f"UPDATE {table} SET {column} = 'nonsense' WHERE job_id = ?", [job_id])
+        raw.execute(f"UPDATE {table} SET {column} = ? WHERE job_id = ?", [value, job_id])
         raw.commit()
         raw.close()
     else:
         server, _, schema = url.partition("&schema=")
         with psycopg.connect(server) as raw:
-            raw.execute(f"UPDATE {schema}.{table} SET {column} = 'nonsense' WHERE job_id = %s", [job_id])
+            raw.execute(f"UPDATE {schema}.{table} SET {column} = %s WHERE job_id = %s", [value, job_id])

@@ -10,7 +10,7 @@ JOB, SESSION, AGENT = "00000001", "hostile", "gpu"
 # A value that is right, by the metavar of the option.
 RIGHT = {
     "ID": JOB, "NAME": SESSION, "PROMPT": "true", "TEXT": "x", "E": "progress", "N": "1", "S": "1", "G": "g1", "AGE": "1s",
-    "STATUS": "running", "shell": "bash",
+    "STATUS": "running", "shell": "bash", "ACTION": "token",
 }  # fmt: skip
 # What makes a command end soon, or reach what it prints.
 MORE = {

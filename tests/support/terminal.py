@@ -50,6 +50,17 @@ class Terminal:
             time.sleep(0.05)  # the pace of a person
             os.write(self._master, each.encode())
 
+    def write(self, text: str) -> None:
+        """Type without a pause."""
+        os.write(self._master, text.encode())
+
+    def settle(self, seconds: float = 0.0) -> None:
+        """Read what comes for so long, and until nothing has come for a moment; forget it."""
+        deadline = time.monotonic() + seconds
+        while self._read(0.1) or time.monotonic() < deadline:
+            pass
+        self.shown = b""
+
     def see(self, text: str, seconds: float = 20.0) -> None:
         """Waits until the text has been shown, since it was last looked for."""
         deadline = time.monotonic() + seconds

@@ -10,9 +10,10 @@ from random import Random
 from typing import TYPE_CHECKING
 
 import baton.wire.payload  # noqa: F401  # before the forks: a worker may live for a few milliseconds only
+from baton.core.drafts import new_job
 from baton.core.errors import BatonError, EventRefused, RegistryUnavailable, StaleAttempt
 from baton.core.event import EventName
-from baton.core.job import TERMINAL, Job, Status, new_job
+from baton.core.job import TERMINAL, Job, Status
 from baton.registry import open_url
 from baton.registry.contract import JobFilter
 

@@ -14,8 +14,9 @@ import time
 from contextlib import closing
 from typing import TYPE_CHECKING
 
+from baton.core.drafts import new_job
 from baton.core.event import EventName
-from baton.core.job import Status, new_job
+from baton.core.job import Status
 from baton.core.request import Answer, Request, RequestKind, RequestState
 from baton.history.log import append_event, init_job_log, update_logged_status
 from baton.registry import open_url
@@ -34,6 +35,14 @@ LOGGED_JOB = "feedc0de"
 OPEN, ANSWERED = "aaaa0001", "aaaa0002"
 YES = Answer(answer="allow", by="me@host", via="cli")
 ACTIVITY = {"kind": "working", "since": "2026-01-01T00:00:00Z", "cause": "Bash"}
+USAGE = {
+    "attempt": 1, "input_tokens": 10, "cached_tokens": 0, "cache_write_tokens": 0, "output_tokens": 5, "cost_usd": 0.5,
+    "at": "2026-01-01T00:00:00Z",
+}  # fmt: skip
+PARKED = {
+    "attempt": 1, "since": "2026-01-01T00:00:00Z", "until": "2126-01-01T00:00:00Z", "why": "a limit",
+    "conversation_id": "c", "host": "h", "in_a_row": 1,
+}  # fmt: skip
 _A_MOMENT_SEC = 1e-6
 
 
@@ -99,6 +108,8 @@ REGISTRY_VERBS: dict[str, Callable[[Registry], object]] = {
     "requeue": lambda it: it.requeue(_id(it, "running")),
     "renew_lease": lambda it: it.renew_lease(_id(it, "running"), attempt=1, lease_sec=2000),
     "set_activity": lambda it: it.set_activity(_id(it, "running"), ACTIVITY, attempt=1, lease_sec=2000),
+    "note_usage": lambda it: it.note_usage(_id(it, "running"), USAGE),
+    "park": lambda it: it.record_event(_id(it, "running"), EventName.ERROR, attempt=1, outcome={"parked": PARKED}),
     "open_request": lambda it: it.open_request(_id(it, "asking"), question("aaaa0003"), attempt=1, expires_sec=9),
     "answer_request": lambda it: it.answer_request(OPEN, YES),
     "close_request": lambda it: it.close_request(OPEN, RequestState.ELSEWHERE, answer="allow"),

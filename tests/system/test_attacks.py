@@ -14,8 +14,9 @@ import pytest
 
 import baton as api
 from baton.config import Settings
+from baton.core.drafts import new_job
 from baton.core.errors import InvalidRecord, MigrationFailed, RegistryUnavailable
-from baton.core.job import Job, Status, new_job
+from baton.core.job import Job, Status
 from baton.history.log import append_event, iter_logged_events, list_logged_jobs
 from baton.history.verify import verify_log
 from baton.jobs.verbs import open_jobs

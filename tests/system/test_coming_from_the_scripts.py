@@ -20,7 +20,8 @@ import baton as package
 from baton.cli import options
 from baton.cli.main import VERBS, describe
 from baton.config import DEFAULT_AGENT_NAME_PREFIX, KNOWN
-from baton.core.job import DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC, new_job
+from baton.core.drafts import new_job
+from baton.core.job import DEFAULT_IDLE_TIMEOUT_SEC, DEFAULT_TIMEOUT_SEC
 from baton.transport import publisher_connection
 from support.command import Baton
 from support.office import Office

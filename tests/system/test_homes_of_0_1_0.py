@@ -32,7 +32,9 @@ HOMES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "homes-
 # Of the job record, since 0.1.0.
 LATER_FIELDS = {"submitter", "verified_by", "unverified", "disputed", "title", "parent", "follows", "retry_of"}
 LATER_FIELDS |= {"retried_by", "reason", "ended_by", "seen_at", "idempotency_key", "start_options", "notify_due"}
-LATER_FIELDS |= {"activity", "tool_timeout_sec", "background_timeout_sec", "change"}
+LATER_FIELDS |= {"activity", "tool_timeout_sec", "background_timeout_sec", "change", "worktree", "checkout"}
+LATER_FIELDS |= {"after", "waits_for", "not_before", "look_at", "followed_at", "retries", "backoff_sec"}
+LATER_FIELDS |= {"failed_attempts", "lost_attempts", "on_limit", "parked", "budget_usd", "usage"}
 LATER_SESSION_FIELDS = {"machine", "parent"}
 ENDED = ("completed", "error", "cancelled")
 

@@ -354,7 +354,7 @@ class TestList:
         assert ids("--older-than", "1h") == []
 
     def test_on_a_terminal_it_is_a_table_in_pages(self, default, tmp_path):
-        from baton.core.job import new_job
+        from baton.core.drafts import new_job
         from baton.registry import open_url
 
         registry = open_url(f"sqlite:{home_of(tmp_path)}/jobs/registry.db")

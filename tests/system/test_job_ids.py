@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from baton.core.job import new_job
+from baton.core.drafts import new_job
 from baton.registry.sqlite import SqliteRegistry
 from support.command import BATON, Baton
 from support.homes import home_of

@@ -10,8 +10,9 @@ import time
 
 import pytest
 
+from baton.core.drafts import new_job
 from baton.core.event import EventName
-from baton.core.job import Status, new_job
+from baton.core.job import Status
 from baton.core.outline import Outline, activity_of
 from baton.jobs.verbs import open_jobs
 from baton.registry.contract import JobFilter

@@ -12,9 +12,10 @@ import time
 
 import pytest
 
+from baton.core.drafts import new_job
 from baton.core.errors import MigrationFailed, RegistryUnavailable
 from baton.core.event import EventName
-from baton.core.job import Status, new_job
+from baton.core.job import Status
 from baton.registry import open_url
 from baton.registry.migrate import migrate
 from support.backends import BACKENDS, registry_url, spoil

@@ -12,8 +12,9 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
 
+from baton.core.drafts import new_job
 from baton.core.errors import InvalidRecord, InvalidValue
-from baton.core.job import Job, new_job
+from baton.core.job import Job
 from baton.core.notification import NotifySettings
 from baton.core.request import RequestState
 from baton.jobs.verbs import open_jobs

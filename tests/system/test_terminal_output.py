@@ -18,6 +18,7 @@ from baton.jobs.activity_file import Snapshot, write_snapshot
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from support.asking import set_activity
+from support.board import BoardTerminal
 from support.every_verb import AGENT, JOB, MORE, SESSION, options_of_verbs, required_arguments, right_command, single
 from support.many_commands import ManyCommands
 from support.office import Office
@@ -47,8 +48,9 @@ def _is_harmful(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cf", "Cs", "Zl", "Zp")
 
 
-# `demo` runs in a folder of its own for several seconds; `broker up` starts a server.
-WITHOUT_A_PLAIN_RUN = {("demo",), ("broker", "up"), ("registry", "migrate")}
+# `demo` runs in a folder of its own for several seconds; `broker up` starts a server; `board` runs until a key ends it, and
+# has its own test (test_board_terminal.py).
+WITHOUT_A_PLAIN_RUN = {("board",), ("demo",), ("broker", "up"), ("registry", "migrate")}
 
 
 class HostileOffice(Office):
@@ -312,3 +314,19 @@ def test_a_live_table_and_a_session_show_hostile_text_as_text(tmp_path):
         assert stopped.end().code == 0
         assert "FORGED" in stopped.raw
         assert harm_in(stopped.raw) == []
+
+
+def test_the_board_shows_hostile_texts_and_acts_on_none(office, saved):
+    restore(office, saved)
+    with BoardTerminal(office.folder, office.env, width=120, height=40) as board:
+        board.sees("STATE", "q quit", "waiting")
+        tabs = ["[screen", "[request", "[history", "[explain", "[result", "[diff"]
+        for _ in range(3):
+            first = next(place for place, tab in enumerate(tabs) if any(tab in line for line in board.sees("─")))
+            for step in range(1, 7):
+                board.press("Tab")
+                lines = board.sees("STATE", "q quit", tabs[(first + step) % 6])
+                assert [harm for line in lines for harm in harm_in(line, own_lines=True)] == []
+                assert not any("unexpected" in line for line in lines), lines
+            board.press("j")
+        assert board.title() != "title"

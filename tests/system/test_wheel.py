@@ -19,6 +19,7 @@ from support.command import Baton
 
 ROOT = os.path.abspath(os.path.join(os.path.dirname(__file__), "..", ".."))
 POSTGRES = "baton: PostgreSQL needs an extra package: pip install 'tmux-baton[postgres]'\n"
+BOARD = "baton: the board needs an extra package: pip install 'tmux-baton[board]'\n"
 TLS = "baton: writing certificates needs an extra package: pip install 'tmux-baton[tls]'\n"
 
 
@@ -101,6 +102,7 @@ def test_the_doctor_finds_nothing_broken_and_names_the_extras(baton):
     told = baton("doctor").out
     assert "extra postgres: not installed; PostgreSQL needs it: pip install 'tmux-baton[postgres]'" in told
     assert "extra tls: not installed; `baton broker init` needs it: pip install 'tmux-baton[tls]'" in told
+    assert "extra board: not installed; `baton board` needs it: pip install 'tmux-baton[board]'" in told
     findings = baton("doctor", "--json").json
     assert "broken" not in {each["state"] for each in findings}
     (python,) = (each["detail"] for each in findings if each["what"] == "python")
@@ -144,7 +146,7 @@ def test_all_that_it_imports_comes_with_it_but_the_extras(environment):
     modules = [name for name in names if not name.startswith("_")]  # _sha2 is in one Python, _sha256 in another
     code = "import sys; from importlib.util import find_spec; print(*(name for name in sys.argv[1:] if not find_spec(name)))"
     missing = subprocess.check_output([environment / "bin/python", "-P", "-c", code, *modules], env={}, text=True)
-    assert set(missing.split()) == {"cryptography", "psycopg"}
+    assert set(missing.split()) == {"cryptography", "psycopg", "textual"}
 
 
 def test_the_skills_can_be_installed_from_it(baton, environment, tmp_path):
@@ -170,6 +172,10 @@ def test_the_skills_can_be_installed_from_it(baton, environment, tmp_path):
 )
 def test_without_its_extra_a_postgresql_registry_names_it(baton, words):
     assert baton.refused(*words, BATON_REGISTRY="postgresql://nobody@nowhere.invalid/x") == POSTGRES
+
+
+def test_without_its_extra_the_board_names_it(baton):
+    assert baton.refused("board") == BOARD
 
 
 def test_without_its_extra_nothing_is_migrated_to_postgresql(baton):

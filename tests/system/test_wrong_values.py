@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from baton.core.job import new_job
+from baton.core.drafts import new_job
 from baton.registry.sqlite import SqliteRegistry
 from support.every_verb import JOB, MORE, options_of_verbs, required_arguments, single
 from support.homes import home_of
@@ -49,11 +49,18 @@ WRONG = {
     "decision": ["x"],
     "shell": ["x"],
     "--since": ["soon"],
+    "REF": ["nonsense", "-x", ""],
+    "--on-limit": ["perhaps", ""],
+    "TIME": ["soon", "-1", "2026-13-01", ""],
+    "ACTION": ["x"],
+    "LIST": ["everything", "view,everything"],
+    "ADDRESS": ["", "nowhere.invalid"],
+    "USD": ["0", "-1", "nan", "much", ""],
 }
 # Free text, other places, and names that only the store or the server behind them knows.
 FREE = {
     "CMD", "D", "DIR", "FILE", "G", "K", "L", "NAME", "OLD", "PROMPT", "TEXT", "AGENT", "--tool", "--agent-id", "--session",
-    "LINE", "CHOICE",
+    "LINE", "CHOICE", "HOST",
 }  # fmt: skip
 # What a name of the table means for one verb alone.
 ELSEWHERE = {

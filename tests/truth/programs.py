@@ -18,6 +18,7 @@ class Program(NamedTuple):
     prompt: str  # waits for input
     trust: str = ""  # asks whether the folder is trusted
     busy: str = ""  # works on a turn, where its screen comes later than its work
+    begins_sec: float = 4.0  # that it takes itself, from the beginning of a turn to its first request to the model
     asks_sec: float = 0.0  # that it takes itself, from the model's answer to its question or its tool
     hides: bool = False  # shows a question only to a person who looks
     at_once: int = 2  # rows that run at the same time
@@ -30,7 +31,7 @@ PROGRAMS = {
         Program("codex", "app-server", "exec|shell|command", "Would you like to run", ("1",), ("3",), ("Escape",), "\u203a",
                 "rust", "esc to interrupt"),
         Program("opencode", "serve", "bash|execute", "Permission required", ("Enter",), None, ("Escape", "Escape"), "Ask anything|OpenCode",
-                busy="esc interrupt"),
+                busy="esc interrupt", begins_sec=10.0),  # it loads its plugins in its first turn
         Program("copilot", "copilot", "bash|shell|execute", "Do you want to run", ("1",), None, ("Escape", "Escape"), "\u276f",
                 "Confirm folder trust", hides=True),
         Program("qwen", "qwen", "[Ss]hell|Bash|command|execute", "Allow execution of", ("1",), ("4",), ("Escape",), "Type your message",

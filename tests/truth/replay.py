@@ -15,7 +15,7 @@ from baton.channels import claude_hooks, claude_settings, forward
 from baton.channels.claude_hooks import ClaudeHooks
 from baton.channels.claude_stream import ClaudeStream
 from baton.core import signal as signals
-from baton.core.activity import DONE, OPEN, Facts, Limits, activity, fold, go_on, verdict
+from baton.core.activity import DONE, LIMITED, OPEN, Facts, Limits, activity, fold, go_on, verdict
 from baton.core.clock import SECOND_NS
 from baton.core.request import Answer
 from baton.core.signal import Asked, Heard
@@ -23,7 +23,8 @@ from truth.catalogue import CLAUDE, HEADLESS
 from truth.judge import ENDED, Sample, judge
 from truth.players import Player, make_player
 
-KINDS = [kind.__name__ for kind in signals.Signal.__args__]
+# The runner itself pauses a job at its budget: no agent says that.
+KINDS = [kind.__name__ for kind in signals.Signal.__args__ if kind not in (signals.Paused, signals.Resumed)]
 _LOOK_SEC = 0.2
 _BEGIN_NS = 1000 * SECOND_NS  # of the replayed clock: no time is negative
 
@@ -169,6 +170,8 @@ class Replay:
         )  # fmt: skip
         if found.outcome == DONE:
             self._verify(number, found.message or "")
+        elif found.outcome == LIMITED:
+            self._ended = "limited", found.why  # parked: its session has ended
         elif found.outcome != OPEN:
             self._ended = "error", found.why
         elif self._clock.sec >= self._began + self._recording["limits"]["timeout_sec"]:
@@ -259,7 +262,7 @@ def wrong(recording: dict[str, Any], without: frozenset[str] = frozenset()) -> l
     """Return what baton would have said wrongly, without these kinds of signals."""
     replay = Replay(recording, without)
     samples = replay.run()
-    used = replay.facts.input_tokens + replay.facts.output_tokens
+    used = replay.facts.spent.tokens.total
     usage = recording["usage"]
     found = [] if usage is None or used == usage else [f"counted {used} tokens, not {usage}"]
     phases = recording["phases"]

@@ -125,7 +125,8 @@ class Stage(World):
 
     def working_from(self, script: str, step: int, *, cause: str = "") -> None:
         """Wait for this request, and expect that baton says working since."""
-        self.expect("working", at=self.asked(script, step).at, cause=cause, early=4.0)  # before it come hooks
+        early = self.program.begins_sec  # before it come hooks
+        self.expect("working", at=self.asked(script, step).at, cause=cause, early=early)
 
     def asked(self, script: str, step: int, *, answered: bool = False, within_sec: float = _PATIENCE_SEC):
         wanted = f"the request for step {step} of {script}"
@@ -305,7 +306,8 @@ class Reader:
 
 
 def sample_of(record: dict, at: float) -> Sample:
-    if record["status"] != "running":
+    is_parked = record["status"] == "pending" and (record.get("activity") or {}).get("kind") == "limited"
+    if record["status"] != "running" and not is_parked:
         return Sample(at, record["status"], str(record.get("detail") or ""))
     # The runner writes the first activity half a second after it has begun.
     activity = record.get("activity") or {"kind": "starting"}

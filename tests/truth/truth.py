@@ -24,11 +24,12 @@ sys.path.insert(0, _TESTS)
 
 from support.brokers import Broker  # noqa: E402
 from truth import page, rows_of_people, rows_of_services, rows_of_work  # noqa: E402, F401
+from truth.capabilities import contradictions  # noqa: E402
 from truth.catalogue import ROWS, Row  # noqa: E402
 from truth.judge import changes, judge  # noqa: E402
 from truth.programs import ALL, PROGRAMS, UNTOLD  # noqa: E402
 from truth.recording import keep_recording  # noqa: E402
-from truth.results import Result, keep  # noqa: E402
+from truth.results import Result, keep, read  # noqa: E402
 from truth.stage import NotReached, Stage  # noqa: E402
 
 if TYPE_CHECKING:
@@ -138,10 +139,13 @@ def main() -> int:
     print(f"{len(outcomes) - len(wrong)} of {len(outcomes)} right")
     for each in wrong:
         print(f"wrong: {each.row.label}")
+    false = []
     if options.page:
         keep(results)
         page.write(options.page)
-    return 1 if wrong else 0
+        false = [each for agent in versions for each in contradictions(agent, read())]
+        print(*(f"docs/agents.md is wrong: {each}" for each in false), sep="\n", end="\n" if false else "")
+    return 1 if wrong or false else 0
 
 
 def _result(outcome: Outcome, version: str) -> Result:

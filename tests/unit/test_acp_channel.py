@@ -213,20 +213,20 @@ def test_a_conversation_is_loaded_and_its_past_is_not_work():
     line.close()
 
 
-def test_a_conversation_that_cannot_be_loaded_yet_is_tried_again_within_a_limit():
-    agent = Parrot()
-    agent.acp_load_sec = 12
-    line = Line(agent, resume="s-1")
-    line.say({"id": 1, "result": {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}})
-    for number in (2, 3, 4):
-        heard = line.say(
-            {"id": number, "error": {"code": -32603, "message": "Internal error", "data": {"details": "no file"}}}
-        )
-        assert [type(each) for each in heard] == [Retrying]
-        assert "no file" in heard[0].why
-        line.wait(5)
-    assert [each["method"] for each in line.written] == ["initialize", *["session/load"] * 4]
-    ended = line.say({"id": 5, "error": {"code": -32603, "message": "no file"}})[-1]
+def test_a_conversation_is_loaded_when_its_agent_can_do_it():
+    class Slow(Parrot):
+        def acp_load_wait_sec(self, task, now_sec):
+            return 12.0
+
+    line = Line(Slow(), resume="s-1")
+    heard = line.say({"id": 1, "result": {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}})
+    assert [type(each) for each in heard] == [Retrying]
+    assert "can be loaded in 12 s" in heard[0].why
+    line.wait(11)
+    assert [each["method"] for each in line.written] == ["initialize"]
+    line.wait(2)
+    assert [each["method"] for each in line.written] == ["session/load"]
+    ended = line.say({"id": 2, "error": {"code": -32603, "message": "no file"}})[-1]
     assert (ended.how, ended.why) == (FAILED, "session/load: no file")
     line.close()
 
@@ -490,7 +490,8 @@ def test_an_answer_to_something_else_ends_nothing(line, number):
 
 def test_an_answer_that_comes_twice_ends_one_turn(line):
     line.begin()
-    assert only(TurnEnded, line.end() + line.end()) == [TurnEnded(turn=line.heard[1].turn)]
+    line.chunk("Done.")
+    assert only(TurnEnded, line.end() + line.end()) == [TurnEnded(turn=line.heard[1].turn, message="Done.")]
 
 
 def test_it_is_sent_back_with_a_further_prompt(line):
@@ -831,3 +832,19 @@ def test_no_order_of_messages_is_a_false_success_or_an_exception(begins, message
 def _stop(message: dict) -> object:
     result = message.get("result")
     return result.get("stopReason") if isinstance(result, dict) else None
+
+
+def test_an_error_that_comes_in_pieces_is_an_error():
+    line = Line(Copilot())
+    line.begin()
+    for piece in ("Err", "or: ", "401 Unauthorized"):
+        line.chunk(piece)
+    (ended,) = [each for each in line.end() if isinstance(each, TurnEnded)]
+    assert (ended.how, ended.why) == (FAILED, "Error: 401 Unauthorized")
+
+
+def test_a_turn_without_a_word_is_no_success_where_the_agent_counts_no_tokens():
+    line = Line()
+    line.begin()
+    (ended,) = [each for each in line.end() if isinstance(each, TurnEnded)]
+    assert (ended.how, ended.why) == (FAILED, "it ended its turn without a word of its model")

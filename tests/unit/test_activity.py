@@ -14,6 +14,7 @@ from baton.core.activity import (
     FAILED,
     IDLE,
     KINDS,
+    LIMITED,
     OPEN,
     RULES,
     Facts,
@@ -29,7 +30,8 @@ from baton.core.activity import (
     verdict,
 )  # fmt: skip
 from baton.core.clock import SECOND_NS, parse_time
-from baton.core.job import ENDED_BY
+from baton.core.job_checks import ENDED_BY
+from baton.core.spending import Spent, Tokens
 
 MARK = "This is job 0000abcd of baton"
 LIMITS = Limits(idle_sec=120)
@@ -241,10 +243,22 @@ SCENARIOS = {
     ),
     "T19 the limit is over at a known time": (
         [turn(), IN_AN_HOUR, failed("You've hit your limit")],
-        "limited", "limit", "until 2026-06-19T10:00:00Z: session limit", OPEN, "limit", 3599,
+        "limited", "limit", "until 2026-06-19T10:00:00Z: session limit", LIMITED, "limit", 3599,
     ),
-    "T19 nothing happens after that time": (
-        [turn(), IN_AN_HOUR, failed("You've hit your limit")], "limited", "limit", "", FAILED, "You've hit", 3720,
+    "T19 the program has ended at the limit": (
+        [turn(), IN_AN_HOUR, failed("You've hit your limit"), KILLED], "idle", "gone", "", LIMITED, "until 2026-06-19T10",
+    ),
+    "T19 the agent itself waits": (
+        [turn(), IN_AN_HOUR], "limited", "limit", "until 2026-06-19T10:00:00Z: session limit", OPEN, "open", 3599,
+    ),
+    "the budget is spent": (
+        [turn(), s.Paused(why="2 of 1 USD")], "waiting", "budget", "waiting for a budget: 2 of 1 USD", OPEN, "", 9999,
+    ),
+    "the budget is spent, and the program was ended": (
+        [turn(), s.Paused(why="2 of 1 USD"), KILLED], "waiting", "budget", "", OPEN, "", 9999,
+    ),
+    "the user has allowed more": (
+        [turn(), s.Paused(why="2 of 1 USD"), s.Resumed()], "working", "turn", "", OPEN, "",
     ),
     "T19 the limit has no known end": (
         [turn(), s.Limited(until_ns=None, why="weekly limit"), failed("")],
@@ -460,7 +474,9 @@ def test_the_next_job_of_a_session_does_not_count_what_was_there_before():
     second = History()
     second.now = first.now
     second.facts = Facts.of_job("This is job 2", first.now * SECOND_NS, after=first.facts)
-    assert (second.facts.conversation_id, second.facts.cost_usd) == ("c1", 0.5)
+    assert (second.facts.conversation_id, second.facts.spent) == ("c1", Spent())
+    second.hear(s.Usage(message_id="m1", input_tokens=5, cost_usd=0.5))  # heard twice: it is of the job before
+    assert second.facts.spent == Spent()
     assert second.activity().kind == "starting"
     second.hear(about("a1", "t2"), ended("t2"))  # of the job before
     assert (second.activity().kind, second.outcomes(0, 1)) == ("starting", [OPEN, OPEN])
@@ -655,9 +671,17 @@ def test_each_message_is_counted_once_and_can_only_rise():
     history = History(turn())
     for tokens, cost in [(1, None), (10, 0.5), (10, 0.5), (3, 0.1), (10, None), (10, float("nan")), (10, -1.0)]:
         history.hear(s.Usage(message_id="m1", input_tokens=tokens, output_tokens=2 * tokens, cost_usd=cost))
-    assert (history.facts.input_tokens, history.facts.output_tokens, history.facts.cost_usd) == (10, 20, 0.5)
+    assert (history.facts.spent.tokens, history.facts.spent.cost_usd) == (Tokens(input=10, output=20), 0.5)
     history.hear(s.Usage(message_id="m2", input_tokens=1, cost_usd=0.25))
-    assert (history.facts.input_tokens, history.facts.cost_usd) == (11, 0.75)
+    assert (history.facts.spent.tokens.input, history.facts.spent.cost_usd) == (11, 0.75)
+
+
+def test_a_job_that_does_not_wait_fails_at_a_limit():
+    at_once = LIMITS.replace(waits_at_limit=False)
+    for signals in ([turn(), IN_AN_HOUR], [turn(), IN_AN_HOUR, failed("You've hit your limit")]):
+        history = History(*signals)
+        found = verdict(history.facts, limits=at_once, **history.times())
+        assert (found.outcome, found.ended_by) == (FAILED, "limit")
 
 
 def test_a_conversation_that_is_not_the_jobs_ends_without_an_effect():
@@ -721,9 +745,10 @@ def test_facts_stay_small():
         history.hear(s.Usage(message_id=f"m{number}", input_tokens=1), background(shell(f"b{number}")))
     facts = history.facts
     assert facts.job_turn.turn == "t1"
-    assert facts.input_tokens == 1000
-    sizes = [len(getattr(facts, name)) for name in ("turns", "tools", "ended_ids", "messages", "owners", "noticed")]
+    assert facts.spent.tokens.input == 1000
+    sizes = [len(getattr(facts, name)) for name in ("turns", "tools", "ended_ids", "owners", "noticed")]
     assert max(sizes) <= 257
+    assert len(facts.messages) == 1000
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------

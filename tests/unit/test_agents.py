@@ -13,9 +13,9 @@ import pytest
 from baton.adapters import agent_names, find_agent
 from baton.adapters.contract import MAX_ARGUMENT_BYTES, Agent, Mode, Task
 from baton.config import Settings
+from baton.core.drafts import new_job
 from baton.core.errors import AgentUnusable, InvalidValue
 from baton.core.facts import describe_call
-from baton.core.job import new_job
 from baton.core.signal import (
     Conversation,
 )
@@ -276,7 +276,12 @@ def test_instructions_hold_the_prompt_and_how_to_say_what_came_of_it():
 def test_a_shape_we_do_not_know_is_passed_over(name, line):
     agent = find_agent(Settings(env={"HOME": "/x"}), name)
     assert not any(isinstance(each, Conversation) for each in agent.read_output(line))
-    assert agent.read_hook({"type": "agent-turn-complete", "thread-id": [7], "input-messages": 7}) == []
+
+
+def test_an_exit_code_of_gemini_names_the_trust_that_is_missing():
+    gemini = find_agent(Settings(env={"HOME": "/x"}), "gemini")
+    assert "does not trust the folder" in gemini.exit_cause(55)
+    assert gemini.exit_cause(1) == ""
 
 
 def test_codex_asks_for_trust_in_git_folders_alone(tmp_path):
@@ -300,3 +305,16 @@ def test_the_documented_entries_are_valid():
     assert {"aider", "goose", "goose-run", "cursor", "amp"} <= tables.keys()
     for name in tables:
         assert agent(name, **tables).program
+
+
+def test_gemini_waits_until_the_minute_of_a_conversation_is_over(tmp_path):
+    """Loading it in the same minute begins its file anew, and the conversation is lost."""
+    gemini = find_agent(Settings(env={}), "gemini")
+    chats = tmp_path / ".gemini" / "tmp" / "work" / "chats"
+    mine = task(conversation_id="e88a1301-e833-4446-a569-48fa69f0bef9", environment={"HOME": str(tmp_path)})
+    assert gemini.acp_load_wait_sec(mine, 1794972831.0) == 0
+    chats.mkdir(parents=True)
+    (chats / "session-2026-11-18T03-33-e88a1301.jsonl").touch()
+    assert gemini.acp_load_wait_sec(mine, 1794972831.0) == 10  # it is 03:33:51
+    assert gemini.acp_load_wait_sec(mine, 1794972861.0) == 0
+    assert gemini.acp_load_wait_sec(task(environment=mine.environment), 1794972831.0) == 0

@@ -22,6 +22,7 @@ from baton.channels.find import find_channel
 from baton.channels.forward import forward
 from baton.channels.reset_time import reset_time
 from baton.core.request import Answer
+from baton.core.spending import Spent, Tokens, count
 from support.waiting import poll
 
 DATA = Path(__file__).parents[1] / "data" / "claude"
@@ -96,8 +97,11 @@ class Claude:
         self.events(EVENTS["tool_decision"] | {"tool_use_id": tool_id, "decision": decision, "source": source})
 
     def write(self, *names):
+        self.write_lines(*(LINES[name] for name in names))
+
+    def write_lines(self, *lines):
         with self.transcript.open("a") as file:
-            file.writelines(json.dumps(LINES[name], separators=(",", ":")) + "\n" for name in names)
+            file.writelines(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
 
     # -- what was heard
 
@@ -262,6 +266,8 @@ def test_a_usage_limit_says_until_when(claude, monkeypatch, kind, until):
         ("resets Nov 18, 11:06am (UTC)", 1794999960),
         ("resets 3pm (UTC)", 1794841200),
         ("resets 1am (UTC)", 1794877200),
+        ("resets 11:58am (UTC)", 1794830280),  # it has just passed: not tomorrow
+        ("resets 10:30am (UTC)", 1794911400),
         ("resets 12:30am (Europe/Berlin)", 1794871800),
         ("resets Jan 2, 9am (UTC)", 1798880400),
         ("resets Foo 2, 9am (UTC)", None),
@@ -576,7 +582,16 @@ def test_telemetry_has_the_cost(claude):
     assert claude.told() == [
         (
             "Usage",
-            {"message_id": "req_1", "input_tokens": 1300, "output_tokens": 50, "cost_usd": 0.006975, "of_turn": True},
+            {
+                "message_id": "req_1",
+                "input_tokens": 1300,
+                "output_tokens": 50,
+                "cost_usd": 0.006975,
+                "of_turn": True,
+                "cached_tokens": 200,
+                "cache_write_tokens": 100,
+                "model": "claude-opus-4-8",
+            },
         )
     ]
     assert claude.channel.facts()["telemetry"] == "received"
@@ -757,6 +772,34 @@ def test_telemetry_that_the_user_configured_in_the_environment_is_left_alone(tmp
         claude.channel.facts()["telemetry"] == "not used: the environment variable OTEL_METRICS_EXPORTER configures it"
     )
     claude.close()
+
+
+def test_without_its_telemetry_the_transcripts_say_the_tokens(tmp_path):
+    claude = Claude(tmp_path, {"OTEL_METRICS_EXPORTER": "otlp"})
+    claude.hook("UserPromptSubmit")
+    part = {"type": "assistant", "message": {"id": "m1", "model": "claude-x", "content": [], "usage": USAGE}}
+    claude.write_lines(part, part)  # a line for each part of the message
+    claude.write_lines(
+        {"type": "assistant", "message": {"id": "e", "model": "<synthetic>", "content": [], "usage": USAGE}}
+    )
+    subagent = claude.transcript.parent / "agent-1.jsonl"
+    subagent.write_text(json.dumps({**part, "isSidechain": True, "message": {**part["message"], "id": "s1"}}) + "\n")
+    claude.hook("SubagentStop", agent_transcript_path=str(subagent))
+    assert poll(lambda: len(claude.signals("Usage")) >= 3, 5)
+    spent, counted = Spent(), {}
+    for each in claude.signals("Usage"):
+        spent, counted = count(spent, counted, each)
+    assert (sorted(counted), spent.tokens) == (
+        ["m1", "s1"],
+        Tokens(input=2 * 1300, cached=400, written=200, output=100),
+    )
+    assert spent.total_usd({}) is None
+    claude.close()
+
+
+USAGE = {
+    "input_tokens": 1000, "cache_read_input_tokens": 200, "cache_creation_input_tokens": 100, "output_tokens": 50,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,7 @@ from baton.core.signal import (
     TurnStarted,
     Usage,
 )
+from baton.core.spending import Spent, count
 from support.clock import FakeClock
 
 DATA = Path(__file__).parents[1] / "data" / "claude"
@@ -107,15 +108,18 @@ def deny(**more) -> Answer:
 CONVERSATION = "ba9ff6e3-d68d-465b-8451-38faf31c2794"
 COMMAND = {"command": "echo one > m.txt; sleep 0.2", "description": "stub command"}
 QUESTION = {"question": "Which colour?", "choices": ["Red", "Blue"], "several": False}
+TOKENS = {"input_tokens": 1300, "cached_tokens": 200, "cache_write_tokens": 100, "output_tokens": 50}
+USED = {**TOKENS, "model": "claude-opus-4-8"}
+SUM = {**TOKENS, "covers_all": True, "of_turn": False}
 MEANINGS = {
     "assistant.text": [Said(text=". . . . . . . . ")],
-    "assistant.text.sub": [Said(text="SUB SAYS done late"), Usage(message_id="msg_fc3e9d91fd8349fd", input_tokens=1300, output_tokens=50)],
+    "assistant.text.sub": [Said(text="SUB SAYS done late"), Usage(message_id="msg_fc3e9d91fd8349fd", **USED)],
     "assistant.tool_use": [ToolStarted(tool_id="toolu_f2be41b932fb4266", name="Bash", call=COMMAND),
-                           Usage(message_id="msg_b83c8cd9a67d4af2", input_tokens=1300, output_tokens=50)],
+                           Usage(message_id="msg_b83c8cd9a67d4af2", **USED)],
     "assistant.tool_use.sub": [
         ToolStarted(tool_id="toolu_0cc23976957d470f", name="Bash", agent_ref="toolu_2936aaa5744046bc",
                     call={"command": "sleep 3; echo sub > sub.txt", "description": "stub command"}),
-        Usage(message_id="msg_a3778f0cadfc4622", input_tokens=1300, output_tokens=50),
+        Usage(message_id="msg_a3778f0cadfc4622", **USED),
     ],
     "control_request.can_use_tool.AskUserQuestion": [
         ToolStarted(tool_id="toolu_56f564d350ef4edb", name="AskUserQuestion", call=sample("control_request.can_use_tool.AskUserQuestion")["request"]["input"]),
@@ -132,18 +136,18 @@ MEANINGS = {
     ],
     "rate_limit_event": [Limited(until_ns=1795000000 * 10**9, why="the five hour limit is reached")],
     "result.error_during_execution.aborted_tools.is_error": [
-        Usage(message_id="result-51215373-7472-44d2-b5d4-ff685f95def3", cost_usd=0.006975),
+        Usage(message_id="result-51215373-7472-44d2-b5d4-ff685f95def3", cost_usd=0.006975, **SUM),
         TurnEnded(how=INTERRUPTED, why="[ede_diagnostic] result_type=user last_content_type=n/a stop_reason=tool_use", held=True),
     ],
     "result.success.aborted_tools": [
-        Usage(message_id="result-bc66a19e-5801-4a45-a201-9afccf576858", cost_usd=0.006975),
+        Usage(message_id="result-bc66a19e-5801-4a45-a201-9afccf576858", cost_usd=0.006975, **SUM),
         TurnEnded(how=INTERRUPTED, why="success", held=True),
     ],
     "result.success.completed": [
-        Usage(message_id="result-5eb8541b-7c25-4b2a-9c14-495838b18d11", cost_usd=0.006975), TurnEnded(message="DONE one", held=True)],
+        Usage(message_id="result-5eb8541b-7c25-4b2a-9c14-495838b18d11", cost_usd=0.006975, **SUM), TurnEnded(message="DONE one", held=True)],
     "result.success.completed.is_error": [TurnEnded(how=FAILED, why="Invalid API key · Fix external API key", held=True)],
     "result.success.tool_deferred": [
-        Usage(message_id="result-03f67022-1a98-420c-9a54-82b961327904", cost_usd=0.006975),
+        Usage(message_id="result-03f67022-1a98-420c-9a54-82b961327904", cost_usd=0.006975, **SUM),
         TurnEnded(how=FAILED, why="a hook deferred a tool call, which headless Claude Code cannot do later", held=True),
     ],
     "system.api_retry": [Retrying(number=1, most=10, why="401 authentication_failed")],
@@ -366,6 +370,14 @@ def test_a_question_is_answered_with_its_choices(stream):
     assert given["questions"] == sample("control_request.can_use_tool.AskUserQuestion")["request"]["input"]["questions"]
 
 
+@pytest.mark.parametrize("questions", [None, "Which?", [7], [{"question": "Which?", "options": ["a", {}]}]])
+def test_questions_of_another_shape_are_asked_all_the_same(stream, questions):
+    message = sample("control_request.can_use_tool.AskUserQuestion")
+    message["request"]["input"] = {"questions": questions}
+    (asked,) = [each for each in stream.say(message) if isinstance(each, Asked)]
+    assert [each["choices"] for each in asked.options] == ([[]] if isinstance((questions or [7])[0], dict) else [])
+
+
 def test_a_question_that_was_answered_elsewhere_is_gone(stream):
     key = ask(stream)
     assert stream.say(sample("control_cancel_request")) == [Settled(key=key, decision=None, by="agent")]
@@ -457,6 +469,29 @@ def test_each_message_counts_once_and_the_cost_is_the_growth_of_the_sum(stream):
         (0, 0, 0.5),
         (0, 0, 0.25),
     ]
+
+
+def test_the_sums_of_a_result_add_what_its_messages_did_not_say(stream):
+    used = {
+        "model": {"inputTokens": 1000, "cacheReadInputTokens": 200, "cacheCreationInputTokens": 100, "outputTokens": 80}
+    }
+    used["small"] = {"inputTokens": 7, "outputTokens": 3}
+    found = stream.begin(
+        sample("assistant.tool_use"), sample("result.success.completed", total_cost_usd=0.5, modelUsage=used)
+    )
+    told = [each for each in found if isinstance(each, Usage)]
+    assert [(each.input_tokens, each.output_tokens) for each in told] == [(1300, 50), (7, 33)]
+    spent, counted = Spent(), {}
+    for each in [*told, *told]:
+        spent, counted = count(spent, counted, each)
+    assert (spent.tokens.input, spent.tokens.output, spent.total_usd({})) == (1307, 83, 0.5)
+
+
+def test_a_result_at_a_usage_limit_does_not_say_that_the_model_answers(stream):
+    found = stream.begin(
+        sample("rate_limit_event"), sample("result.success.completed", is_error=True, total_cost_usd=0.5)
+    )
+    assert [each.of_turn for each in found if isinstance(each, Usage)] == [False]
 
 
 def test_a_service_that_cannot_be_reached_is_named(stream):

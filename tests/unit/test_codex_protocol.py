@@ -680,3 +680,52 @@ def test_a_tool_that_was_refused_without_a_question_is_named():
     talk.start("c1", command="rm -rf /")
     talk.end("c1", "declined")
     assert of(TurnEnded, talk.end_turn())[0].refused_tools == ("shell",)
+
+
+def test_a_turn_that_is_over_before_its_answer_is_not_open_again():
+    """Codex sends its events and the answer to `turn/start` in any order."""
+    talk = Talk()
+    talk.reply({"result": {}})
+    talk.reply({"result": {"thread": {"id": THREAD}}})
+    talk.say("turn/started", turn={"id": "t1"})
+    talk.end("m1", kind="agentMessage", text="Done.")
+    (ended,) = of(TurnEnded, talk.end_turn())
+    assert ended.how == WELL
+    assert talk.reply({"result": {"turn": {"id": "t1"}}}) == []
+    assert talk.say("turn/started", turn={"id": "t1"}) == []
+    assert talk.protocol.is_ready
+    assert talk.protocol.go_on(ended.turn, "again")
+
+
+def test_a_prompt_whose_turn_was_over_before_its_answer_was_not_heard_is_interrupted():
+    talk = Talk().begin()
+    talk.end_turn()
+    talk.protocol.say("more")
+    talk.say("turn/started", turn={"id": "t2"})
+    talk.say("item/started", item={"id": "u", "type": "userMessage", "content": [{"type": "text", "text": "mine"}]})
+    talk.end_turn(turn="t2")
+    (ended,) = of(TurnEnded, talk.reply({"result": {"turn": {"id": "t2"}}}))
+    assert (ended.how, ended.why) == (INTERRUPTED, "another turn was open")
+
+
+@pytest.mark.parametrize(
+    ("method", "about"),
+    [
+        ("item/tool/requestUserInput", {"questions": [{"question": "Which?"}, 7]}),
+        ("item/permissions/requestApproval", {}),
+    ],
+)
+def test_an_answer_that_has_no_place_in_a_question_is_not_given(method, about):
+    talk, asked = asking(method, **about)
+    assert not talk.protocol.answer(asked.key, answer(ALLOW, choices={"Which?": "b"}))
+    assert talk.protocol.answer(asked.key, answer(DENY))
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_a_question_of_another_shape_is_declined_without_a_screen(mode):
+    talk = Talk(mode=mode).begin()
+    talk.start("c1", kind="fileChange", changes=7)
+    before = len(talk.sent)
+    assert talk.ask("item/fileChange/requestApproval") == []
+    declined = [{"id": 0, "result": {"decision": "decline"}}]
+    assert talk.sent[before:] == (declined if mode is Mode.HEADLESS else [])

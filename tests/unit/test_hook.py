@@ -7,12 +7,8 @@ import json
 
 import pytest
 
-from baton.adapters.contract import Mode, Task
-from baton.adapters.shell import Shell
 from baton.channels.gateway import Gateway
-from baton.channels.hook_program import HookProgram
 from baton.cli.hook import run
-from baton.core.signal import TurnEnded, TurnStarted
 
 STOP = json.dumps({"hook_event_name": "Stop", "session_id": "c", "last_assistant_message": "done"})
 
@@ -61,25 +57,3 @@ def test_an_agent_that_is_not_ours_is_left_alone(tmp_path, monkeypatch):
     monkeypatch.delenv("BATON_SESSION_DIR", raising=False)
     assert run(["claude-code", "{"]) == 0
     assert list(tmp_path.iterdir()) == []
-
-
-def test_the_messages_of_a_hook_program_become_signals(folder, tmp_path, monkeypatch):
-    class Talks(Shell):
-        def parse_hook(self, message):
-            return [TurnStarted(turn="t", prompt=message["prompt"]), TurnEnded(turn="t", message="done")]
-
-    task = Task(
-        mode=Mode.INTERACTIVE, prompt=None, conversation_id=None, resume=False, yolo=False, folder=str(folder),
-        workdir=str(tmp_path), hook=[],
-    )  # fmt: skip
-    heard = []
-    channel = HookProgram(Talks(), task)
-    assert channel.open(heard.append).environment == {}
-    assert run(["shell", '{"prompt": "do it"}']) == run(["shell", '{"of": "another form"}']) == run(["shell", "{"]) == 0
-    channel.close()
-    assert [each.signal for each in heard] == [
-        TurnStarted(turn="t", prompt="do it"),
-        TurnEnded(turn="t", message="done"),
-    ]
-    assert (channel.take_text(), channel.take_text()) == ("done\n", "")
-    assert channel.facts()["messages"] == 3

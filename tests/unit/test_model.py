@@ -4,8 +4,9 @@ import json
 
 import pytest
 
+from baton.core.drafts import new_job, repeat_job
 from baton.core.errors import InvalidRecord, InvalidValue
-from baton.core.job import HIDDEN, Job, new_job, new_token, repeat_job
+from baton.core.job import HIDDEN, Job, new_token
 
 SEED_RECORD = {
     "schema_version": 1,

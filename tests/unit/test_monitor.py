@@ -10,7 +10,7 @@ import pytest
 
 from baton.config import Settings
 from baton.core.clock import SystemClock, lease_expired
-from baton.core.job import new_job
+from baton.core.drafts import new_job
 from baton.delegation.attempts import submitter_is_dead, this_submitter
 from baton.delegation.monitor import Monitor
 from baton.jobs.verbs import open_jobs

@@ -50,10 +50,10 @@ class World:
         self.setup = None
         self.screen = None
 
-    def open(self, prompt=None, *, mode=Mode.HEADLESS, yolo=False, resume=False, **environment):
+    def open(self, prompt=None, *, mode=Mode.HEADLESS, yolo=False, resume=False, workdir="", **environment):
         task = Task(
             mode=mode, prompt=prompt, conversation_id=opencode_program.SESSION if resume else None, resume=resume,
-            yolo=yolo, folder=str(self.folder), workdir=str(self.folder), hook=[],
+            yolo=yolo, folder=str(self.folder), workdir=str(self.folder / workdir), hook=[],
             environment={"PATH": os.environ["PATH"], "HOME": str(self.folder), **environment},
         )  # fmt: skip
         self.channel = find_channel(StandIn(), task)
@@ -309,7 +309,9 @@ def test_permissions_of_the_user_are_not_replaced(world, where):
 
 
 def test_a_word_in_a_file_is_no_permission(world):
-    (world.folder / "opencode.json").write_text('{"instructions": ["say \\"permission\\""]} // "permission"')
+    (world.folder / ".opencode").mkdir()
+    text = '{"instructions": ["say \\"permission\\""]} // "permission"'
+    (world.folder / ".opencode" / "opencode.json").write_text(text)
     world.open()
     assert "OPENCODE_PERMISSION" in environment_of(world)
 
@@ -323,3 +325,72 @@ def test_permissions_in_the_users_environment_stay(world):
     given = '{"bash": "deny"}'
     world.open(OPENCODE_PERMISSION=given)
     assert environment_of(world)["OPENCODE_PERMISSION"] == given
+
+
+IGNORES_FOLDER = "OPENCODE_DISABLE_PROJECT_CONFIG"
+
+
+@pytest.fixture
+def cloned(world):
+    """A repository that brings configuration for opencode; the job works in a folder of it."""
+    (world.folder / "clone" / ".git").mkdir(parents=True)
+    (world.folder / "clone" / "sub").mkdir()
+    (world.folder / "clone" / "opencode.json").write_text('{"permission": "allow"}')
+    return world
+
+
+def test_a_cloned_folder_does_not_configure_opencode(cloned):
+    cloned.open(workdir="clone/sub")
+    found = environment_of(cloned)
+    assert found[IGNORES_FOLDER] == "1"
+    assert "OPENCODE_PERMISSION" in found
+    assert cloned.setup.environment[IGNORES_FOLDER] == "1"  # the program in the pane runs plugins, too
+    instructions = [str(cloned.folder / "clone" / each) for each in ("sub/AGENTS.md", "AGENTS.md")]
+    assert json.loads(found["OPENCODE_CONFIG_CONTENT"]) == {"instructions": instructions}
+    assert cloned.channel.facts() == {"the folder's own configuration of opencode": "not read"}
+
+
+@pytest.mark.parametrize("name", [".opencode", "opencode.jsonc", "tui.json"])
+def test_everything_that_configures_opencode_in_a_folder_counts(world, name):
+    (world.folder / "clone").mkdir()
+    (world.folder / "clone" / name).symlink_to("/nowhere")
+    world.open(workdir="clone", OPENCODE_CONFIG_CONTENT='{"model": "mine"}')
+    found = environment_of(world)
+    assert (found[IGNORES_FOLDER], found["OPENCODE_CONFIG_CONTENT"]) == ("1", '{"model": "mine"}')
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        (".opencode/plugin/a.js", ""),
+        (".opencode/plugins/a.ts", ""),
+        ("opencode.json", '{"plugin": ["./a.js"]}'),
+        (".opencode/opencode.jsonc", '{"\\u0070lugins": ["./a.js"]}'),
+        ("opencode.jsonc", "{}" + " " * (1 << 20) + '{"plugin": ["./a.js"]}'),
+    ],
+    ids=["folder", "plural", "named", "escaped", "long"],
+)
+def test_a_cloned_folder_with_plugins_is_refused(cloned, name, content):
+    """opencode runs them whatever its environment says (`tests/agents/test_opencode.py`)."""
+    path = cloned.folder / "clone" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content)
+    with pytest.raises(AgentUnusable, match="would run the plugins of this folder"):
+        cloned.open(workdir="clone/sub", OPENCODE_DISABLE_PROJECT_CONFIG="1")
+    assert cloned.channel is None
+
+
+@pytest.mark.parametrize("given", [{"yolo": True}, {IGNORES_FOLDER: "false"}])
+def test_the_user_can_let_a_folder_configure_opencode(cloned, given):
+    (cloned.folder / "clone" / ".opencode" / "plugin").mkdir(parents=True)
+    cloned.open(workdir="clone", **given)
+    found = environment_of(cloned)
+    assert (found.get(IGNORES_FOLDER), "OPENCODE_CONFIG_CONTENT" in found) == (given.get(IGNORES_FOLDER), False)
+
+
+def test_the_users_home_is_no_cloned_folder(world):
+    (world.folder / "opencode.json").write_text("{}")
+    (world.folder / ".opencode").mkdir()
+    (world.folder / "work").mkdir()
+    world.open(workdir="work")
+    assert IGNORES_FOLDER not in environment_of(world)

@@ -544,3 +544,25 @@ def test_an_unexpected_shape_means_nothing(session, about):
 )
 def test_an_error_is_described_by_what_it_says(error, text):
     assert describe_error(error) == text
+
+
+def test_a_session_that_is_busy_again_is_not_over(session):
+    """An "idle" of the turn before may come after the prompt."""
+    session.prompt()
+    session.status("idle")
+    session.status("busy")
+    session.model("m1", "u1")
+    session.clock.advance(5)
+    assert session.events.tick() == []
+    session.model("m1", "u1", finish="stop")
+    assert ends(session.status("idle")) == [(WELL, "")]
+
+
+def test_a_subagent_is_known_by_the_call_that_started_it(session):
+    """The event of its beginning may be lost with the connection."""
+    session.prompt()
+    session.model("m1", "u1")
+    session.tool("c1", "running", tool="task", input={"prompt": "look"}, metadata={"sessionId": "ses_child"})
+    asked = {"id": "per_1", "sessionID": "ses_child", "permission": "bash", "patterns": ["ls"], "metadata": {}}
+    (found,) = only(session.hear({"type": "permission.asked", "properties": asked}), Asked)
+    assert found.agent_ref == "ses_child"

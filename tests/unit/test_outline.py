@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from baton.core.clock import SECOND_NS, format_time, parse_time
+from baton.core.drafts import new_job
 from baton.core.event import EventName
-from baton.core.job import Status, new_job
+from baton.core.job import Status
 from baton.core.limits import PAUSING, Limit, pauses_idle_clock, silent_since_ns
 from baton.core.outline import Outline, activity_of, is_stuck, present_activity, public_record, reason_of
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from baton.config import Settings
+from baton.core.drafts import new_job
 from baton.core.errors import NotVerified, RegistryUnavailable
-from baton.core.job import new_job
 from baton.core.limits import Limit
 from baton.jobs.verbs import open_jobs
 from baton.sessions import reporter as reporter_module

@@ -35,13 +35,13 @@ def tx():
 
 def test_a_claim_reads_no_job_with_a_submitter_and_no_disputed_one(tx):
     names = ("agent_session", "holder", "now", "expires", "mark", "token")
-    tx.claim(dict.fromkeys(names, 1), [])
+    tx.claim(dict.fromkeys(names, 1), [], unless_due=True)
     assert any("USING INDEX jobs_pending (agent_session=?)" in plan for plan in tx.plans)
 
 
 @pytest.mark.parametrize("more", [{}, {"agent_session": "q"}, {"created_until_ns": 5}])
 def test_a_look_for_submitted_jobs_reads_no_other(tx, more):
-    tx.page(JobFilter(statuses=[Status.PENDING], submitted=True, **more), 10, None)
+    tx.page(JobFilter(statuses=[Status.PENDING], submitted=True, free=True, **more), 10, None)
     (plan,) = tx.plans
     assert "USING INDEX jobs_submitted" in plan
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ACTORS = {"a folder", "an agent", "another user", "a broker's operator", "a database login"}
+ACTORS = {"a folder", "an agent", "another user", "another site", "a broker's operator", "a database login"}
 
 
 def rows():

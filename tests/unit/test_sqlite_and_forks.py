@@ -11,8 +11,8 @@ import time
 
 import pytest
 
+from baton.core.drafts import new_job
 from baton.core.event import EventName
-from baton.core.job import new_job
 from baton.registry import open_url
 from baton.storage.files import LOCK_TIMEOUT_SEC, FileLock
 

@@ -19,10 +19,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 # A package imports only from those before it in this list.
 ORDER = [
-    "baton", "baton.core", "baton.config", "baton.storage", "baton.wire", "baton.registry", "baton.history", "baton.jobs",
+    "baton", "baton.core", "baton.config", "baton.storage", "baton.wire", "baton.registry", "baton.history",
+    "baton.worktrees", "baton.jobs",
     "baton.broker", "baton.transport", "baton.live_agents", "baton.adapters", "baton.channels",
     "baton.sessions", "baton.delegation",
-    "baton.live_agent_api", "baton.api", "baton.delegation_api", "baton.session_api", "baton.cli", "baton.__main__",
+    "baton.live_agent_api", "baton.api", "baton.delegation_api", "baton.session_api",
+    "baton.board", "baton.cli", "baton.__main__",
 ]  # fmt: skip
 # `baton` itself only passes on names, when they are asked for.
 LAZY = {"baton"}
@@ -132,7 +134,7 @@ def test_modules_stay_small():
     sizes = {os.path.relpath(path, ROOT): len(lines_of(path)) for _, path in modules()}
     assert {path: size for path, size in sizes.items() if size > 500} == {}
     assert median(sizes.values()) <= 150
-    assert sum(sizes.values()) <= 41_000
+    assert sum(sizes.values()) <= 48_200
 
 
 # -- what is loaded --------------------------------------------------------------------------------------------------

@@ -437,3 +437,11 @@ def test_the_users_defaults_of_qwen_are_kept(tmp_path, monkeypatch):
     assert written["ui"] == {"theme": "x"}
     assert len(written["hooks"]["Stop"]) == 2
     assert session.setup.environment["QWEN_CODE_SYSTEM_DEFAULTS_PATH"].endswith("/qwen-defaults.json")
+
+
+def test_an_error_that_qwen_gives_as_its_answer_is_no_success(qwen):
+    qwen.hook("SessionStart", source="startup")
+    qwen.hook("UserPromptSubmit", prompt="do it")
+    qwen.hook("Stop", last_assistant_message="[API Error: 401 wrong key]")
+    (ended,) = qwen.all(TurnEnded)
+    assert (ended.how, ended.why) == (FAILED, "[API Error: 401 wrong key]")

@@ -13,7 +13,8 @@ from baton.cli.asked import AskedPanel
 from baton.cli.progress_view import LiveTable, summarize
 from baton.core import fields
 from baton.core.clock import SECOND_NS, format_time
-from baton.core.job import Status, new_job
+from baton.core.drafts import new_job
+from baton.core.job import Status
 from baton.core.request import RequestKind
 from support.asking import QUESTION, a_request
 

@@ -10,9 +10,10 @@ import pytest
 
 from baton.config import Settings
 from baton.core import lifecycle
+from baton.core.drafts import new_job
 from baton.core.errors import Rejected
 from baton.core.event import EventName, StoredEvent
-from baton.core.job import Job, Status, new_job
+from baton.core.job import Job, Status
 from baton.transport import followed_jobs
 from baton.transport.subscription import Subscription
 from baton.wire.payload import parse_event, signed_event

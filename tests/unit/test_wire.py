@@ -7,9 +7,9 @@ import random
 
 import pytest
 
+from baton.core.drafts import new_job
 from baton.core.errors import InvalidValue, Rejected
 from baton.core.event import EventName
-from baton.core.job import new_job
 from baton.wire.payload import canonical, check_signature, parse_event, signature, signed_event
 from support.resident import memory_mb
 

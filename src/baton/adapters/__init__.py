@@ -67,6 +67,23 @@ def check_work(settings: Settings, job: Job) -> None:
     for name in job.expected_artifacts:
         if outside(name, job.workdir or "."):
             raise InvalidValue("expect", f"{name!r} lies outside the work folder {job.workdir or ''}".rstrip())
+    if job.budget_usd is not None:
+        _check_budget(settings, job)
+
+
+def _check_budget(settings: Settings, job: Job) -> None:
+    """Refuse a budget that cannot be kept: the cost of the work would stay unknown."""
+    agent = find_agent(settings, job.agent)
+    from baton.adapters.contract import Mode
+
+    mode = Mode.HEADLESS if job.start_options.get("headless") else Mode.INTERACTIVE
+    about = agent.when_headless if agent.usable_mode(mode) is Mode.HEADLESS else agent.on_terminal
+    known = about.usage if about is not None else "none"
+    if "tokens" not in known:
+        raise InvalidValue("budget", f"cannot be kept: {agent.name} does not say what it uses in this mode")
+    if "cost" not in known and not settings.prices:
+        where = 'set [prices."MODEL"] in your baton.toml'
+        raise InvalidValue("budget", f"cannot be kept: {agent.name} says tokens, not what they cost; {where}")
 
 
 def agent_names(settings: Settings) -> list[str]:

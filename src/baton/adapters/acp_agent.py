@@ -13,6 +13,7 @@ from baton.adapters.contract import Agent, Launch, Mode, Task
 class AcpAgent(Agent):
     keeps_conversation = True
     acp_arguments: tuple[str, ...] = ("--acp",)  # of the program: with them it speaks ACP
+    acp_channel = "acp"
     acp_yolo: tuple[str, ...] = ()  # arguments that skip its permissions
     acp_mode: str | None = None  # the mode of its sessions, where the usual one decides without asking
     # Words at the beginning of a piece of a message that are not the model's. The program says them itself:
@@ -22,7 +23,6 @@ class AcpAgent(Agent):
     acp_barred = re.compile(r"\bdenied by (?:permission|policy|rule)", re.IGNORECASE)
     acp_total_usage = False  # whether the usage of a turn is the sum over the conversation
     acp_silence_sec = 30.0  # without a word for so long: agents retry a service that fails in silence
-    acp_load_sec = 0.0  # for so long a conversation that cannot be loaded yet is tried again
     acp_repeat_sec = 1.0  # after so long without an update, it has repeated the past of a conversation
 
     def speaks_acp(self, task: Task) -> bool:
@@ -33,7 +33,7 @@ class AcpAgent(Agent):
         return self.acp_launch(task) if self.speaks_acp(task) else self.screen_launch(task)
 
     def channel(self, task: Task) -> str | None:
-        return "acp" if self.speaks_acp(task) else self.screen_channel(task)
+        return self.acp_channel if self.speaks_acp(task) else self.screen_channel(task)
 
     def acp_launch(self, task: Task) -> Launch:
         """Return how to start the agent so that it speaks ACP: the prompt goes through the channel."""
@@ -41,6 +41,10 @@ class AcpAgent(Agent):
             raise self.unusable("has no screen this way, so it needs a prompt or a job")
         argv = [self.program, *self.acp_arguments, *(self.acp_yolo if task.yolo else ())]
         return Launch(argv=argv, reads_lines=True, keeps_input=True)
+
+    def acp_load_wait_sec(self, task: Task, now_sec: float) -> float:
+        """Return how long to wait before the conversation of the task can be loaded; `now_sec` is since 1970."""
+        return 0.0
 
     def screen_launch(self, task: Task) -> Launch:
         """Return how to start the agent on the terminal."""

@@ -38,6 +38,7 @@ class ClaudeCode(Agent):
     )
     chooses_id = True
     keeps_conversation = True
+    trusts_worktrees = True
     conversation_form = UUID
 
     def launch(self, task: Task) -> Launch:
@@ -48,6 +49,8 @@ class ClaudeCode(Agent):
             argv += ["--resume" if task.resume else "--session-id", task.conversation_id]
         if task.yolo:
             argv.append("--dangerously-skip-permissions")
+        if task.mode is Mode.HEADLESS and task.budget_usd is not None:
+            argv += ["--max-budget-usd", f"{task.budget_usd:.6f}"]
         if task.mode is Mode.HEADLESS:
             return Launch(argv=[*argv, *_HEADLESS], reads_lines=True, keeps_input=True)
         argv += ["--settings", os.path.join(task.folder, SETTINGS)]
@@ -55,6 +58,9 @@ class ClaudeCode(Agent):
         if task.prompt is not None:
             argv += ["--", checked_argument(self, task.prompt)]
         return Launch(argv=argv)  # its channel writes the settings
+
+    def keeps_budget(self, mode: Mode) -> bool:
+        return mode is Mode.HEADLESS
 
     def channel(self, task: Task) -> str | None:
         return "claude_stream" if task.mode is Mode.HEADLESS else "claude_hooks"

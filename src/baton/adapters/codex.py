@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping
 
 from baton.adapters.contract import UUID, Agent, Capabilities, Launch, Mode, Task
+from baton.adapters.folder_trust import main_repositories
 from baton.core.fields import json_object
 
 TYPE_CHECKING = False
@@ -29,6 +30,7 @@ class Codex(Agent):
     )
     when_headless = on_terminal.replace(heard_by="its server", answered_by="`baton approve`")
     keeps_conversation = True
+    trusts_worktrees = True
     conversation_form = UUID
 
     def launch(self, task: Task) -> Launch:
@@ -91,11 +93,13 @@ def is_trusted(workdir: str, environment: Mapping[str, str]) -> bool:
 
 
 def _places(workdir: str) -> tuple[Path, list[Path]]:
-    """Return the real path of the folder, and of the repositories that it lies in."""
+    """Return the real path of the folder, and of the repositories that it lies in. Codex takes a linked work tree for
+    the main one."""
     from pathlib import Path
 
     real = Path(workdir).resolve()
-    return real, [folder for folder in (real, *real.parents) if _is_repository(folder / ".git")]
+    tops = [folder for folder in (real, *real.parents) if _is_repository(folder / ".git")]
+    return real, [*tops, *map(Path, main_repositories(workdir))]
 
 
 def _is_repository(entry: Path) -> bool:

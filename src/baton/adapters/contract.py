@@ -1,4 +1,4 @@
-"""Define what an adapter is: how to start an agent CLI, and what its output and its hooks mean."""
+"""Define what an adapter is: how to start an agent CLI, and what its output means."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from baton.core.errors import AgentUnusable
 from baton.core.fields import UNEXPECTED_SHAPE
 from baton.core.fields import json_object as json_object  # noqa: PLC0414  for adapters
 from baton.core.signal import Conversation
-from baton.core.value import Any, Value
+from baton.core.value import Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ class Task(Value):
     `conversation_id` is the conversation to continue when `resume` is set. Otherwise it is the id of the new
     conversation, for agents that let the caller choose it. `folder` is private to the session: files for the agent go
     there. `hook` is the command that passes a hook's message to baton. `environment` is that of the program, for a
-    channel that starts it.
+    channel that starts it. `budget_usd` is what the work may cost from now on; None: there is no limit.
     """
 
     mode: Mode
@@ -47,6 +47,7 @@ class Task(Value):
     workdir: str
     hook: list[str]
     environment: Mapping[str, str] = {}
+    budget_usd: float | None = None
 
 
 class Launch(Value):
@@ -95,6 +96,7 @@ class Agent(ABC):
     interrupt_presses = 1  # how often that key is pressed, with a short pause
     yolo_by_channel = False  # whether its channel, and no flag, skips its permissions
     resumes_by_id = True  # whether resuming a conversation needs its id
+    trusts_worktrees = False  # whether the user's trust in a repository holds in its worktrees elsewhere
     has_screen = True  # whether it can work on the terminal; otherwise all its sessions are headless
     conversation_form = CONVERSATION_ID  # what the ids of its conversations look like
 
@@ -127,10 +129,6 @@ class Agent(ABC):
         """Return a line of the headless output as text for people, with its line breaks; empty for nothing."""
         return line + "\n"
 
-    def parse_hook(self, message: Mapping[str, Any]) -> list[Signal]:
-        """Return what a hook's message means."""
-        return []
-
     # Programs change the shape of their messages monthly. A message that cannot be read does not fail a good job.
 
     def read_output(self, line: str) -> list[Signal]:
@@ -146,13 +144,6 @@ class Agent(ABC):
             return self.render_output(line)
         except UNEXPECTED_SHAPE:
             return line + "\n"
-
-    def read_hook(self, message: Mapping[str, Any]) -> list[Signal]:
-        """Call `parse_hook`; a message of an unexpected shape means nothing."""
-        try:
-            return self._without_foreign_ids(self.parse_hook(message))
-        except UNEXPECTED_SHAPE:
-            return []
 
     def _without_foreign_ids(self, found: list[Signal]) -> list[Signal]:
         """Drop the id of a conversation that does not have the form of this agent's ids."""
@@ -174,6 +165,10 @@ class Agent(ABC):
     def resumes(self, mode: Mode) -> bool:
         """Return whether the agent can continue a conversation in this mode with a further prompt."""
         return self.keeps_conversation
+
+    def keeps_budget(self, mode: Mode) -> bool:
+        """Return whether the program ends its turn by itself when it has spent `Task.budget_usd`."""
+        return False
 
     def check_job(self, mode: Mode) -> None:  # noqa: B027  most agents say how their work ended in both modes
         """Raise AgentUnusable if the end of a job in this mode would stay unknown."""

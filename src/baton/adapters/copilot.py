@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from baton.adapters.acp_agent import AcpAgent
 from baton.adapters.contract import UUID, Capabilities, Launch, Task, checked_argument
+from baton.adapters.folder_trust import main_repositories
 
 ALLOW_ALL = "COPILOT_ALLOW_ALL"  # by any value, its tools; by "true", also every folder
 PLUGIN = "copilot-plugin"  # in the session's folder
@@ -28,6 +29,7 @@ class Copilot(AcpAgent):
     when_headless = Capabilities(heard_by="ACP", answered_by="`baton approve`", usage="tokens")
     chooses_id = True
     conversation_form = UUID
+    trusts_worktrees = True
     interrupt_presses = 2  # "esc esc interrupt"
     acp_yolo = ("--yolo",)
     acp_error = re.compile(r"Error: ")  # after it, the turn ends as if it had ended well
@@ -57,7 +59,7 @@ class Copilot(AcpAgent):
 
     def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
         path = os.path.join(copilot_folder(environment), "config.json")
-        if environment.get(ALLOW_ALL) == "true" or _is_trusted(os.path.realpath(workdir), path):
+        if environment.get(ALLOW_ALL) == "true" or _is_trusted(workdir, path):
             return []
         ask = f"Copilot will ask whether you trust {workdir}: attach and answer, or run `copilot` there once"
         return [f"{ask} (Copilot keeps the answer in {path})"]
@@ -78,8 +80,9 @@ def log_file(environment: Mapping[str, str], conversation_id: str) -> str:
     return os.path.join(state_folder(environment), conversation_id, _LOG)
 
 
-def _is_trusted(folder: str, path: str) -> bool:
-    """Return whether the user trusts the folder, or one above it, according to Copilot's configuration."""
+def _is_trusted(workdir: str, path: str) -> bool:
+    """Return whether the user trusts the folder, one above it, or the main repository of its worktree, according to
+    Copilot's configuration."""
     try:
         with open(path, encoding="utf-8") as file:
             lines = [line for line in file if not line.lstrip().startswith("//")]
@@ -87,4 +90,5 @@ def _is_trusted(folder: str, path: str) -> bool:
     except (OSError, ValueError, AttributeError):
         return False
     folders = [os.path.realpath(each) for each in trusted if isinstance(each, str) and each]
-    return any(folder == each or folder.startswith(each.rstrip(os.sep) + os.sep) for each in folders)
+    places = [os.path.realpath(workdir), *main_repositories(workdir)]
+    return any(place == each or place.startswith(each.rstrip(os.sep) + os.sep) for place in places for each in folders)

@@ -1,9 +1,12 @@
-"""Read which folders the user of Gemini or Qwen trusts. Both keep that in `trustedFolders.json`, in the same form."""
+"""Read which folders the user trusts: Gemini and Qwen keep that in `trustedFolders.json`, in the same form; for other
+agents, trust in a repository holds in its worktrees."""
 
 from __future__ import annotations
 
 import json
 import os
+
+from baton.storage.homes import main_work_tree
 
 
 def trusts(path: str, workdir: str) -> bool:
@@ -19,3 +22,12 @@ def trusts(path: str, workdir: str) -> bool:
     while folder not in rules and folder != os.path.dirname(folder):
         folder = os.path.dirname(folder)
     return rules.get(folder, "").startswith("TRUST_")
+
+
+def main_repositories(workdir: str) -> list[str]:
+    """Return the main work trees of the linked ones that a folder lies in."""
+    folder, found = os.path.realpath(workdir), []
+    while folder != os.path.dirname(folder):
+        found += [main] if (main := main_work_tree(folder)) is not None else []
+        folder = os.path.dirname(folder)
+    return found

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Mapping
 
 from baton.adapters.acp_agent import AcpAgent
 from baton.adapters.contract import UUID, Capabilities, Launch, Task, checked_argument
 from baton.adapters.folder_trust import trusts
+
+_MARGIN_SEC = 1.0  # after the end of a minute
+_UNTRUSTED = 55  # its exit code in a folder that the user does not trust
 
 
 class Gemini(AcpAgent):
@@ -22,7 +26,6 @@ class Gemini(AcpAgent):
     chooses_id = True
     conversation_form = UUID
     acp_yolo = ("--yolo",)
-    acp_load_sec = 75.0  # a conversation of the same minute cannot be loaded
 
     def screen_launch(self, task: Task) -> Launch:
         argv = [self.program]
@@ -34,13 +37,32 @@ class Gemini(AcpAgent):
             argv.append(checked_argument(self, f"--prompt-interactive={task.prompt}"))
         return Launch(argv=argv)  # its channel makes a home for it
 
+    def acp_load_wait_sec(self, task: Task, now_sec: float) -> float:
+        """Return the rest of the minute in which Gemini began the conversation. Gemini names the file of a conversation
+        by the minute: if it loads one in the same minute, it writes an empty conversation into the same file first."""
+        minute = time.strftime("%Y-%m-%dT%H-%M", time.gmtime(now_sec))
+        names = [f"session-{minute}-{(task.conversation_id or '')[:8]}{ending}" for ending in (".jsonl", ".json")]
+        folder = os.path.join(_home(task.environment or os.environ), ".gemini", "tmp")
+        try:
+            projects = os.listdir(folder)
+        except OSError:
+            return 0.0  # Gemini has no conversations
+        is_new = any(os.path.exists(os.path.join(folder, each, "chats", name)) for each in projects for name in names)
+        return 60.0 - now_sec % 60.0 + _MARGIN_SEC if is_new else 0.0  # guard: gemini-same-minute
+
     def screen_channel(self, task: Task) -> str | None:
         return "gemini_hooks"
 
+    def exit_cause(self, code: int) -> str:
+        return "it does not trust the folder: run `gemini` there once" if code == _UNTRUSTED else ""
+
     def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
-        home = environment.get("GEMINI_CLI_HOME") or environment.get("HOME") or os.path.expanduser("~")
-        usual = os.path.join(home, ".gemini", "trustedFolders.json")
+        usual = os.path.join(_home(environment), ".gemini", "trustedFolders.json")
         path = environment.get("GEMINI_CLI_TRUSTED_FOLDERS_PATH") or usual
         if environment.get("GEMINI_CLI_TRUST_WORKSPACE") == "true" or trusts(path, workdir):
             return []
         return [f"Gemini does not trust {workdir} yet: run `gemini` there once (Gemini keeps the answer in {path})"]
+
+
+def _home(environment: Mapping[str, str]) -> str:
+    return environment.get("GEMINI_CLI_HOME") or environment.get("HOME") or os.path.expanduser("~")

@@ -13,7 +13,7 @@ from baton.core.value import Any
 
 DEFAULTS = "qwen-defaults.json"  # settings below those of the user, in the session's folder
 COMMANDS = "qwen-commands.jsonl"
-_DEFAULTS_PATH, _SETTINGS_PATH = "QWEN_CODE_SYSTEM_DEFAULTS_PATH", "QWEN_CODE_SYSTEM_SETTINGS_PATH"
+DEFAULTS_PATH, _SETTINGS_PATH = "QWEN_CODE_SYSTEM_DEFAULTS_PATH", "QWEN_CODE_SYSTEM_SETTINGS_PATH"
 _SYSTEM_SETTINGS = "/etc/qwen-code/settings.json"
 _KEYS = ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY", "GOOGLE_API_KEY")
 
@@ -32,6 +32,7 @@ class Qwen(AcpAgent):
     chooses_id = True
     conversation_form = UUID
     acp_yolo = ("--yolo",)
+    acp_channel = "qwen_acp"
 
     def screen_launch(self, task: Task) -> Launch:
         argv = [self.program]
@@ -48,7 +49,7 @@ class Qwen(AcpAgent):
         return "qwen_hooks"
 
     def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
-        home = environment.get("QWEN_HOME") or os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".qwen")
+        home = qwen_home(environment)
         security = _settings(os.path.join(home, "settings.json")).get("security") or {}
         problems = []
         if not (security.get("auth") or {}).get("selectedType") and not any(environment.get(each) for each in _KEYS):
@@ -64,10 +65,15 @@ class Qwen(AcpAgent):
         return problems
 
 
+def qwen_home(environment: Mapping[str, str]) -> str:
+    """Return the folder in which Qwen keeps the user's settings."""
+    return environment.get("QWEN_HOME") or os.path.join(environment.get("HOME") or os.path.expanduser("~"), ".qwen")
+
+
 def system_defaults(environment: Mapping[str, str]) -> str:
     """Return the file that Qwen takes its defaults from."""
     folder = os.path.dirname(environment.get(_SETTINGS_PATH) or _SYSTEM_SETTINGS)
-    return environment.get(_DEFAULTS_PATH) or os.path.join(folder, "system-defaults.json")
+    return environment.get(DEFAULTS_PATH) or os.path.join(folder, "system-defaults.json")
 
 
 def _settings(path: str) -> dict[str, Any]:

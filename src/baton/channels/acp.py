@@ -8,13 +8,11 @@ Between a prompt and its answer the agent sends what it does (`session/update`),
 
 from __future__ import annotations
 
-import json
 import os
 
 from baton.channels import acp_messages as messages
 from baton.channels.acp_work import AcpWork, Call, Question, Turn, ending
-from baton.channels.lines import Lines
-from baton.channels.pipes import Writer
+from baton.channels.lines import JsonLines
 from baton.core.clock import SECOND_NS, Clock
 from baton.core.fields import UNEXPECTED_SHAPE, json_object, one_line
 from baton.core.request import DENIED, Answer, RequestKind
@@ -45,19 +43,15 @@ if TYPE_CHECKING:
 
 _VERSION = 1
 _MOST_QUESTIONS = 100  # that are open at once
-_LOAD_EVERY_NS = 5 * SECOND_NS
 _REFUSAL = Answer(answer=DENY, by="", via="agent")
 _REPEAT_NS = 20 * SECOND_NS  # at most, for the past of a conversation
 _MOST_REASONS = 3  # prompts with the reasons of refusals, in one turn
 
 
-class Acp(Lines):
-    stays = True
-
+class Acp(JsonLines):
     def __init__(self, agent: AcpAgent, task: Task, *, clock: Clock | None = None) -> None:
         super().__init__(agent, task, clock=clock)
         self._how = agent
-        self._input: Writer | None = None
         self._pending: dict[int, str] = {}  # by id: which request of baton the agent has not answered
         self._number = 0
         self._session: str | None = None
@@ -65,18 +59,14 @@ class Acp(Lines):
         self._work = AcpWork(agent, self._clock, self._prefix)
         self._text = self._work.text  # what it does, and lines that are no messages
         self._unknown = 0  # messages of an unknown shape
-        self._load_until_ns = self._load_again_ns = 0
+        self._load_ns = 0  # when the conversation can be loaded; 0: it is, or there is none
         self._next_session: str | None = None  # loaded; its past may still be repeated, until `_prompt_ns`
         self._prompt_ns: int | None = None
         self._repeat_until_ns = 0
 
     # -- to the agent ------------------------------------------------------------------------------------------------
 
-    def attach(self, stdin: int | None, stdout: int | None) -> None:
-        super().attach(stdin, stdout)
-        if stdin is None:
-            return
-        self._input = Writer(stdin)
+    def _introduce(self) -> None:
         self._work.note_word("it was started")
         # Without these capabilities the agent uses its own tools on files and for commands.
         capabilities = {"fs": {"readTextFile": False, "writeTextFile": False}, "terminal": False}
@@ -126,24 +116,11 @@ class Acp(Lines):
                 self._respond(question.number, {"outcome": {"outcome": "cancelled"}})
             self._say(Settled(key=key, decision=None, by="runner") for key in self._work.questions)
             self._work.questions.clear()
-        self._input.end()
-
-    @property
-    def inputs(self) -> list[int]:
-        return [self._input.fd] if self._input is not None and self._input.fd is not None and self._input.waits else []
-
-    def write(self) -> None:
-        if self._input is not None:
-            self._input.flush()
+        super().finish()
 
     def facts(self) -> Mapping[str, Any]:
         unknown = {"messages of an unknown shape": self._unknown} if self._unknown else {}
         return {**super().facts(), **unknown}
-
-    def close(self) -> None:
-        super().close()
-        if self._input is not None:
-            self._input.close()
 
     def _ask(self, method: str, params: Mapping[str, Any]) -> bool:
         self._number += 1
@@ -171,7 +148,7 @@ class Acp(Lines):
         self._write({"id": number, "error": {"code": code, "message": why}})
 
     def _write(self, message: Mapping[str, Any]) -> bool:
-        return self._input is not None and self._input.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+        return self._write_message({"jsonrpc": "2.0", **message})
 
     def _refuse(self, turn: Turn, question: Question, call: Call | None, reason: str) -> None:
         """Note a refusal. Some agents say nothing more about a call that was refused."""
@@ -219,8 +196,8 @@ class Acp(Lines):
     def _by_time(self) -> Iterator[Signal]:
         """Yield what the passing of time means. Agents retry a model service that fails without a word."""
         now_ns = self._clock.monotonic_ns()
-        if self._load_again_ns and now_ns >= self._load_again_ns:
-            self._load_again_ns = 0
+        if self._load_ns and now_ns >= self._load_ns:
+            self._load_ns = 0
             self._load()
         if self._prompt_ns is not None and now_ns >= self._prompt_ns:
             yield from self._use_session()
@@ -244,8 +221,6 @@ class Acp(Lines):
         self._work.note_word("its last answer")
         if method == "session/prompt":
             yield from self._end_prompt(result if isinstance(result, dict) else {}, why)
-        elif method == "session/load" and why is not None and self._may_load_again():
-            yield Retrying(number=0, most=0, why=f"the conversation cannot be loaded yet: {why}")
         elif why is not None:
             yield from self._fail(f"{method}: {why}")
         else:
@@ -263,8 +238,7 @@ class Acp(Lines):
             elif not isinstance(able, dict) or not able.get("loadSession"):
                 yield from self._fail("it cannot continue a conversation by ACP: it has no session/load")
             else:
-                self._load_until_ns = self._clock.monotonic_ns() + int(self._how.acp_load_sec * SECOND_NS)
-                self._load()
+                yield from self._load_in_time()
             return
         if method == "session/set_mode":
             yield from self._begin()
@@ -276,6 +250,7 @@ class Acp(Lines):
         if self._how.is_conversation(session):
             yield Conversation(conversation_id=session)
         self._next_session = session
+        self._work.model = messages.model_of(result)
         if method == "session/new":
             yield from self._use_session()
         else:  # some agents repeat the conversation after this answer
@@ -295,16 +270,17 @@ class Acp(Lines):
             assert self._work.turn is not None
             yield TurnStarted(turn=self._work.turn.turn, prompt=self._task.prompt)
 
+    def _load_in_time(self) -> Iterator[Signal]:
+        wait_sec = self._how.acp_load_wait_sec(self._task, self._clock.wall_ns() / SECOND_NS)
+        if wait_sec <= 0:
+            self._load()
+            return
+        self._load_ns = self._clock.monotonic_ns() + int(wait_sec * SECOND_NS)
+        yield Retrying(number=0, most=0, why=f"the conversation is new: it can be loaded in {wait_sec:.0f} s")
+
     def _load(self) -> None:
         given: dict[str, Any] = {"sessionId": self._task.conversation_id, "cwd": self._task.workdir, "mcpServers": []}
         self._ask("session/load", given)
-
-    def _may_load_again(self) -> bool:
-        now_ns = self._clock.monotonic_ns()
-        if now_ns >= self._load_until_ns:
-            return False
-        self._load_again_ns = now_ns + _LOAD_EVERY_NS
-        return True
 
     def _fail(self, why: str) -> Iterator[Signal]:
         """End the work before the first turn: without a session there is none."""

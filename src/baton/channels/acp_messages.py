@@ -8,6 +8,7 @@ import re
 
 from baton.core.facts import describe_call
 from baton.core.fields import json_object, one_line
+from baton.core.spending import NONE, Tokens
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
@@ -139,22 +140,59 @@ def text_of(content: object) -> str:
     return str(content.get("text") or "")
 
 
-def tokens(usage: object) -> tuple[int, int] | None:
-    """Return the input and output tokens; None for anything else than an object with numbers."""
+def tokens(usage: object) -> Tokens | None:
+    """Return the tokens; None for anything else than an object with numbers. Whether an agent counts cached tokens, and
+    those of thoughts, apart from the others, only its total shows."""
     if not isinstance(usage, dict):
         return None
-    found = [
-        next((usage[key] for key in keys if _is_count(usage.get(key))), None)
-        for keys in (("inputTokens", "input_tokens"), ("outputTokens", "output_tokens"))
-    ]
-    return None if found == [None, None] else (found[0] or 0, found[1] or 0)
+
+    def find(*names: str) -> int | None:
+        return next((usage[name] for name in names if _is_count(usage.get(name))), None)
+
+    given, made = find("inputTokens", "input_tokens"), find("outputTokens", "output_tokens")
+    if given is None and made is None:
+        return None
+    given, made = given or 0, made or 0
+    cached, written = find("cachedReadTokens") or 0, find("cachedWriteTokens") or 0
+    thoughts = find("thoughtTokens") or 0
+    apart = (find("totalTokens") or 0) - given - made
+    if apart in (cached + written, cached + written + thoughts):
+        given += cached + written
+    if apart in (thoughts, cached + written + thoughts):
+        made += thoughts
+    return Tokens(input=given, cached=cached, written=written, output=made)
 
 
-def turn_usage(result: Mapping[str, Any]) -> tuple[int, int] | None:
-    """Return the tokens in the answer to a prompt."""
+def turn_usage(result: Mapping[str, Any]) -> dict[str, Tokens] | None:
+    """Return the tokens in the answer to a prompt, by model; "" is that of the session."""
     meta = result.get("_meta")
     quota = meta.get("quota") if isinstance(meta, dict) else None
-    return tokens(result.get("usage")) or tokens(quota.get("token_count") if isinstance(quota, dict) else None)
+    quota = quota if isinstance(quota, dict) else {}
+    found = tokens(result.get("usage")) or tokens(quota.get("token_count"))
+    if found is None:
+        return None
+    by_model: dict[str, Tokens] = {}
+    listed = quota.get("model_usage")
+    for each in listed if isinstance(listed, list) else ():
+        used = tokens(each.get("token_count")) if isinstance(each, dict) else None
+        if used is not None:
+            name = str(each.get("model"))
+            by_model[name] = used.plus(by_model.get(name, NONE))
+    counted = NONE
+    for used in by_model.values():
+        counted = counted.plus(used)
+    return by_model if counted.total == found.total else {"": found}
+
+
+def model_of(result: Mapping[str, Any]) -> str:
+    """Return the model of a new session, as the agent names it; "" if it does not say so."""
+    models, options = result.get("models"), result.get("configOptions")
+    name = models.get("currentModelId") if isinstance(models, dict) else None
+    for each in options if isinstance(options, list) else ():
+        if isinstance(each, dict) and each.get("category") == "model":
+            name = name or each.get("currentValue")
+    # Qwen writes: $runtime|openai|MODEL(openai)
+    return re.sub(r"\([^()]*\)$", "", name.rpartition("|")[2])[:200] if isinstance(name, str) else ""
 
 
 def cost_usd(update: Mapping[str, Any]) -> float | None:

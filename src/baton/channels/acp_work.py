@@ -19,6 +19,7 @@ from baton.core.signal import (
     ToolStarted,
     Usage,
 )
+from baton.core.spending import NONE, Tokens
 from baton.core.value import Any
 
 TYPE_CHECKING = False
@@ -119,7 +120,8 @@ class AcpWork:
         self._chars = 0
         self._message_id: object = None
         self._plan_text = ""
-        self._tokens = (0, 0)
+        self.model = ""  # of the session
+        self._tokens: dict[str, Tokens] = {}  # by model, so far
         self._cost_usd = 0.0
         self._answers = 0  # of the model
         self._partial_ns = 0
@@ -140,16 +142,15 @@ class AcpWork:
             yield from getattr(self, name)(update)
 
     def _text_chunk(self, update: Mapping[str, Any]) -> Iterator[Signal]:
-        text = (
-            messages.text_of(update["content"]).encode(errors="replace").decode()
-        )  # JSON can hold halves of characters
+        # JSON can hold halves of characters.
+        text = messages.text_of(update["content"]).encode(errors="replace").decode()
         meta = update.get("_meta")
         used = messages.tokens(meta.get("usage")) if isinstance(meta, dict) else None
         if used is not None:
             self.note_word("the model answered")
             self._answers += 1
             name = f"{self._prefix}-answer-{self._answers}"
-            yield Usage(message_id=name, input_tokens=used[0], output_tokens=used[1])
+            yield self._usage(name, used, of_turn=True)
         if not text:
             return
         turn = self.turn
@@ -160,7 +161,6 @@ class AcpWork:
             return
         if turn is not None and self._agent.acp_error is not None and self._agent.acp_error.match(text):
             yield from self.end_message()
-            turn.error = turn.error or one_line(text, _REASON)
         if update.get("messageId") != self._message_id:
             yield from self.end_message()
             self._message_id = update.get("messageId")
@@ -190,6 +190,9 @@ class AcpWork:
         if self._pieces and not self._pieces[-1].endswith("\n"):
             self.text.append("\n")
         text = "".join(self._pieces).strip()
+        error = self._agent.acp_error
+        if self.turn is not None and error is not None and error.match(text):
+            self.turn.error = self.turn.error or one_line(text, _REASON)
         self.message = text or self.message
         self._line, self._pieces, self._chars = "", [], 0
 
@@ -299,28 +302,32 @@ class AcpWork:
 
     # -- usage -------------------------------------------------------------------------------------------------------
 
-    def used(self, turn: Turn, used: tuple[int, int] | None) -> Iterator[Signal]:
-        if used is None:
-            return
-        given, made = used
-        if self._agent.acp_total_usage:
-            given, made = max(given - self._tokens[0], 0), max(made - self._tokens[1], 0)
-            self._tokens = used
-        if given or made:
-            name = f"{turn.turn}-{turn.explained}"
-            yield Usage(message_id=name, input_tokens=given, output_tokens=made, of_turn=False)
+    def used(self, turn: Turn, used: Mapping[str, Tokens] | None) -> Iterator[Signal]:
+        for model, each in (used or {}).items():
+            more = each
+            if self._agent.acp_total_usage:
+                more = each.plus(self._tokens.get(model, NONE), -1).highest(NONE)
+                self._tokens[model] = each
+            if more != NONE:
+                yield self._usage(f"{turn.turn}-{turn.explained}-{model}", more, model=model, of_turn=False)
+
+    def _usage(self, name: str, used: Tokens, *, of_turn: bool, model: str = "") -> Usage:
+        return Usage(
+            message_id=name, input_tokens=used.input, cached_tokens=used.cached, cache_write_tokens=used.written,
+            output_tokens=used.output, model=model or self.model, of_turn=of_turn,
+        )  # fmt: skip
 
     def _cost(self, update: Mapping[str, Any]) -> Iterator[Signal]:
         """Yield what was spent since the last message: an agent says the sum over the conversation."""
         cost = messages.cost_usd(update)
         if cost is not None and self._cost_usd < cost < 1e9:
             name = f"{self._prefix}-cost-{cost}"
-            yield Usage(message_id=name, cost_usd=cost - self._cost_usd, of_turn=False)
+            yield Usage(message_id=name, cost_usd=cost - self._cost_usd, covers_all=True, of_turn=False)
             self._cost_usd = cost
 
 
 def ending(  # noqa: PLR0911  one for each way to end
-    turn: Turn, result: Mapping[str, Any], why: str | None, *, left: int, used: tuple[int, int] | None, said: str
+    turn: Turn, result: Mapping[str, Any], why: str | None, *, left: int, used: Mapping[str, Tokens] | None, said: str
 ) -> tuple[str, str]:
     """Return how a turn ended, and why if not well. Only "end_turn" without any error is well."""
     stop = result.get("stopReason")
@@ -340,6 +347,6 @@ def ending(  # noqa: PLR0911  one for each way to end
         return FAILED, "it ended its turn while it waited for a permission"
     if "usage" in result and result["usage"] is None:
         return FAILED, f"no model has answered: {one_line(said, _REASON)}" if said else "no model has answered"
-    if not turn.has_words and used == (0, 0):
+    if not turn.has_words and not any(each.total for each in (used or {}).values()):
         return FAILED, "it ended its turn without a word of its model"
     return WELL, ""

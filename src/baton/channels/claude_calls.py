@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 
+from baton.channels.choices import read_questions
 from baton.core.signal import ALLOW, DENY, Asked, Settled, ToolEnded, ToolStarted
 
 TYPE_CHECKING = False
@@ -82,7 +83,7 @@ class Calls:
 
     def ask(self, message: Mapping[str, Any], exchange: Exchange) -> Iterator[Signal]:
         same, call = _same(message), message.get("tool_input")
-        options = tuple(_questions(call)) if same[1] == "AskUserQuestion" else ()
+        options = read_questions(call) if same[1] == "AskUserQuestion" else ()
         ask = Ask(os.urandom(6).hex(), same, str(message.get("prompt_id") or ""), call, exchange)
         ask.tool_id = self._call_of(same)
         self._asks[ask.key] = ask
@@ -181,12 +182,6 @@ def _same(message: Mapping[str, Any]) -> tuple[str, str, str]:
     """Return what twins have in common: the subagent, the tool and the input in one form."""
     given = json.dumps(message.get("tool_input"), sort_keys=True, separators=(",", ":"))
     return str(message.get("agent_id") or ""), str(message.get("tool_name") or ""), given
-
-
-def _questions(call: Any) -> Iterator[Mapping[str, Any]]:
-    for each in call["questions"]:
-        choices = [str(option["label"]) for option in each.get("options") or ()]
-        yield {"question": str(each["question"]), "choices": choices, "several": bool(each.get("multiSelect"))}
 
 
 def was_killed(why: str) -> bool:

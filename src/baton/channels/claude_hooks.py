@@ -12,7 +12,8 @@ from baton.adapters.claude_code import ERRORS, SETTINGS, claude_folder
 from baton.channels import claude_settings as settings
 from baton.channels.claude_calls import Calls
 from baton.channels.claude_telemetry import Event, cost, number, read_events
-from baton.channels.claude_transcript import ApiFailed, Interrupted, Rejected, read_errors, read_transcript
+from baton.channels.claude_transcript import Interrupted, Line, Rejected, Used, read_errors, read_transcript, read_usage
+from baton.channels.claude_usage import MESSAGE_NAMES, claude_usage
 from baton.channels.contract import Channel, Setup
 from baton.channels.forward import HOOK_PATH
 from baton.channels.gateway import Exchange, Gateway
@@ -56,6 +57,7 @@ _LOOK_ON_SEC = 2.0  # after that
 _LOOK_NOW_SEC = 0.1  # for a second, after a sign that the turn was interrupted
 _STOP_FAILURE_SEC = 1.0  # after the transcript says that the model service failed: the hook comes a moment later
 _FORGET_SEC = 60.0  # after a subagent ended: the notification of it starts a turn
+_TOKENS = ("input", "cache_read", "cache_creation")
 _TEXT_LINES = 1000  # that the runner has not taken
 _TASK = re.compile(r"<task-id>([^<]+)</task-id>")
 
@@ -126,7 +128,7 @@ class ClaudeHooks(Channel):
         variables.setdefault(settings.LOG_LEVEL, self._environment.get(settings.LOG_LEVEL, "error"))
         configured = settings.configured_telemetry(self._environment, self._task.workdir)
         if configured is not None:
-            self._telemetry = f"not used: {configured} configures it"
+            self._telemetry = self.uncounted = f"not used: {configured} configures it"
             return variables
         return variables | settings.telemetry_variables(port, token)
 
@@ -258,7 +260,8 @@ class ClaudeHooks(Channel):
         for failed in read_errors(self._errors):
             if self._turn is not None:
                 self._say(Retrying(number=failed.number, most=failed.most, why=failed.why), "log")
-        for line in read_transcript(self._transcript) if self._transcript is not None else ():
+        by_transcript = bool(self.uncounted)
+        for line in read_transcript(self._transcript, with_usage=by_transcript) if self._transcript is not None else ():
             for signal in self._of_transcript(line):
                 self._say(signal, "transcript")
 
@@ -337,6 +340,9 @@ class ClaudeHooks(Channel):
     def _subagent_stopped(self, message: Mapping[str, Any]) -> Iterator[Signal]:
         """A turn about its end follows for one in the background: until then it counts."""
         task = str(message.get("agent_id") or "")
+        if self.uncounted:
+            for used in read_usage(str(message.get("agent_transcript_path") or ""), self._folder):
+                yield claude_usage(used.message_id, used.usage, MESSAGE_NAMES, model=used.model, of_turn=False)
         if task in self._background:
             self._forget[task] = time.monotonic() + _FORGET_SEC
         yield Said(text="a subagent ended" if message.get("agent_type") else "it compacts the conversation")
@@ -376,8 +382,11 @@ class ClaudeHooks(Channel):
 
     # -- transcript and telemetry -----------------------------------------------------------------------------------
 
-    def _of_transcript(self, line: Interrupted | Rejected | ApiFailed) -> Iterator[Signal]:
-        if isinstance(line, Interrupted):
+    def _of_transcript(self, line: Line) -> Iterator[Signal]:
+        if isinstance(line, Used):
+            if self.uncounted:
+                yield claude_usage(line.message_id, line.usage, MESSAGE_NAMES, model=line.model)
+        elif isinstance(line, Interrupted):
             yield from self._interrupt(line.turn or self._turn or "")
         elif isinstance(line, Rejected):
             yield from self._calls.end(line.tool_id, ok=False, why="refused at the keyboard", ran=False)
@@ -410,12 +419,15 @@ class ClaudeHooks(Channel):
             why, ran = str(about.get("error_type") or ""), about.get("decision_type") != "reject"
             yield from self._calls.end(str(about["tool_use_id"]), ok=False, why=why, ran=ran)
         elif event.name == "api_request":
-            tokens = ("input_tokens", "cache_read_tokens", "cache_creation_tokens")
+            plain, cached, written = (number(about.get(f"{each}_tokens")) for each in _TOKENS)
             yield Usage(
                 message_id=str(about.get("request_id") or f"{event.turn} {about['event.sequence']}"),
-                input_tokens=sum(number(about.get(each)) for each in tokens),
+                input_tokens=plain + cached + written,
+                cached_tokens=cached,
+                cache_write_tokens=written,
                 output_tokens=number(about.get("output_tokens")),
                 cost_usd=cost(about.get("cost_usd")),
+                model=str(about.get("model") or ""),
                 of_turn=str(about.get("query_source") or "").startswith(("repl_main_thread", "agent:")),
             )
         elif event.name == "api_error" and event.turn == self._turn:  # after the last try, or one that is not repeated

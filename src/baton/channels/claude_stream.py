@@ -6,12 +6,12 @@ refused gets the next prompt there, and background work is not killed before it 
 
 from __future__ import annotations
 
-import json
 import os
 
+from baton.channels.choices import read_questions
 from baton.channels.claude_calls import was_killed
-from baton.channels.lines import Lines
-from baton.channels.pipes import Writer
+from baton.channels.claude_usage import MESSAGE_NAMES, RESULT_NAMES, claude_tokens, number, usage_of
+from baton.channels.lines import JsonLines
 from baton.core.clock import SECOND_NS, Clock
 from baton.core.fields import UNEXPECTED_SHAPE, json_object
 from baton.core.request import RequestKind
@@ -34,8 +34,8 @@ from baton.core.signal import (
     ToolStarted,
     TurnEnded,
     TurnStarted,
-    Usage,
 )
+from baton.core.spending import NONE
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
@@ -78,12 +78,9 @@ class _Call(Value):
     answer: str | None = None
 
 
-class ClaudeStream(Lines):
-    stays = True
-
+class ClaudeStream(JsonLines):
     def __init__(self, agent: Agent, task: Task, *, clock: Clock | None = None) -> None:
         super().__init__(agent, task, clock=clock)
-        self._input: Writer | None = None
         self._turn: str | None = None  # the open one
         self._of_prompt = True  # whether a prompt began it, not background work
         self._unknown = 0  # messages of an unknown shape
@@ -96,18 +93,14 @@ class ClaudeStream(Lines):
         self._listed: tuple[BackgroundTask, ...] = ()
         self._ended_ns = 0
         self._counted: set[str] = set()
-        self._cost = 0.0
+        self._cost, self._tokens = 0.0, NONE  # that were said
         self._partial_ns = 0
 
     # -- to Claude ---------------------------------------------------------------------------------------------------
 
-    def attach(self, stdin: int | None, stdout: int | None) -> None:
-        super().attach(stdin, stdout)
-        if stdin is None:
-            return
-        self._input = Writer(stdin)
+    def _introduce(self) -> None:
         if self._task.prompt is None:
-            self._input.end()
+            self.finish()
         else:
             self._write_prompt(self._task.prompt)
 
@@ -151,31 +144,11 @@ class ClaudeStream(Lines):
         if self._questions_open.pop(key, None) is not None:  # there is no screen on which a person could answer
             self._respond(key, {"subtype": "success", "response": {"behavior": "deny", "message": _REFUSED}})
 
-    def finish(self) -> None:
-        if self._input is not None:
-            self._input.end()
-
-    @property
-    def inputs(self) -> list[int]:
-        return [self._input.fd] if self._input is not None and self._input.fd is not None and self._input.waits else []
-
-    def write(self) -> None:
-        if self._input is not None:
-            self._input.flush()
-
-    def close(self) -> None:
-        super().close()
-        if self._input is not None:
-            self._input.close()
-
     def _write_prompt(self, text: str) -> bool:
         return self._write_message({"type": "user", "message": {"role": "user", "content": text}})
 
     def _respond(self, request_id: str, response: dict[str, Any]) -> bool:
         return self._write_message({"type": "control_response", "response": {"request_id": request_id} | response})
-
-    def _write_message(self, message: dict[str, Any]) -> bool:
-        return self._input is not None and self._input.write(json.dumps(message) + "\n")
 
     # -- from Claude -------------------------------------------------------------------------------------------------
 
@@ -284,7 +257,7 @@ class ClaudeStream(Lines):
             self._calls[tool_id] = self._calls[tool_id].replace(asked=key)
         self._questions_open[key] = request
         kind = _KINDS.get(name, RequestKind.TOOL)
-        options = tuple(_options(call)) if kind is RequestKind.QUESTION else ()
+        options = read_questions(call) if kind is RequestKind.QUESTION else ()
         yield Asked(key=key, kind=kind, tool=name, call=call, tool_id=tool_id, agent_ref=agent_ref, options=options)
 
     def _withdrawal(self, message: Mapping[str, Any]) -> Iterator[Signal]:
@@ -303,7 +276,7 @@ class ClaudeStream(Lines):
         status, error = message.get("error_status"), message.get("error")
         # Without a status there was no answer: the error is "unknown" then.
         why = f"{status} {error or ''}".strip() if status else "no connection to the model service"
-        yield Retrying(number=_number(message.get("attempt")), most=_number(message.get("max_retries")), why=why)
+        yield Retrying(number=number(message.get("attempt")), most=number(message.get("max_retries")), why=why)
 
     # -- tools, background work, usage -------------------------------------------------------------------------------
 
@@ -382,17 +355,26 @@ class ClaudeStream(Lines):
         if not isinstance(message_id, str) or not isinstance(usage, dict) or message_id in self._counted:
             return
         self._counted.add(message_id)
-        kinds = ("input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens")
-        given, made = sum(_number(usage.get(kind)) for kind in kinds), _number(usage.get("output_tokens"))
-        if given or made:
-            yield Usage(message_id=message_id, input_tokens=given, output_tokens=made)
+        used = claude_tokens(usage, MESSAGE_NAMES)
+        if used.total:
+            self._tokens = self._tokens.plus(used)
+            yield usage_of(message_id, used, model=str(body.get("model") or ""))
 
     def _cost_since(self, message: Mapping[str, Any]) -> Iterator[Signal]:
-        """Yield what was spent since the last result: Claude says the sum over its process."""
-        cost = message.get("total_cost_usd")
-        if isinstance(cost, int | float) and cost > self._cost:
-            yield Usage(message_id=f"result-{message.get('uuid')}", cost_usd=cost - self._cost)
-            self._cost = float(cost)
+        """Yield what was spent since the last result: Claude says the sums over its process, with those of subagents.
+        Its messages say less: they are sent before their last tokens are counted."""
+        cost, models = message.get("total_cost_usd"), message.get("modelUsage")
+        used = NONE
+        for each in models.values() if isinstance(models, dict) else ():
+            used = used.plus(claude_tokens(each, RESULT_NAMES))
+        more = used.plus(self._tokens, -1).highest(NONE)
+        self._tokens = self._tokens.plus(more)
+        usd = float(cost) - self._cost if isinstance(cost, int | float) and cost > self._cost else None
+        if usd is not None or more != NONE:
+            self._cost += usd or 0.0
+            name, is_all = f"result-{message.get('uuid')}", usd is not None
+            # It does not say that the model answers: the turn may have ended at a usage limit.
+            yield usage_of(name, more, cost_usd=usd, covers_all=is_all, of_turn=False)
 
 
 def _origin(message: Mapping[str, Any]) -> object:
@@ -418,12 +400,6 @@ def _refused_tools(denials: object) -> tuple[str, ...]:
     return tuple(sorted({str(each.get("tool_name")) for each in found}))
 
 
-def _options(call: Any) -> Iterator[dict[str, Any]]:
-    for each in call["questions"]:
-        choices = [str(option["label"]) for option in each.get("options") or ()]
-        yield {"question": str(each["question"]), "choices": choices, "several": bool(each.get("multiSelect"))}
-
-
 def _parts(body: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     content = body.get("content")
     return [part for part in content if isinstance(part, dict)] if isinstance(content, list) else []
@@ -434,7 +410,3 @@ def _text(content: Any) -> str:
         return content
     parts = content if isinstance(content, list) else []
     return "\n".join(part if isinstance(part, str) else str(part.get("text") or "") for part in parts)
-
-
-def _number(value: object) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0

@@ -1,5 +1,6 @@
 """Read two files of Claude Code: its transcript, which alone says that a person interrupted a turn, and its log of
-errors, which alone says on a terminal that it tries again after the model service failed."""
+errors, which alone says on a terminal that it tries again after the model service failed. Where baton may not have its
+telemetry, the transcript says the tokens, too, without those of titles and without the cost."""
 
 from __future__ import annotations
 
@@ -17,6 +18,8 @@ _INTERRUPTED = ("[Request interrupted by user]", "[Request interrupted by user f
 _REJECTED = "User rejected tool use"
 # A line of a transcript without one of these is not parsed.
 _WORDS = (b"[Request interrupted by user", _REJECTED.encode(), b'"isApiErrorMessage":true')
+_USAGE = b'"usage":'
+_SYNTHETIC = "<synthetic>"  # the program's own words, such as about an error
 _TRY = re.compile(r"API error \(attempt (\d{1,4})/(\d{1,4})\): (.{0,4000})", re.DOTALL)
 _STATUS = re.compile(r"[1-5]\d\d")
 
@@ -41,14 +44,42 @@ class ApiFailed(Value):
     why: str
 
 
-Line = Interrupted | Rejected | ApiFailed
+class Used(Value):
+    """What a message of the model used. There is a line for each part of it, each with the whole figures."""
+
+    message_id: str
+    model: str
+    usage: Mapping[str, Any]
 
 
-def read_transcript(tail: Tail) -> Iterator[Line]:
-    """Yield what is new in the transcript of a conversation."""
+Line = Interrupted | Rejected | ApiFailed | Used
+
+
+def read_transcript(tail: Tail, *, with_usage: bool = False) -> Iterator[Line]:
+    """Yield what is new in the transcript of a conversation; `with_usage`: also what its messages used."""
+    words = (*_WORDS, _USAGE) if with_usage else _WORDS
     for line in tail.read():
-        if any(word in line for word in _WORDS):
+        if any(word in line for word in words):
             yield from _readable(json_object(line.decode(errors="replace")))
+
+
+def read_usage(path: str, folder: str) -> list[Used]:
+    """Return what the messages of a subagent used, from its whole transcript, which must be in this folder."""
+    tail = Tail(path, folder, from_start=True)
+    found: list[Used] = []
+    while lines := tail.read():
+        found += [
+            each for line in lines if _USAGE in line for each in _used(json_object(line.decode(errors="replace")))
+        ]
+    return found
+
+
+def _used(message: Mapping[str, Any]) -> Iterator[Used]:
+    body = message.get("message")
+    if message.get("type") != "assistant" or not isinstance(body, dict) or body.get("model") == _SYNTHETIC:
+        return
+    if isinstance(body.get("usage"), dict) and isinstance(body.get("id"), str):
+        yield Used(message_id=body["id"], model=str(body.get("model") or ""), usage=body["usage"])
 
 
 def _readable(message: Mapping[str, Any]) -> list[Line]:
@@ -60,6 +91,7 @@ def _readable(message: Mapping[str, Any]) -> list[Line]:
 
 
 def _of_line(message: Mapping[str, Any]) -> Iterator[Line]:
+    yield from _used(message)
     content = (message.get("message") or {}).get("content")
     if message.get("isSidechain") or not isinstance(content, list):
         return  # of a subagent, or a prompt

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from baton.channels.choices import objects, read_questions
+from baton.core.clock import SECOND_NS
 from baton.core.request import RequestKind
-from baton.core.signal import ALLOW, DENY, Asked
+from baton.core.signal import ALLOW, DENY, Asked, Limited, Usage
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Mapping
 
     from baton.core.request import Answer
 
@@ -31,6 +33,18 @@ _TOOLS = {
 }
 # What counts, of a call of these types.
 _ARGUMENTS = ("query", "path", "tool", "server", "arguments", "prompt")
+
+
+def usage(message_id: str, used: Mapping[str, Any], model: str) -> Usage:
+    """Return what one answer of the model used, as Codex counts it: cached tokens are part of the input."""
+    return Usage(
+        message_id=message_id,
+        input_tokens=int(used["inputTokens"]),
+        cached_tokens=int(used.get("cachedInputTokens") or 0),
+        cache_write_tokens=int(used.get("cacheWriteInputTokens") or 0),
+        output_tokens=int(used["outputTokens"]),
+        model=model,
+    )
 
 
 class Question(Value):
@@ -113,19 +127,15 @@ def read_question(question: Question, item: Mapping[str, Any] | None, agent_ref:
         call = {name: params.get(name) for name in ("permissions", "cwd", "reason")}
         return Asked(kind=RequestKind.TOOL, tool="permissions", call=call, **same)
     if method == INPUT:
-        options = tuple(_options(params))
+        options = read_questions(params)
+        if not options:
+            raise ValueError("it asks nothing")
         return Asked(
             kind=RequestKind.QUESTION, tool="question", call={"questions": list(options)}, options=options, **same
         )
     call = {name: params.get(name) for name in ("serverName", "message", "requestedSchema", "url") if params.get(name)}
     kind = RequestKind.QUESTION if _has_fields(params) else RequestKind.TOOL
     return Asked(kind=kind, tool=f"mcp:{params.get('serverName')}", call=call, **same)
-
-
-def _options(params: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    for each in params["questions"]:
-        choices = [str(option["label"]) for option in each.get("options") or ()]
-        yield {"question": str(each["question"]), "choices": choices, "several": False}
 
 
 def is_secret(question: Question) -> bool:
@@ -152,10 +162,12 @@ def _allowing(question: Question, answer: Answer) -> dict[str, Any] | None:
         is_offered = not isinstance(offered, list) or "accept" in offered
         return {"decision": "accept"} if is_offered else None
     if method == PERMISSIONS:
-        return {"permissions": params["permissions"], "scope": "turn"}
+        wanted = params.get("permissions")
+        return None if wanted is None else {"permissions": wanted, "scope": "turn"}
     if method == INPUT:
-        given = {each["id"]: answer.choices.get(str(each["question"])) for each in params["questions"]}
-        return {"answers": {name: {"answers": [text]} for name, text in given.items() if text is not None}}
+        ids = {str(each.get("question")): each.get("id") for each in objects(params.get("questions"))}
+        given = {ids.get(question): text for question, text in answer.choices.items()}
+        return None if None in given else {"answers": {name: {"answers": [text]} for name, text in given.items()}}
     return None if _has_fields(params) else {"action": "accept", "content": {}}
 
 
@@ -188,3 +200,14 @@ def error_text(error: object, otherwise: str = "") -> str:
 def command_line(item: Mapping[str, Any]) -> str:
     """Return the command of a tool call."""
     return str(tool_call(item).get("command") or "")
+
+
+def limit_of(error: object, known: Mapping[str, Any]) -> list[Limited]:
+    """Return the usage limit that an error is about, if it is one, with the reset that Codex named among the `known`
+    limits of the account."""
+    if not isinstance(error, dict) or error.get("codexErrorInfo") != "usageLimitExceeded":
+        return []
+    windows = [known.get(name) for name in ("primary", "secondary")]
+    full = [each for each in windows if isinstance(each, dict) and (each.get("usedPercent") or 0) >= 100]
+    resets = [each["resetsAt"] for each in full if isinstance(each.get("resetsAt"), int | float)]
+    return [Limited(until_ns=int(max(resets) * SECOND_NS) if resets else None, why=error_text(error))]

@@ -23,14 +23,12 @@ from baton.core.signal import (
     BackgroundTask,
     BackgroundWork,
     Conversation,
-    Limited,
     Retrying,
     Said,
     ToolEnded,
     ToolStarted,
     TurnEnded,
     TurnStarted,
-    Usage,
 )
 from baton.core.value import Any
 
@@ -101,6 +99,7 @@ class Protocol:
         self._subagents: dict[str, str] = {}
         self._known_subagents: dict[str, str] = {}
         self._limits: Mapping[str, Any] = {}
+        self._models: dict[str, str] = {}  # by conversation
         self._delta_ns = 0
         self._ended: list[str] = []  # ids of turns
         self._since_ns = clock.wall_ns() - SECOND_NS  # turns before that are of earlier sessions
@@ -167,6 +166,7 @@ class Protocol:
             yield from self._refused("it names a conversation that is none")
             return
         self.thread, self._is_subscribed = thread, True
+        self._models[thread] = str(result.get("model") or result["thread"].get("model") or "")
         yield Conversation(conversation_id=thread)
         if self._began:
             self.questions.expect_again()
@@ -187,8 +187,7 @@ class Protocol:
     def _turn_accepted(self, result: Mapping[str, Any]) -> Iterator[Signal]:
         self.is_ready = True
         turn_id = str(result["turn"]["id"])
-        if self._turn is None or self._turn.turn_id != turn_id:
-            yield from self._open_turn(turn_id)
+        yield from self._open_turn(turn_id)
         yield from self._announce()
         if self._said is not None:  # the prompt of a person was faster: it went into that turn
             name, self._said = self._said[0], None
@@ -256,6 +255,8 @@ class Protocol:
             yield from self._thread_started(params["thread"])
         elif method == "thread/status/changed":
             yield from self._thread_status(str(params["threadId"]), params["status"])
+        elif method == "thread/tokenUsage/updated" and params.get("threadId") in self._known_subagents:
+            yield from self._usage_of_subagent(params)
         elif params.get("threadId") == self.thread and self.thread is not None:
             name = _READERS.get(str(method))
             yield from getattr(self, name)(params) if name is not None else self._sign_of_work(str(method))
@@ -292,6 +293,7 @@ class Protocol:
     def _thread_started(self, thread: Mapping[str, Any]) -> Iterator[Signal]:
         """Follow the person at the pane into a new conversation. Hidden ones, and those of subagents, are others."""
         thread_id = str(thread["id"])
+        self._models[thread_id] = str(thread.get("model") or "")
         if thread.get("parentThreadId") is not None:
             if thread["parentThreadId"] == self.thread:
                 self._known_subagents[thread_id] = str(thread.get("agentNickname") or "a subagent")
@@ -323,8 +325,7 @@ class Protocol:
         """Learn what happened while there was no connection."""
         self.is_ready = True
         for turn in reversed(list(self._missed(result["data"]))):
-            if self._turn is None or self._turn.turn_id != turn["id"]:
-                yield from self._open_turn(str(turn["id"]))
+            yield from self._open_turn(str(turn["id"]))
             for item in turn.get("items") or ():
                 if item.get("type") == "userMessage":
                     yield from self._announce(_prompt_of(item))
@@ -344,12 +345,12 @@ class Protocol:
     # -- turns -------------------------------------------------------------------------------------------------------
 
     def _turn_started(self, params: Mapping[str, Any]) -> Iterator[Signal]:
-        turn_id = str(params["turn"]["id"])
-        if self._turn is None or self._turn.turn_id != turn_id:
-            yield from self._open_turn(turn_id)
+        yield from self._open_turn(str(params["turn"]["id"]))
 
     def _open_turn(self, turn_id: str) -> Iterator[Signal]:
-        """Begin a turn. It is announced with its prompt, which comes in the next message."""
+        """Begin a turn, unless it is open or over. It is announced with its prompt, which comes in the next message."""
+        if turn_id in self._ended or (self._turn is not None and self._turn.turn_id == turn_id):
+            return
         if self._turn is not None:
             yield from self._end_turn(self._turn, INTERRUPTED, "another turn began")
         self._turn = _Turn(turn_id, turn_id)
@@ -378,7 +379,7 @@ class Protocol:
         why = turn.error
         if error is not None:
             why = calls.error_text(error, why)
-            yield from self._limit(error)
+            yield from calls.limit_of(error, self._limits)
         if how == WELL and why:
             how = FAILED
         yield from self._end_turn(turn, how, why if how != WELL else "")
@@ -412,24 +413,19 @@ class Protocol:
             yield Retrying(number=number, most=most, why=text)
         elif self._turn is not None and params.get("turnId") in (None, self._turn.turn_id):
             self._turn.error = text
-            yield from self._limit(error)
-
-    def _limit(self, error: object) -> Iterator[Signal]:
-        if not isinstance(error, dict) or error.get("codexErrorInfo") != "usageLimitExceeded":
-            return
-        windows = [self._limits.get(name) for name in ("primary", "secondary")]
-        full = [each for each in windows if isinstance(each, dict) and (each.get("usedPercent") or 0) >= 100]
-        resets = [each["resetsAt"] for each in full if isinstance(each.get("resetsAt"), int | float)]
-        until_ns = int(max(resets) * SECOND_NS) if resets else None
-        yield Limited(until_ns=until_ns, why=calls.error_text(error))
+            yield from calls.limit_of(error, self._limits)
 
     def _usage(self, params: Mapping[str, Any]) -> Iterator[Signal]:
         if self._turn is None or params.get("turnId") != self._turn.turn_id:
             return  # of the time before
         used = params["tokenUsage"]
         name = f"{params['turnId']}-{used['total']['totalTokens']}"
-        given, made = used["last"]["inputTokens"], used["last"]["outputTokens"]
-        yield Usage(message_id=name, input_tokens=int(given), output_tokens=int(made))
+        yield calls.usage(name, used["last"], self._models.get(self.thread or "", ""))
+
+    def _usage_of_subagent(self, params: Mapping[str, Any]) -> Iterator[Signal]:
+        thread, used = str(params["threadId"]), params["tokenUsage"]
+        name = f"{thread}-{used['total']['totalTokens']}"
+        yield calls.usage(name, used["last"], self._models.get(thread, "")).replace(of_turn=False)
 
     # -- tool calls --------------------------------------------------------------------------------------------------
 

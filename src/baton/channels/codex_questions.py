@@ -5,6 +5,7 @@ from __future__ import annotations
 from baton.channels import codex_calls as calls
 from baton.channels.codex_calls import Question
 from baton.core.clock import SECOND_NS
+from baton.core.fields import UNEXPECTED_SHAPE
 from baton.core.signal import ALLOW, DENY, Settled
 from baton.core.value import Any
 
@@ -55,7 +56,11 @@ class Questions:
             self._decline_unseen(question)
             return None
         agent_ref = None if params.get("threadId") == thread else str(params.get("threadId"))
-        asked = calls.read_question(question, self._items.get(question.item_id or ""), agent_ref)
+        try:
+            asked = calls.read_question(question, self._items.get(question.item_id or ""), agent_ref)
+        except UNEXPECTED_SHAPE:
+            self._decline_unseen(question)
+            return None
         self._open[key] = question
         return asked
 

@@ -6,7 +6,6 @@ import _thread
 import json
 import os
 import select
-import tempfile
 import time
 from socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket
 from struct import unpack
@@ -14,6 +13,7 @@ from struct import unpack
 from baton.adapters.codex import SERVER_LOG, Codex
 from baton.channels.codex_protocol import Protocol
 from baton.channels.contract import Channel, Setup
+from baton.channels.forward import LONGEST_SOCKET_PATH
 from baton.channels.server_process import ServerProcess
 from baton.channels.websocket import WebSocket, WebSocketError
 from baton.core.clock import Clock, SystemClock
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 SOURCE = "server"
 _SOCKET = "codex.sock"
-_LONGEST_PATH = 100  # the kernel takes at most 107 bytes
 _BEGIN_SEC = 30.0
 _LOOK_SEC = 0.25
 _CONNECT_SEC = 5.0  # for a new connection to a server that lives
@@ -56,7 +55,7 @@ class CodexServer(Channel):
         self._is_closing = False
         self._server: ServerProcess | None = None
         self._connection: WebSocket | None = None
-        self._folder: str | None = None  # a temporary one, for a socket with a short path
+        self._folder: int | None = None  # a descriptor of the session's folder, for a short path to the socket
         self._path = ""
         self._connections = 0
         self._lost = ""
@@ -96,13 +95,14 @@ class CodexServer(Channel):
         return Setup(argv=tuple(self._agent.screen(self._task, address, self._protocol.thread)))
 
     def _socket_path(self) -> str:
-        """Return a path for the socket that the kernel takes. Codex makes it a link to its own private folder."""
+        """Return a path for the socket that is short enough for the kernel. Codex makes it a link to its own private
+        folder."""
         path = os.path.join(self._task.folder, _SOCKET)
-        if len(os.fsencode(path)) > _LONGEST_PATH:
-            self._folder = tempfile.mkdtemp(prefix="baton-", dir="/tmp")
-            path = os.path.join(self._folder, _SOCKET)
         remove_file(path)
-        return path
+        if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
+            return path
+        self._folder = os.open(self._task.folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return f"/proc/{os.getpid()}/fd/{self._folder}/{_SOCKET}"
 
     def _connect(self, deadline: float) -> None:
         """Connect to the server, which may not listen yet."""
@@ -246,9 +246,7 @@ class CodexServer(Channel):
         os.close(self._wake)
         remove_file(self._path)
         if self._folder is not None:
-            from shutil import rmtree
-
-            rmtree(self._folder, ignore_errors=True)
+            os.close(self._folder)
 
 
 def _check_peer(connection: socket) -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import json
-
 from baton.channels.codex_protocol import Protocol
-from baton.channels.lines import Lines
-from baton.channels.pipes import Writer
+from baton.channels.lines import JsonLines
 from baton.core.fields import json_object
 from baton.core.value import Any
 
@@ -20,19 +17,13 @@ if TYPE_CHECKING:
     from baton.core.signal import Signal
 
 
-class CodexStream(Lines):
-    stays = True
-
+class CodexStream(JsonLines):
     def __init__(self, agent: Agent, task: Task, *, clock: Clock | None = None) -> None:
         super().__init__(agent, task, clock=clock)
-        self._input: Writer | None = None
         self._protocol = Protocol(agent, task, self._write_message, self._clock)
 
-    def attach(self, stdin: int | None, stdout: int | None) -> None:
-        super().attach(stdin, stdout)
-        if stdin is not None:
-            self._input = Writer(stdin)
-            self._protocol.begin()
+    def _introduce(self) -> None:
+        self._protocol.begin()
 
     def read(self) -> None:
         super().read()
@@ -53,25 +44,5 @@ class CodexStream(Lines):
     def release(self, key: str) -> None:
         self._protocol.questions.release(key)
 
-    def finish(self) -> None:
-        if self._input is not None:
-            self._input.end()
-
-    @property
-    def inputs(self) -> list[int]:
-        return [self._input.fd] if self._input is not None and self._input.fd is not None and self._input.waits else []
-
-    def write(self) -> None:
-        if self._input is not None:
-            self._input.flush()
-
     def facts(self) -> Mapping[str, Any]:
         return {**super().facts(), **self._protocol.facts()}
-
-    def close(self) -> None:
-        super().close()
-        if self._input is not None:
-            self._input.close()
-
-    def _write_message(self, message: Mapping[str, Any]) -> bool:
-        return self._input is not None and self._input.write(json.dumps(message) + "\n")

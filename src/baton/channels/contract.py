@@ -31,10 +31,12 @@ class Channel(ABC):
     """How one session's agent talks to its runner.
 
     A channel that listens has a thread of its own, which answers from memory. It calls `hear` with each signal, from
-    any thread; `hear` returns at once. The other methods are called by the runner's main thread and return at once,
-    too: nothing that the runner waits for can hold up the agent."""
+    any thread; `hear` returns at once. `open` is called in a thread; until it returns, no other method is. The other
+    methods are called by the runner's main thread and return at once: nothing that the runner waits for can hold up the
+    agent."""
 
     stays = False  # whether a headless program waits for further prompts after its turn, until `finish`
+    uncounted = ""  # why it may not say all that the agent spends; "" if it does
     hides_questions = False  # whether the agent's own screen shows a question only after `release`
 
     @abstractmethod

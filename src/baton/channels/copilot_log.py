@@ -318,7 +318,8 @@ class CopilotLog:
         self._tries = 0
         yield Usage(
             message_id=str(used["apiCallId"]), input_tokens=_number(used.get("inputTokens")),
-            output_tokens=_number(used.get("outputTokens")),
+            output_tokens=_number(used.get("outputTokens")), cached_tokens=_number(used.get("cacheReadTokens")),
+            cache_write_tokens=_number(used.get("cacheWriteTokens")), model=str(used.get("model") or ""),
             of_turn=str(used.get("interactionType") or "").startswith("conversation"),
         )  # fmt: skip
 

@@ -16,9 +16,9 @@ CHANNELS: dict[str, tuple[str, str]] = {
     "codex_stream": ("codex_stream", "CodexStream"),
     "copilot_plugin": ("copilot_plugin", "CopilotPlugin"),
     "gemini_hooks": ("gemini_hooks", "GeminiHooks"),
-    "hook_program": ("hook_program", "HookProgram"),
     "lines": ("lines", "Lines"),
     "opencode": ("opencode", "OpencodeChannel"),
+    "qwen_acp": ("qwen_folder", "QwenAcp"),
     "qwen_hooks": ("qwen_hooks", "QwenHooks"),
 }
 

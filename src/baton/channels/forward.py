@@ -8,7 +8,7 @@ import os
 
 HOOK_SOCKET = "hook.sock"  # in the session's folder
 HOOK_PATH = "/hook"
-_LONGEST_PATH = 100  # the kernel takes at most 107 bytes
+LONGEST_SOCKET_PATH = 100  # the kernel takes at most 107 bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ def _read_answer(client: _socket.socket) -> bytes:
 def with_socket_path(folder: str, use: Callable[[str], None]) -> None:
     """Call `use` with a path of the folder's socket that is short enough for the kernel."""
     path = os.path.join(folder, HOOK_SOCKET)
-    if len(os.fsencode(path)) <= _LONGEST_PATH:
+    if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH:
         use(path)
         return
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

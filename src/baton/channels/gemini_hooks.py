@@ -12,6 +12,7 @@ import time
 
 from baton.channels.agent_settings import read_settings, with_hooks
 from baton.channels.child_commands import runs_below, seconds_since_boot
+from baton.channels.choices import read_questions
 from baton.channels.contract import Setup
 from baton.channels.gemini_home import SETTINGS, GeminiHome
 from baton.channels.hooked import HELD_SEC, HOOK_SEC, Hooked
@@ -146,7 +147,7 @@ class GeminiHooks(Hooked):
             tool=name,
             call=call,
             tool_id=tool_id,
-            options=tuple(_questions(details)),
+            options=read_questions(details) if details.get("type") == "ask_user" else (),
             screen_only=True,
         )
 
@@ -182,8 +183,11 @@ class GeminiHooks(Hooked):
             self._error = content, now
         elif kind == "gemini" and isinstance(line.get("tokens"), dict):
             tokens = line["tokens"]
-            given, made = int(tokens.get("input") or 0), int(tokens.get("output") or 0)
-            yield Usage(message_id=str(line["id"]), input_tokens=given, output_tokens=made)
+            found = {name: int(tokens.get(name) or 0) for name in ("input", "tool", "cached", "output", "thoughts")}
+            yield Usage(
+                message_id=str(line["id"]), input_tokens=found["input"] + found["tool"], cached_tokens=found["cached"],
+                output_tokens=found["output"] + found["thoughts"], model=str(line.get("model") or ""),
+            )  # fmt: skip
 
     def _decide(self) -> None:
         """End the turn for which AfterAgent came. That alone is no success: it comes after an error, too."""
@@ -207,11 +211,3 @@ class GeminiHooks(Hooked):
 
 def _input(call: tuple[str, Any]) -> Mapping[str, Any]:
     return call[1] if isinstance(call[1], dict) else {}
-
-
-def _questions(details: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    if details.get("type") != "ask_user":
-        return
-    for each in details.get("questions") or ():
-        choices = [str(option["label"]) for option in each.get("options") or ()]
-        yield {"question": str(each["question"]), "choices": choices, "several": bool(each.get("multiSelect"))}

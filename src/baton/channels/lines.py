@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 
 from baton.channels.contract import Channel, Setup
-from baton.channels.pipes import LineReader
+from baton.channels.pipes import LineReader, Writer
 from baton.core.clock import Clock, SystemClock
 from baton.core.request import RequestKind
 from baton.core.signal import Asked, Heard, Retrying, Settled, TurnStarted, Usage
@@ -87,3 +88,43 @@ class Lines(Channel):
                 yield from (Settled(key=key, decision=None, by="agent") for key in self._asked)
                 self._asked.clear()
             yield signal
+
+
+class JsonLines(Lines):
+    """The program talks by JSON lines in both directions. Its input stays open until `finish`."""
+
+    stays = True
+
+    def __init__(self, agent: Agent, task: Task, *, clock: Clock | None = None) -> None:
+        super().__init__(agent, task, clock=clock)
+        self._input: Writer | None = None
+
+    def attach(self, stdin: int | None, stdout: int | None) -> None:
+        super().attach(stdin, stdout)
+        if stdin is not None:
+            self._input = Writer(stdin)
+            self._introduce()
+
+    def _introduce(self) -> None:
+        """Write the first messages, to a program that has just started."""
+
+    def finish(self) -> None:
+        if self._input is not None:
+            self._input.end()
+
+    @property
+    def inputs(self) -> list[int]:
+        return [self._input.fd] if self._input is not None and self._input.fd is not None and self._input.waits else []
+
+    def write(self) -> None:
+        if self._input is not None:
+            self._input.flush()
+
+    def close(self) -> None:
+        super().close()
+        if self._input is not None:
+            self._input.close()
+
+    def _write_message(self, message: Mapping[str, Any]) -> bool:
+        """Write a message, now or as soon as the program reads. Return False if it reads no more."""
+        return self._input is not None and self._input.write(json.dumps(message) + "\n")

@@ -12,6 +12,7 @@ import time
 from _queue import SimpleQueue
 
 from baton.adapters.contract import Mode
+from baton.channels.choices import objects
 from baton.channels.contract import Channel, Setup
 from baton.channels.http_client import HttpFailed
 from baton.channels.opencode_events import OpencodeEvents
@@ -54,6 +55,7 @@ class OpencodeChannel(Channel):
         self._task = task
         self._clock = clock or SystemClock()
         self._is_shown = task.mode is Mode.INTERACTIVE  # a person can answer in the pane
+        self._for_folder = agent.folder_variables(task)
         self._hear: Hear = lambda _heard: None
         self._process: OpencodeProcess | None = None
         self._events: OpencodeEvents | None = None
@@ -88,7 +90,7 @@ class OpencodeChannel(Channel):
         if self._task.prompt is not None:
             self._prompt(self._task.prompt)
         argv = self._agent.attach_command(server.url, self._events.session, self._task)
-        return Setup(argv=argv, environment=self._process.variables(self._task.environment))
+        return Setup(argv=argv, environment=self._process.variables(self._task.environment) | self._for_folder)
 
     def attach(self, stdin: int | None, stdout: int | None) -> None:
         if stdin is not None:
@@ -130,6 +132,8 @@ class OpencodeChannel(Channel):
 
     def facts(self) -> Mapping[str, Any]:
         found: dict[str, Any] = {}
+        if self._for_folder:
+            found["the folder's own configuration of opencode"] = "not read"
         if self._reconnected:
             found["connections that were lost"] = self._reconnected
         if self._failed:
@@ -164,7 +168,7 @@ class OpencodeChannel(Channel):
         return self._start_once(deadline, asks=not asks)
 
     def _start_once(self, deadline: float, *, asks: bool) -> Server:
-        environment = {**self._task.environment, **self._agent.variables(asks=asks)}
+        environment = {**self._task.environment, **self._for_folder, **self._agent.variables(asks=asks)}
         log = os.path.join(self._task.folder, LOG)
         try:
             self._process = OpencodeProcess(
@@ -180,14 +184,14 @@ class OpencodeChannel(Channel):
     def _begin_session(self, server: Server, deadline: float) -> None:
         """Listen, then create the session or continue the known one."""
         try:
-            self._stream = server.open_events("/event", within_sec=_CALL_SEC)
+            self._stream = server.open_events("/event", within_sec=min(deadline - time.monotonic(), _CALL_SEC))
         except HttpFailed as error:
             raise self._agent.unusable(f"did not begin: {error}") from None
         known, before = self._task.conversation_id if self._task.resume else None, set()
         if known is not None:
             path = f"/session/{known}/message?limit={_MESSAGES}"
             found = self._call(server, "GET", path, within_sec=deadline - time.monotonic())
-            before = {str(each["info"]["id"]) for each in _objects(found) if isinstance(each.get("info"), dict)}
+            before = {str(each["info"]["id"]) for each in objects(found) if isinstance(each.get("info"), dict)}
         else:
             made = self._call(server, "POST", "/session", {}, within_sec=deadline - time.monotonic())
             known = str(made.get("id")) if isinstance(made, dict) else ""
@@ -307,7 +311,7 @@ class OpencodeChannel(Channel):
         self._reconnected += 1
         with self._lock:
             found = self._events.compare(
-                _objects(messages), status if isinstance(status, dict) else {}, _objects(permissions), _objects(choices)
+                objects(messages), status if isinstance(status, dict) else {}, objects(permissions), objects(choices)
             )
             self._say(self._approve(found) if self._task.yolo else found)
 
@@ -356,7 +360,3 @@ class OpencodeChannel(Channel):
         error = {"name": "Refused", "data": {"message": f"opencode did not take the prompt: {why}"}}
         about = {"sessionID": self._events.session, "error": error}
         self._handle({"type": "session.error", "properties": about})
-
-
-def _objects(value: object) -> list[Mapping[str, Any]]:
-    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []

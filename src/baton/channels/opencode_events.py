@@ -92,6 +92,7 @@ class OpencodeEvents:
         self._begun: dict[str, None] = {}  # messages whose turn has begun
         self._of_turn: set[str] = set()  # messages to which the open turn is an answer
         self._roles: dict[str, str] = {}  # by message
+        self._models: dict[str, str] = {}  # by message
         self._answer: Mapping[str, Any] = {}  # the last message of the model in this turn
         self._error: Mapping[str, Any] = {}  # of this turn
         self._trouble = ""  # why the model service is tried again
@@ -166,6 +167,8 @@ class OpencodeEvents:
     def _message_updated(self, about: Mapping[str, Any]) -> Iterator[Signal]:
         info = about["info"]
         message, role = str(info["id"]), str(info["role"])
+        if info["sessionID"] in self._sessions and info.get("modelID"):
+            remember(self._models, message, f"{info.get('providerID')}/{info['modelID']}")
         if info["sessionID"] != self.session or message in self._before:
             return
         remember(self._roles, message, role)
@@ -228,7 +231,7 @@ class OpencodeEvents:
             return
         if self._turn is None and self._prompts:
             yield from self._begin()
-        self._trouble = ""
+        self._trouble, self._idle_ns = "", None
         if status["type"] == "retry":
             yield self._retry(status)
 
@@ -312,7 +315,7 @@ class OpencodeEvents:
         if session not in self._sessions or message in self._before:
             return
         if kind == "step-finish":
-            yield _usage(part, of_turn=session == self.session)
+            yield _usage(part, self._models.get(message, ""), of_turn=session == self.session)
         elif kind == "tool":
             yield from self._tool(session, part)
         elif session == self.session and kind == "text" and self._roles.get(message) == "user":
@@ -353,6 +356,9 @@ class OpencodeEvents:
     def _tool(self, session: str, part: Mapping[str, Any]) -> Iterator[Signal]:
         call, name, state = call_name(part), str(part["tool"]), part["state"]
         status, given = state["status"], state.get("input")
+        child = (state.get("metadata") or {}).get("sessionId")
+        if name == "task" and isinstance(child, str):
+            self._sessions.add(child)  # the event of its beginning may be lost
         if call in self._over or status == "pending":
             yield from self._alive()
             return
@@ -435,13 +441,17 @@ def describe_error(error: Mapping[str, Any]) -> str:
     return f"the model service answered {status}: {message}" if isinstance(status, int) else message
 
 
-def _usage(part: Mapping[str, Any], *, of_turn: bool) -> Usage:
+def _usage(part: Mapping[str, Any], model: str, *, of_turn: bool) -> Usage:
     tokens, cost = part.get("tokens") or {}, part.get("cost")
     cache = tokens.get("cache") or {}
-    given = _number(tokens.get("input")) + _number(cache.get("read")) + _number(cache.get("write"))
+    cached, written = _number(cache.get("read")), _number(cache.get("write"))
+    given = _number(tokens.get("input")) + cached + written
     made = _number(tokens.get("output")) + _number(tokens.get("reasoning"))
     price = float(cost) if isinstance(cost, int | float) and cost > 0 else None  # 0: it knows no price
-    return Usage(message_id=str(part["id"]), input_tokens=given, output_tokens=made, cost_usd=price, of_turn=of_turn)
+    return Usage(
+        message_id=str(part["id"]), input_tokens=given, output_tokens=made, cached_tokens=cached,
+        cache_write_tokens=written, cost_usd=price, model=model, of_turn=of_turn,
+    )  # fmt: skip
 
 
 def _whole_lines(text: str) -> str:

@@ -6,6 +6,7 @@ when the call or the turn that waits for it is over.
 
 from __future__ import annotations
 
+from baton.channels.choices import read_questions
 from baton.core.clock import SECOND_NS, Clock
 from baton.core.request import RequestKind
 from baton.core.signal import ALLOW, DENY, Asked, Settled
@@ -95,7 +96,7 @@ class Questions:
             call={"questions": about["questions"]},
             tool_id=call if call in self._calls else None,
             agent_ref=None if session == main else session,
-            options=tuple(_options(about["questions"])),
+            options=read_questions(about, "multiple"),
         )
         self.open[asked.key] = Question(asked=asked, session=session, is_choice=True)
         yield asked
@@ -181,12 +182,6 @@ def _differs(known: Any, arguments: Any) -> bool:
     if not isinstance(known, dict) or not isinstance(arguments, dict):
         return False
     return any(name in arguments and arguments[name] != value for name, value in known.items())
-
-
-def _options(questions: Any) -> Iterator[dict[str, Any]]:
-    for each in questions:
-        choices = [str(option["label"]) for option in each.get("options") or ()]
-        yield {"question": str(each["question"]), "choices": choices, "several": bool(each.get("multiple"))}
 
 
 def _chosen(option: Mapping[str, Any], text: str) -> list[str]:

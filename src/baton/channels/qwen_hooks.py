@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 
-from baton.adapters.qwen import COMMANDS, DEFAULTS, system_defaults
+from baton.adapters.qwen import COMMANDS, system_defaults
 from baton.channels.agent_settings import read_settings, with_hooks
+from baton.channels.choices import read_questions
 from baton.channels.contract import Setup
 from baton.channels.hooked import HELD_SEC, HOOK_SEC, Hooked
 from baton.channels.pipes import LineReader
+from baton.channels.qwen_folder import folder_setup
 from baton.channels.reset_time import reset_time
 from baton.core.fields import UNEXPECTED_SHAPE, json_object
 from baton.core.request import RequestKind
@@ -40,6 +43,7 @@ _IDLE_SEC = 1.0  # after Qwen says that it is idle: a hook that comes a moment l
 _WORK_SEC = 1.0  # between signs of work from pieces of a message
 _KINDS = {"exit_plan_mode": RequestKind.PLAN, "ask_user_question": RequestKind.QUESTION}
 _AT_SCREEN = "at its own screen"
+_ERROR = re.compile(r"\[API Error")
 
 
 class QwenHooks(Hooked):
@@ -80,12 +84,9 @@ class QwenHooks(Hooked):
         # Qwen starts itself a second time, without the descriptors that it inherits: so it opens the pipe by a path.
         events = f"/proc/{os.getpid()}/fd/{self._pipe}"
         replace_file(self._commands, b"")
-        defaults = os.path.join(self._task.folder, DEFAULTS)
-        return Setup(
-            argv=(*self._agent.launch(self._task).argv, "--json-file", events),
-            environment={"QWEN_CODE_SYSTEM_DEFAULTS_PATH": defaults},
-            files={DEFAULTS: json.dumps(with_hooks(settings, self._task.hook, _EVENTS), indent=2)},
-        )
+        hooked = with_hooks(settings, self._task.hook, _EVENTS)
+        argv = (*self._agent.launch(self._task).argv, "--json-file", events)
+        return folder_setup(self._task, self._environment, hooked).replace(argv=argv)
 
     @property
     def outputs(self) -> list[int]:
@@ -137,7 +138,9 @@ class QwenHooks(Hooked):
         self._idle_at = None
         if event == "Stop":
             self._reason = None
-            return self._hold_turn(str(message.get("last_assistant_message") or ""), exchange)
+            said = str(message.get("last_assistant_message") or "")
+            # Qwen gives an error of its model service as an answer of the model.
+            return self._fail_turn(said) if _ERROR.match(said) else self._hold_turn(said, exchange)
         handle = self._handlers.get(event)
         return iter(()) if handle is None else handle(message)
 
@@ -194,7 +197,9 @@ class QwenHooks(Hooked):
             usage = message.get("usage") or {}
             given, made = int(usage.get("input_tokens") or 0), int(usage.get("output_tokens") or 0)
             if given or made:
-                yield Usage(message_id=str(message["id"]), input_tokens=given, output_tokens=made)
+                cached, model = int(usage.get("cache_read_input_tokens") or 0), str(message.get("model") or "")
+                name = str(message["id"])
+                yield Usage(message_id=name, input_tokens=given, cached_tokens=cached, output_tokens=made, model=model)
         elif kind == "stream_event" and time.monotonic() >= self._worked + _WORK_SEC:
             self._worked = time.monotonic()
             yield Said(text="")
@@ -209,7 +214,7 @@ class QwenHooks(Hooked):
             kind=kind.value,
             tool=tool,
             call=call,
-            options=tuple(_questions(call)) if is_question else (),
+            options=read_questions(call) if is_question else (),
             screen_only=is_question,  # an answer by a command is yes or no
         )
 
@@ -221,9 +226,3 @@ class QwenHooks(Hooked):
             yield from self._settle(key, decision, "runner" if ours == decision else _AT_SCREEN)
         elif key in self._asks:
             yield from self._settle(key, None, str(response.get("error") or ""))
-
-
-def _questions(call: Any) -> Iterator[Mapping[str, Any]]:
-    for each in (call or {}).get("questions") or ():
-        choices = [str(option["label"]) for option in each.get("options") or ()]
-        yield {"question": str(each["question"]), "choices": choices, "several": bool(each.get("multiSelect"))}

@@ -37,7 +37,8 @@ def reset_time(text: str, now_ns: int) -> int | None:
         hour = int(named["hour"]) % 12 + (12 if named["half"] == "pm" else 0)
         then = now.replace(hour=hour, minute=int(named["minute"] or 0), second=0, microsecond=0)
         if named["month"] is None:
-            return then if then > now else then + timedelta(days=1)
+            # Of a time that has just passed, the limit is over; only an earlier one is that of the next day.
+            return then if then > now - timedelta(hours=1) else then + timedelta(days=1)
         month = _MONTHS.index(named["month"].lower()) + 1
         then = then.replace(year=int(named["year"] or now.year), month=month, day=int(named["day"]))
         past = named["year"] is None and now - then > timedelta(days=180)

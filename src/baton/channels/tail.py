@@ -11,14 +11,15 @@ _LINE_BYTES = 4 * 1024 * 1024  # what is longer is skipped
 
 
 class Tail:
-    """The lines of a file from now on. `folder` is where the file must be: a path that leads elsewhere is ignored."""
+    """The lines of a file from now on, or `from_start`. `folder` is where the file must be: a path that leads elsewhere
+    is ignored."""
 
-    def __init__(self, path: str, folder: str) -> None:
+    def __init__(self, path: str, folder: str, *, from_start: bool = False) -> None:
         self.path = path
         self._folder = os.path.realpath(folder)
         self._rest = b""
         self._skipping = False
-        self._offset = self._size()
+        self._offset = 0 if from_start else self._size()
 
     def _size(self) -> int:
         if not os.path.realpath(self.path).startswith(self._folder + os.sep):  # guard: transcript-folder

@@ -69,7 +69,11 @@ def _examine(settings: Settings) -> Iterator[Finding]:
     yield from (_sqlite(), _tmux(), _locale(), _path())
     for check in (_config, _folders, _file_system, _registry, _broker, _sessions, _live_agents, _agents, _notify):
         yield from check(settings)
-    for extra, module, user in (("postgres", "psycopg", "PostgreSQL"), ("tls", "cryptography", "`baton broker init`")):
+    for extra, module, user in (
+        ("postgres", "psycopg", "PostgreSQL"),
+        ("tls", "cryptography", "`baton broker init`"),
+        ("board", "textual", "`baton board`"),
+    ):
         missing = f"not installed; {user} needs it: {install_command(extra)}"
         yield _ok(f"extra {extra}", missing if find_spec(module) is None else "installed")
 

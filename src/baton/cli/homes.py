@@ -51,9 +51,7 @@ def all_homes(options: argparse.Namespace, settings: Settings) -> list[Home]:
     """Return every home of the user. Homes with the same registry are one. Name each that cannot be read."""
     from baton.storage.homes import known, settings_of
 
-    for name in ("home", "registry", "registry_dir"):
-        if hasattr(options, name):
-            raise UsageError(f"--all-homes reads the registry of every home; leave out --{name.replace('_', '-')}")
+    refuse_one_home(options, "--all-homes")
     found: dict[str, Home] = {}
     for home in known(settings.state_dir, lambda error: say(f"baton: skipped {error}")):
         try:
@@ -65,6 +63,13 @@ def all_homes(options: argparse.Namespace, settings: Settings) -> list[Home]:
         folder = home.folder if shared is None else jobs.registry.where
         found[jobs.registry.url] = Home(folder, jobs, alone=False)
     return list(found.values())
+
+
+def refuse_one_home(options: argparse.Namespace, what: str) -> None:
+    """Raise UsageError for options that name one registry, in a command that reads all of them."""
+    for name in ("home", "registry", "registry_dir"):
+        if hasattr(options, name):
+            raise UsageError(f"{what} reads the registry of every home; leave out --{name.replace('_', '-')}")
 
 
 def short_folder(folder: str) -> str:

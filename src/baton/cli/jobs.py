@@ -11,8 +11,9 @@ from baton.cli.options import job_of, jobs_of
 from baton.cli.output import json_text, say
 from baton.cli.parser import Verb, read_text
 from baton.config import Settings
+from baton.core.drafts import new_job
 from baton.core.errors import BatonError, InvalidValue, NothingPending, UsageError
-from baton.core.job import Job, new_job
+from baton.core.job import Job
 from baton.core.value import Any
 from baton.jobs.verbs import Jobs, open_jobs
 
@@ -53,6 +54,8 @@ def register(options: argparse.Namespace, settings: Settings) -> None:
             idle_timeout_sec=allowed_silence(settings, settings.agent, settings.timeout_sec),
             tool_timeout_sec=settings.tool_timeout_sec,
             background_timeout_sec=settings.background_timeout_sec,
+            on_limit=settings.on_limit,
+            budget_usd=options.budget_usd,
             expected_artifacts=options.expect or [],
             validate=options.validate,
             priority=options.priority,
@@ -60,6 +63,10 @@ def register(options: argparse.Namespace, settings: Settings) -> None:
             labels=options.label,
             title=options.title,
             idempotency_key=options.idempotency_key,
+            after=jobs.find_predecessors(options.after),
+            not_before=options.not_before,
+            retries=options.retries or 0,
+            backoff_sec=options.backoff_sec or 0,
         )
         check_work(settings, draft)
         job = jobs.register_many([draft])[0]
@@ -200,9 +207,11 @@ VERBS = (
         opt.WORKDIR,
         opt.TIMEOUT.but(type=opt.time_limit("--timeout", int, years=10)),
         opt.IDLE_TIMEOUT.but(type=opt.time_limit("--idle-timeout", int, years=10)),
-        opt.TOOL_TIMEOUT, opt.BACKGROUND_TIMEOUT,
+        opt.TOOL_TIMEOUT, opt.BACKGROUND_TIMEOUT, opt.ON_LIMIT, opt.BUDGET,
         opt.EXPECT, opt.VALIDATE, opt.PRIORITY, opt.MAX_ATTEMPTS.but(default=1), opt.LABEL,
-        opt.TITLE, opt.IDEMPOTENCY_KEY, opt.BROKER_LOGIN, opt.JSON,
+        opt.TITLE, opt.IDEMPOTENCY_KEY,
+        opt.AFTER.but(help="start when this job is completed; repeatable (default: at once)"),
+        opt.NOT_BEFORE, opt.RETRIES, opt.BACKOFF, opt.BROKER_LOGIN, opt.JSON,
     ), register),
     Verb("get", (*opt.JOBS, opt.SHOW_SECRETS, opt.JSON_ALWAYS), get),
     Verb("status", (*opt.JOBS, opt.SET_STATUS, opt.ATTEMPT, opt.NO_VERIFY, opt.JSON), status),

@@ -21,6 +21,7 @@ from baton.core.errors import InvalidValue, UsageError
 from baton.core.fields import one_line
 from baton.core.job import Job, Status, agent_name, check_status
 from baton.core.outline import FAILED, STUCK, Outline, activity_of, is_stuck, public_record, reason_of, state_of
+from baton.core.spending import total_usage, usd_text
 from baton.registry.contract import JobFilter, format_cursor
 
 TYPE_CHECKING = False
@@ -35,6 +36,7 @@ _SCREEN = 50
 _NARROW = 72  # columns of a terminal below which the agent is left out
 _LONGEST = 1000
 _IN_PIPE = ("id", "status", "activity", "agent", "created", "finished", "queue", "title", "reason")
+_COST = ("tokens", "cost")
 _ON_SCREEN = ("id", "state", "age", "agent", "queue", "folder", "title", "reason")
 
 
@@ -85,6 +87,8 @@ _COLUMNS: dict[str, tuple[str, Callable[[_Line], str]]] = {
     "attempt": ("TRY", lambda line: str(line.job.attempt)),
     "ended_by": ("ENDED BY", lambda line: line.job.ended_by or ""),
     "labels": ("LABELS", lambda line: one_line(", ".join(line.job.labels), _LONGEST)),
+    "tokens": ("TOKENS", lambda line: _tokens(line.job)),
+    "cost": ("USD", lambda line: _cost(line.job)),
     "folder": ("FOLDER", lambda line: one_line(line.folder, _LONGEST)),
 }
 
@@ -98,8 +102,8 @@ def list_jobs(options: argparse.Namespace, settings: Settings) -> None:
         elif on_terminal():
             _print_screen(homes, condition, columns, options)
         else:
-            default = (*_IN_PIPE, "folder") if options.all_homes else _IN_PIPE
-            _print_lines(homes, _limited(homes, condition, options), columns or default)
+            more = [*(["folder"] if options.all_homes else []), *(_COST if options.cost else ())]
+            _print_lines(homes, _limited(homes, condition, options), columns or [*_IN_PIPE, *more])
     finally:
         for home in homes:
             home.jobs.registry.close()
@@ -210,6 +214,8 @@ def _print_json(homes: Sequence[Home], condition: JobFilter, options: argparse.N
         record = public_record(job, now_ns=time.time_ns(), show_secrets=options.show_secrets)
         if options.all_homes:
             record["folder"] = folder
+        if options.cost:
+            record |= {name: total_usage(job.usage)[name] for name in ("tokens", "cost_usd")}
         sys.stdout.write(separator + json_text(record))
         separator = ",\n"
     sys.stdout.write("[]\n" if separator == "[\n" else "\n]\n")
@@ -264,6 +270,8 @@ def _urgent(homes: Sequence[Home], condition: JobFilter, limit: int) -> list[_Fo
 def _print_table(lines: Sequence[_Line], columns: Sequence[str], options: argparse.Namespace) -> None:
     if not columns:
         columns = [name for name in _ON_SCREEN if name != "folder" or options.all_homes]
+        if options.cost:
+            columns[3:3] = _COST
         if terminal_width() < _NARROW:
             columns.remove("agent")
         if not any(_has_own_queue(line.job) for line in lines):
@@ -290,6 +298,16 @@ def _has_own_queue(job: Outline) -> bool:
     return not (kind in ("submit", "agent") or (kind == "tmux" and agent_name(name) == job.agent))
 
 
+def _tokens(job: Outline) -> str:
+    return str(total_usage(job.usage)["tokens"]) if job.usage else ""
+
+
+def _cost(job: Outline) -> str:
+    """Return the cost of all attempts; "unknown" if that of one is."""
+    cost = total_usage(job.usage)["cost_usd"]
+    return "" if not job.usage else "unknown" if cost is None else usd_text(cost)
+
+
 def _moment(ns: int | None) -> str:
     return "" if ns is None else format_micros(ns)
 
@@ -300,7 +318,7 @@ VERBS = (
         opt.QUEUE.but(help="show only jobs of this queue (default: all)"),
         # Not "agent": that would be the agent setting.
         opt.AGENT.but(dest="for_agent", help="show only jobs for this agent (default: all)"),
-        opt.ONE_LABEL, opt.NEEDS_ME, opt.SINCE, opt.NEWER_THAN, opt.OLDER_THAN, opt.ALL_HOMES, opt.COLUMNS,
+        opt.ONE_LABEL, opt.NEEDS_ME, opt.SINCE, opt.NEWER_THAN, opt.OLDER_THAN, opt.ALL_HOMES, opt.COST, opt.COLUMNS,
         opt.LIMIT, opt.CURSOR, opt.JSON,
         opt.SHOW_SECRETS.but(help="print signing keys and passwords, with --json (default: hidden)"),
     ), list_jobs),

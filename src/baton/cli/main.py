@@ -32,11 +32,17 @@ VERBS = {
     "send": ("session", "type a text, or press keys, in the session that runs a job"),
     "wait": ("subscribe", "wait until jobs end; the exit code says how they ended"),
     "result": ("result", "print what a job left: the agent's last message, its output, or all of it as JSON"),
+    "diff": ("worktree", "show what a job has changed in its git worktree"),
+    "merge": ("worktree", "merge the work of a job with a git worktree into the current branch"),
+    "worktree": ("worktree", "manage the git worktrees of jobs: list, remove, salvage"),
+    "cost": ("cost", "show what jobs have used: tokens and US dollars, by day, agent and label"),
     "requests": ("requests", "show what agents ask: all open requests, or one with its whole call"),
     "approve": ("requests", "allow what an agent asks"),
     "deny": ("requests", "deny what an agent asks, with a reason for the agent"),
     "answer": ("requests", "answer the question of an agent"),
+    "web": ("web", "show the jobs of all your folders in a browser, and answer, cancel, retry there"),
     "rules": ("rules", "let rules answer requests of agents: list, add, remove, test"),
+    "board": ("board", "show the jobs of all your folders on the terminal, those first that need you"),
     "attach": ("session", "attach the terminal to the session that runs a job"),
     "publish": ("publish", "record an event of a job and send it to the broker"),
     "subscribe": ("subscribe", "print the events of jobs until the jobs end"),
@@ -62,7 +68,7 @@ _OTHER_NAMES = {
     "show": "get", "info": "get", "inspect": "get", "run": "submit", "start": "submit", "exec": "submit",
     "add": "register", "output": "result", "cat": "result", "log": "logs", "tail": "logs", "history": "logs",
     "follow": "watch", "why": "explain", "rm": "prune", "gc": "prune", "delete": "prune", "rerun": "retry",
-    "resume": "session", "sessions": "session", "agents": "agent",
+    "resume": "session", "sessions": "session", "agents": "agent", "worktrees": "worktree",
 }  # fmt: skip
 _FOR_PEOPLE = ("no_verify", "yolo")  # options that an agent may not use
 _TAKE_A_VALUE = {name for option in COMMON if "metavar" in option.settings for name in option.names}

@@ -26,6 +26,19 @@ def parse_duration(field: str, text: str) -> int:
 def parse_since(field: str, text: str, now_ns: int) -> int:
     """Return the moment that `2h` (this long ago), a date (its beginning in UTC) or a time such as 2026-06-19T09:30:00Z
     names, in nanoseconds."""
+    return _parse_moment(field, text, now_ns, -1)
+
+
+def parse_not_before(text: str) -> str:
+    """Return the time that `2h` (this long from now), a date or a time names, as a record holds it."""
+    from time import time_ns
+
+    from baton.core.clock import format_time
+
+    return format_time(_parse_moment("--not-before", text, time_ns(), 1))
+
+
+def _parse_moment(field: str, text: str, now_ns: int, sign: int) -> int:
     from baton.core.clock import parse_time
 
     text = text.strip()
@@ -33,7 +46,7 @@ def parse_since(field: str, text: str, now_ns: int) -> int:
         return parse_time(f"{text}T00:00:00Z" if re.fullmatch(r"\d{4}-\d\d-\d\d", text, re.ASCII) else text)
     except ValueError:
         try:
-            return now_ns - parse_duration(field, text)
+            return now_ns + sign * parse_duration(field, text)
         except InvalidValue:
             why = "must be a duration such as 90s, 15m, 2h, 30d, a date or a time such as 2026-06-19T09:30:00Z"
             raise InvalidValue(field, f"{why}, not {text[:40]!r}") from None
@@ -74,6 +87,17 @@ def whole(least: int) -> Callable[[str], int]:
         return number
 
     return parse
+
+
+def dollars(text: str) -> float:
+    """Parse an amount of US dollars, for argparse."""
+    try:
+        amount = float(text)
+    except ValueError:
+        amount = 0.0
+    if not 0.000001 <= amount < 1e9:
+        raise argparse.ArgumentTypeError(f"must be an amount of US dollars, such as 2.50, not {text[:40]!r}")
+    return amount
 
 
 def job_of(options: argparse.Namespace) -> str:
@@ -181,8 +205,44 @@ ALLOW_EXISTING = _flag(
     "--allow-existing", "accept --expect files that the job did not change (default: refuse them)", default=None
 )
 VALIDATE = _value("--validate", "CMD", "require that this command succeeds in the work folder (default: none)")
+WORKTREE = OneOf(
+    _flag("--worktree", "work in a new git worktree, on a new branch (default: the worktree setting)", default=None),
+    Option(
+        "--no-worktree", action="store_const", const=False, dest="worktree", default=None,
+        help="work in the work folder although the setting worktree is true (default: as the setting)",
+    ),
+)  # fmt: skip
+BASE = _value(
+    "--base", "REF", "begin the worktree with this commit, branch, tag or job (default: the current commit; after one "
+    "job with a worktree, its branch)",
+)  # fmt: skip
+ON_LIMIT = Option(
+    "--on-limit", choices=("wait", "fail"),
+    help="at a usage limit, wait until the reset that the agent named, or fail (default: wait)",
+)  # fmt: skip
+BUDGET = _value(
+    "--budget", "USD", "ask you when the job has cost this many US dollars, before it goes on (default: no limit)",
+    type=dollars, dest="budget_usd",
+)  # fmt: skip
 PRIORITY = _value("--priority", "N", "claim jobs with a higher priority first (default: 0)", type=int, default=0)
-MAX_ATTEMPTS = _value("--max-attempts", "N", "retry after an expired lease, up to N attempts (default: 1)", type=int)
+MAX_ATTEMPTS = _value(
+    "--max-attempts", "N", "start the job again when its session or worker is lost, up to N attempts (default: 1)",
+    type=int,
+)  # fmt: skip
+AFTER = _value(
+    "--after", "ID", "start when this job is completed; in a batch, its title will do; repeatable (default: at once)",
+    action="append", default=[],
+)  # fmt: skip
+NOT_BEFORE = _value(
+    "--not-before", "TIME", "start at this time: after 90s, 15m, 8h, or at a date or a time (default: at once)",
+    type=parse_not_before,
+)  # fmt: skip
+RETRIES = _value("--retries", "N", "start the job again after an error, up to N times (default: 0)", type=whole(0))
+BACKOFF = _value(
+    "--backoff", "T", "wait this long before the first retry, twice as long before each later one (default: 0s)",
+    type=time_limit("--backoff", int, years=10, zero=True), dest="backoff_sec",
+)  # fmt: skip
+ORDER = (AFTER, NOT_BEFORE, RETRIES, BACKOFF)
 LABEL = _value("--label", "TEXT", "tag the job with this text; repeatable (default: none)", action="append", default=[])
 TITLE = _value("--title", "TEXT", "name the job in lists and messages (default: its prompt)")
 IDEMPOTENCY_KEY = _value(
@@ -274,6 +334,7 @@ NEEDS_ME = _flag(
     "seen it (default: all)",
 )  # fmt: skip
 ALL_HOMES = _flag("--all-homes", "show the jobs of all your folders (default: of this folder)")
+COST = _flag("--cost", "show the tokens and the US dollars of each job, too (default: not)")
 COLUMNS = _value(
     "--columns", "NAMES", "show these columns, such as id,state,title (default: id, state, age, agent, title, reason "
     "on a terminal; else id, status, activity, agent, created, finished, queue, title, reason)",
@@ -328,6 +389,12 @@ LINES = _value("--lines", "N", "print N lines of the scrollback too (default: 0)
 STOPPED = _flag("--stopped", "remove sessions that could be resumed too (default: keep them)")
 INVALID = _flag("--invalid", "remove rows of the inventory that are no sessions too (default: name them)")
 
+# Worktrees
+STAT = _flag("--stat", "print only how many lines each file has changed (default: the changes)")
+SQUASH = _flag("--squash", "make one commit of all work (default: keep the commits of the job)")
+CHECK_MERGE = _flag("--check", "run the job's --validate on the merged result first (default: do not run it)")
+MERGED = _flag("--merged", "remove all worktrees that hold nothing else than what is merged (default: those named)")
+
 # Live agents
 MANIFEST = _value("--manifest", "FILE", "publish the session that this manifest describes (default: that of --session)")
 TOOL = _value("--tool", "A", "record this agent as the one that runs there (default: the agent setting)")
@@ -369,6 +436,27 @@ BROKER_HOST = _value(
     "--host", "NAME", "certify this host name; repeatable (default: localhost)", action="append", default=[]
 )
 PORT = _value("--port", "N", "listen on this port (default: 8883)", type=int, default=8883)
+WEB_WHAT = Option(
+    "what", nargs="?", choices=["token", "sign-out"], metavar="ACTION",
+    help="print a new address for the board (token), or end all its logins (sign-out) (default: serve it)",
+)  # fmt: skip
+LISTEN = _value(
+    "--listen", "ADDRESS", "listen at this address, or unix:PATH; beyond loopback with --cert and --key "
+    "(default: 127.0.0.1)", default="127.0.0.1",
+)  # fmt: skip
+WEB_NAME = _value(
+    "--name", "HOST", "let browsers call the board by this host name, too; repeatable (default: localhost)",
+    action="append", default=[],
+)  # fmt: skip
+CERT = _value("--cert", "FILE", "serve TLS with this certificate chain (default: no TLS)")
+CERT_KEY = KEY.but(
+    metavar="FILE", help="use this private key, with --cert (default: that in the certificate file)", action="store",
+    default=None,
+)  # fmt: skip
+RIGHTS = OneOf(
+    _value("--rights", "LIST", "offer these of view,act,answer in the browser (default: view,act,answer)"),
+    READ_ONLY.but(help="offer no action: the same as --rights view (default: all actions)"),
+)
 MTLS = _flag("--mtls", "require client certificates (default: passwords)")
 RENEW = _flag("--renew", "issue all certificates again and keep the rest (default: refuse an existing set)")
 CHECK_SET = SET_STATUS.but(

@@ -17,7 +17,7 @@ from baton.core.errors import BatonError, UsageError
 from baton.core.fields import one_line, visible
 from baton.core.request import DENIED, Answer, Request, RequestKind, RequestState
 from baton.core.rules import ALLOW, DENY
-from baton.jobs.requests import answer_by_hand, choose, find_request, public_record, wait_for_use
+from baton.jobs.requests import answer_by_hand, call_lines, choose, find_request, public_record, wait_for_use
 from baton.jobs.verbs import Jobs, open_jobs
 
 TYPE_CHECKING = False
@@ -169,7 +169,7 @@ def _lines(request: Request, job: Job | None) -> Iterator[str]:
         yield "exact    no: the agent may do more than is shown; approve needs --inexact"
     yield from (f"{name:<8} {value}" for name, value in _answer_lines(request, now_ns))
     yield f"tool     {request.tool}"
-    yield from (f"  {line}" for line in _call_lines(request.call))
+    yield from (f"  {line}" for line in call_lines(request.call))
     for number, question in enumerate(request.questions, 1):
         yield f"question {number}: {question.get('question')}"
         yield from (f"  {place}  {choice}" for place, choice in enumerate(question.get("choices") or (), 1))
@@ -191,20 +191,6 @@ def _answer_lines(request: Request, now_ns: int) -> list[tuple[str, str]]:
     if request.overridden_by:
         found.append(("but", f"the answer was not used: {request.overridden_by}"))
     return found
-
-
-def _call_lines(call: object) -> list[str]:
-    """Return the whole call, a line for each line of its texts. What belongs to a text begins with `|`."""
-    if not isinstance(call, dict):
-        return call.split("\n") if isinstance(call, str) else [json_text(call)]
-    lines = []
-    for name, value in call.items():
-        if isinstance(value, str):
-            parts = value.split("\n")
-            lines += [f"{name}: {value}"] if len(parts) == 1 else [f"{name}:", *(f"  | {part}" for part in parts)]
-        else:
-            lines += f"{name}: {json_text(value, indent=2)}".split("\n")
-    return lines
 
 
 def _commands(request: Request) -> str:

@@ -19,8 +19,9 @@ from baton.cli.parser import Verb, read_text
 from baton.cli.progress_view import open_view, summarize
 from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
-from baton.core.fields import json_object
+from baton.core.fields import json_object, texts_of
 from baton.core.job import TERMINAL, Job
+from baton.core.limits import may_wait
 from baton.delegation.attempts import Attempts, this_submitter
 from baton.delegation.submit import (
     Delegation,
@@ -31,6 +32,7 @@ from baton.delegation.submit import (
     start_submission,
 )
 from baton.delegation.targets import Target, target_live_agent, target_session
+from baton.delegation.worktrees import trust_place
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 
@@ -44,11 +46,14 @@ _FORCE = "retry a job that has not ended: then two agents work (default: refuse)
 # Options that are fields of a job or wishes for its session.
 _JOB_OPTIONS = (
     "agent", "workdir", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec", "background_timeout_sec", "expect",
-    "allow_existing", "validate", "max_attempts", "priority", "title", "label", "idempotency_key", "headless", "yolo",
-    "broker_login",
+    "allow_existing", "validate", "on_limit", "budget_usd", "max_attempts", "priority", "title", "label",
+    "idempotency_key", "headless", "yolo", "broker_login", "worktree", "base", "after", "not_before", "retries",
+    "backoff_sec",
 )  # fmt: skip
 # A conversation has its agent and its work folder.
-_FOLLOW_OPTIONS = tuple(name for name in _JOB_OPTIONS if name not in ("agent", "workdir", "idempotency_key"))
+_FOLLOW_OPTIONS = tuple(
+    name for name in _JOB_OPTIONS if name not in ("agent", "workdir", "idempotency_key", "worktree", "base", "after")
+)
 
 
 def submit(options: argparse.Namespace, settings: Settings) -> int:
@@ -69,6 +74,10 @@ def retry(options: argparse.Namespace, settings: Settings) -> int:
             if not options.ids:
                 return 0
         again, code = each_job(jobs, jobs_of(options), lambda job_id: _repeat(jobs.get_job(job_id), settings, options))
+        if any(each.job.after for each in again):
+            from baton.delegation.order import order_retries
+
+            again = order_retries(jobs, again)
     ran = _run(options, settings, again) if again else code
     return code or ran
 
@@ -103,16 +112,18 @@ def follow_up(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _run(options: argparse.Namespace, settings: Settings, submissions: list[Submission]) -> int:
-    _warn_of_blockers(submissions)
+    _warn_of_blockers(settings, submissions)
     return (_detach if options.detach else _follow)(settings, submissions, options)
 
 
-def _warn_of_blockers(submissions: Sequence[Submission]) -> None:
+def _warn_of_blockers(settings: Settings, submissions: Sequence[Submission]) -> None:
     """Print what stops an interactive agent until a person answers."""
     seen = set()
     for each in submissions:
-        workdir = each.job.workdir or "."
-        if each.agent is None or each.mode is Mode.HEADLESS or (each.agent.name, workdir) in seen:
+        if each.agent is None or each.mode is Mode.HEADLESS:
+            continue
+        workdir = trust_place(settings, each.agent, each.job)
+        if (each.agent.name, workdir) in seen:
             continue
         seen.add((each.agent.name, workdir))
         for problem in each.agent.startup_blockers(workdir, os.environ):
@@ -148,17 +159,28 @@ def _build_submissions(options: argparse.Namespace, settings: Settings) -> tuple
     common["queue"] = queue
     if options.batch is None:
         prompt = read_text("prompt", options.prompt, file=options.prompt_file)
-        return settings, [build_submission(settings, prompt, **common)]
+        return settings, _in_order(settings, [build_submission(settings, prompt, **common)], [options.after])
     lines = read_text("--batch", None, file=options.batch).splitlines()
-    jobs = [_parse_line(settings, common, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    parsed = [_parse_line(settings, common, number, line) for number, line in enumerate(lines, 1) if line.strip()]
+    jobs = [job for job, _ in parsed]
     if not jobs:
         raise InvalidValue("--batch", f"{options.batch} contains no job")
     if len(jobs) > 1 and options.idempotency_key is not None:
         raise UsageError("--idempotency-key is for one job; give each line of the batch its own idempotency_key")
-    return settings, jobs
+    return settings, _in_order(settings, jobs, [names for _, names in parsed])
 
 
-def _parse_line(settings: Settings, common: dict[str, Any], number: int, line: str) -> Submission:
+def _in_order(settings: Settings, jobs: list[Submission], names: Sequence[Sequence[str]]) -> list[Submission]:
+    """Return the jobs, each after those that these names stand for."""
+    if not any(names):
+        return jobs
+    from baton.delegation.order import order_submissions
+
+    return order_submissions(settings, jobs, names)
+
+
+def _parse_line(settings: Settings, common: dict[str, Any], number: int, line: str) -> tuple[Submission, Sequence[str]]:
+    """Return the job of a line of the batch, and the names of the jobs that it comes after."""
     try:
         given = json.loads(line)
         if not isinstance(given, dict) or not isinstance(given.get("prompt"), str):
@@ -170,7 +192,8 @@ def _parse_line(settings: Settings, common: dict[str, Any], number: int, line: s
             given.setdefault("queue", given.pop("agent_session"))
         if "queue" in given and common["queue"] is None:
             given.setdefault("workdir", common.get("workdir", "."))
-        return build_submission(settings, **common | given)
+        given["after"] = [*common["after"], *texts_of("after", given.get("after"))]
+        return build_submission(settings, **common | given), given["after"]
     except (ValueError, RecursionError):
         raise InvalidValue("--batch", f"line {number} is not JSON") from None
     except BatonError as error:
@@ -190,7 +213,8 @@ def _find_target(options: argparse.Namespace, settings: Settings) -> Target:
 
 
 def _detach(settings: Settings, submissions: list[Submission], options: argparse.Namespace) -> int:
-    if sum(each.agent is not None for each in submissions) > 1:
+    with_session = [each.job for each in submissions if each.agent is not None]
+    if len(with_session) > 1 or any(may_wait(job) for job in with_session):
         job_ids = _run_in_background(settings, submissions, options)
     else:
         job_ids = _start(settings, submissions)
@@ -382,8 +406,9 @@ VERBS = (
         opt.QUEUE.but(help="add the job to this queue, for a worker to take (default: start a session now)"),
         opt.WORKDIR, opt.TIMEOUT, opt.IDLE_TIMEOUT, opt.TOOL_TIMEOUT, opt.BACKGROUND_TIMEOUT,
         opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable (default: none)"),
-        opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.PRIORITY, opt.TITLE, opt.LABEL,
-        opt.IDEMPOTENCY_KEY, opt.BATCH, opt.PARALLEL, opt.BROKER_LOGIN, *_HOW,
+        opt.ALLOW_EXISTING, opt.VALIDATE, opt.WORKTREE, opt.BASE, opt.ON_LIMIT, opt.BUDGET, opt.MAX_ATTEMPTS,
+        opt.PRIORITY, opt.TITLE, opt.LABEL, *opt.ORDER, opt.IDEMPOTENCY_KEY, opt.BATCH, opt.PARALLEL, opt.BROKER_LOGIN,
+        *_HOW,
     ), submit, epilog=_EPILOG),
     Verb("retry", (
         *opt.JOBS,
@@ -395,7 +420,8 @@ VERBS = (
         *opt.JOB_AND, opt.PROMPT, opt.PROMPT_FILE, opt.TIMEOUT, opt.IDLE_TIMEOUT, opt.TOOL_TIMEOUT,
         opt.BACKGROUND_TIMEOUT,
         opt.EXPECT.but(help="require this file, new or changed by the job, at the end; repeatable (default: none)"),
-        opt.ALLOW_EXISTING, opt.VALIDATE, opt.MAX_ATTEMPTS, opt.PRIORITY,
+        opt.ALLOW_EXISTING, opt.VALIDATE, opt.ON_LIMIT, opt.BUDGET, opt.MAX_ATTEMPTS, opt.PRIORITY, opt.NOT_BEFORE,
+        opt.RETRIES, opt.BACKOFF,
         opt.TITLE.but(help="name the job in lists and messages (default: the title of the first job)"),
         opt.LABEL.but(help="tag the job with this text; repeatable (default: the labels of the first job)"),
         opt.BROKER_LOGIN, *_HOW,

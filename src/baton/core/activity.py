@@ -10,6 +10,7 @@ from baton.core.facts import CALL_CHARS, JOB, Call, Facts, Task, Turn, cleared_t
 from baton.core.fields import one_line
 from baton.core.fold import fold, go_on
 from baton.core.limits import Limit
+from baton.core.parking import end_of_limit
 from baton.core.signal import FAILED as TURN_FAILED
 from baton.core.signal import INTERRUPTED, PROMPT, WELL
 from baton.core.value import Any, Value
@@ -19,13 +20,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = [
-    "DONE", "FAILED", "IDLE", "KINDS", "OPEN", "RULES", "Activity", "Facts", "Limits", "Verdict", "activity",
+    "DONE", "FAILED", "IDLE", "KINDS", "LIMITED", "OPEN", "RULES", "Activity", "Facts", "Limits", "Verdict", "activity",
     "activity_record", "explain", "facts_record", "fold", "go_on", "open_besides", "publisher_call", "verdict",
 ]  # fmt: skip
 
 KINDS = ("starting", "blocked", "working", "waiting", "retrying", "limited", "idle", "stalled", "unknown")
-# Outcomes of a verdict. DONE: verify the work now.
-OPEN, DONE, FAILED, IDLE = "open", "done", "failed", "idle"
+# Outcomes of a verdict. DONE: verify the work now. LIMITED: it goes on after a usage limit.
+OPEN, DONE, FAILED, IDLE, LIMITED = "open", "done", "failed", "idle", "limited"
 # The agent begins a turn of its own when background work has ended. So long the job is not done without it.
 NOTICE_NS = 3 * SECOND_NS
 KILLED_NS = 2 * SECOND_NS  # in which a program that is ended says so, or is gone
@@ -33,6 +34,7 @@ MAX_CAUSE = 300  # characters
 
 RULES = {
     "gone": "The agent's program has ended.",
+    "budget": "The budget of the job is spent: it goes on when you allow more. No idle clock runs.",
     "request": "The agent waits for a decision. No idle clock runs.",
     "blocked": "A dialog is open before the first turn. No idle clock runs.",
     "cleared": "The conversation of the job is over, and the agent's program goes on.",
@@ -54,11 +56,13 @@ RULES = {
 
 class Limits(Value):
     """How long an agent may be without a sign of work, a tool call may last (None: no limit), and a background shell
-    keeps a job open after its last good turn."""
+    keeps a job open after its last good turn. `waits_at_limit`: a usage limit with a known end does not fail the
+    job."""
 
     idle_sec: float
     tool_sec: float | None = None
     background_sec: float = 600
+    waits_at_limit: bool = True
 
 
 class Activity(Value):
@@ -73,8 +77,9 @@ class Activity(Value):
 
 
 class Verdict(Value):
-    """What is to become of the job: OPEN, DONE (verify the work now), FAILED, or IDLE (the idle limit is exceeded).
-    `ended_by` is for the record of the job, `message` the agent's last one. `left` names background work that has not
+    """What is to become of the job: OPEN, DONE (verify the work now), FAILED, IDLE (the idle limit is exceeded), or
+    LIMITED (its turn ended at a usage limit, and may go on at `until_ns`, in wall-clock time). `ended_by` is for the
+    record of the job, `message` the agent's last one. `left` names background work that has not
     ended although the job is DONE."""
 
     outcome: str
@@ -82,12 +87,14 @@ class Verdict(Value):
     ended_by: str = "agent"
     message: str | None = None
     left: str = ""
+    until_ns: int | None = None
 
 
 def activity(facts: Facts, *, now_ns: int, limits: Limits, wall_ns: int | None = None) -> Activity:
     """Return what the agent is doing. `wall_ns` is the time since 1970, for limits that end at a known time."""
     found = (
-        _gone(facts)
+        _paused(facts)
+        or _gone(facts)
         or _waiting(facts)
         or _cleared(facts)
         or _limited(facts, now_ns, wall_ns)
@@ -102,6 +109,12 @@ def activity(facts: Facts, *, now_ns: int, limits: Limits, wall_ns: int | None =
 def _activity(kind: str, since_ns: int, cause: str, rule: str, idle_since_ns: int | None = None) -> Activity:
     text = one_line(cause, MAX_CAUSE)
     return Activity(kind=kind, since_ns=since_ns, cause=text, rule=rule, idle_since_ns=idle_since_ns)
+
+
+def _paused(facts: Facts) -> Activity | None:
+    if facts.paused is None:
+        return None
+    return _activity("waiting", facts.paused.at_ns, f"waiting for a budget: {facts.paused.signal.why}", "budget")
 
 
 def _gone(facts: Facts) -> Activity | None:
@@ -142,11 +155,17 @@ def _limited(facts: Facts, now_ns: int, wall_ns: int | None) -> Activity | None:
         return None
     until_ns = note.signal.until_ns
     if until_ns is None:
-        return _activity("limited", note.at_ns, f"usage limit: {note.signal.why}", "limit", facts.last_work_ns)
-    cause = f"usage limit until {format_micros(until_ns)}: {note.signal.why}"
-    left_ns = until_ns - wall_ns if wall_ns is not None else 1
+        return _activity("limited", note.at_ns, _limit_text(facts), "limit", facts.last_work_ns)
+    cause = _limit_text(facts)
+    left_ns = end_of_limit(until_ns) - wall_ns if wall_ns is not None else 1
     idle_since_ns = None if left_ns > 0 else max(facts.last_work_ns, now_ns + left_ns)
     return _activity("limited", note.at_ns, cause, "limit", idle_since_ns)
+
+
+def _limit_text(facts: Facts) -> str:
+    assert facts.limited is not None
+    until_ns, why = facts.limited.signal.until_ns, facts.limited.signal.why
+    return f"usage limit: {why}" if until_ns is None else f"usage limit until {format_micros(until_ns)}: {why}"
 
 
 def _is_limited(facts: Facts) -> bool:
@@ -287,22 +306,26 @@ def publisher_call(facts: Facts, job_id: str) -> str | None:
     return None
 
 
-def verdict(
+def verdict(  # noqa: PLR0911  one for each outcome
     facts: Facts, *, now_ns: int, limits: Limits, wall_ns: int | None = None, has_conditions: bool = False
 ) -> Verdict:
     """Return what is to become of the job. `has_conditions`: --expect or --validate prove the work."""
     doing = activity(facts, now_ns=now_ns, limits=limits, wall_ns=wall_ns)
+    if facts.paused is not None:  # guard: budget-pause
+        return Verdict(outcome=OPEN, why=doing.cause)
     obstacle = _obstacle(facts, now_ns, limits) or _end_from_outside(facts, now_ns)
     turn = facts.job_turn
     message = None if turn is None else turn.message
     if turn is not None and turn.how == TURN_FAILED:
-        return _after_failed_turn(facts, turn, doing, now_ns, limits)
+        return _after_failed_turn(facts, turn, limits)
     if facts.gone is not None:
         return _after_gone(facts, obstacle, message, has_conditions)
     if obstacle is None:
         return _done(facts, message, has_conditions)
     if facts.cleared is not None:
         return _failed(cleared_text(facts), message)
+    if doing.rule == "limit" and not limits.waits_at_limit:
+        return _failed(doing.cause, message, "limit")
     if doing.idle_since_ns is not None and now_ns - doing.idle_since_ns >= limits.idle_sec * SECOND_NS:
         why = Limit.SILENCE.describe_sec(limits.idle_sec, doing.cause)
         return Verdict(outcome=IDLE, why=why, ended_by="idle", message=message)
@@ -321,16 +344,15 @@ def _end_from_outside(facts: Facts, now_ns: int) -> str | None:
     return None
 
 
-def _after_failed_turn(facts: Facts, turn: Turn, doing: Activity, now_ns: int, limits: Limits) -> Verdict:
-    """Return the verdict on a job whose last turn failed. Under a usage limit that ends at a known time, it may still
-    go on: then the idle clock begins."""
+def _after_failed_turn(facts: Facts, turn: Turn, limits: Limits) -> Verdict:
+    """Return the verdict on a job whose last turn failed. At a usage limit, it goes on when that is over, if the agent
+    has named the time: baton does not guess it."""
     if facts.limited is None or not _is_limited(facts):
         return _failed(turn.why or "its turn failed", turn.message)
-    idle_since_ns = now_ns if doing.idle_since_ns is None else doing.idle_since_ns
-    may_go_on = doing.rule == "limit" and facts.limited.signal.until_ns is not None
-    if may_go_on and now_ns - idle_since_ns < limits.idle_sec * SECOND_NS:
-        return Verdict(outcome=OPEN, why=doing.cause)
-    return _failed(turn.why or doing.cause, turn.message, "limit")
+    until_ns = facts.limited.signal.until_ns
+    if until_ns is None or not limits.waits_at_limit:
+        return _failed(turn.why or _limit_text(facts), turn.message, "limit")
+    return Verdict(outcome=LIMITED, why=_limit_text(facts), ended_by="limit", until_ns=until_ns)
 
 
 def _failed(why: str, message: str | None, ended_by: str = "agent") -> Verdict:

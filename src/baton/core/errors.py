@@ -118,6 +118,15 @@ class EventRefused(BatonError):
         self.event = event
 
 
+class JobBlocked(BatonError):
+    """A pending job waits for other jobs, or for a time, so it may not be claimed yet; `why` says for what."""
+
+    def __init__(self, job_id: str, why: str) -> None:
+        super().__init__(f"job {job_id} waits and cannot start yet: {why}; `baton explain {job_id}` says more")
+        self.job_id = job_id
+        self.why = why
+
+
 class JobDisputed(BatonError):
     """The audit log of a job contradicts the registry, so the job may not be claimed."""
 
@@ -304,6 +313,18 @@ class UnknownAgent(AgentUnusable):
 
 class TmuxUnavailable(BatonError):
     """tmux is missing, too old, or does not answer."""
+
+
+class GitFailed(BatonError):
+    """git refused what baton asked for; nothing was changed."""
+
+
+class GitUnusable(GitFailed):
+    """git is missing or too old."""
+
+
+class WorktreeRefused(BatonError):
+    """A worktree is in use, holds work that is found nowhere else, or cannot be merged; nothing was changed."""
 
 
 class MissingExtra(BatonError):

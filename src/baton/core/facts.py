@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from baton.core.fields import one_line
+from baton.core.spending import Message, Spent
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
@@ -97,6 +98,7 @@ class Facts(Value):
     asked_tools: frozenset[str] = frozenset()
     retrying: Note | None = None
     limited: Note | None = None
+    paused: Note | None = None
     blocked: Note | None = None
     cleared: Note | None = None
     ending: Note | None = None
@@ -105,10 +107,8 @@ class Facts(Value):
     said: Note | None = None
     conversation: Note | None = None
     conversations: tuple[str, ...] = ()
-    messages: Mapping[str, tuple[int, int, float | None]] = {}
-    input_tokens: int = 0
-    output_tokens: int = 0
-    cost_usd: float | None = None
+    messages: Mapping[str, Message] = {}
+    spent: Spent = Spent()
     last_work_ns: int = 0
     last_work_source: str = ""
     last_work: str = ""
@@ -128,8 +128,9 @@ class Facts(Value):
 
         `mark` is the text by which a prompt is recognised as one of the job; with "", every turn is of the job: for a
         program that has only this work. `turn_expected` is False for a program whose exit code is the verdict.
-        `after` are the facts of the session before: its conversation, its usage and, while the program lives, its open
-        turn and its background work are carried over, as not the job's, and so is a dialog before the first turn."""
+        `after` are the facts of the session before: its conversation, the messages that were counted and, while the
+        program lives, its open turn and its background work are carried over, as not the job's, and so is a dialog
+        before the first turn."""
         new = cls(
             mark=mark,
             began_ns=now_ns,
@@ -140,7 +141,7 @@ class Facts(Value):
         )
         if after is None:
             return new
-        same = ("conversation", "conversations", "messages", "input_tokens", "output_tokens", "cost_usd")
+        same = ("conversation", "conversations", "messages")
         new = new.replace(**{name: getattr(after, name) for name in same})
         if after.gone is not None:
             return new

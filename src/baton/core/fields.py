@@ -86,6 +86,17 @@ def whole(least: int, most: int = 2**53) -> Callable[[object], int]:
     return check
 
 
+def dollars(least: float) -> Callable[[object], float]:
+    """Return a check that accepts an amount of US dollars, at least this one."""
+
+    def check(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value < 1e9:
+            raise ValueError("must be an amount of US dollars, such as 2.50")
+        return float(value)
+
+    return check
+
+
 def exactly(number: int) -> Callable[[object], int]:
     """Return a check that accepts this whole number alone."""
 
@@ -122,6 +133,13 @@ def named(field: str, check: Check, value: object) -> Any:
         return check(value)
     except ValueError as error:
         raise InvalidValue(field, str(error)) from None
+
+
+def texts_of(field: str, value: object) -> list[str]:
+    """Return the texts that a caller passed: none, one, or a list of them."""
+    if value is None:
+        return []
+    return list(named(field, texts, [value] if isinstance(value, str) else value))
 
 
 def check_job_id(value: object) -> str:

@@ -10,6 +10,7 @@ import re
 
 from baton.core import signal as s
 from baton.core.facts import BEFORE, CLEARED, JOB, OTHER, OUTSIDE, Call, Facts, Note, Task, Turn, describe_call
+from baton.core.spending import count
 from baton.core.value import Any
 
 TYPE_CHECKING = False
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r"[\w-]+")
 _MAX_TURNS = 32  # that are remembered
-_MAX_IDS = 256  # of ended calls, settled questions and counted messages, against late and repeated signals
+_MAX_IDS = 256  # of ended calls and settled questions, against late and repeated signals
 
 
 def fold(facts: Facts, heard: s.Heard) -> Facts:
@@ -236,24 +237,10 @@ def _retrying(facts: Facts, signal: s.Retrying, source: str, at_ns: int) -> Fact
 
 
 def _usage(facts: Facts, signal: s.Usage, source: str, at_ns: int) -> Facts:
-    """Count each message once; what a message has cost can only rise."""
-    before = facts.messages.get(signal.message_id, (0, 0, None))
-    is_cost = signal.cost_usd is not None and 0 <= signal.cost_usd < 1e9
-    cost = max(signal.cost_usd or 0.0, before[2] or 0.0) if is_cost else before[2]
-    after = (max(signal.input_tokens, before[0]), max(signal.output_tokens, before[1]), cost)
-    if after == before and signal.message_id in facts.messages:
+    spent, messages = count(facts.spent, facts.messages, signal)
+    if messages is facts.messages:
         return facts
-    messages = {name: each for name, each in facts.messages.items() if name != signal.message_id}
-    messages[signal.message_id] = after
-    if len(messages) > _MAX_IDS:
-        del messages[next(iter(messages))]
-    total = facts.cost_usd if cost is None else (facts.cost_usd or 0.0) + cost - (before[2] or 0.0)
-    facts = facts.replace(
-        messages=messages,
-        input_tokens=facts.input_tokens + after[0] - before[0],
-        output_tokens=facts.output_tokens + after[1] - before[1],
-        cost_usd=total,
-    )
+    facts = facts.replace(spent=spent, messages=messages)
     return facts if facts.gone is not None or not signal.of_turn else _work(facts, at_ns, model=True)
 
 
@@ -290,6 +277,14 @@ def _limited(facts: Facts, signal: s.Limited, source: str, at_ns: int) -> Facts:
     return facts.replace(limited=Note(signal=signal, source=source, at_ns=at_ns))
 
 
+def _paused(facts: Facts, signal: s.Paused, source: str, at_ns: int) -> Facts:
+    return facts.replace(paused=Note(signal=signal, source=source, at_ns=at_ns))
+
+
+def _resumed(facts: Facts, signal: s.Resumed, source: str, at_ns: int) -> Facts:
+    return _work(facts.replace(paused=None), at_ns)
+
+
 def _said(facts: Facts, signal: s.Said, source: str, at_ns: int) -> Facts:
     if facts.gone is not None:
         return facts
@@ -313,6 +308,7 @@ _WORK: dict[type, str] = {
     s.Retrying: "the agent tried again",
     s.Usage: "the model answered",
     s.Said: "the agent said something",
+    s.Resumed: "the user let the work go on",
 }
 _FOLDS: dict[type, Callable[[Facts, Any, str, int], Facts]] = {
     s.TurnStarted: _turn_started,
@@ -325,6 +321,8 @@ _FOLDS: dict[type, Callable[[Facts, Any, str, int], Facts]] = {
     s.Retrying: _retrying,
     s.Limited: _limited,
     s.Usage: _usage,
+    s.Paused: _paused,
+    s.Resumed: _resumed,
     s.Conversation: _conversation,
     s.Blocked: _blocked,
     s.Said: _said,

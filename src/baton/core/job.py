@@ -1,15 +1,14 @@
-"""Define jobs: their fields, how a record is parsed, and how a new one is made."""
+"""Define jobs: their fields, and how a record is parsed."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Sequence
 from enum import StrEnum
 
 from baton.core import fields
-from baton.core.clock import format_time
-from baton.core.errors import InvalidRecord, InvalidValue, KeyTaken
+from baton.core import job_checks as checks
+from baton.core.errors import InvalidRecord
 from baton.core.fields import Check
 from baton.core.value import Any, Value
 
@@ -21,12 +20,7 @@ DEFAULT_TIMEOUT_SEC = 3600
 DEFAULT_IDLE_TIMEOUT_SEC = 120
 DEFAULT_BACKGROUND_TIMEOUT_SEC = 600
 MAX_TIMEOUT_SEC = 10 * 366 * 86400
-MAX_PROMPT_BYTES = 1024 * 1024
 HIDDEN = "***"
-# What ended a job: its agent, the checks of its results, one of its limits, a person, or what happened around it.
-ENDED_BY = frozenset(
-    {"agent", "verification", "timeout", "idle", "cancelled", "lost", "predecessor", "refused", "limit", "budget"}
-)
 
 
 class Status(StrEnum):
@@ -47,76 +41,6 @@ def is_unseen(status: Status, seen_at: object) -> bool:
     return seen_at is None and status in (Status.COMPLETED, Status.ERROR)
 
 
-def _prompt(value: object) -> str:
-    text = fields.text(value, MAX_PROMPT_BYTES)
-    if not text.strip():
-        raise ValueError("must not be empty")
-    return text
-
-
-def check_mark(value: object) -> str:
-    text = fields.label(value)
-    if not re.fullmatch(r"[^/]+/\d{1,19}", text, re.ASCII):
-        raise ValueError("is not a boot id and a number of nanoseconds")
-    return text
-
-
-def _ended_by(value: object) -> str:
-    text = fields.label(value)
-    if text not in ENDED_BY:
-        raise ValueError(f"{text!r} is not one of {', '.join(sorted(ENDED_BY))}")
-    return text
-
-
-_DUE_CHECKS: dict[str, Check] = {
-    "to": fields.label,
-    "sender": fields.optional(fields.label),
-    "tries": fields.optional(fields.whole(0)),
-    "done": fields.optional(fields.texts),
-}
-
-
-def _notify_due(value: object) -> dict[str, Any]:
-    if value is None:
-        return {}
-    if not isinstance(value, dict) or not all(isinstance(entry, dict) for entry in value.values()):
-        raise ValueError("must be an object of objects")
-    for entry in value.values():
-        fields.members(entry, _DUE_CHECKS)
-    return fields.unknown_fields(value, ())  # refuses what could not be written as JSON again
-
-
-def _activity(value: Any) -> dict[str, Any] | None:
-    if value is None:
-        return None
-    checked = fields.members(value, _ACTIVITY_CHECKS)
-    return checked | fields.unknown_fields(value, _ACTIVITY_CHECKS)
-
-
-_ACTIVITY_CHECKS: dict[str, Check] = {
-    "kind": fields.label,
-    "since": fields.time,
-    "cause": fields.text,
-    "attempt": fields.whole(1),
-}
-
-
-def _start_options(value: Any) -> dict[str, Any]:
-    if value is None:
-        return {}
-    fields.members(value, _START_CHECKS)
-    fields.unknown_fields(value, _START_CHECKS)
-    return dict(value)
-
-
-_START_CHECKS: dict[str, Check] = {
-    "headless": fields.optional(fields.boolean),
-    "yolo": fields.optional(fields.boolean),
-    "resume": fields.optional(fields.boolean),
-    "conversation_id": fields.optional(fields.label),
-}
-
-
 def _status(value: object) -> Status:
     try:
         return Status(value)  # type: ignore[arg-type]
@@ -129,10 +53,6 @@ def _status(value: object) -> Status:
 def check_status(value: object) -> Status:
     status: Status = fields.named("status", _status, value)
     return status
-
-
-def check_activity(value: object) -> Any:
-    return fields.named("activity", _activity, value)
 
 
 class Broker(Value):
@@ -178,7 +98,7 @@ _SEED_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("status", _status, _REQUIRED),
     ("created_at", fields.time, _REQUIRED),
     ("updated_at", fields.time, _REQUIRED),
-    ("prompt", _prompt, _REQUIRED),
+    ("prompt", checks.prompt, _REQUIRED),
     ("agent", fields.label, _REQUIRED),
     ("agent_session", fields.label, _REQUIRED),
     ("broker", Broker.parse, Broker.parse(None)),
@@ -196,7 +116,7 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("priority", fields.whole(-(10**9), 10**9), 0),
     ("claimed_by", fields.optional(fields.label), None),
     ("lease_expires_at", fields.optional(fields.time), None),
-    ("lease_mark", fields.optional(check_mark), None),
+    ("lease_mark", fields.optional(checks.lease_mark), None),
     ("deadline_at", fields.optional(fields.time), None),
     ("last_event_at", fields.optional(fields.time), None),
     ("finished_at", fields.optional(fields.time), None),
@@ -213,35 +133,53 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("retry_of", fields.optional(fields.job_id), None),
     ("retried_by", fields.optional(fields.job_id), None),
     ("reason", fields.optional(fields.text), None),
-    ("ended_by", fields.optional(_ended_by), None),
+    ("ended_by", fields.optional(checks.ended_by), None),
     ("seen_at", fields.optional(fields.time), None),
     ("idempotency_key", fields.optional(fields.label), None),
-    ("start_options", _start_options, {}),
-    ("notify_due", _notify_due, {}),
-    ("activity", _activity, None),
+    ("start_options", checks.start_options, {}),
+    ("notify_due", checks.notify_due, {}),
+    ("activity", checks.activity, None),
     ("tool_timeout_sec", fields.optional(fields.whole(1, MAX_TIMEOUT_SEC)), None),
     ("background_timeout_sec", fields.whole(1, MAX_TIMEOUT_SEC), DEFAULT_BACKGROUND_TIMEOUT_SEC),
     ("change", fields.whole(0, 2**63 - 1), 0),
+    ("worktree", checks.worktree, None),
+    ("checkout", checks.checkout, None),
+    ("on_limit", checks.on_limit, checks.ON_LIMIT[0]),
+    ("parked", fields.optional(checks.parked), None),
+    ("budget_usd", fields.optional(fields.dollars(0.000001)), None),
+    ("usage", checks.usage, ()),
+    ("after", checks.job_ids, ()),
+    ("waits_for", checks.job_ids, ()),
+    ("not_before", fields.optional(fields.time), None),
+    ("look_at", fields.optional(fields.time), None),
+    ("followed_at", fields.optional(fields.time), None),
+    ("retries", fields.whole(0, 1000), 0),
+    ("backoff_sec", fields.whole(0, MAX_TIMEOUT_SEC), 0),
+    ("failed_attempts", fields.whole(0), 0),
+    ("lost_attempts", fields.whole(0), 0),
 )
 OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
 _CHECKS = {name: (check, default) for name, check, default in _SEED_FIELDS + _OWN_FIELDS}
+_SECONDS = len("2026-06-19T09:30:00")
 _MICROSECONDS = len("2026-06-19T09:30:00.123456Z")
-TIME_FIELDS = frozenset(name for name in _CHECKS if name.endswith("_at"))
+TIME_FIELDS = frozenset(name for name in _CHECKS if name.endswith("_at")) | {"not_before"}
 _ROW_CHECKS = {
     name: ((lambda value: value), default) if name in TIME_FIELDS else (check, default)
     for name, (check, default) in _CHECKS.items()
 }
 JOB_FIELDS = tuple(_CHECKS)
+_LISTS = ("expected_artifacts", "labels", "verified_by", "after", "waits_for")
+# Other jobs that the record of an unfinished job names: `prune` keeps them, with those in `after`.
+NAMES_OF_JOBS = ("parent", "follows", "retry_of")
 _COMPARED = tuple(name for name in (*JOB_FIELDS, "extra") if name != "change")
 # What became of a job. A field that is not here belongs to the work, and a retry has it too.
 FATE = frozenset(
     {"attempt", "claimed_by", "lease_expires_at", "lease_mark", "deadline_at", "last_seq", "last_event_at", "detail"}
     | {"finished_at", "submitter", "verified_by", "unverified", "disputed", "follows", "retry_of", "retried_by"}
-    | {"reason", "ended_by", "seen_at", "idempotency_key", "notify_due", "activity", "change"}
+    | {"reason", "ended_by", "seen_at", "idempotency_key", "notify_due", "activity", "change", "checkout"}
+    | {"parked", "usage"}
+    | {"waits_for", "not_before", "look_at", "followed_at", "failed_attempts", "lost_attempts"}
 )
-
-# Of a submission: which job it became, and where it was made. All other fields are its work.
-_NOT_WORK = FATE | {"job_id", "status", "created_at", "updated_at", "topic_prefix", "auth_token", "parent", "broker"}
 
 
 class Job(Value):
@@ -257,7 +195,17 @@ class Job(Value):
     the end. `idempotency_key` is unique in a registry: a second submission with it is this job. `start_options` says
     how its session is started: `headless`, `yolo`, and `resume` to continue the conversation `conversation_id`.
     `activity` is what the agent did when its runner last reported it: `kind`, `since`, `cause`, `attempt`. `change` is
-    the number of the write that stored it, which rises with each write: equal jobs may differ in it."""
+    the number of the write that stored it, which rises with each write: equal jobs may differ in it. A job with a
+    `worktree` works in a git worktree of that `repository`, from `base` on, as the user gave it. `checkout` is the
+    commit of that base and, once a runner has made the worktree, its `path` and `branch`, and for which `job` and
+    `attempt` it was made: a follow-up works in that of the first job. `parked` says which usage limit the job waited
+    for last: the attempt that reached it, since when, until when, and the conversation that goes on after it. `usage`
+    is what each attempt has used: tokens, and dollars if they are known.
+    `after` are the jobs that must be completed before this one starts; `waits_for` those of them that are not, as far
+    as the registry has looked. A pending job with `waits_for` or `look_at` is blocked: no process may claim it.
+    `look_at` is when the registry looks at the job again: at `not_before`, or, of an ended job, to let those after it
+    go on (`followed_at`: there are some). `failed_attempts` counts the errors that `retries` allowed, `lost_attempts`
+    the holders that were lost, of which `max_attempts` allows some."""
 
     schema_version: int
     job_id: str
@@ -306,6 +254,21 @@ class Job(Value):
     tool_timeout_sec: int | None
     background_timeout_sec: int
     change: int
+    worktree: dict[str, Any] | None
+    checkout: dict[str, Any] | None
+    on_limit: str
+    parked: dict[str, Any] | None
+    budget_usd: float | None
+    usage: tuple[dict[str, Any], ...]
+    after: tuple[str, ...]
+    waits_for: tuple[str, ...]
+    not_before: str | None
+    look_at: str | None
+    followed_at: str | None
+    retries: int
+    backoff_sec: int
+    failed_attempts: int
+    lost_attempts: int
     extra: dict[str, Any]
 
     @classmethod
@@ -365,14 +328,27 @@ class Job(Value):
         full = {name: getattr(self, name) for name in JOB_FIELDS}
         full["status"] = self.status.value
         full["broker"] = self.broker.record()
-        full["expected_artifacts"] = list(self.expected_artifacts)
-        full["labels"] = list(self.labels)
-        full["verified_by"] = list(self.verified_by)
+        for name in _LISTS:
+            full[name] = list(full[name])
         return full
+
+    @property
+    def is_blocked(self) -> bool:
+        """Whether the job is pending and must not start yet."""
+        return self.status is Status.PENDING and (bool(self.waits_for) or self.look_at is not None)
 
     @property
     def events_topic(self) -> str:
         return f"{self.topic_prefix}/events"
+
+    @property
+    def folder(self) -> str | None:
+        """The folder of the work: `workdir`, or the same place in the job's worktree once that was made."""
+        path = (self.checkout or {}).get("path")
+        if path is None or self.worktree is None or self.workdir is None:
+            return self.workdir
+        inside = os.path.relpath(self.workdir, self.worktree["repository"])
+        return path if inside == "." else os.path.join(path, inside)
 
     __hash__ = None
 
@@ -399,102 +375,13 @@ def agent_name(name: str) -> str:
     return AGENT_ALIASES.get(name, name) if isinstance(name, str) else name
 
 
-def new_job(
-    prompt: str,
-    *,
-    now_ns: int,
-    agent: str,
-    agent_session: str | None = None,
-    broker: Mapping[str, Any] | None = None,
-    timeout_sec: int = DEFAULT_TIMEOUT_SEC,
-    idle_timeout_sec: int = DEFAULT_IDLE_TIMEOUT_SEC,
-    tool_timeout_sec: int | None = None,
-    background_timeout_sec: int = DEFAULT_BACKGROUND_TIMEOUT_SEC,
-    expected_artifacts: Iterable[str] = (),
-    workdir: str | None = None,
-    max_attempts: int = 1,
-    priority: int = 0,
-    validate: str | None = None,
-    labels: Iterable[str] = (),
-    submitter: str | None = None,
-    title: str | None = None,
-    parent: str | None = None,
-    follows: str | None = None,
-    retry_of: str | None = None,
-    idempotency_key: str | None = None,
-    start_options: Mapping[str, Any] | None = None,
-) -> Job:
-    """Return a job that is ready to be registered; raise InvalidValue with the argument that is not valid."""
-    now = format_time(now_ns)
-    agent = agent_name(agent)
-    job_id = new_job_id()
-    try:
-        return Job.parse(
-            {
-                "schema_version": SCHEMA_VERSION,
-                "job_id": job_id,
-                "status": "pending",
-                "created_at": now,
-                "updated_at": now,
-                "prompt": prompt,
-                "agent": agent,
-                "agent_session": f"tmux:{agent}" if agent_session is None else agent_session,
-                "broker": dict(broker) if broker else None,
-                "topic_prefix": topic_prefix(job_id),
-                "timeout_sec": timeout_sec,
-                "idle_timeout_sec": idle_timeout_sec,
-                "tool_timeout_sec": tool_timeout_sec,
-                "background_timeout_sec": background_timeout_sec,
-                "expected_artifacts": list(expected_artifacts),
-                "auth_token": new_token(),
-                "workdir": workdir,
-                "max_attempts": max_attempts,
-                "priority": priority,
-                "validate": validate,
-                "labels": list(labels),
-                "submitter": submitter,
-                "title": title,
-                "parent": parent,
-                "follows": follows,
-                "retry_of": retry_of,
-                "idempotency_key": idempotency_key,
-                "start_options": dict(start_options) if start_options else None,
-            }
-        )
-    except InvalidRecord as error:
-        raise InvalidValue(error.field, error.why) from None
-
-
-def repeat_job(job: Job, *, now_ns: int, **changes: Any) -> Job:
-    """Return a new job for the same work: with every field of the old one, also of a later version, except those that
-    tell what became of it."""
-    now, job_id = format_time(now_ns), new_job_id()
-    kept = {name: value for name, value in job.record().items() if name not in FATE}
-    new = {"job_id": job_id, "status": "pending", "created_at": now, "updated_at": now, "auth_token": new_token()}
-    return Job.parse(kept | new | {"topic_prefix": topic_prefix(job_id)} | changes)
-
-
-def is_registered(draft: Job, job: Job) -> bool:
-    """Return whether this registered job is the draft, perhaps under another id, and not an earlier one with its
-    idempotency key: each draft has a key of its own."""
-    return draft.idempotency_key is None or draft.auth_token == job.auth_token
-
-
-def refuse_other_work(known: Job, job: Job) -> None:
-    """Raise KeyTaken if a job with the idempotency key of a known one is not for the same work."""
-    both = known.record(), job.record()
-    differ = [
-        name for name in sorted(both[0] | both[1]) if name not in _NOT_WORK and both[0].get(name) != both[1].get(name)
-    ]
-    if differ:
-        raise KeyTaken(known.idempotency_key or "", known.job_id, differ)
+def waiting_text(waits_for: Sequence[str], not_before: str | None) -> str:
+    """Return what a blocked job waits for, in words."""
+    if waits_for:
+        more = f" and {len(waits_for) - 1} more" if len(waits_for) > 1 else ""
+        return f"after {waits_for[0]}{more}"
+    return f"not before {not_before[:_SECONDS]}Z" if not_before is not None else ""
 
 
 def topic_prefix(job_id: str) -> str:
     return f"python/mqtt/jobs/{job_id}"
-
-
-def with_new_id(job: Job) -> Job:
-    """Return the same job under another id, for one that is already taken."""
-    job_id = new_job_id()
-    return job.replace(job_id=job_id, topic_prefix=topic_prefix(job_id))

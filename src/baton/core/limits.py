@@ -6,8 +6,8 @@ from enum import Enum
 
 from baton.core.clock import SECOND_NS, parse_time
 from baton.core.event import EventName
-from baton.core.job import Status
-from baton.core.outline import is_current, last_cause
+from baton.core.job import TERMINAL, Status
+from baton.core.outline import LIMITED, is_current, last_cause
 from baton.core.value import Any
 
 TYPE_CHECKING = False
@@ -73,6 +73,7 @@ def exceeded_limit(
 
 # How much later than it happens a change of activity may be in the registry.
 LATE_SEC = 3.0
+_NEXT_ATTEMPT_SEC = 15.0
 
 
 def pauses_idle_clock(
@@ -82,6 +83,9 @@ def pauses_idle_clock(
     whose runner writes nothing, such as one that is worked by hand, waits after `permission_required`.
 
     `idle_sec` is a limit of the caller; without it, the limit is that of the job, which its runner enforces."""
+    if job.status is Status.PENDING and may_wait(job):
+        limit_ns = (job.idle_timeout_sec if idle_sec is None else idle_sec) * SECOND_NS
+        return job.is_blocked or now_ns < parse_time(job.updated_at) + limit_ns
     if job.status is not Status.RUNNING or job.activity is None:
         return job.status is Status.RUNNING and last_event() is EventName.PERMISSION_REQUIRED
     if not is_current(job, now_ns=now_ns):
@@ -89,6 +93,35 @@ def pauses_idle_clock(
     if idle_sec is None or is_paused(job.activity, attempt=job.attempt, lease_is_fresh=True):
         return True
     return now_ns < parse_time(job.activity["since"]) + (idle_sec + LATE_SEC) * SECOND_NS
+
+
+def may_wait(job: Job) -> bool:
+    """Return whether the job has waited, or may wait, before an attempt: for others, for a time, or for a retry."""
+    return bool(job.after or job.not_before or job.retries)
+
+
+def is_at_limit(job: Job, *, now_ns: int) -> bool:
+    """Return whether the agent of a running job waits for the end of a usage limit, in its session: no clock runs."""
+    is_limited = job.activity is not None and job.activity["kind"] == LIMITED
+    return job.status is Status.RUNNING and is_limited and is_current(job, now_ns=now_ns)
+
+
+def time_left_sec(job: Job, *, now_ns: int) -> float:
+    """Return how much of its time limit a job has left that may wait: time in which it is blocked does not count, and
+    each attempt has the whole limit. 0 for other jobs."""
+    if is_at_limit(job, now_ns=now_ns):
+        return float(job.timeout_sec)
+    if job.status in TERMINAL or not may_wait(job):
+        return 0.0
+    if job.is_blocked:
+        return float(job.timeout_sec)
+    if job.status is Status.PENDING:
+        began_ns = parse_time(job.updated_at)
+    else:
+        began_ns = 0 if job.deadline_at is None else parse_time(job.deadline_at) - job.timeout_sec * SECOND_NS
+    # An attempt that is not the last one is ended by its runner, and another one follows.
+    slack_sec = _NEXT_ATTEMPT_SEC if job.failed_attempts < job.retries else 0.0
+    return job.timeout_sec + slack_sec - (now_ns - began_ns) / SECOND_NS
 
 
 def silent_since_ns(job: Job) -> int | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from baton.core.clock import parse_time
 from baton.core.event import EventName
-from baton.core.job import TERMINAL, Job, Status, is_unseen
+from baton.core.job import TERMINAL, Job, Status, is_unseen, waiting_text
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 FAILED = "failed"
 UNKNOWN = "unknown"
+LIMITED = "limited"
 # A person must do something, or the job does not go on.
 STUCK = frozenset({"blocked", "stalled"})
 # The cause is what a user wants to know of these.
@@ -23,7 +24,8 @@ LONGEST_PROMPT = 1000  # characters of a prompt that are kept in an outline
 class Outline(Value):
     """What a list shows of a job. Times are nanoseconds since 1970. `last_event` is that of the present attempt of a
     running job, None for others. `seen`: it has not ended with a result that the user has yet to see. `activity` is as
-    in a job; `open_requests` are the summaries of its open requests, the oldest first."""
+    in a job; `open_requests` are the summaries of its open requests, the oldest first. `waiting`: what a blocked job
+    waits for."""
 
     job_id: str
     status: Status
@@ -45,6 +47,8 @@ class Outline(Value):
     activity: Mapping[str, Any] | None
     open_requests: tuple[str, ...]
     change: int
+    usage: tuple[Mapping[str, Any], ...] = ()
+    waiting: str = ""
 
     @classmethod
     def of(cls, job: Job, last_event: EventName | None = None, open_requests: tuple[str, ...] = ()) -> Outline:
@@ -57,7 +61,8 @@ class Outline(Value):
             last_event=last_event,
             seen=not is_unseen(job.status, job.seen_at),
             open_requests=open_requests,
-            **{name: getattr(job, name) for name in (*same, "ended_by", "disputed", "activity", "change")},
+            waiting=waiting_text(job.waits_for, job.not_before) if job.is_blocked else "",
+            **{name: getattr(job, name) for name in (*same, "ended_by", "disputed", "activity", "change", "usage")},
         )
 
 
@@ -65,9 +70,17 @@ def present_activity(job: Job | Outline, *, now_ns: int) -> Mapping[str, Any] | 
     """Return what the runner of a running job has written about its activity: `kind`, `since`, `cause`, `attempt`. The
     kind is `unknown` if the lease has expired, or if an earlier attempt wrote it. None: it has written nothing, or the
     job does not run."""
-    if job.status is not Status.RUNNING or job.activity is None:
+    if job.activity is None or (job.status is not Status.RUNNING and not is_parked(job)):
         return None
     return job.activity if is_current(job, now_ns=now_ns) else {**job.activity, "kind": UNKNOWN}
+
+
+def is_parked(job: Job | Outline) -> bool:
+    """Return whether a pending job waits for the end of a usage limit: its last attempt has left that as its
+    activity."""
+    written = job.activity
+    is_limited = written is not None and written["kind"] == LIMITED and written["attempt"] == job.attempt
+    return job.status is Status.PENDING and is_limited
 
 
 def is_current(job: Job | Outline, *, now_ns: int) -> bool:
@@ -86,6 +99,8 @@ def activity_of(job: Outline, *, now_ns: int) -> str:
     "" for other jobs."""
     if job.disputed is not None and job.status not in TERMINAL:
         return "disputed"
+    if is_parked(job):
+        return LIMITED
     if job.status is not Status.RUNNING:
         return ""
     if _has_expired(job, now_ns):
@@ -127,7 +142,7 @@ def state_of(status: Status, activity: str) -> str:
 
 
 def reason_of(job: Outline, activity: str) -> str:
-    """Return why a job failed, was cancelled, waits, makes no progress or is disputed; "" for other jobs."""
+    """Return why a job failed, was cancelled, waits, makes no progress, is blocked or disputed; "" for other jobs."""
     if activity == "disputed":
         return job.disputed or ""
     if activity in _WITH_CAUSE:
@@ -135,7 +150,7 @@ def reason_of(job: Outline, activity: str) -> str:
         return (job.activity["cause"] if is_written and job.activity is not None else "") or job.detail or ""
     if job.status is Status.ERROR:
         return job.reason or job.detail or ""
-    return job.reason or "" if job.status is Status.CANCELLED else ""
+    return job.reason or "" if job.status is Status.CANCELLED else job.waiting
 
 
 def last_cause(job: Job) -> str:

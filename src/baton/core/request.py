@@ -14,7 +14,8 @@ from enum import StrEnum
 from baton.core import fields
 from baton.core.clock import format_time
 from baton.core.errors import InvalidRecord, InvalidValue, RequestClosed, WrongState
-from baton.core.job import Status, check_mark
+from baton.core.job import Status
+from baton.core.job_checks import lease_mark
 from baton.core.signal import ALLOW, DENY
 from baton.core.value import Any, Value
 
@@ -302,7 +303,7 @@ _CHECKS: dict[str, Check] = {
     "options": _objects,
     "asked_at": fields.time,
     "expires_at": fields.optional(fields.time),
-    "expires_mark": fields.optional(check_mark),
+    "expires_mark": fields.optional(lease_mark),
     "state": lambda value: RequestState(_exactly_one_of(*_STATES)(value)),
     "answer": fields.optional(_exactly_one_of(ALLOW, DENY)),
     "choices": _choices,

@@ -122,14 +122,32 @@ class Limited(Value):
 
 
 class Usage(Value):
-    """What a message cost. Each `message_id` counts once. None: unknown. `of_turn`: False for a message beside the
-    work, such as a title for the conversation: it does not prove that the model answers the turn."""
+    """What a message cost. Each `message_id` counts once. None: unknown. `input_tokens` are all that the model read: of
+    these, `cached_tokens` came from a cache and `cache_write_tokens` went into one. `covers_all`: the cost is that of
+    all messages so far that came without one. `of_turn`: False for a message beside the work, such as a title for the
+    conversation: it does not prove that the model answers the turn."""
 
     message_id: str
     input_tokens: int = 0
     output_tokens: int = 0
     cost_usd: float | None = None
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+    model: str = ""
+    covers_all: bool = False
     of_turn: bool = True
+
+
+class Paused(Value):
+    """The runner has interrupted the work until the user decides. `why` says about what."""
+
+    why: str
+
+
+class Resumed(Value):
+    """The user has decided that the work goes on. `by` names the surface."""
+
+    by: str = ""
 
 
 class Conversation(Value):
@@ -164,7 +182,7 @@ class Gone(Value):
 
 Signal = (
     TurnStarted | TurnEnded | ToolStarted | ToolEnded | Asked | Settled | BackgroundWork | Retrying | Limited | Usage
-    | Conversation | Blocked | Said | Gone
+    | Paused | Resumed | Conversation | Blocked | Said | Gone
 )  # fmt: skip
 
 

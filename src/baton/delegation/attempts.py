@@ -123,7 +123,7 @@ class Attempts:
         if expired_lease_error(job) is not None:
             return Status.ERROR if self.fail(job, job.attempt, why, ended_by="lost") else None
         try:
-            return self.jobs.release(job.job_id, attempt=job.attempt, reason=why).status
+            return self.jobs.release(job.job_id, attempt=job.attempt, reason=why, lost=True).status
         except (errors.IllegalTransition, errors.StaleAttempt):
             return None
 

@@ -27,6 +27,7 @@ def follow_submission(settings: Settings, first: Job, prompt: str, **given: Any)
     inventory = Inventory(settings)
     session = _ended_or_free(inventory, first)
     kept: dict[str, Any] = {"agent": session.agent, "workdir": session.workdir, "title": first.title}
+    kept["worktree"] = False  # it has the one of the first job
     if not given.get("label"):
         kept["labels"] = list(first.labels)
     start_options: dict[str, Any] = {}
@@ -41,7 +42,9 @@ def follow_submission(settings: Settings, first: Job, prompt: str, **given: Any)
         start_options = {name: True for name, wish in wishes.items() if wish or given.get(name)}
         start_options |= {"resume": True, "conversation_id": session.conversation_id}
     job = build_job(settings, prompt, **kept | {name: value for name, value in given.items() if value is not None})
-    links = {"follows": first.job_id, "start_options": start_options}
+    links: dict[str, Any] = {"follows": first.job_id, "start_options": start_options}
+    if first.worktree is not None and (first.checkout or {}).get("path"):
+        links |= {"workdir": first.workdir, "worktree": first.worktree, "checkout": first.checkout}
     return checked_submission(settings, job.replace(**links))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from baton.core.clock import SECOND_NS
 from baton.core.errors import InvalidRecord, JobNotFound, OwnershipLost
 from baton.core.job import TERMINAL, Job, Status
+from baton.core.limits import may_wait
 from baton.delegation.attempts import submitter_is_dead
 from baton.delegation.reconcile import Finding, Reconciler
 from baton.history.log import read_object
@@ -54,10 +55,10 @@ class Monitor(Reconciler):
         self._next_orphans_ns = now_ns + _ORPHANS_EVERY_NS
         before, found = self._orphans, set()
         until_ns = self._clock.wall_ns() - _STARTING_NS
-        submitted = JobFilter(statuses=[Status.PENDING], submitted=True, created_until_ns=until_ns)
+        submitted = JobFilter(statuses=[Status.PENDING], submitted=True, free=True, created_until_ns=until_ns)
         for job in self._jobs.each_job(submitted):
-            if not submitter_is_dead(job, self._settings.host):
-                continue
+            if may_wait(job) or not submitter_is_dead(job, self._settings.host):
+                continue  # `_start_waiting` starts those that have waited
             if self._last_session(job) is not None:
                 yield from self._start_again(job)
             elif self._inventory.made_for(job.job_id) is None:  # else its session is being started

@@ -8,13 +8,15 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import Any
 
+from baton.adapters.contract import Mode
 from baton.config import Settings
 from baton.core.clock import SECOND_NS, Clock, SystemClock, parse_time
-from baton.core.errors import BatonError, IllegalTransition, RegistryUnavailable, TmuxUnavailable
+from baton.core.errors import BatonError, IllegalTransition, JobBlocked, RegistryUnavailable, TmuxUnavailable
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.lifecycle import expired_lease_error
-from baton.core.limits import Limit, exceeded_limit, pauses_idle_clock, silent_since_ns
+from baton.core.limits import Limit, exceeded_limit, is_at_limit, may_wait, pauses_idle_clock, silent_since_ns
 from baton.core.value import Value
 from baton.delegation.attempts import Attempts, submitter_is_dead
 from baton.jobs.verbs import Jobs, open_jobs
@@ -30,6 +32,7 @@ _SECOND_LOOK_SEC = 0.3
 _STARTING_SEC = 30.0
 _ENDING_SEC = 30.0
 _NOTIFY_AGAIN_NS = 60 * SECOND_NS
+_STRANDED_EVERY_NS = 60 * SECOND_NS
 _LOOK_SEC = 0.5
 _SWEEP_SEC = 2.0
 _LAST_STEP_SEC = 5.0
@@ -70,6 +73,7 @@ class Reconciler:
         self._late_since: dict[tuple[str, int, int], int] = {}  # job, attempt, last event: when it was first seen late
         self._watched: set[str] = set()  # jobs in sessions that live on this host
         self._requeued: list[str] = []  # jobs that this process requeued and may have to start again
+        self._next_stranded_ns = 0
         self._next_try_ns: dict[str, int] = {}  # when to try notifications again that could not be sent
         self.registry_failed = False  # in the last sweep
 
@@ -77,8 +81,10 @@ class Reconciler:
         """Return the steps of a sweep, by name and in order."""
         return {
             "leases": self._expire_leases,
+            "order": self._advance_waiting,
             "sessions": self._check_sessions,
             "limits": self._check_limits,
+            "waiting": self._start_waiting,
             "retries": self._start_requeued,
             "notifications": self._send_notifications,
         }
@@ -128,6 +134,29 @@ class Reconciler:
             why = f"the lease of {change.before.claimed_by} expired"
             yield Finding(what=f"job {job.job_id}", why=why, done=f"{job.status}")
 
+    def _advance_waiting(self) -> Iterator[Finding]:
+        """Let jobs go on that waited for others or for a time; now and then also those that a crash has stranded."""
+        if self._dry_run:
+            return
+        now_ns = self._clock.monotonic_ns()
+        changes = self._jobs.advance_waiting()
+        if now_ns >= self._next_stranded_ns:
+            self._next_stranded_ns = now_ns + _STRANDED_EVERY_NS
+            changes += self._jobs.registry.advance_stranded()
+        for change in changes:
+            job = change.after
+            if job.status is Status.PENDING and not job.is_blocked:
+                yield Finding(what=f"job {job.job_id}", why="what it waited for has come", done="unblocked")
+            elif job.ended_by == "predecessor":
+                yield Finding(what=f"job {job.job_id}", why=job.reason or "", done="ended as error")
+
+    def _start_waiting(self) -> Iterator[Finding]:
+        """Start the jobs that have waited, and whose submitter has ended meanwhile."""
+        free = JobFilter(statuses=[Status.PENDING], submitted=True, free=True)
+        for job in self._jobs.each_job(free):
+            if may_wait(job) and submitter_is_dead(job, self._settings.host):
+                yield from self._start_again(job)
+
     def _check_limits(self) -> Iterator[Finding]:
         """End jobs that exceed a limit and have no runner here. A runner enforces the limits itself, by a clock that
         does not jump; when it hangs, its lease expires."""
@@ -149,7 +178,7 @@ class Reconciler:
     def _exceeded_limit(self, job: Job, now_ns: int) -> Limit | None:
         return exceeded_limit(
             now_ns,
-            deadline=parse_time(job.deadline_at) if job.deadline_at else None,
+            deadline=parse_time(job.deadline_at) if job.deadline_at and not is_at_limit(job, now_ns=now_ns) else None,
             silent_since=silent_since_ns(job),
             idle_timeout=job.idle_timeout_sec * SECOND_NS,
             slack=_SLACK_NS,
@@ -173,21 +202,20 @@ class Reconciler:
     def _start_again(self, job: Job) -> Iterator[Finding]:
         """Start the next attempt of a requeued job, in a session like that of its last attempt."""
         last = self._last_session(job)
-        if last is None:
+        if last is None and (job.attempt or not may_wait(job) or self._inventory.made_for(job.job_id) is not None):
             return
-        why = f"attempt {job.attempt} was lost, and the process that submitted it has ended"
+        before = f"attempt {job.attempt} is over" if job.attempt else "it has waited"
+        why = f"{before}, and the process that submitted it has ended"
         if not self._dry_run:
-            if last.state is State.RUNNING:
+            if last is not None and last.state is State.RUNNING:
                 self._stop_session(last, why, hard=True)
             try:
                 holder = f"{self._settings.host}:monitor:{os.getpid()}"
                 job = self._jobs.pick_job(job.job_id, holder=holder, lease_sec=self._settings.lease_sec)
-            except IllegalTransition:
+            except (IllegalTransition, JobBlocked):
                 return  # a worker was faster, or the job was cancelled
             try:
-                error = self._attempts.start(
-                    job, agent=last.agent, workdir=last.workdir, mode=last.mode, yolo=last.yolo, socket=last.socket
-                )
+                error = self._attempts.start(job, **_how_to_start(job, last))
             except (TmuxUnavailable, RegistryUnavailable) as unavailable:
                 self._jobs.release(job.job_id, attempt=job.attempt, reason="its session could not be started")
                 error = str(unavailable)
@@ -195,11 +223,11 @@ class Reconciler:
                 self._requeued.append(job.job_id)  # it is pending again, if it has attempts left
                 yield Finding(what=f"job {job.job_id}", why=f"{why}, but it could not be started: {error}", done=None)
                 return
-        yield self._act(f"job {job.job_id}", why, "started again")
+        yield self._act(f"job {job.job_id}", why, "started again" if last is not None else "started")
 
     def _last_session(self, job: Job) -> Session | None:
-        """Return the session of the job's last attempt here, if the job is pending and has attempts left."""
-        if job.status is not Status.PENDING or not job.attempt or expired_lease_error(job) is not None:
+        """Return the session of the job's last attempt here, if the job is pending and not blocked."""
+        if job.status is not Status.PENDING or not job.attempt or job.is_blocked:
             return None
         made = [
             each for each in self._inventory.all() if each.made_for == job.job_id and each.host == self._settings.host
@@ -287,6 +315,18 @@ class Reconciler:
 
     def _act(self, what: str, why: str, done: str) -> Finding:
         return Finding(what=what, why=why, done=f"would be {done}" if self._dry_run else done)
+
+
+def _how_to_start(job: Job, last: Session | None) -> dict[str, Any]:
+    """Return how to start the next attempt: as the last one, which may have worked in a worktree of its own; the first
+    one as the job says."""
+    if last is None:
+        options = job.start_options
+        mode = Mode.HEADLESS if options.get("headless") else Mode.INTERACTIVE
+        workdir = job.workdir or "."
+        return {"agent": job.agent, "workdir": workdir, "mode": mode, "yolo": bool(options.get("yolo"))}
+    workdir = last.workdir if job.worktree is None or job.workdir is None else job.workdir
+    return {"agent": last.agent, "workdir": workdir, "mode": last.mode, "yolo": last.yolo, "socket": last.socket}
 
 
 def monitor_lock(inventory: Inventory) -> str:

@@ -11,15 +11,18 @@ from baton.adapters.contract import Agent, Mode
 from baton.broker.address import broker_record
 from baton.config import Settings
 from baton.core.clock import SystemClock
+from baton.core.drafts import is_registered, new_job, repeat_job
 from baton.core.errors import IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
 from baton.core.event import EventName
-from baton.core.job import TERMINAL, Job, Status, is_registered, new_job, repeat_job
-from baton.core.limits import Limit
+from baton.core.job import TERMINAL, Job, Status
+from baton.core.limits import Limit, may_wait
 from baton.core.value import Value
 from baton.delegation.attempts import Attempts, is_private_queue, this_submitter
 from baton.delegation.reconcile import BackgroundMonitor
+from baton.delegation.worktrees import plan_worktree, repeated_checkout
 from baton.jobs.caller import refuse_inside_session
 from baton.jobs.verbs import Jobs
+from baton.registry.contract import JobFilter
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import check_launch
 from baton.storage.files import append_line
@@ -31,10 +34,15 @@ _NO_LIMIT_SEC = 366 * 86400.0
 _GIVEN = (
     "prompt", "agent", "workdir", "expect", "validate", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec",
     "background_timeout_sec", "max_attempts", "priority", "headless", "yolo", "allow_existing", "title", "label",
-    "labels", "queue", "idempotency_key", "broker_login",
+    "labels", "queue", "idempotency_key", "broker_login", "worktree", "base", "after", "not_before", "retries",
+    "backoff_sec", "on_limit", "budget_usd",
 )  # fmt: skip
 
-_OWN = ("max_attempts", "priority", "validate", "title", "idempotency_key")  # of the job, as given
+# Of the job, as given. `after` holds names: see `order`.
+_OWN = (
+    "max_attempts", "priority", "validate", "title", "idempotency_key", "not_before", "retries", "backoff_sec",
+    "budget_usd",
+)  # fmt: skip
 
 
 class Submission(Value):
@@ -77,11 +85,12 @@ def build_job(settings: Settings, prompt: str, **given: Any) -> Job:
         idle_timeout_sec=given.get("idle_timeout_sec", settings.idle_timeout_sec),
         tool_timeout_sec=given.get("tool_timeout_sec", settings.tool_timeout_sec),
         background_timeout_sec=given.get("background_timeout_sec", settings.background_timeout_sec),
+        on_limit=given.get("on_limit", settings.on_limit),
         expected_artifacts=given.get("expect", []),
-        workdir=workdir,
         submitter=this_submitter(settings.host) if queue is None else None,
         labels=[*given.get("label", ()), *given.get("labels", ())],
         start_options={name: True for name in ("headless", "yolo") if given.get(name)},
+        **plan_worktree(settings, given, workdir),
         **{name: given[name] for name in _OWN if name in given},
     )
     if "idle_timeout_sec" not in given:
@@ -93,10 +102,12 @@ def build_job(settings: Settings, prompt: str, **given: Any) -> Job:
 
 def repeat_submission(settings: Settings, job: Job, *, headless: bool, yolo: bool) -> Submission:
     """Build a new job for the work of another, with its start options and these. A job that had a session of its own
-    gets one again."""
+    gets one again. What it comes after is still that of the other: see `order`."""
     more = {name: True for name, given in (("headless", headless), ("yolo", yolo)) if given}
     changes: dict[str, Any] = {"retry_of": job.job_id, "start_options": job.start_options | more}
     changes["parent"] = None  # the caller is not that of the first job
+    if (checkout := repeated_checkout(job)) is not None:
+        changes["checkout"] = checkout
     if job.submitter is not None or is_private_queue(job.agent_session):
         changes |= {"submitter": this_submitter(settings.host), "agent_session": f"tmux:{job.agent}"}
         changes["workdir"] = os.path.abspath(job.workdir or ".")
@@ -121,9 +132,11 @@ def _check_given(given: dict[str, Any]) -> None:
     unknown = sorted(given.keys() - set(_GIVEN))
     if unknown:
         raise InvalidValue(unknown[0][:40], f"is not a field of a job; there are {', '.join(_GIVEN)}")
-    for name in ("workdir", "broker_login"):
+    for name in ("workdir", "broker_login", "base"):
         if not isinstance(given.get(name), str | None):
             raise InvalidValue(name, "must be text")
+    if not isinstance(given.get("worktree"), bool | None):
+        raise InvalidValue("worktree", "must be true or false")
     for name in ("expect", "label", "labels"):
         if not isinstance(given.get(name), list | None):  # a text would become a list of its characters
             raise InvalidValue(name, "must be a list")
@@ -179,7 +192,7 @@ class Delegation:
             settings,
             [job.job_id for job in self.jobs],
             # The jobs of a batch start one after another: their runners enforce the limits.
-            timeout_sec=float(self.jobs[0].timeout_sec) if alone else _NO_LIMIT_SEC,
+            timeout_sec=None if alone else _NO_LIMIT_SEC,
             idle_timeout_sec=None if alone else _NO_LIMIT_SEC,
             log=log,
         )
@@ -238,7 +251,7 @@ class Delegation:
 
         counts, problem = doubt(self._jobs, job)
         here = self._hosts.get(job.job_id) == self._settings.host
-        if job.verified_by and here and job.workdir is not None and os.path.isdir(job.workdir):
+        if job.verified_by and here and job.folder is not None and os.path.isdir(job.folder):
             missing = check_results(job.replace(validate=None)).problems
             counts, problem = not missing, "; ".join(missing) or problem
         if problem is not None:
@@ -265,7 +278,7 @@ class Delegation:
         """Cancel the jobs that this process has not started, and return their ids."""
         with self._starting:
             waiting, self._waiting = self._waiting, []
-        return [job.job_id for job in waiting if self._cancel(job)]
+        return [job.job_id for job in waiting if not job.attempt and self._cancel(job)]
 
     def _cancel(self, job: Job) -> bool:
         try:
@@ -290,16 +303,24 @@ class Delegation:
                 self._attempts.stop(job.job_id, why)
 
     def _start_waiting(self, attempts: Attempts) -> None:
-        """Start sessions until as many run as may run at once. A session that does not start is an event of its job."""
+        """Start sessions until as many run as may run at once, of jobs that are not blocked. A session that does not
+        start is an event of its job."""
         with self._starting:
-            while self._waiting and len(self._at_work) < self._parallel:
-                job = self._waiting[0]
-                start_submission(attempts, self._submissions[job.job_id])
-                self._at_work.add(job.job_id)
-                self._waiting.remove(job)
+            free: dict[str, Job] | None = None
+            for waiting in list(self._waiting):
+                if len(self._at_work) >= self._parallel:
+                    return
+                if may_wait(waiting) and free is None:
+                    free = _free_jobs(attempts.jobs)
+                job = waiting if free is None or not may_wait(waiting) else free.get(waiting.job_id)
+                if job is not None:
+                    start_submission(attempts, self._submissions[job.job_id].replace(job=job))
+                    self._at_work.add(job.job_id)
+                    self._waiting.remove(waiting)
 
     def _check_jobs(self, jobs: Jobs) -> None:
         """Start requeued jobs again, and new ones in place of jobs that ended without an event."""
+        jobs.advance_waiting()
         attempts = Attempts(self._settings, jobs, self._attempts.inventory, self._log)
         for job_id in list(self._at_work):
             try:
@@ -310,6 +331,16 @@ class Delegation:
             if job.status in TERMINAL:
                 self._at_work.discard(job_id)
             elif job.status is Status.PENDING and job.attempt:
-                attempts.stop(job_id, f"attempt {job.attempt} was lost", hard=True)
-                start_submission(attempts, self._submissions[job_id].replace(job=job))
+                attempts.stop(job_id, f"attempt {job.attempt} is over", hard=not job.is_blocked)
+                if job.is_blocked:
+                    self._at_work.discard(job_id)
+                    self._waiting.append(job)
+                else:
+                    start_submission(attempts, self._submissions[job_id].replace(job=job))
         self._start_waiting(attempts)
+
+
+def _free_jobs(jobs: Jobs) -> dict[str, Job]:
+    """Return the pending jobs with a submitter that are not blocked."""
+    free = JobFilter(statuses=[Status.PENDING], submitted=True, free=True)
+    return {job.job_id: job for job in jobs.each_job(free)}

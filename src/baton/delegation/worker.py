@@ -99,10 +99,15 @@ class Worker:
         if is_idle and self._until_empty:
             self._next_orphans_ns = 0  # this look may be the last
         taken = self._take()
-        self._empty = is_idle and not taken  # a running job may still return to the queue, or add others
+        # A running job may still return to the queue, or add others; a blocked one is in it.
+        self._empty = is_idle and not taken and not (self._until_empty and self._has_blocked())
         if not taken:
             self._next_poll_ns = self._clock.monotonic_ns() + _POLL_NS
         return taken
+
+    def _has_blocked(self) -> bool:
+        pending = JobFilter(statuses=[Status.PENDING], agent_session=self._queue)
+        return any(job.is_blocked and job.submitter is None for job in self._jobs.each_job(pending))
 
     def _take(self) -> bool:
         holder = f"{self._settings.host}:worker:{os.getpid()}"
@@ -135,7 +140,7 @@ class Worker:
         if self._clock.monotonic_ns() < self._next_orphans_ns:
             return
         self._next_orphans_ns = self._clock.monotonic_ns() + _ORPHANS_NS
-        submitted = JobFilter(statuses=[Status.PENDING], agent_session=self._queue, submitted=True)
+        submitted = JobFilter(statuses=[Status.PENDING], agent_session=self._queue, submitted=True, free=True)
         for job in self._jobs.each_job(submitted):
             if submitter_is_dead(job, self._settings.host) and self._inventory.made_for(job.job_id) is None:
                 try:

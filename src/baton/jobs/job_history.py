@@ -95,6 +95,10 @@ class JobHistory:
         """Record what a user typed into the session of the job, without secrets."""
         self._try(job_id, lambda: self._append(job_id, {"event": "typed", "detail": what, "by": by}))
 
+    def add_action(self, job_id: str, action: str, by: str, via: str) -> None:
+        """Record what a user did with the job on a board (`via`), and who."""
+        self._try(job_id, lambda: self._append(job_id, {"event": "action", "action": action, "by": by, "via": via}))
+
     def add_request(self, request: Request, event: str, **more: Any) -> None:
         """Record what became of a request of the job's agent. `more` is without secrets."""
         line = {"event": event, "request_id": request.request_id, "attempt": request.attempt}

@@ -8,9 +8,8 @@ from collections.abc import Callable, Mapping
 from baton.core import lifecycle
 from baton.core.errors import InvalidValue, NotVerified
 from baton.core.event import EventName, StoredEvent, check_event_name
-from baton.core.job import Job
+from baton.core.job import Job, Status
 from baton.core.redact import Redactor, shorten, without_keys
-from baton.core.result import hide_keys, new_result
 from baton.core.value import Any
 from baton.jobs.verbs import Jobs
 from baton.wire.payload import MAX_DETAIL_BYTES
@@ -29,14 +28,17 @@ def report(
     reason: str | None = None,
     message: str | None = None,
     validation: str | None = None,
+    parked: Mapping[str, Any] | None = None,
     confirm: Callable[[], None] | None = None,
 ) -> tuple[Job, StoredEvent]:
     """Record an event of a job, with the status it brings and its history lines. Return the job after it and the event.
 
     The event is signed and unsent. Paths and secrets are removed from `detail` and `data`; a long `detail` is cut.
     `verify` is for `completed`, as in `verified`; None skips the check without a note.
+    An error of a job with retries left is recorded as progress, and the job is pending again.
     Of an event that ends the job: `ended_by` and `reason` are for the record, `message` and `validation` for the result
     (`baton.core.result`). Without them, the reason is the detail as it was given; so is the message of `completed`.
+    `parked`, of an error at a usage limit: the job is pending again, and goes on after it (`baton.core.parking`).
     They hold all but baton's own keys: they stay with the user.
     `confirm` is called between the verification and the record, by the runner, which knows whether the agent works.
     """
@@ -60,7 +62,9 @@ def report(
             confirm()
     result = None
     if name.is_terminal:
-        outcome["ended_by"] = ended_by
+        from baton.core.result import new_result
+
+        outcome |= {"ended_by": ended_by, "parked": parked} if parked else {"ended_by": ended_by}
         given = detail if reason is None else reason
         if reason := shorten(without_keys(given, jobs.keys(job)).strip(), MAX_DETAIL_BYTES):
             outcome["reason"] = reason
@@ -76,7 +80,9 @@ def report(
     recorded = jobs.registry.record_event(
         job_id, name, detail=detail, data=data, attempt=attempt, holder=holder, outcome=outcome, result=result
     )
-    jobs.history.add_change(recorded.before, recorded.after)
+    is_retried = name is EventName.ERROR and recorded.after.status is Status.PENDING
+    what = "parked" if parked else "attempt failed"
+    jobs.history.add_change(recorded.before, recorded.after, f"{what}: {detail}" if is_retried else None)
     jobs.history.add_event(recorded.event)
     return recorded.after, recorded.event
 
@@ -86,6 +92,7 @@ def verified(jobs: Jobs, job: Job, redactor: Redactor, *, skip: bool) -> tuple[d
     and what its validation printed.
 
     Raise NotVerified while a result is missing. `skip`: do not check, and note who skipped it. Agents may not."""
+    from baton.core.result import hide_keys
     from baton.jobs.caller import refuse_inside_session
     from baton.jobs.verification import Findings, check_results, checks_of
 

@@ -196,6 +196,21 @@ def public_record(request: Request, agent: str | None = None) -> dict[str, Any]:
     return record | {"options": [dict(each) for each in request.options], "agent": agent}
 
 
+def call_lines(call: object) -> list[str]:
+    """Return the whole call, a line for each line of its texts. What belongs to a text begins with `|`. A line may hold
+    any character: `visible` shows what it is."""
+    if not isinstance(call, dict):
+        return call.split("\n") if isinstance(call, str) else [json.dumps(call, ensure_ascii=False)]
+    lines = []
+    for name, value in call.items():
+        if isinstance(value, str):
+            parts = value.split("\n")
+            lines += [f"{name}: {value}"] if len(parts) == 1 else [f"{name}:", *(f"  | {part}" for part in parts)]
+        else:
+            lines += f"{name}: {json.dumps(value, ensure_ascii=False, indent=2)}".split("\n")
+    return lines
+
+
 def choose(request: Request, typed: Sequence[str], *, own_words: bool = False) -> dict[str, str]:
     """Return the choice for each question of a request, from what the user typed: a number, a choice, or, for a
     question without choices or with `own_words`, any text. With several questions, each as NUMBER=CHOICE."""
@@ -307,7 +322,7 @@ def _known_answer(jobs: Jobs, job: Job, request: Request) -> Answer | None:
     rule = None
     if book.rules:
         call = call_for_rules(
-            job.agent, request.tool, request.call, exact=request.exact, workdir=job.workdir, env=env, home=jobs.home
+            job.agent, request.tool, request.call, exact=request.exact, workdir=job.folder, env=env, home=jobs.home
         )
         rule = decide(book.rules, call, now_ns=jobs.clock.wall_ns())
     if rule is not None and rule.decision != ASK:

@@ -6,6 +6,7 @@ import os
 
 from baton.core.clock import SECOND_NS, parse_time
 from baton.core.hashing import sha256
+from baton.core.spending import total_usage
 from baton.core.value import Value
 from baton.jobs.output import OutputReader
 from baton.storage.files import open_given_file, outside
@@ -24,7 +25,7 @@ class JobResult(Value):
     """What an ended job left, as `baton result --json` prints it. None: not known, or not visible here.
 
     `message` is the agent's last message, `validation` the end of what the validation printed. Each of `artifacts` has
-    path, size and sha256."""
+    path, size and sha256. `tokens` and `cost_usd` are those of all attempts, `usage` has them for each."""
 
     job_id: str
     status: str
@@ -36,6 +37,7 @@ class JobResult(Value):
     validation: str | None
     tokens: int | None
     cost_usd: float | None
+    usage: list[dict[str, Any]]
     duration_sec: float | None
     attempts: int
     workdir: str | None
@@ -47,6 +49,7 @@ class JobResult(Value):
 
 def result_record(job: Job, result: Result | None, home: str) -> dict[str, Any]:
     """Return the result of an ended job as JSON. What is not known, or not visible here, is null."""
+    used = total_usage(job.usage)
     return {
         "job_id": job.job_id,
         "status": job.status.value,
@@ -54,18 +57,33 @@ def result_record(job: Job, result: Result | None, home: str) -> dict[str, Any]:
         "ended_by": job.ended_by,
         "reason": job.reason,
         "message": result.message if result is not None else None,
-        "artifacts": [_artifact(name, job.workdir) for name in job.expected_artifacts],
+        "artifacts": [_artifact(name, job.folder) for name in job.expected_artifacts],
         "validation": result.validation if result is not None else None,
-        "tokens": None,
-        "cost_usd": None,
+        "tokens": used["tokens"],
+        "cost_usd": used["cost_usd"],
+        "usage": list(job.usage),
         "duration_sec": _duration_sec(job),
         "attempts": job.attempt,
         "workdir": job.workdir,
-        "worktree": None,
-        "commits": None,
+        "worktree": (job.checkout or {}).get("path"),
+        "commits": _commits(job),
         "output": {"host": host_of(job), "here": OutputReader(home, job).exists()},
         "finished_at": job.public()["finished_at"],
     }
+
+
+def _commits(job: Job) -> list[str] | None:
+    """Return the commits that a job has made in its worktree, the oldest first; None if the repository is not here."""
+    if job.worktree is None or (job.checkout or {}).get("branch") is None:
+        return None
+    from baton.core.errors import BatonError
+    from baton.worktrees.merging import commits_of
+    from baton.worktrees.trees import Tree
+
+    try:
+        return commits_of(Tree.of_job(job))
+    except (BatonError, OSError):
+        return None  # it is on another host, or was removed
 
 
 def host_of(job: Job) -> str | None:

@@ -7,19 +7,9 @@ import sys
 
 from baton.core import fields, lifecycle
 from baton.core.clock import Clock, SystemClock
-from baton.core.errors import AmbiguousId, InvalidRecord, JobNotFound, RegistryUnavailable
+from baton.core.errors import AmbiguousId, BatonError, InvalidRecord, JobNotFound, RegistryUnavailable
 from baton.core.fields import FULL_ID_LENGTH, check_label, one_line
-from baton.core.job import (
-    DEFAULT_AGENT,
-    TERMINAL,
-    Broker,
-    Job,
-    Status,
-    check_status,
-    is_registered,
-    new_job,
-    with_new_id,
-)
+from baton.core.job import DEFAULT_AGENT, TERMINAL, Broker, Job, Status, check_status
 from baton.storage.files import make_home
 
 TYPE_CHECKING = False
@@ -32,7 +22,7 @@ if TYPE_CHECKING:
     from baton.core.redact import Redactor
     from baton.core.result import Result
     from baton.jobs.job_history import JobHistory
-    from baton.registry.contract import Change, JobFilter, OutlinePage, Page
+    from baton.registry.contract import Change, JobFilter, OutlinePage, Page, Recorded
     from baton.registry.verbs import Registry
 
     Found = TypeVar("Found")
@@ -69,6 +59,7 @@ class Jobs:
         self.warn = warn
         self._history: JobHistory | None = None
         registry.find_contradiction = self._find_contradiction
+        registry.on_advanced = self._log_advanced
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +76,9 @@ class Jobs:
         return self._history
 
     def register_job(self, prompt: str, *, agent: str = DEFAULT_AGENT, **fields: Any) -> Job:
-        """Register a pending job and return it; `fields` are those of `baton.core.job.new_job`."""
+        """Register a pending job and return it; `fields` are those of `baton.core.drafts.new_job`."""
+        from baton.core.drafts import new_job
+
         return self.register_many([new_job(prompt, now_ns=self.clock.wall_ns(), agent=agent, **fields)])[0]
 
     def register_many(self, drafts: Iterable[Job]) -> list[Job]:
@@ -94,13 +87,18 @@ class Jobs:
         if self.home is not None:
             make_home(self.home)
         history = self.history
+        from baton.core.drafts import is_registered, with_new_id
         from baton.jobs.caller import calling_job, refuse_inside_session
 
         parent = calling_job()
+        drafts = list(drafts)
         new = [
             (with_new_id(job) if history.exists(job.job_id) else job).replace(parent=job.parent or parent)
             for job in drafts
         ]
+        if any(job.after for job in new):
+            ids = {old.job_id: job.job_id for old, job in zip(drafts, new, strict=True)}
+            new = [job.replace(after=tuple(ids.get(each, each) for each in job.after)) for job in new]
         if any(job.start_options.get("yolo") for job in new):  # guard: yolo-in-a-record
             refuse_inside_session("a job whose agent does not ask (yolo)")
         jobs = self.registry.register_many(new)
@@ -211,10 +209,43 @@ class Jobs:
         )
         return self._logged(change, None if reason is None else self.redactor(change.after).text(reason))
 
-    def release(self, job_id: str, *, attempt: int | None = None, reason: str = "released") -> Job:
-        """Requeue a running job: with `attempt` on behalf of its holder, without one on behalf of an operator."""
+    def release(
+        self,
+        job_id: str,
+        *,
+        attempt: int | None = None,
+        reason: str = "released",
+        lost: bool = False,
+        not_before_ns: int | None = None,
+    ) -> Job:
+        """Requeue a running job: with `attempt` on behalf of its holder, without one on behalf of an operator. `lost`:
+        its holder has died, which counts for `max_attempts`. `not_before_ns`: it is blocked until then."""
         check_label("reason", reason)
-        return self._logged(self.registry.requeue(job_id, attempt=attempt), reason)
+        change = self.registry.requeue(job_id, attempt=attempt, lost=lost, not_before_ns=not_before_ns)
+        return self._logged(change, reason)
+
+    def find_predecessors(self, typed: Iterable[str]) -> list[str]:
+        """Return the ids of jobs that a user typed, for a job that comes after them. Refuse one that can never let that
+        job start."""
+        found = [self.with_id(each, self.get_job) for each in typed]
+        for job in found:
+            if lifecycle.is_met(job) is False:
+                why = lifecycle.describe_unmet(job.job_id, job).replace("it comes", "a job", 1)
+                again = f"; it was retried as {job.retried_by}: name that one" if job.retried_by else ""
+                raise BatonError(f"{why}, would never start{again or '; retry that one first, and name the new job'}")
+        return list(dict.fromkeys(job.job_id for job in found))
+
+    def predecessors(self, job: Job) -> list[Job]:
+        """Return the jobs that this one comes after. The registry keeps them while it is unfinished."""
+        return [self.get_job(each) for each in job.after]
+
+    def advance_waiting(self) -> list[Change]:
+        """Let jobs go on whose predecessors are completed, or whose time has come; end those with a predecessor that
+        failed."""
+        changes: list[Change] = []
+        while batch := self.registry.advance_waiting():
+            changes += batch
+        return changes
 
     def renew_lease(self, job_id: str, *, attempt: int, lease_sec: float) -> Job:
         return self.registry.renew_lease(job_id, attempt=attempt, lease_sec=lease_sec)
@@ -298,6 +329,10 @@ class Jobs:
             for event in self.registry.events_after(job_id, position.seq):
                 self.history.add_event(event)
 
+    def _log_advanced(self, recorded: Recorded) -> None:
+        self.history.add_change(recorded.before, recorded.after, recorded.after.reason)
+        self.history.add_event(recorded.event)
+
     def _find_contradiction(self, job: Job) -> str | None:
         return self.history.find_contradiction(job)
 
@@ -319,7 +354,7 @@ class Jobs:
         """Return what removes paths and secrets from texts about this job."""
         from baton.core.redact import process_redactor
 
-        return process_redactor(secrets=self.keys(job), workdir=job.workdir)
+        return process_redactor(secrets=self.keys(job), workdir=job.folder)
 
     def keys(self, job: Job) -> tuple[str | None, ...]:
         """Return baton's own keys, which no text about this job may show."""

@@ -37,11 +37,11 @@ def check_results(job: Job, *, timeout_sec: float = VALIDATE_TIMEOUT_SEC) -> Fin
     """Look for the files that the job must leave behind; if all are there, run its validation."""
     # Not with the environment of an agent: its PATH could name other programs than the user's.
     origin = origin_of(job)  # guard: validation-environment
-    if origin is None and (job.validate or job.workdir is None) and is_inside_session():  # guard: hidden-environment
+    if origin is None and (job.validate or job.folder is None) and is_inside_session():  # guard: hidden-environment
         why = "the environment of its session cannot be read from here; end, and baton verifies the work"
         return Findings(problems=[why])
     try:
-        folder = job.workdir or (origin.workdir if origin else os.getcwd())
+        folder = job.folder or (origin.workdir if origin else os.getcwd())
     except OSError:
         return Findings(problems=["the work folder is gone"])
     since_ns = _claimed_ns(job) if job.extra.get("fresh_artifacts") else None

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 class JobFilter(Value):
     """Conditions that must all hold. None: no condition. Times are nanoseconds since 1970. `left_from_ns`: only jobs
-    that a holder has left since, with events: ended, or requeued. `submitted`: only jobs with a submitter. `unseen`:
-    only jobs that have completed or failed without the user having been shown it. `notify_due`: only jobs with
-    notifications to send."""
+    that a holder has left since, with events: ended, or requeued. `submitted`: only jobs with a submitter. `free`: no
+    pending jobs that are blocked. `unseen`: only jobs that have completed or failed without the user having been shown
+    it. `notify_due`: only jobs with notifications to send."""
 
     statuses: Collection[Status] | None = None
     agent: str | None = None
@@ -40,6 +40,7 @@ class JobFilter(Value):
     label: str | None = None
     unseen: bool = False
     notify_due: bool = False
+    free: bool = False
 
     def matches(self, job: Job) -> bool:
         created = parse_time(job.created_at)
@@ -54,6 +55,7 @@ class JobFilter(Value):
             and (self.label is None or self.label in job.labels)
             and (not self.unseen or is_unseen(job.status, job.seen_at))
             and (bool(job.notify_due) or not self.notify_due)
+            and not (self.free and job.is_blocked)
         )
 
     @staticmethod
@@ -183,6 +185,19 @@ if TYPE_CHECKING:
         def result(self, job_id: str) -> Result | None:
             """Return the stored result; InvalidRecord when it is not valid. It may be of an attempt that is over."""
 
+        def due(self, limit: int, now_ns: int) -> list[Job]:
+            """Return jobs whose `look_at` has come, by `now_ns` or by the clock of the store, the first ones first; of
+            a writing transaction, those that no other one has locked. Skip invalid records."""
+
+        def followers(self, job_id: str, limit: int) -> list[str]:
+            """Return jobs that have this one in `waits_for`, in the order of their ids, and perhaps a few that had."""
+
+        def forget_follower(self, job_id: str, follower: str) -> None:
+            """Remove a job from the followers of another, whose `waits_for` does not name it."""
+
+        def stranded(self, limit: int) -> list[tuple[str, str]]:
+            """Return pairs of a job that has ended without `look_at`, or is gone, and one of its followers."""
+
         def leased(self) -> Iterable[Job]:
             """Return the running jobs with a lease. Skip invalid records."""
 
@@ -202,7 +217,8 @@ if TYPE_CHECKING:
             """Return the number of jobs by status, where there are any, and of `unsent` events."""
 
         def prunable(self, before_ns: int, limit: int) -> list[str]:
-            """Return jobs that ended before that time and whose events have all been sent."""
+            """Return jobs that ended before that time, whose events have all been sent, and that no unfinished job
+            names."""
 
         def remove(self, job_id: str) -> None:
             """Remove a job with its events, its requests and its result."""

@@ -18,6 +18,7 @@ from baton.core.job import TERMINAL, Broker, Job, Status
 from baton.registry import FILES_NOTE, MOVED_NOTE, NEWER_DATABASE, read_note, record_ids
 from baton.registry.contract import Change, Entry, JobFilter, OutlinePage, Page, format_cursor
 from baton.registry.event_log import EventLog
+from baton.registry.file_index import is_claimable
 from baton.registry.file_requests import RequestFiles
 from baton.storage import files
 
@@ -183,10 +184,41 @@ class FileTransaction(RequestFiles):
                 continue
             except InvalidRecord:
                 continue  # `list` and `doctor` name it
-            if job.status is not Status.PENDING or job.submitter is not None or job.disputed is not None:
+            if not is_claimable(job) or job.submitter is not None:
                 files.remove_file(marker)
             elif job.agent_session == agent_session:
                 yield job
+
+    def due(self, limit: int, now_ns: int) -> list[Job]:
+        self.refresh_index()
+        found: list[Job] = []
+        for job_id, marker in () if self._missing else self._index.due(now_ns):
+            record = next(self._records([job_id]), None)
+            if isinstance(record, Job) and record.look_at is not None and parse_time(record.look_at) <= now_ns:
+                found.append(record)
+            elif self._locked and not isinstance(record, InvalidRecord):
+                files.remove_file(marker)
+            if len(found) == limit:
+                break
+        return found
+
+    def followers(self, job_id: str, limit: int) -> list[str]:
+        return self._index.followers(job_id)[:limit]
+
+    def forget_follower(self, job_id: str, follower: str) -> None:
+        self._index.forget_follower(job_id, follower)
+
+    def stranded(self, limit: int) -> list[tuple[str, str]]:
+        self.refresh_index()
+        followed = [] if self._missing else self._index.followed()
+        there = {each.job_id: each for each in self._records(followed)}
+        lost = [
+            job_id
+            for job_id in followed
+            if (job := there.get(job_id)) is None
+            or (isinstance(job, Job) and job.status in TERMINAL and job.look_at is None)
+        ]
+        return [(job_id, each) for job_id in lost for each in self._index.followers(job_id)][:limit]
 
     def leased(self) -> Iterator[Job]:
         self.refresh_index()
@@ -199,7 +231,7 @@ class FileTransaction(RequestFiles):
     def page(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> Page:
         found: list[tuple[tuple[int, str], Job]] = []
         bad: list[InvalidRecord] = []
-        if where.submitted and where.statuses == [Status.PENDING]:
+        if where.submitted and where.free and where.statuses == [Status.PENDING]:
             self.refresh_index()
             job_ids = self._index.submitted()
         elif where.unseen:
@@ -268,12 +300,15 @@ class FileTransaction(RequestFiles):
         return counts
 
     def prunable(self, before_ns: int, limit: int) -> list[str]:
-        ended = (job for job in self.all_jobs() if lifecycle.may_prune(job, before_ns))
+        jobs = list(self.all_jobs())
+        named = {each for job in jobs if job.status not in TERMINAL for each in lifecycle.named_jobs(job)}
+        ended = (job for job in jobs if lifecycle.may_prune(job, before_ns) and job.job_id not in named)
         return list(islice((job.job_id for job in ended if self._log(job).all_sent()), limit))
 
     def remove(self, job_id: str) -> None:
         for job in self.all_jobs([job_id]):
             self._index.drop_key(job)
+            self._index.drop_look(job)
         self._registry.change_log.sync()  # or its last number, which no record has then, could come again
         # The record first: without it, the log and the result are ignored.
         files.remove_file(self._path(job_id))

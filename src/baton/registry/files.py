@@ -7,7 +7,7 @@
     .lock                  flock around every read-modify-write
     .batch                 the records of `register_many`, while they are written
     .index/                which jobs are pending, leased, submitted, unseen, have unsent events, open requests or an
-                           idempotency key; and which job each change number is of
+                           idempotency key, wait for others, or are to be looked at; which job each change number is of
     .moved, .schema-2.db   the note that this is a registry of version 2, and the database that it names
     .migrating/            records of an unfinished import
 
@@ -121,13 +121,22 @@ class FileRegistry(Registry):
 
     def _claim_first(self, agent_session: str, holder: str, lease_ns: int | None) -> Change | None:
         with self._writing() as tx:
-            for job in tx.pending(agent_session):
-                try:
-                    claimed = self._claim(job, holder, self._clock.wall_ns())
-                except JobDisputed as error:
-                    tx.save(job, lifecycle.dispute(job, error.why))
-                    continue
-                return self._save(tx, job, claimed, lease_ns)
+            if not tx.due(1, self._clock.wall_ns()):  # nearly always
+                return self._claim_pending(tx, agent_session, holder, lease_ns)
+        self.advance_waiting()
+        with self._writing() as tx:
+            return self._claim_pending(tx, agent_session, holder, lease_ns)
+
+    def _claim_pending(
+        self, tx: FileTransaction, agent_session: str, holder: str, lease_ns: int | None
+    ) -> Change | None:
+        for job in tx.pending(agent_session):
+            try:
+                claimed = self._claim(job, holder, self._clock.wall_ns())
+            except JobDisputed as error:
+                tx.save(job, lifecycle.dispute(job, error.why))
+                continue
+            return self._save(tx, job, claimed, lease_ns)
         return None
 
     def refresh_index(self) -> None:

@@ -10,10 +10,10 @@ Rights = Mapping[str, Mapping[str, str]]
 """For each table, what a role may do beyond reading."""
 
 _ROLES = ("submit", "work", "read")
-# What `baton cancel` and `baton retry` change.
+# What `baton cancel`, `baton retry` and the registration of a follower change.
 _SUBMIT = (
     "status", "updated_at", "finished_at", "lease_expires_at", "lease_mark",
-    "reason", "ended_by", "seen_at", "retried_by", "activity", "change",
+    "reason", "ended_by", "seen_at", "retried_by", "activity", "change", "waits_for", "look_at", "followed_at",
 )  # fmt: skip
 # Not what the job is: a login that could change its prompt or its validation could make workers run other commands.
 _PROGRESS = tuple(
@@ -28,6 +28,7 @@ REGISTRY_RIGHTS: Rights = {
     "results": {"work": "INSERT, UPDATE (result)"},
     "requests": {"work": "INSERT, UPDATE (state, content)"},
     "changes": {},
+    "followers": {"submit": "INSERT, DELETE", "work": "DELETE"},
 }
 
 

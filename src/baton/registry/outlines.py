@@ -5,9 +5,11 @@ from __future__ import annotations
 
 import json
 
+from baton.core.clock import format_time
 from baton.core.event import EventName
 from baton.core.fields import label, texts
-from baton.core.job import Status, check_activity, is_unseen, topic_prefix
+from baton.core.job import Status, is_unseen, topic_prefix, waiting_text
+from baton.core.job_checks import check_activity, check_usage, job_ids
 from baton.core.outline import LONGEST_PROMPT, Outline
 
 TYPE_CHECKING = False
@@ -20,8 +22,8 @@ _STATUSES = {status.value: status for status in Status}
 _SHOWN = "job_id, status, created_at, finished_at, agent, agent_session, attempt, labels, "
 _START = f"substr(prompt, 1, {LONGEST_PROMPT}), topic_prefix, detail, lease_expires_at, "
 _ADDED = {
-    1: "NULL, NULL, NULL, updated_at, NULL, 0, extra",
-    2: "disputed, reason, ended_by, seen_at, activity, change, other_fields",
+    1: "NULL, NULL, NULL, updated_at, NULL, 0, NULL, NULL, NULL, extra",
+    2: "disputed, reason, ended_by, seen_at, activity, change, waits_for, not_before, look_at, other_fields",
 }
 ID, STATUS, CREATED = 0, 1, 2
 LAST_EVENTS = (
@@ -32,6 +34,11 @@ LAST_EVENTS = (
 
 def select_outlines(version: int) -> str:
     return f"SELECT {_SHOWN}{_START}{_ADDED[version]} FROM jobs"
+
+
+def _waiting(waits_for: str | None, not_before: int | None) -> str:
+    names = () if waits_for is None else job_ids(_decode(waits_for))
+    return waiting_text(names, None if not_before is None else format_time(not_before))
 
 
 class OutlineReader:
@@ -46,7 +53,8 @@ class OutlineReader:
     def read(self, row: tuple[Any, ...]) -> Outline | None:
         """Return the outline; None if a value is not valid."""
         job_id, status, created, finished, agent, queue, attempt, labels, *rest = row
-        prompt, topic, detail, lease, disputed, reason, ended_by, seen_at, activity, change, others = rest
+        prompt, topic, detail, lease, disputed, reason, ended_by, seen_at, activity, change, *rest = rest
+        waits_for, not_before, look_at, others = rest
         try:
             if topic != topic_prefix(job_id) or type(prompt) is not str or type(attempt) is not int:
                 return None
@@ -57,7 +65,8 @@ class OutlineReader:
                     self._names.add(label(name))
             if labels not in self._labels:
                 self._labels[labels] = texts(json.loads(labels))
-            title = _decode(others).get("title") if others and '"title"' in others else None
+            more = _decode(others) if others and ('"title"' in others or '"usage"' in others) else {}
+            title = more.get("title")
             for each in (title, detail, disputed, reason, ended_by):
                 if each is not None and type(each) is not str:
                     return None
@@ -84,6 +93,8 @@ class OutlineReader:
                 activity=None if activity is None else check_activity(_decode(activity)),
                 open_requests=tuple(self._asking.get(job_id, ())),
                 change=change,
+                waiting=_waiting(waits_for, not_before) if status == "pending" and (waits_for or look_at) else "",
+                usage=check_usage(more["usage"]) if "usage" in more else (),
             )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None

@@ -13,7 +13,7 @@ from baton.core.clock import parse_time
 from baton.core.errors import MigrationFailed, RegistryBusy
 from baton.registry.schema import POSTGRES_2, POSTGRES_UPGRADE, VERSION
 from baton.registry.sql import SqlRegistry, SqlTransaction, valid_jobs
-from baton.storage.postgres import Database, server_now_ns
+from baton.storage.postgres import SERVER_NOW_NS, Database, server_now_ns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from baton.registry.contract import Transaction
     from baton.storage.postgres import Connection
 
-# Nothing is written to `results` or `requests` without a row of `jobs`.
+# Nothing is written to `results`, `requests` or `followers` without a row of `jobs`.
 _LOCK_TABLES = "LOCK TABLE meta, jobs, events IN SHARE ROW EXCLUSIVE MODE"
 _IS_DRAINING = "SELECT 1 FROM meta WHERE draining_until > clock_timestamp()"
 _DRAIN = "UPDATE meta SET draining_until = clock_timestamp() + interval '30 seconds'"
@@ -36,10 +36,10 @@ class _PostgresTransaction(SqlTransaction):
     skip_locked = " FOR UPDATE SKIP LOCKED"  # guard: claim-row-lock
     if_claimable = f" AND NOT EXISTS ({_IS_DRAINING})"
     use_unseen = ""
-    # Transactions commit in another order than they take numbers, and none waits for another here: see `_horizon`.
+    # Transactions commit in another order than they take numbers, and none waits for another here: see `horizon`.
     next_change = "pg_current_xact_id()::text::bigint"
 
-    def _horizon(self) -> int:
+    def horizon(self) -> int:
         # Every transaction below it has ended. What it wrote is seen by the next statement.
         horizon: int = self.rows("SELECT pg_snapshot_xmin(pg_current_snapshot())::text::bigint")[0][0]
         return horizon
@@ -58,6 +58,7 @@ class PostgresRegistry(SqlRegistry):
 
     multi_host = True
     lock_path = None
+    _server_clock = SERVER_NOW_NS
 
     def __init__(self, url: str, *, clock: Clock | None = None) -> None:
         super().__init__(clock)
@@ -81,13 +82,16 @@ class PostgresRegistry(SqlRegistry):
     @contextmanager
     def _writing(self, *, create: bool = False) -> Iterator[_PostgresTransaction]:
         with self._database.translated_errors(), self._database.writing() as connection:
-            yield _PostgresTransaction(connection, self.where)
+            tx = _PostgresTransaction(connection, self.where)
+            tx.present = self._server_clock
+            yield tx
 
     @contextmanager
     def _reading(self) -> Iterator[_PostgresTransaction]:
         with self._database.translated_errors(), self._database.reading() as connection:
             tx = _PostgresTransaction(connection, self.where, connection.version)
             tx.lock_rows = tx.skip_locked = ""
+            tx.present = self._server_clock
             yield tx
 
     def _lease_end(self, tx: Transaction, lease_ns: int) -> tuple[int, str | None]:
@@ -101,6 +105,9 @@ class PostgresRegistry(SqlRegistry):
             {"now": self._now_ns()},
         )
         return list(islice(valid_jobs(rows), limit))
+
+    def _present_ns(self) -> int:
+        return self._now_ns()
 
     def _is_past(self, expires_at: str, mark: str | None) -> bool:
         return parse_time(expires_at) < self._now_ns()
@@ -178,7 +185,7 @@ class PostgresRegistry(SqlRegistry):
         other = connection.execute(
             "SELECT relname FROM pg_class WHERE relnamespace = to_regnamespace(%s)"
             " AND relkind IN ('r', 'v', 'm', 'p', 'f') AND relname NOT IN"
-            " ('meta', 'jobs', 'events', 'results', 'requests', 'changes')",
+            " ('meta', 'jobs', 'events', 'results', 'requests', 'changes', 'followers')",
             [schema],
         ).fetchone()
         if other is not None:

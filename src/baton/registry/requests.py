@@ -14,6 +14,7 @@ from baton.core.errors import InvalidValue
 from baton.core.event import EventName
 from baton.core.fields import check_job_id
 from baton.core.job import Status
+from baton.core.job_checks import check_usage
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -171,6 +172,19 @@ class RequestVerbs:
     @abstractmethod
     def answers_stamp(self) -> object:
         """Return a value that differs when another process has written since, at little cost."""
+
+    def note_usage(self, job_id: str, entry: Mapping[str, Any]) -> Job:
+        """Keep what one attempt has used so far, in place of what is known of that attempt. It may have ended, and so
+        may the job; `updated_at` stays. An entry of the same attempt with fewer tokens changes nothing."""
+        from baton.core.spending import merge_usage
+
+        def decide(job: Job, _now_ns: int) -> Job:
+            if entry["attempt"] > job.attempt:
+                raise InvalidValue("usage", f"is of attempt {entry['attempt']}, and the job has {job.attempt}")
+            merged = check_usage(merge_usage(job.usage, entry))
+            return job if merged == job.usage else job.replace(usage=merged)
+
+        return self._change(job_id, decide).after
 
     def set_activity(
         self, job_id: str, activity: Mapping[str, Any], *, attempt: int, lease_sec: float | None = None

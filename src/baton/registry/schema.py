@@ -44,7 +44,7 @@ CREATE INDEX events_unsent ON events (id) WHERE sent = 0;
 # `other_fields`.
 NEW_COLUMNS = (
     "submitter", "disputed", "reason", "ended_by", "seen_at", "idempotency_key", "retried_by", "start_options",
-    "notify_due", "activity", "change",
+    "notify_due", "activity", "change", "after", "waits_for", "not_before", "look_at", "followed_at",
 )  # fmt: skip
 UPGRADE = """
 ALTER TABLE jobs RENAME COLUMN extra TO other_fields;
@@ -59,6 +59,11 @@ ALTER TABLE jobs ADD COLUMN start_options text;
 ALTER TABLE jobs ADD COLUMN notify_due text;
 ALTER TABLE jobs ADD COLUMN activity text;
 ALTER TABLE jobs ADD COLUMN change bigint NOT NULL DEFAULT 0;
+ALTER TABLE jobs ADD COLUMN after text;
+ALTER TABLE jobs ADD COLUMN waits_for text;
+ALTER TABLE jobs ADD COLUMN not_before bigint;
+ALTER TABLE jobs ADD COLUMN look_at bigint;
+ALTER TABLE jobs ADD COLUMN followed_at bigint;
 CREATE TABLE results (job_id text PRIMARY KEY NOT NULL, result text NOT NULL);
 CREATE TABLE requests (
     request_id text PRIMARY KEY NOT NULL, job_id text NOT NULL, attempt bigint NOT NULL, state text NOT NULL,
@@ -73,12 +78,16 @@ UPDATE jobs SET seen_at = COALESCE(finished_at, updated_at) WHERE status IN ('co
 DROP INDEX jobs_pending;
 DROP INDEX jobs_updated;
 CREATE INDEX jobs_pending ON jobs (agent_session, priority DESC, created_at, job_id)
-    WHERE status = 'pending' AND submitter IS NULL AND disputed IS NULL;
+    WHERE status = 'pending' AND submitter IS NULL AND disputed IS NULL AND waits_for IS NULL AND look_at IS NULL;
+CREATE INDEX jobs_look ON jobs (look_at) WHERE look_at IS NOT NULL;
+CREATE TABLE followers (job_id text NOT NULL, follower text NOT NULL, PRIMARY KEY (job_id, follower));
+CREATE INDEX followers_follower ON followers (follower);
 CREATE INDEX jobs_left ON jobs (updated_at) WHERE status <> 'running' AND last_seq > 0;
 CREATE INDEX jobs_unseen ON jobs (created_at, job_id) WHERE status IN ('completed', 'error') AND seen_at IS NULL;
 CREATE UNIQUE INDEX jobs_idempotency ON jobs (idempotency_key) WHERE idempotency_key IS NOT NULL;
 CREATE INDEX jobs_notify ON jobs (created_at, job_id) WHERE notify_due IS NOT NULL;
-CREATE INDEX jobs_submitted ON jobs (status, created_at, job_id) WHERE status = 'pending' AND submitter IS NOT NULL;
+CREATE INDEX jobs_submitted ON jobs (status, created_at, job_id)
+    WHERE status = 'pending' AND submitter IS NOT NULL AND waits_for IS NULL AND look_at IS NULL;
 """
 _META_1 = "CREATE TABLE meta (schema_version integer NOT NULL); INSERT INTO meta VALUES (1);"
 SQLITE_UPGRADE = UPGRADE + "PRAGMA user_version = 2;"
@@ -94,7 +103,7 @@ SQLITE_2 = SQLITE_1 + SQLITE_UPGRADE
 # Of the statements that SQLite stores for each version, so that a database is checked without creating the tables.
 SQLITE_DIGESTS = {
     1: "46f1939e6bdc0efaf66e4a5c157876650dcfe1f16e9f1b1be01e5d3a10db05c6",
-    2: "806a2eddb76935a49a76960837d6489e87f66a74cf6c7961fc003b973eff19ed",
+    2: "19cfc241c26e63841111b8d936094d6043a74bd9185e6e900b44a30616c7926b",
 }
 POSTGRES_2 = POSTGRES_1 + POSTGRES_UPGRADE
 

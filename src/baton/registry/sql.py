@@ -18,7 +18,7 @@ from baton.core.event import EventName, StoredEvent
 from baton.core.fields import JOB_ID
 from baton.core.job import JOB_FIELDS, OWN_DEFAULTS, TERMINAL, TIME_FIELDS, Broker, Job, Status
 from baton.core.value import Any
-from baton.registry.contract import Change, Entry, JobFilter, OutlinePage, Page, format_cursor
+from baton.registry.contract import Change
 from baton.registry.schema import NEW_COLUMNS, VERSION, refuse_upgrade, submitter_of_queue
 from baton.registry.sql_requests import RequestRows
 from baton.registry.verbs import Registry
@@ -27,7 +27,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from baton.core.outline import Outline
     from baton.core.result import Result
-    from baton.registry.contract import IsPast, RequestWrite
+    from baton.registry.contract import Entry, IsPast, JobFilter, OutlinePage, Page, RequestWrite
 
 Row = tuple[Any, ...]
 _FIELDS_1 = JOB_FIELDS[: JOB_FIELDS.index("submitter")]
@@ -37,7 +37,8 @@ COLUMNS = (*_FIELDS, "other_fields")
 ID = COLUMNS.index("job_id")
 CREATED = COLUMNS.index("created_at")
 EVENT_COLUMNS = "job_id, seq, attempt, event, payload, sent"
-_JSON = frozenset({"broker", "expected_artifacts", "labels", "start_options", "notify_due", "activity"})
+_ORDER = ("after", "waits_for")
+_JSON = frozenset({"broker", "expected_artifacts", "labels", "start_options", "notify_due", "activity", *_ORDER})
 _TIME_RANGE_NS = 9 * 10**18
 
 
@@ -50,7 +51,7 @@ def row_of_job(job: Job) -> dict[str, Any]:
         elif name == "broker":
             value = broker_text(value)
         elif name in _JSON:
-            value = None if value is None or value == {} else json.dumps(value)
+            value = None if value is None or value == {} or (name in _ORDER and not value) else json.dumps(value)
         elif name == "status":
             value = value.value
         row[name] = value
@@ -74,9 +75,12 @@ def job_from_row(row: Row) -> Job:
             record[name] = format_time(value)
         elif value is not None or name in ("created_at", "updated_at"):
             raise InvalidRecord(job_id, name, "is not a number of nanoseconds")
+    for name in _ORDER:
+        if record[name] is None:
+            del record[name]
     try:
         for name in _JSON:
-            if record[name] is not None:
+            if record.get(name) is not None:
                 record[name] = [] if record[name] == "[]" else json.loads(record[name])
         if others is not None:
             # Columns win: a login that may report on a job may write `other_fields`, but not the work itself.
@@ -128,17 +132,24 @@ _INSERT_RESULT = (
 )
 _CLAIM = """
 UPDATE jobs SET status = 'running', attempt = attempt + 1, claimed_by = :holder, updated_at = :now,
-    change = {next_change},
+    change = {next_change}, activity = NULL,
     deadline_at = :now + timeout_sec * 1000000000, lease_expires_at = :expires, lease_mark = :mark,
     auth_token = CASE WHEN attempt = 0 AND auth_token <> '' THEN auth_token ELSE :token END
 WHERE job_id = (
     SELECT job_id FROM jobs WHERE status = 'pending' AND agent_session = :agent_session
-        AND submitter IS NULL AND disputed IS NULL"""
+        AND submitter IS NULL AND disputed IS NULL AND waits_for IS NULL AND look_at IS NULL"""
 _RETURNING = f"RETURNING {', '.join(COLUMNS)}"
+_INSERT_FOLLOWER = (
+    "INSERT INTO followers (job_id, follower) VALUES (:job_id, :follower) ON CONFLICT (job_id, follower) DO NOTHING"
+)
+_FORGET_FOLLOWER = "DELETE FROM followers WHERE job_id = :job_id AND follower = :follower"
 _RAISE_FLOOR = f"UPDATE changes SET floor = {_NEXT} - 1"
-_UNSEEN = "status IN ('completed', 'error') AND seen_at IS NULL"  # as in the index jobs_unseen
 _IDS_AT_ONCE = 500
+_INVALID = 20  # records that are not valid and do not keep the others from being found
+_UNFINISHED = "status IN ('pending', 'running')"
 _EVENTS = f"SELECT {EVENT_COLUMNS} FROM events WHERE"
+# By its index: to look for one row that is due, PostgreSQL would read all jobs, because it expects to find one soon.
+_FIRST_LOOK = "(SELECT min(look_at) FROM jobs WHERE look_at IS NOT NULL)"
 
 
 class SqlTransaction(RequestRows):
@@ -147,6 +158,7 @@ class SqlTransaction(RequestRows):
     lock_rows = ""  # what a SELECT adds to keep the rows it reads from changing
     skip_locked = ""  # what it adds to skip rows that another transaction has locked
     if_claimable = ""  # what a claim adds to find nothing while the registry is drained
+    present = ":now"  # the time by which jobs are unblocked
     use_unseen = " INDEXED BY jobs_unseen"  # SQLite would read every ended job
     # The number of the next change. Only a removal writes to `changes`, so that no number comes again.
     next_change = "(SELECT max(floor, (SELECT COALESCE(max(change), 0) FROM jobs)) + 1 FROM changes)"
@@ -154,7 +166,7 @@ class SqlTransaction(RequestRows):
     def __init__(self, raw: Any, where: str, version: int = VERSION) -> None:
         self.raw = raw
         self._where = where
-        self._version = version
+        self.version = version
         self.select = SELECT if version > 1 else _SELECT_1
 
     @staticmethod
@@ -183,6 +195,8 @@ class SqlTransaction(RequestRows):
         rows = self.rows(f"{self._numbered(_INSERT)} RETURNING change", row_of_job(job))
         if rows and job.retry_of is not None:
             self.change(self._numbered(_LINK_RETRY), {"job_id": job.job_id, "retry_of": job.retry_of})
+        if rows and job.waits_for:
+            self._add_followers([job])
         return job.replace(change=rows[0][0]) if rows else None
 
     def _numbered(self, statement: str) -> str:
@@ -197,6 +211,9 @@ class SqlTransaction(RequestRows):
     ) -> Change:
         if before is not after or request is not None:
             after = after.replace(change=self._update(row_of_job(before), row_of_job(after)))
+        for job_id in before.waits_for:
+            if job_id not in after.waits_for:
+                self.forget_follower(job_id, after.job_id)
         if event is not None:
             self.change(_INSERT_EVENT, row_of_event(event))
         if request is not None:
@@ -210,7 +227,7 @@ class SqlTransaction(RequestRows):
         from baton.core.result import Result
 
         found = "SELECT result FROM results WHERE job_id = :job_id"
-        rows = self.rows(found, {"job_id": job_id}) if self._version > 1 else []
+        rows = self.rows(found, {"job_id": job_id}) if self.version > 1 else []
         return Result.parse(rows[0][0], job_id) if rows else None
 
     def _update(self, old: dict[str, Any], new: dict[str, Any]) -> int:
@@ -229,14 +246,48 @@ class SqlTransaction(RequestRows):
         number: int = done[0][0]
         return number
 
-    def claim(self, values: Mapping[str, Any], skipped: Iterable[str]) -> Job | None:
-        """Claim as `lifecycle.claim` does, in the one statement that also finds the job. Skip the jobs in `skipped`."""
+    def claim(self, values: Mapping[str, Any], skipped: Iterable[str], *, unless_due: bool) -> Job | None:
+        """Claim as `lifecycle.claim` does, in the one statement that also finds the job. Skip the jobs in `skipped`.
+        `unless_due`: claim none while `due` would return one, which may come first when it is unblocked."""
         others = {f"not_{number}": job_id for number, job_id in enumerate(skipped)}
         except_others = f" AND job_id NOT IN ({', '.join(':' + name for name in others)})" if others else ""
         first = f"ORDER BY priority DESC, created_at, job_id LIMIT 1{self.skip_locked}"
         claim = self._numbered(_CLAIM)
-        rows = self.rows(f"{claim}{self.if_claimable}{except_others} {first}) {_RETURNING}", {**values, **others})
+        none_due = f" AND coalesce({_FIRST_LOOK} > {self.present}, true)" if unless_due else ""
+        where = f"{self.if_claimable}{none_due}{except_others}"
+        rows = self.rows(f"{claim}{where} {first}) {_RETURNING}", {**values, **others})
         return job_from_row(rows[0]) if rows else None
+
+    def is_due(self, now_ns: int) -> bool:
+        """Return whether `due` would return a job, also one that another transaction has locked."""
+        return bool(self.rows(f"SELECT 1 WHERE {_FIRST_LOOK} <= {self.present}", {"now": now_ns}))
+
+    def due(self, limit: int, now_ns: int) -> list[Job]:
+        if self.version == 1:
+            return []
+        first = f"WHERE look_at <= {self.present} ORDER BY look_at, job_id LIMIT :limit{self.skip_locked}"
+        rows = self.rows(f"{self.select} {first}", {"now": now_ns, "limit": limit + _INVALID})
+        return list(valid_jobs(rows))[:limit]
+
+    def followers(self, job_id: str, limit: int) -> list[str]:
+        found = "SELECT follower FROM followers WHERE job_id = :job_id ORDER BY follower LIMIT :limit"
+        return [row[0] for row in self.rows(found, {"job_id": job_id, "limit": limit})]
+
+    def forget_follower(self, job_id: str, follower: str) -> None:
+        self.change(_FORGET_FOLLOWER, {"job_id": job_id, "follower": follower})
+
+    def stranded(self, limit: int) -> list[tuple[str, str]]:
+        found = (
+            "SELECT followers.job_id, follower FROM followers LEFT JOIN jobs ON jobs.job_id = followers.job_id"
+            f" WHERE jobs.job_id IS NULL OR (jobs.status IN ({quoted(TERMINAL)}) AND jobs.look_at IS NULL)"
+            " ORDER BY followers.job_id, follower LIMIT :limit"
+        )
+        return [(row[0], row[1]) for row in self.rows(found, {"limit": limit})] if self.version > 1 else []
+
+    def _add_followers(self, jobs: Iterable[Job]) -> None:
+        links = [{"job_id": each, "follower": job.job_id} for job in jobs for each in job.waits_for]
+        if links:
+            self.change_many(_INSERT_FOLLOWER, links)
 
     def leased(self) -> Iterable[Job]:
         # No more rows than there are holders.
@@ -244,101 +295,31 @@ class SqlTransaction(RequestRows):
             self.rows(f"{self.select} WHERE status = 'running' AND lease_expires_at IS NOT NULL ORDER BY job_id")
         )
 
-    def _page_rows(
-        self, select: str, where: JobFilter, limit: int, start: tuple[int, str] | None, key: tuple[int, int]
-    ) -> tuple[list[Row], str | None]:
-        """Return rows, newest first, and the cursor of the next page. `key`: where a row has its time and its id."""
-        conditions, values = _conditions(where, self._version)
-        if start is not None:
-            conditions.append("(created_at, job_id) < (:after_ns, :after_id)")
-            values["after_ns"], values["after_id"] = start
-        restriction = f" WHERE {' AND '.join(conditions)}" if conditions else ""
-        # Few jobs were left lately. Without the plus, SQLite walks all jobs in the wanted order instead.
-        created = "created_at" if where.left_from_ns is None else "+created_at"
-        values["limit"] = limit + 1
-        order = f"ORDER BY {created} DESC, job_id DESC LIMIT :limit"
-        index = self.use_unseen if where.unseen and self._version > 1 else ""
-        rows = self.rows(f"{select}{index}{restriction} {order}", values)
-        following = None
-        if len(rows) > limit:
-            rows.pop()
-            following = format_cursor(rows[-1][key[0]], rows[-1][key[1]])
-        return rows, following
+    def page(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> Page:
+        from baton.registry import sql_lists
+
+        return sql_lists.page(self, where, limit, start)
 
     def outlines(self, where: JobFilter, limit: int, start: tuple[int, str] | None, is_past: IsPast) -> OutlinePage:
-        from baton.registry import outlines
+        from baton.registry import sql_lists
 
-        key = outlines.CREATED, outlines.ID
-        rows, following = self._page_rows(outlines.select_outlines(self._version), where, limit, start, key)
-        jobs, bad = self._read_outlines(rows, is_past)
-        if where.label is not None:
-            jobs = [job for job in jobs if where.label in job.labels]
-        return OutlinePage(jobs=jobs, bad=bad, next=following)
+        return sql_lists.outlines(self, where, limit, start, is_past)
 
-    def _read_outlines(self, rows: list[Row], is_past: IsPast) -> tuple[list[Outline], list[InvalidRecord]]:
-        from baton.core.outline import Outline
-        from baton.registry import outlines
+    def changes(self, number: int, limit: int, is_past: IsPast) -> tuple[list[Outline], int]:
+        from baton.registry import sql_lists
 
-        running = [str(row[outlines.ID]) for row in rows if row[outlines.STATUS] == "running"]
-        asking = self.asking(running, is_past) if self._version > 1 else {}
-        reader = outlines.OutlineReader(dict(self.of_jobs(outlines.LAST_EVENTS, running)), asking)
-        jobs, bad = [], []
-        for row in rows:
-            found = reader.read(row)
-            if found is None:
-                try:
-                    found = Outline.of(self.get(row[outlines.ID]))
-                except InvalidRecord as error:
-                    bad.append(error)
-                    continue
-            jobs.append(found)
-        return jobs, bad
+        return sql_lists.changes(self, number, limit, is_past)
+
+    def horizon(self) -> int:
+        """Return a number below that of every change that this transaction does not see yet, or equal to it."""
+        horizon: int = self.rows(f"SELECT {self.next_change}")[0][0]
+        return horizon
 
     def of_jobs(self, statement: str, job_ids: Sequence[str]) -> Iterator[Row]:
         """Return the rows of a statement about these jobs, for its `{ids}`."""
         for first in range(0, len(job_ids), _IDS_AT_ONCE):
             values = {f"id_{number}": job_id for number, job_id in enumerate(job_ids[first : first + _IDS_AT_ONCE])}
             yield from self.rows(statement.format(ids=", ".join(f":{name}" for name in values)), values)
-
-    def changes(self, number: int, limit: int, is_past: IsPast) -> tuple[list[Outline], int]:
-        from baton.registry import outlines
-
-        select = outlines.select_outlines(self._version)
-        if self._version == 1:
-            return self._read_outlines(self.rows(select), is_past)[0], 0
-        following = self._horizon()
-        if number > following:  # of a registry that was restored from an older copy
-            number = 0
-        last = self.rows(
-            "SELECT change FROM jobs WHERE change >= :number ORDER BY change LIMIT 1 OFFSET :limit",
-            {"number": number, "limit": limit - 1},
-        )
-        # Where more jobs changed since the horizon, all of them: a later page would begin with the same ones.
-        until = last[0][0] if last and last[0][0] < following else 2**63 - 1
-        rows = self.rows(
-            f"{select} WHERE change >= :number AND change <= :until ORDER BY change",
-            {"number": number, "until": until},
-        )
-        return self._read_outlines(rows, is_past)[0], min(until + 1, following)
-
-    def _horizon(self) -> int:
-        """Return a number below that of every change that this transaction does not see yet, or equal to it."""
-        horizon: int = self.rows(f"SELECT {self.next_change}")[0][0]
-        return horizon
-
-    def page(self, where: JobFilter, limit: int, start: tuple[int, str] | None) -> Page:
-        rows, following = self._page_rows(self.select, where, limit, start, (CREATED, ID))
-        jobs, bad = [], []
-        for row in rows:
-            try:
-                job = job_from_row(row)
-            except InvalidRecord as error:
-                bad.append(error)
-            else:
-                # In version 1, the word may be another field's; a label may stand in the text of another one.
-                if (job.submitter or not where.submitted) and (where.label is None or where.label in job.labels):
-                    jobs.append(job)
-        return Page(jobs=jobs, bad=bad, next=following)
 
     def ids_from(self, beginning: str, limit: int) -> list[str]:
         # A range of the primary key: no character of an id follows "f".
@@ -355,21 +336,28 @@ class SqlTransaction(RequestRows):
         unsent = self.rows("SELECT COUNT(*) FROM events WHERE sent = 0")[0][0]
         return dict(self.rows("SELECT status, COUNT(*) FROM jobs GROUP BY status")) | {"unsent": unsent}
 
+    def _named(self) -> set[str]:
+        """Return the jobs that an unfinished one names."""
+        rows = self.rows(f"{self.select} WHERE {_UNFINISHED}")
+        return {each for job in valid_jobs(rows) for each in lifecycle.named_jobs(job)}
+
     def prunable(self, before_ns: int, limit: int) -> list[str]:
+        named = self._named()
         rows = self.rows(
             f"""
             SELECT job_id FROM jobs
-            WHERE status IN ({_quoted(TERMINAL)}) AND COALESCE(finished_at, updated_at) < :before
+            WHERE status IN ({quoted(TERMINAL)}) AND COALESCE(finished_at, updated_at) < :before
                 AND NOT EXISTS (SELECT 1 FROM events WHERE events.job_id = jobs.job_id AND sent = 0)
             LIMIT :limit""",
-            {"before": before_ns, "limit": limit},
+            {"before": before_ns, "limit": limit + len(named)},
         )
-        return [row[0] for row in rows]
+        return [row[0] for row in rows if row[0] not in named][:limit]  # guard: prune-named-job
 
     def remove(self, job_id: str) -> None:
         self.change(self._numbered(_RAISE_FLOOR))
         for table in ("events", "results", "requests", "jobs"):
             self.change(f"DELETE FROM {table} WHERE job_id = :job_id", {"job_id": job_id})
+        self.change("DELETE FROM followers WHERE follower = :job_id", {"job_id": job_id})
 
     def events(self, job_id: str, after: int, limit: int, attempt: int | None = None) -> list[StoredEvent]:
         of_attempt = "" if attempt is None else " AND attempt = :attempt"
@@ -397,6 +385,7 @@ class SqlTransaction(RequestRows):
         highest = max((entry.job.change for entry in entries), default=0)
         self.change("UPDATE changes SET floor = :number WHERE floor < :number", {"number": highest})
         self.change_many(self._numbered(_INSERT), [row_of_job(entry.job) for entry in entries])
+        self._add_followers(entry.job for entry in entries)
         events = [row_of_event(event) for entry in entries for event in entry.events]
         self.change_many(f"{_INSERT_EVENT} ON CONFLICT (job_id, seq) DO NOTHING", events)
         for entry in entries:
@@ -430,6 +419,7 @@ class SqlRegistry(Registry):
 
     def _claim_first(self, agent_session: str, holder: str, lease_ns: int | None) -> Change | None:
         skipped: list[str] = []
+        unless_due = True
         while True:
             try:
                 with self._writing() as tx:
@@ -446,48 +436,22 @@ class SqlRegistry(Registry):
                             "token": self._new_token(),
                         },
                         skipped,
+                        unless_due=unless_due,
                     )
-                    if claimed is None:
-                        self._refuse_draining()
+                    if claimed is not None:
+                        before = lifecycle.before_claim(claimed)
+                        self._refuse_contradicted(before)
+                        return Change(before=before, after=claimed)
+                    self._refuse_draining()
+                    if not unless_due or not tx.is_due(self._clock.wall_ns()):
                         return None
-                    before = lifecycle.before_claim(claimed)
-                    self._refuse_contradicted(before)
-                    return Change(before=before, after=claimed)
+                self.advance_waiting()
+                unless_due = False
             except InvalidRecord as error:
                 skipped.append(error.job_id)  # its claim is undone; `list` and `doctor` name it
             except JobDisputed as error:
                 self._dispute(error.job_id, error.why)
 
 
-def _quoted(statuses: Iterable[Status]) -> str:
+def quoted(statuses: Iterable[Status]) -> str:
     return ", ".join(f"'{status.value}'" for status in sorted(statuses))
-
-
-def _conditions(where: JobFilter, version: int) -> tuple[list[str], dict[str, Any]]:
-    conditions: list[str] = []
-    values: dict[str, Any] = {}
-    if where.statuses:
-        # SQLite uses an index of one status only where that status is compared with `=`.
-        quoted = _quoted(where.statuses)
-        conditions.append(f"status = {quoted}" if len(where.statuses) == 1 else f"status IN ({quoted})")
-    for name, comparison, value in (
-        ("agent", "agent =", where.agent),
-        ("agent_session", "agent_session =", where.agent_session),
-        ("created_from_ns", "created_at >=", where.created_from_ns),
-        ("created_until_ns", "created_at <=", where.created_until_ns),
-        ("left_from_ns", "status <> 'running' AND last_seq > 0 AND updated_at >=", where.left_from_ns),
-    ):
-        if value is not None:
-            conditions.append(f"{comparison} :{name}")
-            values[name] = value
-    if where.label is not None:
-        conditions.append("replace(labels, :label, '') <> labels")
-        values["label"] = json.dumps(where.label)
-    if where.unseen:  # the ends of version 1 count as seen
-        conditions.append(_UNSEEN if version > 1 else "1 = 0")
-    if where.notify_due:
-        conditions.append("notify_due IS NOT NULL" if version > 1 else "1 = 0")
-    if where.submitted:
-        conditions.append("submitter IS NOT NULL" if version > 1 else "extra LIKE :submitted")
-        values["submitted"] = '%"submitter"%'
-    return conditions, values

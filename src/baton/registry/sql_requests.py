@@ -74,7 +74,7 @@ class RequestRows:
 
     if TYPE_CHECKING:
         _where: str
-        _version: int
+        version: int
 
         def rows(self, statement: str, values: Mapping[str, Any] | None = None) -> list[tuple[Any, ...]]: ...
         def change(self, statement: str, values: Mapping[str, Any] | None = None) -> int: ...
@@ -83,7 +83,7 @@ class RequestRows:
     def job_of_request(self, request_id: str) -> str:
         values = {"request_id": request_id}
         found = "SELECT job_id FROM requests WHERE request_id = :request_id"
-        rows = self.rows(found, values) if self._version > 1 else []
+        rows = self.rows(found, values) if self.version > 1 else []
         if not rows:
             raise RequestNotFound(request_id, self._where)
         return str(rows[0][0])
@@ -95,7 +95,7 @@ class RequestRows:
         return _request_from(rows[0])
 
     def requests(self, job_id: str | None, open_only: bool, limit: int, *, calls: bool = True) -> list[Request]:
-        if self._version == 1:
+        if self.version == 1:
             return []
         conditions = ["jobs.job_id = requests.job_id"]
         if open_only:
@@ -110,7 +110,7 @@ class RequestRows:
         return [found for row in rows if (found := _present(row)) is not None]
 
     def request_ids_from(self, beginning: str, limit: int) -> list[str]:
-        if self._version == 1:
+        if self.version == 1:
             return []
         rows = self.rows(
             "SELECT request_id FROM requests WHERE request_id >= :first AND request_id < :last"

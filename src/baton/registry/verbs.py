@@ -15,23 +15,23 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from contextlib import contextmanager
 from itertools import islice
 
 from baton.core import lifecycle
 from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
-from baton.core.errors import InvalidRecord, InvalidValue, JobDisputed, RegistryBusy, RegistryUnavailable
+from baton.core.errors import InvalidValue, JobDisputed, RegistryUnavailable
 from baton.core.event import EventName
 from baton.core.fields import check_id_beginning, check_job_id, check_label
-from baton.core.job import TERMINAL, Status, new_token, refuse_other_work, with_new_id
-from baton.registry.contract import Change, Entry, JobFilter, Recorded, parse_cursor
+from baton.core.job import TERMINAL, Status, new_token
+from baton.registry.contract import Change, JobFilter, Recorded, parse_cursor
+from baton.registry.moving import MovingVerbs
+from baton.registry.order import OrderVerbs
 from baton.registry.requests import RequestVerbs
 from baton.registry.schema import VERSION
-from baton.storage import files
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping
     from contextlib import AbstractContextManager
     from typing import Any
 
@@ -42,10 +42,11 @@ if TYPE_CHECKING:
     from baton.core.result import Result
     from baton.registry.contract import OutlinePage, Page, RequestWrite, Transaction
 
-_DRAINING = ".draining"  # locked by a process that drains the registry
+
+_LONG_DETAIL = 1000  # characters, which fit into an event
 
 
-class Registry(RequestVerbs):
+class Registry(RequestVerbs, OrderVerbs, MovingVerbs):
     """Jobs and the events about them. A store is a subclass with the abstract methods below."""
 
     where: str  # for messages: which registry this is, without secrets
@@ -83,81 +84,29 @@ class Registry(RequestVerbs):
         """Claim for `pick_pending`, in one transaction, without reading every job. Skip invalid records. Mark a job
         whose audit log contradicts it, so that later claims do not read it."""
 
-    @abstractmethod
-    def importing(self, *, locked: bool = False) -> AbstractContextManager[Transaction]:
-        """Begin a transaction that only puts entries, and returns those. `locked`: the caller has frozen a registry
-        with the same `lock_path`."""
-
-    @contextmanager
-    def draining(self) -> Iterator[None]:
-        """Keep every process from claiming a job, until the block ends or this process dies."""
-        assert self.lock_path is not None
-        folder = os.path.dirname(self.lock_path)
-        files.make_store_dir(folder)
-        lock = files.try_lock(os.path.join(folder, _DRAINING))
-        if lock is None:
-            raise RegistryBusy(f"{self.where} is being drained by another process")
-        try:
-            yield
-        finally:
-            files.remove_file(os.path.join(folder, _DRAINING))
-            os.close(lock)
-
-    def _is_draining(self) -> bool:
-        path = os.path.join(os.path.dirname(self.lock_path), _DRAINING) if self.lock_path is not None else ""
-        return os.path.exists(path) and files.is_locked(path)
-
-    def _refuse_draining(self) -> None:
-        """Raise RegistryBusy while `draining` keeps jobs from being claimed."""
-        if self._is_draining():  # guard: claim-while-draining
-            raise RegistryBusy(f"{self.where} is being drained for a migration: no job is claimed; try again after it")
-
-    def holders(self) -> list[tuple[Job, bool]]:
-        """Return the running jobs that a process has claimed, each with whether its lease has expired."""
-        with self._reading() as tx:
-            running = tx.page(JobFilter(statuses=[Status.RUNNING]), 10**9, None).jobs
-            return [(job, self._lease_expired(job)) for job in running if job.claimed_by is not None]
-
-    @abstractmethod
-    def freeze(self) -> AbstractContextManager[None]:
-        """Keep other writers out. Inside the block, only read this registry or set it aside."""
-
-    @abstractmethod
-    def set_aside(self) -> str:
-        """Move the whole content of a frozen registry away, without deleting anything. Return the new place."""
-
-    def schema(self) -> int:
-        """Return the version of the stored schema. A registry that does not exist yet has the present version."""
-        return VERSION
-
-    def upgrade(self, *, force: bool = False) -> None:
-        """Bring the schema to the present version, as the first write does; with `force`, also while jobs run whose
-        holders are processes of 0.1.0."""
-        self._force_upgrade = force
-        try:
-            with self._writing():
-                pass
-        finally:
-            self._force_upgrade = False
-
     def register_job(self, job: Job) -> Job:
         """Store a new pending job. It gets another id if its own is taken: use the job returned."""
         return self.register_many([job])[0]
 
     def register_many(self, jobs: Iterable[Job]) -> list[Job]:
         """Store all of them, or none. They are picked in this order. In place of a job whose idempotency key is taken,
-        the job with that key is returned; KeyTaken when that one is for other work."""
-        registered: list[Job] = []
+        the job with that key is returned; KeyTaken when that one is for other work. JobNotFound when a job comes after
+        an unknown one, InvalidValue when jobs come after each other in a circle."""
+        drafts: list[Job] = []
         last_ns = 0
+        for job in jobs:
+            # A later job of the batch is younger, also when the clock gave both the same time.
+            last_ns = max(parse_time(job.created_at), last_ns + 1)
+            drafts.append(job.replace(created_at=format_time(last_ns)))
+        if any(job.after or job.not_before for job in drafts):
+            return self._register_in_order(drafts)
         with self._writing(create=True) as tx:
-            for job in jobs:
-                # A later job of the batch is younger, also when the clock gave both the same time.
-                last_ns = max(parse_time(job.created_at), last_ns + 1)
-                registered.append(self._add(tx, job.replace(created_at=format_time(last_ns))))
-        return registered
+            return [self._add(tx, job) for job in drafts]
 
     @staticmethod
     def _add(tx: Transaction, job: Job) -> Job:
+        from baton.core.drafts import refuse_other_work, with_new_id
+
         while True:
             if job.idempotency_key is not None and (known := tx.find_key(job.idempotency_key)) is not None:
                 refuse_other_work(known, job)
@@ -216,18 +165,20 @@ class Registry(RequestVerbs):
 
     def pick_pending(self, agent_session: str, *, holder: str, lease_sec: float | None = None) -> Change | None:
         """Claim the first pending job of that queue (higher priority, then older, then id) as its next attempt. Skip
-        jobs with a submitter. Return None when there is no job. No two callers get the same job. In `before`, the key
-        and `updated_at` may be those of the claim."""
+        jobs with a submitter, and those that are blocked. Return None when there is no job. No two callers get the same
+        job. In `before`, the key and `updated_at` may be those of the claim."""
         check_label("agent_session", agent_session)
         check_label("holder", holder)
         return self._claim_first(agent_session, holder, lifecycle.lease_ns(lease_sec))
 
     def pick_job(self, job_id: str, *, holder: str, lease_sec: float | None = None) -> Change:
         """Claim this job, with or without a submitter. IllegalTransition when it is not pending: of several callers one
-        gets it."""
+        gets it. JobBlocked while it waits."""
         check_label("holder", holder)
         lease_ns = lifecycle.lease_ns(lease_sec)
-        return self._change(job_id, lambda job, now_ns: self._claim(job, holder, now_ns), lease_ns)
+        return self._when_free(
+            lambda: self._change(job_id, lambda job, now_ns: self._claim(job, holder, now_ns), lease_ns)
+        )
 
     def clear_submitter(self, job_id: str) -> Change:
         """Clear `submitter` of a pending job, so that `pick_pending` returns it: for a submitter that has died. Of a
@@ -256,7 +207,7 @@ class Registry(RequestVerbs):
             after = lifecycle.set_status(job, status, attempt=attempt, holder=holder, now_ns=now_ns, token=token)
             return after.replace(**outcome) if outcome and after is not job else after
 
-        return self._change(job_id, decide, result=result)
+        return self._when_free(lambda: self._change(job_id, decide, result=result))
 
     def settle(self, job_id: str, status: Status, *, attempt: int, seq: int, holder: str | None = None) -> Change:
         """Set the status of a job whose audit log contradicts the registry, and let its numbers go on after these."""
@@ -271,9 +222,17 @@ class Registry(RequestVerbs):
     def _dispute(self, job_id: str, why: str) -> None:
         self._change(job_id, lambda job, _now_ns: lifecycle.dispute(job, why))
 
-    def requeue(self, job_id: str, *, attempt: int | None = None) -> Change:
-        """running → pending. Of a pending job, nothing to do."""
-        return self._change(job_id, lambda job, now_ns: lifecycle.requeue(job, attempt=attempt, now_ns=now_ns))
+    def requeue(
+        self, job_id: str, *, attempt: int | None = None, lost: bool = False, not_before_ns: int | None = None
+    ) -> Change:
+        """running → pending. Of a pending job, nothing to do. `lost`: its holder has died, which counts for
+        `max_attempts`. `not_before_ns`: it is blocked until then."""
+        return self._change(
+            job_id,
+            lambda job, now_ns: lifecycle.requeue(
+                job, attempt=attempt, now_ns=now_ns, lost=lost, not_before_ns=not_before_ns
+            ),
+        )
 
     def renew_lease(
         self, job_id: str, *, attempt: int, lease_sec: float, activity: Mapping[str, Any] | None = None
@@ -289,6 +248,10 @@ class Registry(RequestVerbs):
         """Note that the user was shown the end of the job, once. In a registry of an older version, do nothing."""
         if self.schema() >= VERSION:  # the user only looks: that must not upgrade it
             self._change(job_id, lambda job, now_ns: lifecycle.see(job, now_ns=now_ns))
+
+    def set_checkout(self, job_id: str, checkout: Mapping[str, Any], *, attempt: int) -> Job:
+        """Note in which worktree the holder works."""
+        return self._change(job_id, lambda job, _now_ns: lifecycle.set_checkout(job, checkout, attempt=attempt)).after
 
     def change_notifications(self, job_id: str, decide: Callable[[Job], Job]) -> Change:
         """Change what the job has in `notify_due`, as `claim` and `settle` of `baton.core.notification` decide. Of
@@ -307,7 +270,10 @@ class Registry(RequestVerbs):
         if not self.expired_leases(limit=1):  # the usual case takes no lock
             return []
         with self._writing() as tx:
-            return [self._expire(tx, job) for job in self._expired(tx, limit)]
+            changes = [self._expire(tx, job) for job in self._expired(tx, limit)]
+        for change in changes:
+            self._advance_after(change.after)
+        return changes
 
     def prunable(self, before_ns: int, *, limit: int = 10**9) -> list[str]:
         """Return the jobs that `prune` would remove. Change nothing."""
@@ -315,7 +281,8 @@ class Registry(RequestVerbs):
             return tx.prunable(before_ns, limit)
 
     def prune(self, before_ns: int, *, limit: int = 1000) -> list[str]:
-        """Remove jobs that ended before that time and whose events have all been sent. At most `limit`."""
+        """Remove jobs that ended before that time, whose events have all been sent, and that no unfinished job names.
+        At most `limit`."""
         with self._writing() as tx:
             job_ids = tx.prunable(before_ns, limit)
             for job_id in job_ids:
@@ -341,13 +308,20 @@ class Registry(RequestVerbs):
     ) -> Recorded:
         """Record an event in one step: check that it may come now, take the next `seq`, sign the event and store it as
         unsent, and set the status that it brings, with the fields of `outcome`. A job that was never claimed is claimed
-        first. `result`: the result of a job that ends with the event."""
+        first. `result`: the result of a job that ends with the event. An error of a job with retries left is recorded
+        as progress, with `data.attempt_failed`, and the job is pending again."""
         check_job_id(job_id)
-        with self._writing() as tx:
-            job = tx.get(job_id)
-            has_events = event is EventName.STARTED and bool(tx.events(job_id, 0, 1, job.attempt))
-            lifecycle.check_event(job, event, attempt=attempt, has_events=has_events)
-            return self._record(tx, job, event, detail, data or {}, holder, outcome or {}, result)
+
+        def record() -> Recorded:
+            with self._writing() as tx:
+                job = tx.get(job_id)
+                has_events = event is EventName.STARTED and bool(tx.events(job_id, 0, 1, job.attempt))
+                lifecycle.check_event(job, event, attempt=attempt, has_events=has_events)
+                return self._record(tx, job, event, detail, data or {}, holder, outcome or {}, result)
+
+        recorded = self._when_free(record)
+        self._advance_after(recorded.after)
+        return recorded
 
     def next_seq(self, job_id: str, *, attempt: int | None = None) -> int:
         """Take a number without an event: 1, 2, 3, ... never the same one twice."""
@@ -379,25 +353,6 @@ class Registry(RequestVerbs):
         with self._writing() as tx:
             tx.mark_sent(job_id, seqs)
 
-    def export(self) -> Iterator[Entry | InvalidRecord]:
-        """Return every job with its events and its result, oldest first, without holding all of them in memory."""
-        from baton.registry.entries import batches, read_entries
-
-        with self._reading() as tx:
-            job_ids = iter(tx.ids())
-        entries: Sequence[Entry | InvalidRecord] | None = ()
-        while entries is not None:
-            yield from entries
-            with self._reading() as tx:
-                entries = next(batches(read_entries(tx, job_ids)), None)
-
-    def import_entries(self, entries: Iterable[Entry]) -> None:
-        """Add jobs with their events and results exactly as they are, in one step."""
-        from baton.registry.entries import put_entries
-
-        with self.importing() as tx:
-            put_entries(tx, entries)
-
     def _change(
         self,
         job_id: str,
@@ -413,7 +368,9 @@ class Registry(RequestVerbs):
             after = decide(before, self._clock.wall_ns())
             if after is not before:
                 _keep_result(tx, after, result)
-            return self._save(tx, before, after, lease_ns)
+            change = self._save(tx, before, after, lease_ns)
+        self._advance_after(change.after)
+        return change
 
     def _save(self, tx: Transaction, before: Job, after: Job, lease_ns: int | None) -> Change:
         if lease_ns is not None:
@@ -449,6 +406,10 @@ class Registry(RequestVerbs):
     def _lease_expired(self, job: Job) -> bool:
         return job.lease_expires_at is not None and self._is_past(job.lease_expires_at, job.lease_mark)
 
+    def _present_ns(self) -> int:
+        """Return the time by which a job is unblocked, and a request or a lease without a mark expires."""
+        return self._clock.wall_ns()
+
     def _is_past(self, expires_at: str, mark: str | None) -> bool:
         """Return whether a moment that `_lease_end` returned is over."""
         return lease_expired(self._clock, mark, expires_at)
@@ -456,7 +417,7 @@ class Registry(RequestVerbs):
     def _expire(self, tx: Transaction, job: Job) -> Change:
         error = lifecycle.expired_lease_error(job)
         if error is None:
-            return tx.save(job, lifecycle.requeue(job, attempt=None, now_ns=self._clock.wall_ns()))
+            return tx.save(job, lifecycle.requeue(job, attempt=None, now_ns=self._clock.wall_ns(), lost=True))
         recorded = self._record(tx, job, EventName.ERROR, error, {}, "operator", {"ended_by": "lost"})
         return Change(before=recorded.before, after=recorded.after)
 
@@ -471,18 +432,29 @@ class Registry(RequestVerbs):
         outcome: Mapping[str, Any],
         result: Result | None = None,
         request: RequestWrite | None = None,
+        claimed: Job | None = None,
     ) -> Recorded:
-        """Sign the event and save it with the job and the request. An event for a pending job claims it."""
+        """Sign the event and save it with the job and the request. An event for a pending job claims it, unless the
+        caller passes the job as `claimed`."""
         from baton.wire.payload import signed_event
 
         now_ns = self._clock.wall_ns()
-        job = before
+        job = claimed or before
         if job.status is Status.PENDING:
             job = self._claim(job, holder, now_ns)
         elif job.auth_token is None or job.attempt == 0:
             job = lifecycle.add_missing_key(job, token=self._new_token())
+        following = None
+        if event is EventName.ERROR and outcome.get("parked") is not None:
+            following, about = lifecycle.park(job, outcome["parked"], now_ns=now_ns, present_ns=self._present_ns())
+            event, data, outcome, result = EventName.PROGRESS, {**data, **about}, {}, None
+        elif event is EventName.ERROR and lifecycle.may_retry(job, outcome.get("ended_by", "agent")):
+            following, about = lifecycle.failed_attempt(job, now_ns=now_ns, present_ns=self._present_ns())
+            event, data, outcome, result = EventName.PROGRESS, {**data, **about}, {}, None
+            detail = f"attempt {job.attempt} failed: {detail}"[: max(len(detail), _LONG_DETAIL)]
         stored = signed_event(job, event, detail, data, now_ns)
-        after = lifecycle.apply_event(job, event, seq=stored.seq, detail=detail, now_ns=now_ns).replace(**outcome)
+        after = lifecycle.apply_event(following or job, event, seq=stored.seq, detail=detail, now_ns=now_ns)
+        after = after.replace(**outcome)
         after = self._with_due(before, after, data)
         _keep_result(tx, after, result)
         saved = tx.save(before, after, stored, request)

@@ -7,8 +7,9 @@ from functools import partial
 from baton.channels.contract import Channel, Silent
 from baton.core.clock import SECOND_NS, Clock
 from baton.core.errors import BatonError, RegistryUnavailable
-from baton.core.request import Request, RequestState
+from baton.core.request import Answer, Request, RequestState
 from baton.core.signal import ALLOW, Asked, Settled
+from baton.sessions.budget import KEY as BUDGET
 from baton.sessions.chores import attempt
 from baton.sessions.reporter import Reporter
 from baton.sessions.terminal import print_line
@@ -31,14 +32,21 @@ class Asking:
     """The questions of the session's present job, by the keys of the channel. The registry is read only while one is
     open. What fails here leaves the question to the person at the agent's own screen. `note` gets each question that
     was answered: the agent waits for it no longer. `is_watched` says whether a person may look at that screen: a
-    question that it does not show while the runner may answer goes there then, and only there."""
+    question that it does not show while the runner may answer goes there then, and only there. `answer_own` takes the
+    answer to a question of the runner itself, about the budget."""
 
     def __init__(
-        self, reporter: Reporter, clock: Clock, note: Callable[[Settled], None], is_watched: Callable[[], bool]
+        self,
+        reporter: Reporter,
+        clock: Clock,
+        note: Callable[[Settled], None],
+        is_watched: Callable[[], bool],
+        answer_own: Callable[[Answer], bool],
     ) -> None:
         self._reporter = reporter
         self._note = note
         self._is_watched = is_watched
+        self._answer_own = answer_own
         self._on_screen: set[str] = set()  # keys of questions that were left to the screen
         self.channel: Channel = Silent()
         self._clock = clock
@@ -142,10 +150,13 @@ class Asking:
         self._answered[request.key] = request
         was_answered = request.state is RequestState.ANSWERED
         answer = requests.answer_of(request) if was_answered else requests.expiry(request)
-        if self.channel.answer(request.key, answer):
+        is_own = request.key.startswith(BUDGET)
+        if self._answer_own(answer) if is_own else self.channel.answer(request.key, answer):
             # The agent goes on. What it does with the answer, it may say only when the tool is over.
             self._note(Settled(key=request.key, decision=answer.answer, by="runner"))
             requests.sent(self._reporter.jobs, request.request_id)
+            if is_own:
+                self.settle(Settled(key=request.key, decision=answer.answer, by="baton"))
         elif self.channel.hides_questions:
             requests.not_used(self._reporter.jobs, request.request_id, _ON_SCREEN)
         else:

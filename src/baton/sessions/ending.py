@@ -4,7 +4,7 @@ import time
 
 from baton.config import Settings
 from baton.core.clock import format_micros
-from baton.core.errors import BatonError, EventRefused, IllegalTransition, SessionNotFound, StaleAttempt
+from baton.core.errors import BatonError, EventRefused, IllegalTransition, JobBlocked, SessionNotFound, StaleAttempt
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Job, Status
 from baton.jobs.report import report
@@ -65,7 +65,8 @@ def forget_name(settings: Settings, session: Session) -> None:
 def fail_job(
     settings: Settings, jobs: Jobs, job: Job, attempt: int | None, detail: str, *, ended_by: str, notify: bool = True
 ) -> bool:
-    """Record that the job failed; return False when it has already ended or belongs to another attempt.
+    """Record that the job failed; return False when it has already ended, waits or belongs to another attempt. With
+    retries left, it is pending again.
 
     With an `attempt`, the caller reports as the holder of that attempt, and a job that was requeued is left alone.
     `ended_by` is for the record of the job. `notify` sends the event now; otherwise the next event, or the monitor,
@@ -81,7 +82,7 @@ def fail_job(
             attempt = jobs.pick_job(job.job_id).attempt  # only the holder of a requeued job may report on it
         data = {ENDED_FROM_OUTSIDE: True}
         report(jobs, job.job_id, EventName.ERROR, detail=detail, data=data, attempt=attempt, ended_by=ended_by)
-    except (EventRefused, IllegalTransition, StaleAttempt):
+    except (EventRefused, IllegalTransition, JobBlocked, StaleAttempt):
         return False
     if notify:
         try_to_send(settings, jobs, job)

@@ -40,7 +40,7 @@ def explain_job(settings: Settings, jobs: Jobs, job: Job) -> dict[str, Any]:
         "attempt": job.attempt,
         "state": state_of(job.status, kind),
         "since": since,
-        "cause": cause or job.reason or "",
+        "cause": cause or job.reason or outline.waiting,
         "rule": None if snapshot is None else _rule_of(snapshot),
         "known_by": "registry" if snapshot is None else "runner",
         "note": note if kind != UNKNOWN else f"{note or 'its runner has not written since'}; the lease has expired",
@@ -56,6 +56,8 @@ def explain_job(settings: Settings, jobs: Jobs, job: Job) -> dict[str, Any]:
 
 def _snapshot_of(settings: Settings, job: Job) -> tuple[Snapshot | None, str | None]:
     """Return what the runner of the job has written last, or else why there is nothing."""
+    if job.is_blocked:
+        return None, "the job is blocked: no process may start it yet"
     if job.status is not Status.RUNNING:
         return None, f"the job is {job.status.value}: nothing is kept but how it ended"
     inventory = Inventory(settings)

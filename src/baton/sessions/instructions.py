@@ -6,11 +6,22 @@ import sys
 
 from baton.adapters.contract import Agent
 from baton.core.job import Job
+from baton.core.parking import was_parked
+
+_AFTER_LIMIT = "The usage limit that interrupted you is over. Go on with your task where you stopped."
 
 
-def job_prompt(agent: Agent, job: Job) -> str:
-    """Return the text for an agent. An agent whose exit code is the verdict gets the prompt alone."""
+def job_prompt(agent: Agent, job: Job, *, resumed: bool = False) -> str:
+    """Return the text for an agent. An agent whose exit code is the verdict gets the prompt alone. `resumed`: it goes
+    on in its conversation, which has the prompt already, if a usage limit has interrupted it."""
+    if resumed and was_parked(job):
+        job = job.replace(prompt=_AFTER_LIMIT)
     return job.prompt if agent.exit_is_verdict else instructions(job)
+
+
+def go_on_prompt(job: Job, why: str) -> str:
+    """Return the text with which an agent that was interrupted goes on with its job."""
+    return f"{mark(job)}. {why} Go on with it where you stopped."
 
 
 def mark(job: Job) -> str:

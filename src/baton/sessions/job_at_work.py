@@ -8,15 +8,32 @@ from math import inf
 from baton.adapters.contract import Agent, Mode
 from baton.channels.contract import Channel, Silent
 from baton.config import Settings
-from baton.core.activity import DONE, FAILED, Verdict
+from baton.core.activity import DONE, FAILED, LIMITED, Verdict
 from baton.core.clock import SECOND_NS, Clock
 from baton.core.errors import NotVerified, RegistryUnavailable
 from baton.core.facts import describe_call
 from baton.core.fields import one_line
 from baton.core.job import Job
 from baton.core.limits import Limit
-from baton.core.signal import Asked, Conversation, Heard, Retrying, Said, Settled, ToolStarted, TurnEnded
+from baton.core.request import DENIED, Answer
+from baton.core.signal import (
+    ALLOW,
+    WELL,
+    Asked,
+    Conversation,
+    Heard,
+    Paused,
+    Resumed,
+    Retrying,
+    Said,
+    Settled,
+    ToolStarted,
+    TurnEnded,
+    TurnStarted,
+    Usage,
+)  # fmt: skip
 from baton.sessions.asking import Asking
+from baton.sessions.budget import Budget
 from baton.sessions.chores import attempt
 from baton.sessions.hearing import Ear
 from baton.sessions.pane_output import JobOutput
@@ -36,9 +53,12 @@ _END_NS = 10 * SECOND_NS  # in which a program ends after `Channel.finish`; some
 
 
 class JobAtWork:
-    """The job that the session's agent works on. `remember` keeps the id of the agent's conversation; `shows_life` says
+    """The job that the session's agent works on. `remember` keeps the id of the agent's conversation, which
+    `conversation` returns; `shows_life` says
     whether its screen has changed within so many seconds; `is_watched` says whether a person may look at it;
-    `is_stopping` says whether the session is to be stopped."""
+    `is_stopping` says whether the session is to be stopped; `may_continue` says whether the agent, once it was
+    interrupted, can go on in its conversation. `parks`: the session was made for its job, so a usage limit ends it, and
+    the next session goes on with the job."""
 
     def __init__(
         self,
@@ -53,9 +73,12 @@ class JobAtWork:
         send: Callable[[Job], object],
         wake: Callable[[], None],
         remember: Callable[[str], None],
+        conversation: Callable[[], str | None],
         shows_life: Callable[[float], bool],
         is_watched: Callable[[], bool],
         is_stopping: Callable[[], bool],
+        may_continue: Callable[[], bool],
+        parks: bool,
     ) -> None:
         self._settings = settings
         self._reporter = reporter
@@ -64,13 +87,22 @@ class JobAtWork:
         self._send = send
         self._wake = wake
         self._remember = remember
+        self._conversation = conversation
+        self._parks = parks
         self._shows_life = shows_life
         self._is_stopping = is_stopping
+        self._may_continue = may_continue
         self._channel: Channel = Silent()
         self._mode = mode
         self.ear = Ear(wake)
-        self.work = Work(agent, mode, reporter, folder, clock)
-        self.asking = Asking(reporter, clock, lambda settled: self.work.note(settled, "runner"), is_watched)
+        self.work = Work(agent, mode, reporter, folder, clock, settings.prices)
+        note = partial(self.work.note, source="runner")
+        self.asking = Asking(reporter, clock, note, is_watched, self._answer_budget)
+        self._asks_late = agent.keeps_budget(mode)
+        self._budget = Budget(reporter.jobs, None, settings.prices, asks_late=self._asks_late)
+        self._asked: Asked | None = None  # about the budget
+        self.goes_on = False  # whether an agent that was interrupted is to go on
+        self._looked_ns: int | None = None
         self._verification: Verification | None = None
         self._again_ns = 0
         self._finished_ns: int | None = None
@@ -79,18 +111,21 @@ class JobAtWork:
 
     def begin(self, job: Job | None) -> None:
         """Take this job as the present one, or none."""
+        attempt(self.work.store_usage)  # of the job before: its last figures may have come after its end
         self.asking.close()
         self._reporter.begin(job)
         self.work.begin(job)
-        self.refused = None
+        self.refused = self._asked = self._looked_ns = None
+        self.goes_on = False
+        self._budget = Budget(self._reporter.jobs, job, self._settings.prices, asks_late=self._asks_late)
 
     def begin_again(self) -> None:
         """Begin the facts anew: the program is started again, to fix the results."""
-        self.refused = None
-        self.work.begin(self._reporter.job)
+        self.refused, self.goes_on = None, False
+        self.work.begin(self._reporter.job, again=True)
 
     def use(self, channel: Channel) -> None:
-        """Talk to the agent by this channel from now on."""
+        """Talk by this channel from now on, to the agent that starts now."""
         self._channel = self.asking.channel = channel
         self._finished_ns = None
         self.work.use(channel)
@@ -123,8 +158,11 @@ class JobAtWork:
             self._remember(signal.conversation_id)
         elif isinstance(signal, TurnEnded):
             self._held = signal.turn if signal.held else None
+            self._check_budget()
             if self._mode is Mode.INTERACTIVE:
                 self._tell(signal.message or signal.why)
+        elif isinstance(signal, Usage | TurnStarted):
+            self._check_budget()
         elif isinstance(signal, ToolStarted):
             self._show(describe_call(signal.name, signal.call))
         elif isinstance(signal, Retrying):
@@ -145,20 +183,97 @@ class JobAtWork:
 
     def decide(self) -> None:
         """Verify the results when the agent says that the work is done, and fail the job when it gave up."""
+        if self.goes_on:
+            return  # the runner starts the agent again, or types
         if self._verification is not None:
             if self._verification.is_done:
                 self._finish(self._verification)
             return
         verdict = self.work.verdict()
-        if self._reporter.job is None or verdict.outcome not in (DONE, FAILED) or self._reporter.is_over():
+        if self._reporter.job is None or verdict.outcome not in (DONE, FAILED, LIMITED) or self._reporter.is_over():
             self._end_turn()
         elif self._is_stopping():
             return  # its tools were ended: what the agent says about that is not the end of the work
+        elif verdict.outcome == LIMITED:
+            self._park(verdict)
         elif verdict.outcome == FAILED:
+            attempt(self.work.store_usage)
             self._reporter.failed(verdict.why, ended_by=verdict.ended_by, message=verdict.message)
             self.finish()
         elif self._may_verify():
             self._verify(verdict)
+
+    def _park(self, verdict: Verdict) -> None:
+        """Return the job to its queue until the usage limit is over. In a session that takes jobs by its name, the job
+        stays: that session goes on with it (`SentJobs`)."""
+        if not self._parks:
+            return
+        attempt(self.work.store_usage)
+        conversation_id = self._conversation() if self._may_continue() else None
+        has_answered = self.work.facts.model_ns >= 0
+        self._reporter.park(verdict, conversation_id, self._settings.host, has_answered=has_answered)
+        self.finish()
+
+    # -- the budget --------------------------------------------------------------------------------------------------
+
+    def _check_budget(self) -> None:
+        """Interrupt the work and ask the user, if the job has spent its budget and is not done."""
+        facts = self.work.facts
+        turn = facts.job_turn
+        if facts.paused is not None or self._verification is not None or (turn is not None and turn.how == WELL):
+            return
+        asked = self._budget.question(facts.spent, self._channel.uncounted)
+        if asked is None or self._reporter.is_over():
+            return
+        why = str(asked.call["description"])
+        if not self._may_continue():
+            why = f"{why.partition(';')[0]}, and its agent cannot be interrupted and go on later"
+            self._reporter.failed(why, ended_by="budget")
+            self.finish()
+            return
+        self._asked = asked
+        self.work.note(Paused(why=why.partition(";")[0]), "runner")
+        self._tell(f"baton: {why}")
+        attempt(self.work.store_usage)
+        self.asking.ask(asked)
+
+    def _answer_budget(self, answer: Answer) -> bool:
+        asked, self._asked = self._asked, None
+        if asked is None:
+            return False
+        if answer.answer == ALLOW:
+            self._budget.allow(asked)
+            # A turn that is open was not interrupted yet: a tool was still running.
+            self.goes_on = self.work.facts.open_turn is None or self.is_to_interrupt
+            self.work.note(Resumed(), "runner")
+            return True
+        why = str(asked.call["description"]).partition(";")[0]
+        said = answer.reason if answer.reason not in ("", DENIED) else "no more was allowed"
+        self._reporter.failed(f"{why}; {said}", ended_by="budget")
+        self.finish()
+        return True
+
+    @property
+    def left_usd(self) -> float | None:
+        """Return what the job may still cost; None without a budget."""
+        return self._budget.left_usd(self.work.facts.spent)
+
+    @property
+    def is_to_interrupt(self) -> bool:
+        """Return whether the agent is to be interrupted now: its job waits for a budget, and no tool call is open."""
+        return self.work.facts.paused is not None and not self.work.facts.open_tools
+
+    @property
+    def is_settled(self) -> bool:
+        """Return whether the runner may start the agent's program again: to go on, or to fix its results."""
+        return self.goes_on or self.refused is not None
+
+    @property
+    def ends_program(self) -> bool:
+        """Return whether the agent's program is to be ended and started again later, to interrupt the agent."""
+        return self._parks and (self.is_to_interrupt or self.goes_on)
+
+    # -- results -----------------------------------------------------------------------------------------------------
 
     def _may_verify(self) -> bool:
         """Return whether to verify now: not before a headless program has ended that ends by itself."""
@@ -171,6 +286,7 @@ class JobAtWork:
 
     def _verify(self, verdict: Verdict) -> None:
         assert self._reporter.job is not None
+        attempt(self.work.store_usage)
         said = one_line(verdict.message or "", _DETAIL) or verdict.why
         detail = f"{said} ({verdict.left})" if verdict.left else said
         self._verification = Verification(self.ear, verdict.message)
@@ -239,7 +355,10 @@ class JobAtWork:
 
         A model may think for longer than the idle limit, without a word. What changes on the screen is no sign of work,
         but a sign of life: an agent whose turn is open, or that says nothing at all, is not ended then."""
-        found = self.work.activity()
+        found, now_ns = self.work.activity(), self._clock.monotonic_ns()
+        if found.kind == "limited" and self._looked_ns is not None:
+            self._reporter.extend_time(now_ns - self._looked_ns)
+        self._looked_ns = now_ns
         limit = self._reporter.exceeded_limit(found.idle_since_ns, slack_sec)
         if limit is not Limit.SILENCE or self._mode is Mode.HEADLESS or not self.work.may_be_alive(found):
             return limit

@@ -15,6 +15,7 @@ from baton.core.clock import format_micros
 from baton.core.errors import AgentUnusable, InvalidValue, RegistryUnavailable, RunnerDied, TmuxUnavailable, WrongState
 from baton.core.fields import one_line
 from baton.core.job import Job
+from baton.core.parking import kept_conversation
 from baton.core.value import Value
 from baton.jobs.caller import MARKER, calling_job
 from baton.live_agents import open_directory, ownership
@@ -62,7 +63,7 @@ def check_launch(
         raise InvalidValue("workdir", f"{workdir} is not a folder")
     if job is not None:
         program.check_job(mode)
-    resume, conversation_id = _conversation(program, job)
+    resume, conversation_id = _conversation(program, job, settings.host)
     task = Task(
         mode=program.usable_mode(mode),
         prompt=prompt if job is None else job_prompt(program, job),
@@ -82,11 +83,23 @@ def check_launch(
     return program
 
 
-def _conversation(agent: Agent, job: Job | None) -> tuple[bool, str | None]:
+def _conversation(agent: Agent, job: Job | None, host: str) -> tuple[bool, str | None]:
     """Return whether a session for this job continues a conversation, and the id of the old or the new one."""
+    kept = None if job is None else kept_conversation(job, host)
+    if kept is not None and _can_resume(agent, kept):
+        return True, kept
     if job is not None and job.start_options.get("resume"):
         return True, job.start_options.get("conversation_id")
     return False, str(uuid4()) if agent.chooses_id else None
+
+
+def _can_resume(agent: Agent, conversation_id: str) -> bool:
+    """Return whether a conversation that a usage limit interrupted is still there; else the work begins anew."""
+    try:
+        agent.check_resume(conversation_id, "")
+    except AgentUnusable:
+        return False
+    return True
 
 
 @cache
@@ -124,7 +137,7 @@ def create_session(
     agent_name = Names(settings.agent_name_prefix).canonical(name)
     now = format_micros(time.time_ns())
     job_id = job.job_id if job else None
-    resume, conversation_id = _conversation(agent, job)
+    resume, conversation_id = _conversation(agent, job, settings.host)
     session = Session(
         name=name,
         session_id=os.urandom(8).hex(),
@@ -323,7 +336,9 @@ def _publish(settings: Settings, session: Session, folder: str) -> None:
         ownership.publish(directory, record)
 
 
-def task_for(session: Session, folder: str, *, prompt: str | None, resume: bool) -> Task:
+def task_for(
+    session: Session, folder: str, *, prompt: str | None, resume: bool, budget_usd: float | None = None
+) -> Task:
     """Return what the session's agent is started for."""
     return Task(
         mode=session.mode,
@@ -334,6 +349,7 @@ def task_for(session: Session, folder: str, *, prompt: str | None, resume: bool)
         folder=folder,
         workdir=session.workdir,
         hook=hook_command(session.agent),
+        budget_usd=budget_usd,
     )
 
 

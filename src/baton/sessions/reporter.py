@@ -7,11 +7,13 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from baton.config import Settings
+from baton.core.activity import Verdict
 from baton.core.clock import SECOND_NS, Clock, SystemClock
 from baton.core.errors import EventRefused, NotVerified, RegistryUnavailable, StaleAttempt
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.limits import Limit, exceeded_limit
+from baton.core.parking import parking
 from baton.core.result import last_lines
 from baton.core.value import Value
 from baton.jobs.report import report
@@ -34,6 +36,7 @@ class Ending(Value):
     reason: str | None = None
     message: str | None = None
     validation: str | None = None
+    parked: Mapping[str, Any] | None = None
 
 
 class Reporter:
@@ -84,6 +87,22 @@ class Reporter:
         """Report that the job failed, for this reason. `message` is the last one of the agent."""
         end = Ending(ended_by=ended_by, message=message)
         self._record(EventName.ERROR, text, patience_ns=self._patience_ns, end=end)
+
+    def park(self, verdict: Verdict, conversation_id: str | None, host: str, *, has_answered: bool) -> None:
+        """Return the job to its queue until a usage limit is over. `conversation_id` goes on then, on this host. If the
+        model `has_answered` nothing since the last limit, wait longer than the agent said."""
+        if self.job is None:
+            return
+        assert verdict.until_ns is not None
+        parked = parking(
+            self.job, verdict.until_ns, self._clock.wall_ns(), why=verdict.why, has_answered=has_answered
+        ) | {"conversation_id": conversation_id, "host": host}
+        end = Ending(ended_by=verdict.ended_by, parked=parked)
+        self._record(EventName.ERROR, verdict.why, patience_ns=self._patience_ns, end=end)
+
+    def extend_time(self, ns: int) -> None:
+        """Give the job this much more time: its agent could not work."""
+        self._began_ns += ns
 
     def refused(self, error: NotVerified) -> None:
         """Report that the job failed because its results were refused for the last time."""
@@ -152,12 +171,14 @@ class Reporter:
         return {"BATON_JOB_ID": self.job.job_id, "BATON_ATTEMPT": str(self.job.attempt)} if self.job else {}
 
     def status(self) -> Status | None:
-        """Read the job and return its status; None without a job."""
+        """Read the job and return its status; None without a job. It is pending when this attempt is over and the job
+        is not, whatever has claimed it since."""
         if self.job is None:
             return None
         current = self.jobs.get_job(self.job.job_id)
         self._seq = current.last_seq
-        return current.status
+        is_ours = current.attempt == self.job.attempt or current.status in TERMINAL
+        return current.status if is_ours else Status.PENDING
 
     def take_news(self) -> bool:
         """Return whether `status` has found an event of another process, such as the agent's `baton publish`, that was
@@ -177,9 +198,9 @@ class Reporter:
             self._send(written)
 
     def is_over(self) -> bool:
-        """Return whether there is no job, or one that has ended."""
+        """Return whether there is no job, or one whose attempt has ended."""
         status = self.status()
-        return status is None or status in TERMINAL
+        return status is not Status.RUNNING
 
     def renew_lease(self, lease_sec: float) -> None:
         if self.job is not None and not self.is_over():
@@ -199,13 +220,15 @@ class Reporter:
         )
 
     def was_ended_from_outside(self) -> bool:
-        """Return whether another process ended the job: the agent may still be working on it."""
+        """Return whether another process ended the job, or requeued it: the agent may still be working on it."""
         if self.job is None:
             return False
-        if self.jobs.get_job(self.job.job_id).status is Status.CANCELLED:
+        status = self.status()
+        if status is Status.CANCELLED:
             return True
         last = self.jobs.events_after(self.job.job_id, max(self._seq - 1, 0))
-        return bool(last) and ENDED_FROM_OUTSIDE in json.loads(last[-1].payload)["data"]
+        data = json.loads(last[-1].payload)["data"] if last else {}
+        return ENDED_FROM_OUTSIDE in data or (status is Status.PENDING and "attempt_failed" not in data)
 
 
 class BackgroundSender:

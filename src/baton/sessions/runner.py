@@ -15,12 +15,13 @@ from functools import partial
 
 from baton.adapters import find_agent
 from baton.adapters.contract import Launch, Mode, Task
-from baton.channels.contract import Channel, Silent
+from baton.channels.contract import Channel, Setup, Silent
 from baton.channels.find import find_channel
 from baton.config import Settings
 from baton.core import errors
 from baton.core.clock import SECOND_NS, Clock, SystemClock, format_micros
-from baton.core.job import TERMINAL, Job, Status
+from baton.core.job import Job, Status
+from baton.core.limits import Limit
 from baton.core.result import hide_keys
 from baton.core.signal import WELL, Gone, Said
 from baton.core.value import Value
@@ -32,18 +33,20 @@ from baton.sessions.agent_process import AgentProcess
 from baton.sessions.chores import Chores, attempt
 from baton.sessions.ending import EXIT, end_session
 from baton.sessions.env_pipe import receive
-from baton.sessions.instructions import job_prompt
+from baton.sessions.in_thread import InThread
+from baton.sessions.instructions import go_on_prompt, job_prompt
 from baton.sessions.inventory import Inventory
 from baton.sessions.job_at_work import JobAtWork
-from baton.sessions.launch import BEGUN, LAST_SCREEN, LAUNCH, RUNNER_LOG, Plan, task_for
+from baton.sessions.launch import LAST_SCREEN, LAUNCH, Plan, task_for
 from baton.sessions.notify import send_of_job
 from baton.sessions.pane_output import JobOutput, PaneOutput
 from baton.sessions.processes import ProcessId, adopt_orphans, end_processes, ended_children, marked_processes
 from baton.sessions.reporter import BackgroundSender, Reporter
+from baton.sessions.runner_notes import show_failure, write, write_begun
+from baton.sessions.screen import Screen
 from baton.sessions.sent_jobs import SentJobs
 from baton.sessions.session import Session, State
 from baton.sessions.terminal import continue_if_suspended, disable_flow_control, print_line
-from baton.sessions.tmux import Tmux
 from baton.sessions.verdict import ExitStatus
 from baton.storage.files import read_file, replace_file
 from baton.storage.homes import load_settings
@@ -51,11 +54,9 @@ from baton.storage.homes import load_settings
 _CHECK_SEC = 1.0
 _REAP_SEC = 5.0
 _REFRESH_SEC = 600.0
-_LIFE_SEC = 10.0
 _LIMIT_SLACK_SEC = 0.5  # `submit` enforces the same limits, and acts first
 _GRACE_SEC = 10.0
 _LEFTOVER_GRACE_SEC = 2.0
-_SCREEN_LINES = 500
 _REPORT_PATIENCE_SEC = 120.0
 
 
@@ -100,10 +101,13 @@ class Runner:
         self._process: AgentProcess | None = None
         self._output = JobOutput(settings, self._jobs)
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        self._screen = Screen(session, self._clock)
         self._job = JobAtWork(
             settings, self._agent, session.mode, self._reporter, self._output, folder, self._clock,
             send=send, wake=self._wake_up, remember=self._remember_conversation,
-            shows_life=self._shows_life, is_watched=self._is_watched, is_stopping=self._is_stopping,
+            conversation=lambda: self._session.conversation_id, shows_life=self._screen.shows_life,
+            is_watched=self._screen.is_watched, is_stopping=self._is_stopping, may_continue=self._may_continue,
+            parks=session.made_for is not None,
         )  # fmt: skip
         self._sent_jobs = SentJobs(
             settings, inventory, self._agent, folder, self._reporter, self._job, self._holder, self._clock
@@ -115,7 +119,7 @@ class Runner:
         self._reason = "it did not begin"
         self._exit_text: str | None = None
         self._began = False
-        self._life_until_ns = 0
+        self._is_opening = False
         self._chores = Chores(
             self._clock,
             [
@@ -137,14 +141,17 @@ class Runner:
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._stop_by_signal)
         self._job.begin(self._claim())
+        if self._reporter.job is not None and self._reporter.job.worktree is not None and not self._prepare():
+            return
         if not self._agent.exit_is_verdict:  # a command may be over at once
             attempt(self._job.work.store)
         self._reason = self._run_agent()
 
     def fail(self, reason: str) -> None:
-        """Report that the runner failed. Before the agent ran, it was refused; later, it is lost."""
-        self._reason = reason
-        self._reporter.failed(reason, ended_by="lost" if self._began else "refused")
+        """Report that the runner failed. Before the agent ran, it was refused or stopped; later, it is lost."""
+        self._reason = reason if self._stop is None else self._stop.reason
+        ended_by = "lost" if self._began else "refused"
+        self._reporter.failed(reason, ended_by=ended_by if self._stop is None else self._stop.ended_by)
 
     def close(self) -> None:
         """End what the agent has left running, write the end of the session, and send the last events."""
@@ -160,14 +167,14 @@ class Runner:
     def _write_end(self) -> None:
         job = self._reporter.job
         keys = self._jobs.keys(job) if job is not None else ()
-        screen = hide_keys("\n".join(line.rstrip() for line in self._screen().splitlines()).strip("\n"), keys)
+        screen = hide_keys("\n".join(line.rstrip() for line in self._screen.text().splitlines()).strip("\n"), keys)
         if screen and job is not None and not OutputReader(self._settings.home, job).exists():
             self._keep_output(f"{screen}\n".encode(errors="replace"))  # of an agent without a channel
             self._output.flush()
         if screen:  # the pane closes with the runner
-            _write(os.path.join(self._folder, LAST_SCREEN), screen + "\n")
+            write(os.path.join(self._folder, LAST_SCREEN), screen + "\n")
         end = {"reason": self._reason, "exit": self._exit_text, "at": format_micros(self._clock.wall_ns())}
-        _write(os.path.join(self._folder, EXIT), json.dumps(end))
+        write(os.path.join(self._folder, EXIT), json.dumps(end))
         state = State.STOPPED if self._stop is not None and self._stop.on_request else State.TERMINATED
         end_session(
             self._settings, self._inventory, self._session, state, reason=self._reason, exit_text=self._exit_text
@@ -185,13 +192,36 @@ class Runner:
         except errors.IllegalTransition as error:
             raise errors.BatonError(f"job {job_id} is {error.current} already: it is not started twice") from None
 
+    def _prepare(self) -> bool:
+        """Make the worktree of the job, and work there. Return False if the session was stopped meanwhile."""
+        from baton.sessions.preparation import Preparation, enter
+
+        assert self._reporter.job is not None
+        write_begun(self._folder, pid=os.getpid())  # `launch` does not wait for a checkout, which may take minutes
+        self._job.work.preparing = "its worktree is being made"
+        self._preparation = Preparation(self._settings, self._reporter.job, self._wake_up)
+        while not self._preparation.is_done:
+            self._wait()
+            self._chores.run_due()
+            if self._stop is not None:
+                self._preparation.stop()
+        if self._stop is not None:
+            self._reason = self._stop.reason
+            self._reporter.failed(self._stop.why, ended_by=self._stop.ended_by)
+            return False
+        self._reporter.job = self._preparation.result(self._jobs)
+        self._job.work.preparing = ""
+        self._session = enter(self._inventory, self._session, self._reporter.job)
+        return True
+
     def _run_agent(self) -> str:
         """Run the agent until its work is accepted, or refused for the last time; return why the session ends."""
         prompt, resume = self._plan.prompt, self._plan.resume
         if self._reporter.job is not None:
-            prompt = job_prompt(self._agent, self._reporter.job)
+            prompt = job_prompt(self._agent, self._reporter.job, resumed=resume)
         while True:
-            task = task_for(self._session, self._folder, prompt=prompt, resume=resume)
+            left_usd = self._job.left_usd
+            task = task_for(self._session, self._folder, prompt=prompt, resume=resume, budget_usd=left_usd)
             launch = self._agent.checked_launch(task)
             ended = self._run_once(task, launch)
             self._exit_text = ended.text
@@ -199,6 +229,10 @@ class Runner:
             if self._stop is not None:
                 self._reporter.failed(self._stop.why, ended_by=self._stop.ended_by)
                 return self._stop.reason
+            if self._job.goes_on and self._reporter.job is not None:
+                prompt, resume = go_on_prompt(self._reporter.job, "You may spend more now."), True
+                self._job.begin_again()
+                continue
             if refused is None:
                 return f"the agent ended ({ended.text})"
             print_line(f"baton: {refused}")
@@ -210,16 +244,20 @@ class Runner:
 
     def _can_continue(self) -> bool:
         """Return whether the agent's program can be started again, to go on in its conversation without a person."""
+        return self._session.mode is Mode.HEADLESS and self._may_continue()
+
+    def _may_continue(self) -> bool:
+        """Return whether the agent's program can be started again, to go on in its conversation."""
         is_known = self._session.conversation_id is not None or not self._agent.resumes_by_id
-        return self._session.mode is Mode.HEADLESS and self._agent.resumes(Mode.HEADLESS) and is_known
+        return self._agent.resumes(self._session.mode) and is_known
 
     def _run_once(self, task: Task, launch: Launch) -> ExitStatus:
         """Run the agent's program to its end, and hear how it ended."""
         environment = {**os.environ, **self._reporter.environment()}
         channel = find_channel(self._agent, task.replace(environment=environment)) or Silent()
-        self._job.use(channel)
         try:
-            setup = channel.open(self._job.ear.hear)
+            setup = self._open(channel)
+            self._job.use(channel)
             for name, content in {**launch.files, **setup.files}.items():
                 replace_file(os.path.join(self._folder, name), content.encode())
             if self._agent.exit_is_verdict and not launch.reads_lines and self._pane is None and self._session.pane_id:
@@ -232,7 +270,7 @@ class Runner:
                 self._process = process
                 self._began = True
                 self._reporter.started(self._session, process.pid)
-                _write_begun(self._folder, pid=process.pid)
+                write_begun(self._folder, pid=process.pid)
                 process.feed(launch.stdin)
                 channel.attach(*process.take_pipes())
                 self._watch(process, channel)
@@ -243,7 +281,25 @@ class Runner:
             channel.close()
         ended = ExitStatus(process.exit_code)
         self._note_end(ended)
+        attempt(self._job.work.store_usage)
         return ended
+
+    def _open(self, channel: Channel) -> Setup:
+        """Open the channel. A server that takes long to begin costs the job neither its lease nor a stop."""
+        opening = InThread(partial(channel.open, self._job.ear.hear), self._wake_up)
+        self._is_opening = True
+        while not opening.is_done:
+            self._wait()
+            if self._job.wait_sec() == 0:
+                attempt(self._job.work.keep)
+            self._chores.run_due()
+            if self._stop is not None and not self._stop.by_other:
+                self._end_processes(_LEFTOVER_GRACE_SEC)
+        self._is_opening = False
+        if self._is_stopping() and self._stop is not None:
+            raise errors.AgentUnusable(self._stop.why)
+        setup: Setup = opening.result()
+        return setup
 
     def _note_end(self, ended: ExitStatus) -> None:
         who, when = "the command", ""
@@ -251,7 +307,7 @@ class Runner:
             turn = self._job.work.facts.job_turn
             said = "though it had said" if turn is not None and turn.how == WELL else "before it said"
             who, when = self._agent.name, f"{said} that the job was done"
-        screen = self._screen if self._stop is None else lambda: ""
+        screen = self._screen.text if self._stop is None else lambda: ""
         cause = self._agent.exit_cause(ended.code)
         why = ended.describe(who, screen, when, cause)
         self._job.work.note(Gone(why=why, ok=ended.ok and not cause), "process")
@@ -276,7 +332,7 @@ class Runner:
                 attempt(self._check)
                 return
             self._chores.run_due()
-            if channel.is_over or (self._stop is not None and not self._stop.by_other):
+            if channel.is_over or self._job.ends_program or (self._stop is not None and not self._stop.by_other):
                 self._end_processes(_GRACE_SEC)
 
     def _wait(self, outputs: Sequence[int] = (), inputs: Sequence[int] = ()) -> bool:
@@ -308,7 +364,7 @@ class Runner:
             return None
         while self._stop is None or self._job.is_verifying:
             attempt(self._job.decide)
-            if self._job.refused is not None or (not self._job.is_verifying and self._reporter.is_over()):
+            if self._job.is_settled or (not self._job.is_verifying and self._reporter.is_over()):
                 break
             self._wait()
             self._chores.run_due()
@@ -356,11 +412,11 @@ class Runner:
         """Stop with the job that the session was created for. A headless agent ends by itself when it is done, and one
         whose program has ended needs no stop."""
         status = self._reporter.status()
-        if status is not None and status not in TERMINAL:
+        if status is Status.RUNNING:
             limit = self._job.exceeded_limit(_LIMIT_SLACK_SEC)
-            if limit is not None:
+            if limit is Limit.TIME or (limit is not None and not self._is_opening):
                 self._stop = Stop(reason=self._job.late_reason(limit), ended_by=limit.ended_by)
-        elif status is Status.CANCELLED:
+        elif status in (Status.CANCELLED, Status.PENDING):
             self._stop = Stop(reason=f"its job is {status}", on_request=True)
         elif status is not None and self._process is not None:
             if self._session.mode is Mode.INTERACTIVE or self._job.is_overdue:
@@ -404,64 +460,6 @@ class Runner:
         find = partial(marked_processes, home=self._inventory.home, home_id=self._inventory.home_id)
         end_processes(lambda: find(self._session.session_id, os.getpid()), grace_sec=grace_sec)
 
-    def _shows_life(self, within_sec: float) -> bool:
-        """Return whether the screen has changed within so many seconds; True while tmux does not answer."""
-        if self._session.pane_id is None:
-            return False
-        now_ns = self._clock.monotonic_ns()
-        if now_ns >= self._life_until_ns:
-            try:
-                changed_sec = Tmux(self._session.socket).changed_at(self._session.pane_id)
-            except errors.BatonError:
-                return True
-            if self._clock.wall_ns() / SECOND_NS - changed_sec >= within_sec:
-                return False
-            self._life_until_ns = now_ns + int(min(within_sec, _LIFE_SEC) * SECOND_NS)
-        return True
-
-    def _is_watched(self) -> bool:
-        """Return whether a person may look at the screen."""
-        pane_id = self._session.pane_id
-        return pane_id is not None and Tmux(self._session.socket).is_watched(pane_id)
-
-    def _screen(self) -> str:
-        if self._session.pane_id is None:
-            return ""
-        try:
-            return Tmux(self._session.socket).capture(self._session.pane_id, _SCREEN_LINES)
-        except errors.BatonError:
-            return ""  # the pane is gone
-
-
-def _write(path: str, text: str) -> None:
-    """Write a file for the user. A failure is shown, and nothing else."""
-    try:
-        replace_file(path, text.encode(errors="replace"))
-    except OSError as error:
-        print_line(f"baton: {path}: {error.strerror}")
-
-
-def _write_begun(folder: str, **content: object) -> None:
-    """Notify `launch`, which waits for this file."""
-    path = os.path.join(folder, BEGUN)
-    if not os.path.exists(path):
-        replace_file(path, json.dumps(content).encode(), durable=False)
-
-
-def _show_failure(folder: str, error: Exception) -> str:
-    """Show on the pane, and to `launch`, why the runner failed; return it. A bug's traceback goes to a file."""
-    reason = str(error)
-    if not isinstance(error, errors.BatonError):
-        import traceback
-
-        path = os.path.join(folder, RUNNER_LOG)
-        _write(path, traceback.format_exc())
-        reason = f"the runner failed: {type(error).__name__}: {error}; see {path}"
-    print_line(f"baton: {reason}")
-    busy = isinstance(error, errors.RegistryUnavailable)  # guard: refused-claim
-    attempt(partial(_write_begun, folder, failed=reason, busy=busy))
-    return reason
-
 
 def _open_runner(folder: str) -> Runner | None:
     settings = load_settings()
@@ -487,7 +485,7 @@ def main(folder: str) -> int:
         if runner is not None:
             runner.run()
     except Exception as error:  # noqa: BLE001  the pane closes with this process, and its job must not stay running
-        reason = _show_failure(folder, error)
+        reason = show_failure(folder, error)
         if runner is not None:
             runner.fail(reason)
     finally:

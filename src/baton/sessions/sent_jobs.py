@@ -8,12 +8,14 @@ from threading import Thread
 
 from baton.adapters.contract import Agent
 from baton.config import Settings
+from baton.core.activity import LIMITED
 from baton.core.clock import SECOND_NS, Clock
 from baton.core.errors import BatonError
-from baton.core.job import TERMINAL, Job, Status
+from baton.core.job import Job, Status
+from baton.core.parking import end_of_limit
 from baton.registry.contract import JobFilter
 from baton.sessions.chores import attempt
-from baton.sessions.instructions import job_prompt
+from baton.sessions.instructions import go_on_prompt, job_prompt
 from baton.sessions.inventory import Inventory
 from baton.sessions.job_at_work import JobAtWork
 from baton.sessions.notify import send_of_job
@@ -50,17 +52,19 @@ class SentJobs:
         self._holder = holder
         self._clock = clock
         self._typed_ns: int | None = None  # until a turn begins
+        self._goes_on_next = False
+        self._limit_ns = 0  # the end of the last usage limit after which the agent went on
 
     def check(self, session: Session, agent_pid: int, slack_sec: float) -> Session:
         """End the present job when it exceeds a limit; take the next one when it has ended. Return the session."""
-        status = self._reporter.status()
-        if status is not None and status not in TERMINAL:
+        if self._reporter.status() is Status.RUNNING:
             limit = self._job.exceeded_limit(slack_sec)
             if limit is not None:
                 self._reporter.failed(self._job.late_reason(limit), ended_by=limit.ended_by)
                 self._interrupt(session)
             else:
                 self._submit_again(session)
+                self._interrupt_or_go_on(session)
             return session
         if self._reporter.was_ended_from_outside():
             self._interrupt(session)
@@ -73,6 +77,30 @@ class SentJobs:
             if number:
                 time.sleep(_BETWEEN_PRESSES_SEC)
             attempt(partial(Tmux(session.socket).press, session.pane_id, [self._agent.interrupt_key]))
+
+    def _interrupt_or_go_on(self, session: Session) -> None:
+        """Interrupt an agent whose job waits for a budget; let it go on when the user has allowed more, or when a usage
+        limit is over."""
+        verdict, job = self._job.work.verdict(), self._reporter.job
+        assert job is not None
+        if self._job.is_to_interrupt and self._job.work.facts.open_turn is not None:
+            self._interrupt(session)
+        elif self._job.goes_on:
+            self._job.goes_on = False
+            self._go_on(session, job, "You may spend more now.")
+        elif verdict.outcome == LIMITED and verdict.until_ns != self._limit_ns:
+            assert verdict.until_ns is not None
+            if self._clock.wall_ns() >= end_of_limit(verdict.until_ns):
+                self._limit_ns, self._goes_on_next = verdict.until_ns, True  # once
+                # Claude Code shows a dialog until then. The text comes with the next look: the key would change it.
+                attempt(partial(Tmux(session.socket).press, session.pane_id or "", [self._agent.interrupt_key]))
+        elif self._goes_on_next:
+            self._goes_on_next = False
+            self._go_on(session, job, "The usage limit is over.")
+
+    def _go_on(self, session: Session, job: Job, why: str) -> None:
+        assert session.pane_id is not None
+        attempt(partial(Tmux(session.socket).paste, session.pane_id, go_on_prompt(job, why), enter=True))
 
     def _take_next(self, session: Session, agent_pid: int) -> Session:
         label = job_label(session.agent_id)

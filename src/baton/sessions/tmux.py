@@ -135,6 +135,15 @@ class Tmux:
         history = [] if lines is None else ["-S", f"-{lines}"]
         return self.run("capture-pane", "-p", "-J", "-t", pane_id, *history)
 
+    def capture_of(self, pane_id: str, pid: int | None) -> str | None:
+        """Return what the pane shows, by one call of tmux; None if another process has the pane."""
+        parts = [["display-message", "-p", "-t", pane_id, "#{pane_pid}"], ["capture-pane", "-p", "-J", "-t", pane_id]]
+        done = self._call([*self.command(), *parts[0], ";", *parts[1]])
+        if done.returncode:
+            self._fail("capture-pane", done.stderr.decode(errors="replace").strip())
+        owner, _, screen = done.stdout.decode(errors="replace").partition("\n")
+        return screen if owner == str(pid) else None
+
     def changed_at(self, pane_id: str) -> int:
         """Return when the window of the pane last changed, in seconds since 1970."""
         return int(self.run("display-message", "-p", "-t", pane_id, "#{window_activity}").strip() or 0)

@@ -6,14 +6,18 @@ from baton.adapters.contract import Mode
 from baton.channels.contract import Channel, Silent
 from baton.core import activity as rules
 from baton.core.activity import Activity, Facts, Limits, Verdict
-from baton.core.clock import SECOND_NS, Clock
+from baton.core.clock import SECOND_NS, Clock, format_micros
 from baton.core.job import DEFAULT_IDLE_TIMEOUT_SEC, Job
+from baton.core.job_checks import ON_LIMIT
 from baton.core.signal import Heard, Said, Signal, Usage
+from baton.core.spending import Price, Spent, usage_entry
 from baton.jobs.activity_file import Snapshot, write_snapshot
 from baton.sessions.instructions import mark
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from baton.adapters.contract import Agent
     from baton.sessions.reporter import Reporter
 
@@ -26,29 +30,40 @@ _USUAL = ("starting", "working")  # at the start
 class Work:
     """The facts about the session's present job. Signals are folded into them; nothing else changes them."""
 
-    def __init__(self, agent: Agent, mode: Mode, reporter: Reporter, folder: str, clock: Clock) -> None:
+    def __init__(
+        self, agent: Agent, mode: Mode, reporter: Reporter, folder: str, clock: Clock, prices: Mapping[str, Price]
+    ) -> None:
         self._agent = agent
         self._is_alone = mode is Mode.HEADLESS  # no person types beside the job
         self._reporter = reporter
         self._folder = folder
         self._clock = clock
+        self._prices = prices
         self._channel: Channel | None = None
         self.facts = Facts.of_job("", clock.monotonic_ns())
+        self.preparing = ""  # what is made before the agent starts; no idle clock runs
         self.begin(None)
 
     def use(self, channel: Channel) -> None:
-        """Take this channel for the one by which the agent says what it does."""
+        """Take this channel for the one by which the agent, which starts now, says what it does: its silence begins."""
         self._channel = channel
+        began = {"last_work": "the agent was started", "last_work_source": "runner"}
+        self.facts = self.facts.replace(last_work_ns=self._clock.monotonic_ns(), **began)
 
-    def begin(self, job: Job | None) -> None:
-        """Begin the facts anew, for this job. Without a job, every turn of the session counts."""
-        now_ns = self._clock.monotonic_ns()
+    def begin(self, job: Job | None, *, again: bool = False) -> None:
+        """Begin the facts anew, for this job. Without a job, every turn of the session counts. `again`: the job goes on
+        in a new program, and what it has spent counts on."""
+        now_ns, spent = self._clock.monotonic_ns(), self.facts.spent
         self.facts = Facts.of_job(
             "" if job is None or self._is_alone else mark(job),
             now_ns,
             turn_expected=not self._agent.exit_is_verdict,
             after=self.facts,
         )
+        if again:
+            self.facts = self.facts.replace(spent=spent)
+        else:
+            self._spent_stored = Spent()
         self._limits = _limits_of(job)
         self._has_conditions = job is not None and bool(job.expected_artifacts or job.validate)
         self._stored: Activity | None = None
@@ -94,6 +109,8 @@ class Work:
     def activity(self) -> Activity:
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
         found = rules.activity(self.facts, now_ns=now_ns, limits=self._limits, wall_ns=wall_ns)
+        if self.preparing:
+            return found.replace(kind="starting", cause=self.preparing, rule="no-turn", idle_since_ns=None)
         if found.rule == "no-turn" and isinstance(self._channel, Silent):
             return found.replace(kind="unknown", cause=f"{self._agent.name} does not say what it is doing")
         return found
@@ -151,6 +168,18 @@ class Work:
         record = rules.activity_record(activity, now_ns=now_ns, wall_ns=self._clock.wall_ns(), attempt=0)
         self._reporter.set_activity(record, lease_sec=lease_sec)
         self._stored = activity
+        if lease_sec is not None:
+            self.store_usage()
+
+    def store_usage(self) -> None:
+        """Write what the job has used in this attempt into the registry, if that has changed. It may have ended."""
+        job, spent = self._reporter.job, self.facts.spent
+        if job is None or spent == self._spent_stored:
+            return
+        entry = usage_entry(job.attempt, spent, self._prices, format_micros(self._clock.wall_ns()))
+        if entry is not None:
+            self._reporter.jobs.registry.note_usage(job.job_id, entry)
+        self._spent_stored = spent
 
     def wait_sec(self) -> float | None:
         """Return how long until `keep` has something to write; None while it has nothing."""
@@ -167,5 +196,8 @@ def _limits_of(job: Job | None) -> Limits:
     if job is None:
         return Limits(idle_sec=DEFAULT_IDLE_TIMEOUT_SEC)
     return Limits(
-        idle_sec=job.idle_timeout_sec, tool_sec=job.tool_timeout_sec, background_sec=job.background_timeout_sec
+        idle_sec=job.idle_timeout_sec,
+        tool_sec=job.tool_timeout_sec,
+        background_sec=job.background_timeout_sec,
+        waits_at_limit=job.on_limit == ON_LIMIT[0],
     )

@@ -9,7 +9,6 @@ import fcntl
 import os
 import stat
 import time
-import zlib
 from collections.abc import Callable, Iterable
 
 from baton.core.clock import Clock
@@ -494,4 +493,6 @@ class BootStamp:
     def _time_ns(self) -> int:
         """Return a time long past that no writer leaves by accident. It differs after each boot: changes that were not
         on disk when the power went are not trusted."""
+        import zlib
+
         return (900_000_000 + zlib.crc32((self._clock.boot_id() or "").encode()) % 10**8) * 10**9

@@ -168,11 +168,14 @@ class Database:
             raise RegistryUnavailable(f"{self.where}: {scrub_password(first_line, self.url)}") from error
 
 
+SERVER_NOW_NS = "CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint) * 1000"
+
+
 def server_now_ns(connection: Connection) -> int:
-    row = connection.execute("SELECT CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint)").fetchone()
+    row = connection.execute(f"SELECT {SERVER_NOW_NS}".encode()).fetchone()
     assert row is not None
-    micros: int = row[0]
-    return micros * 1000
+    now_ns: int = row[0]
+    return now_ns
 
 
 def _split_schema(url: str) -> tuple[str, str]:

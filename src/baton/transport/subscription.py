@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from baton.config import Settings
 from baton.core.errors import InvalidValue, JobNotFound, RegistryUnavailable
 from baton.core.job import Job, Status
-from baton.core.limits import Limit, exceeded_limit, pauses_idle_clock
+from baton.core.limits import Limit, exceeded_limit, pauses_idle_clock, time_left_sec
 from baton.core.outcome import outcome_of, outcome_of_gone
 from baton.core.request import Request
 from baton.jobs.verbs import Jobs
@@ -68,6 +68,7 @@ class Subscription:
         self._timeout_sec = _limit("timeout", timeout_sec, [job.timeout_sec for job in followed])
         self._idle_sec = _limit("idle timeout", idle_timeout_sec, [job.idle_timeout_sec for job in followed])
         self._own_idle_sec = idle_timeout_sec
+        self._by_job = timeout_sec is None  # the limit is that of the jobs, not of this listener
         self._queue: queue.Queue[tuple[str, bytes]] = queue.Queue(QUEUE_SIZE)
         self._connections: list[ListenerConnection] = []
         self._stopping = False
@@ -236,12 +237,24 @@ class Subscription:
             idle_timeout=self._idle_sec,
             pauses=self._is_paused if readable else lambda: False,
         )
+        if limit is Limit.TIME and readable and self._by_job and self._gain_time():
+            return False
         if limit is Limit.TIME:
             self.timed_out = f"timed out: {self._timeout_sec:g} s have passed"
         elif limit is Limit.SILENCE:
             self.timed_out = f"timed out: nothing was heard for {self._idle_sec:g} s"
         self.limit = self.limit or limit
         return limit is not None
+
+    def _gain_time(self) -> bool:
+        """Extend the limit if a followed job has time left, because it was blocked or is tried again. Return whether it
+        has."""
+        going_on = [job_id for job_id, cursor in self.events.cursors.items() if not cursor.is_over]
+        found = [job for job_id in going_on if (job := self.find_job(job_id)) is not None]
+        left_sec = max((time_left_sec(job, now_ns=time.time_ns()) for job in found), default=0.0)
+        if left_sec > 0:
+            self._deadline = self._monotonic() + left_sec
+        return left_sec > 0
 
     def _is_paused(self) -> bool:
         """Return whether the idle clock of a followed job pauses, by the registry as it is now: then the silence begins

@@ -1,0 +1,243 @@
+"""Find the work in a worktree that is found nowhere else: what its removal would lose."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import stat
+import tempfile
+from contextlib import contextmanager
+
+from baton.core.errors import GitFailed
+from baton.core.value import Value
+from baton.storage.files import read_file
+from baton.worktrees.git import Git
+from baton.worktrees.making import gitlinks, is_elsewhere, work_tree_git
+from baton.worktrees.trees import Tree
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# In the git folder of a work tree, while such an operation waits for the user.
+_OPERATIONS = {
+    "MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REVERT_HEAD": "a revert",
+    "rebase-merge": "a rebase", "rebase-apply": "a rebase", "BISECT_LOG": "a bisect",
+}  # fmt: skip
+
+
+class Contents(Value):
+    """What is in a worktree. Paths are relative to it.
+
+    `changed` are tracked files with uncommitted changes, `nested` repositories, `submodules` those with changes of
+    their own, `unsupported` what git cannot hold. `commits` counts those that no branch or tag of the user has and that
+    no merge has brought elsewhere. `operation` waits for the user, such as a rebase. `copied` are the files that the
+    user's settings brought and that are as they were: they are no work."""
+
+    head: str | None = None
+    changed: Sequence[str] = ()
+    untracked: Sequence[str] = ()
+    ignored: Sequence[str] = ()
+    nested: Sequence[str] = ()
+    submodules: Sequence[str] = ()
+    unsupported: Sequence[str] = ()
+    commits: int = 0
+    operation: str | None = None
+    copied: Sequence[str] = ()
+
+    @property
+    def unsaved(self) -> list[str]:
+        """What its removal would lose, as words for the user: commits stay on their branch."""
+        counts = {
+            "uncommitted": self.changed, "untracked": self.untracked, "ignored": self.ignored,
+            "nested repositories": self.nested, "changed submodules": self.submodules,
+            "special files": self.unsupported,
+        }  # fmt: skip
+        words = [f"{len(paths)} {what}" for what, paths in counts.items() if paths]
+        return [*words, *([f"{self.operation} in progress"] if self.operation else [])]
+
+    @property
+    def words(self) -> str:
+        """What is in it that is found nowhere else, for the user; "" for nothing."""
+        commits = [f"{self.commits} unmerged commit{'s' if self.commits > 1 else ''}"] if self.commits else []
+        return ", ".join([*commits, *self.unsaved])
+
+
+def examine(tree: Tree, *, thorough: bool = True) -> Contents:
+    """Return what is in a worktree. `thorough` also finds what git does not look at: files that are marked as
+    unchanged in its index, repositories in ignored folders, pipes and sockets."""
+    git = own_git(tree)
+    found = _status(git, thorough=thorough)
+    copied = unchanged_copies(tree)
+    links = gitlinks(git)
+    names = {name for name, _ in links}
+    nested = {name.rstrip("/") for name in (*found.untracked, *found.ignored) if name.endswith("/")}
+    unsupported: list[str] = []
+    if thorough:
+        for name, kind in _beyond_git(tree.path, names):
+            if kind == "repository":
+                nested.add(name)
+            else:
+                unsupported.append(name)
+    return found.replace(
+        untracked=_files(found.untracked, nested, copied),
+        ignored=_files(found.ignored, nested, copied),
+        nested=sorted(nested),
+        submodules=[name for name, commit in links if _has_changes(tree, name, commit)],
+        unsupported=unsupported,
+        commits=count_unmerged(tree, found.head),
+        operation=next((what for file, what in _OPERATIONS.items() if os.path.exists(f"{git.git_dir}/{file}")), None),
+        copied=sorted(copied),
+    )
+
+
+def own_git(tree: Tree) -> Git:
+    """Return git on the worktree. GitFailed if its folder is gone, or is not this worktree any more."""
+    if not os.path.isdir(tree.path):
+        raise GitFailed(f"the worktree {tree.path} is gone: it was not removed by baton")
+    git = work_tree_git(tree.path)
+    if os.path.realpath(os.path.join(git.git_dir, "..", "..")) != tree.common:  # guard: replaced-worktree
+        raise GitFailed(f"{tree.path} is not the worktree that baton made: its .git leads elsewhere")
+    return git
+
+
+def count_unmerged(tree: Tree, head: str | None) -> int:
+    """Return how many commits of the worktree are neither merged nor in a branch or tag of the user."""
+    git = tree.git()
+    branch = git.commit(f"refs/heads/{tree.branch}")
+    tips = {tip for tip in (head, branch) if tip is not None}
+    merged = (tree.merged or {}).get("tip")
+    tips = {tip for tip in tips if not (merged and git.commit(merged) and git.is_ancestor(tip, merged))}
+    tips = {tip for tip in tips if tip != tree.base and not is_elsewhere(git, tip)}
+    if not tips:
+        return 0
+    return max(int(git.text("rev-list", "--count", *tips, f"^{tree.base}")), 1)
+
+
+def unchanged_copies(tree: Tree) -> set[str]:
+    """Return the files that the user's settings brought, and that are as they were."""
+    try:
+        copied = json.loads(read_file(f"{tree.path}.copied"))
+    except (FileNotFoundError, ValueError):
+        return set()
+    return {name for name, *before in copied if _size_and_time(os.path.join(tree.path, name)) == before}
+
+
+def _size_and_time(path: str) -> list[int] | None:
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns]
+
+
+@contextmanager
+def index_copy(git: Git) -> Iterator[dict[str, str]]:
+    """Yield the variables that make git use a copy of the work tree's index in which no file is exempt: a user or an
+    agent may have marked some, so that git does not look at their changes."""
+    with tempfile.TemporaryDirectory(prefix="baton-") as folder:
+        index = os.path.join(folder, "index")
+        if os.path.exists(own := os.path.join(git.git_dir, "index")):
+            times = os.stat(own)  # git looks again at files that are not older than their index
+            shutil.copyfile(own, index)
+            os.utime(index, ns=(times.st_atime_ns, times.st_mtime_ns))  # guard: index-time
+        variables = {"GIT_INDEX_FILE": index}
+        exempt = [
+            line[2:]
+            for line in git.names("ls-files", "-v", "-z", variables=variables)
+            if line[0] != "H" and os.path.lexists(os.path.join(git.work_tree or "", line[2:]))
+        ]
+        if exempt:  # guard: assumed-unchanged
+            paths = os.fsencode("\0".join(exempt) + "\0")
+            for flag in ("--no-assume-unchanged", "--no-skip-worktree"):
+                git.run("update-index", flag, "-z", "--stdin", stdin=paths, variables=variables)
+        yield variables
+
+
+def has_uncommitted(path: str) -> bool:
+    """Return whether a submodule has changes that no commit of it holds."""
+    if not os.path.lexists(os.path.join(path, ".git")):
+        return os.path.isdir(path) and bool(os.listdir(path))
+    found = _status(work_tree_git(path), thorough=True)
+    return bool(found.changed or found.untracked)
+
+
+def head_of(path: str) -> str | None:
+    """Return the commit that is checked out in a submodule; None if it is not filled."""
+    return work_tree_git(path).commit("HEAD") if os.path.lexists(os.path.join(path, ".git")) else None
+
+
+def _status(git: Git, *, thorough: bool) -> Contents:
+    if not thorough:
+        return _parse(git.names(*_STATUS))
+    with index_copy(git) as variables:
+        return _parse(git.names(*_STATUS, variables=variables))
+
+
+_STATUS = (
+    "status", "--porcelain=v2", "-z", "--branch", "--untracked-files=all", "--ignored=traditional",
+    "--ignore-submodules=all", "--no-renames",
+)  # fmt: skip
+
+
+def _parse(entries: list[str]) -> Contents:
+    found: dict[str, list[str]] = {"changed": [], "?": [], "!": []}
+    head = None
+    for entry in entries:
+        kind, _, rest = entry.partition(" ")
+        if kind == "#":
+            if rest.startswith("branch.oid ") and rest != "branch.oid (initial)":
+                head = rest.split(" ")[1]
+        elif kind in ("?", "!"):
+            found[kind].append(rest)
+        elif kind in ("1", "u"):
+            found["changed"].append(rest.split(" ", 7 if kind == "1" else 9)[-1])
+    return Contents(head=head, changed=found["changed"], untracked=found["?"], ignored=found["!"])
+
+
+def _files(paths: Sequence[str], nested: set[str], copied: set[str]) -> list[str]:
+    """Return the paths that are neither in a nested repository nor unchanged copies."""
+    return [
+        path
+        for path in paths
+        if path not in copied and not any(path == f"{each}/" or path.startswith(f"{each}/") for each in nested)
+    ]
+
+
+def _beyond_git(top: str, submodules: set[str]) -> Iterator[tuple[str, str]]:
+    """Yield what git does not show, with its kind: repositories anywhere below, special files, and folders that cannot
+    be read."""
+    closed: list[OSError] = []
+    for folder, folders, files in os.walk(top, onerror=closed.append):
+        inside = os.path.relpath(folder, top)
+        if inside != "." and (".git" in folders or ".git" in files):
+            folders.clear()
+            if inside not in submodules:
+                yield inside, "repository"
+            continue
+        for name in files:
+            path = os.path.join(folder, name)
+            mode = os.lstat(path).st_mode
+            if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
+                yield os.path.relpath(path, top), "special"
+    for error in closed:
+        yield os.path.relpath(error.filename, top), "special"
+
+
+def _has_changes(tree: Tree, name: str, commit: str) -> bool:
+    """Return whether a submodule has work that is not in the commit which the index names. Its repository may lie in
+    the git folder of the worktree, and goes with that: then it counts as changed."""
+    path = os.path.join(tree.path, name)
+    if not os.path.lexists(os.path.join(path, ".git")):
+        return os.path.isdir(path) and bool(os.listdir(path))
+    git = work_tree_git(path)
+    if os.path.basename(os.path.dirname(git.git_dir)) != "worktrees":
+        return True
+    found = _status(git, thorough=True)
+    if found.head != commit or found.changed or found.untracked or found.ignored:
+        return True
+    if any(True for _ in _beyond_git(path, {each for each, _ in gitlinks(git)})):
+        return True
+    inner = tree.replace(path=path)
+    return any(_has_changes(inner, each, wanted) for each, wanted in gitlinks(git))
