@@ -9,7 +9,7 @@ import pytest
 from baton.core import lifecycle, request
 from baton.core.clock import parse_time
 from baton.core.job import TERMINAL, Job, Status
-from baton.registry import verbs
+from baton.registry import recording
 from simulation.world import history, play, shortest, told
 
 
@@ -57,15 +57,15 @@ def plant_no_numbers_remembered(monkeypatch):
 
 
 def plant_leases_by_the_date(monkeypatch):
-    monkeypatch.setattr(verbs, "lease_expired", lambda clock, mark, end: clock.wall_ns() > parse_time(end))
+    monkeypatch.setattr(recording, "lease_expired", lambda clock, mark, end: clock.wall_ns() > parse_time(end))
 
 
 def plant_leases_that_end_at_once(monkeypatch):
-    monkeypatch.setattr(verbs, "lease_expired", lambda clock, mark, end: True)
+    monkeypatch.setattr(recording, "lease_expired", lambda clock, mark, end: True)
 
 
 def plant_leases_that_never_end(monkeypatch):
-    monkeypatch.setattr(verbs, "lease_expired", lambda clock, mark, end: False)
+    monkeypatch.setattr(recording, "lease_expired", lambda clock, mark, end: False)
 
 
 def plant_no_signature_check(monkeypatch):

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from baton.core.errors import RegistryBusy
 from baton.core.job import Status
 from baton.registry.contract import JobFilter
+from baton.registry.recording import DRAINING, Recording
 from baton.registry.schema import VERSION
 from baton.storage import files
 
@@ -21,20 +22,9 @@ if TYPE_CHECKING:
     from baton.core.job import Job
     from baton.registry.contract import Entry, Transaction
 
-_DRAINING = ".draining"  # locked by a process that drains the registry
 
-
-class MovingVerbs:
+class MovingVerbs(Recording):
     """What `Registry` offers to move all its jobs elsewhere, or to bring its schema up to date."""
-
-    if TYPE_CHECKING:
-        where: str
-        lock_path: str | None
-        _force_upgrade: bool
-
-        def _reading(self) -> AbstractContextManager[Transaction]: ...
-        def _writing(self, *, create: bool = False) -> AbstractContextManager[Transaction]: ...
-        def _lease_expired(self, job: Job) -> bool: ...
 
     @abstractmethod
     def importing(self, *, locked: bool = False) -> AbstractContextManager[Transaction]:
@@ -47,23 +37,14 @@ class MovingVerbs:
         assert self.lock_path is not None
         folder = os.path.dirname(self.lock_path)
         files.make_store_dir(folder)
-        lock = files.try_lock(os.path.join(folder, _DRAINING))
+        lock = files.try_lock(os.path.join(folder, DRAINING))
         if lock is None:
             raise RegistryBusy(f"{self.where} is being drained by another process")
         try:
             yield
         finally:
-            files.remove_file(os.path.join(folder, _DRAINING))
+            files.remove_file(os.path.join(folder, DRAINING))
             os.close(lock)
-
-    def _is_draining(self) -> bool:
-        path = os.path.join(os.path.dirname(self.lock_path), _DRAINING) if self.lock_path is not None else ""
-        return os.path.exists(path) and files.is_locked(path)
-
-    def _refuse_draining(self) -> None:
-        """Raise RegistryBusy while `draining` keeps jobs from being claimed."""
-        if self._is_draining():  # guard: claim-while-draining
-            raise RegistryBusy(f"{self.where} is being drained for a migration: no job is claimed; try again after it")
 
     def holders(self) -> list[tuple[Job, bool]]:
         """Return the running jobs that a process has claimed, each with whether its lease has expired."""

@@ -10,19 +10,19 @@ from __future__ import annotations
 from baton.core import lifecycle
 from baton.core.errors import InvalidRecord, JobBlocked, JobNotFound, RegistryUnavailable
 from baton.core.event import EventName
+from baton.core.fields import check_job_id
 from baton.core.job import TERMINAL, Status
 from baton.registry.contract import Change
+from baton.registry.recording import Recording, keep_result
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-    from contextlib import AbstractContextManager
-    from typing import Any, TypeVar
+    from collections.abc import Callable, Sequence
+    from typing import TypeVar
 
-    from baton.core.clock import Clock
     from baton.core.job import Job
     from baton.core.result import Result
-    from baton.registry.contract import Recorded, RequestWrite, Transaction
+    from baton.registry.contract import Recorded, Transaction
 
     Done = TypeVar("Done")
 
@@ -30,36 +30,11 @@ _STEPS = 20  # that one verb takes at most; the next one goes on
 _AT_ONCE = 100  # jobs that one step changes at most
 
 
-class OrderVerbs:
+class OrderVerbs(Recording):
     """What `Registry` offers for jobs that wait."""
 
     # Is called with each job that ends because of a predecessor, and its event, after the write.
     on_advanced: Callable[[Recorded], None] = staticmethod(lambda _recorded: None)
-
-    if TYPE_CHECKING:
-        _clock: Clock
-
-        @staticmethod
-        def _new_token() -> str: ...
-        @staticmethod
-        def _add(tx: Transaction, job: Job) -> Job: ...
-        def _reading(self) -> AbstractContextManager[Transaction]: ...
-        def _writing(self, *, create: bool = False) -> AbstractContextManager[Transaction]: ...
-        def _present_ns(self) -> int: ...
-        def get_job(self, job_id: str) -> Job: ...
-        def _record(
-            self,
-            tx: Transaction,
-            before: Job,
-            event: EventName,
-            detail: str,
-            data: Mapping[str, Any],
-            holder: str,
-            outcome: Mapping[str, Any],
-            result: Result | None = None,
-            request: RequestWrite | None = None,
-            claimed: Job | None = None,
-        ) -> Recorded: ...
 
     def advance_waiting(self, *, steps: int = _STEPS) -> list[Change]:
         """Let jobs go on whose predecessors are completed, or whose time has come; end those with a predecessor that
@@ -156,6 +131,25 @@ class OrderVerbs:
         except RegistryUnavailable:
             return
 
+    def _change(
+        self,
+        job_id: str,
+        decide: Callable[[Job, int], Job],
+        lease_ns: int | None = None,
+        *,
+        result: Result | None = None,
+    ) -> Change:
+        """Replace the job by what `decide` returns for it and the present time; with a lease that begins now."""
+        check_job_id(job_id)
+        with self._writing() as tx:
+            before = tx.get(job_id)
+            after = decide(before, self._clock.wall_ns())
+            if after is not before:
+                keep_result(tx, after, result)
+            change = self._save(tx, before, after, lease_ns)
+        self._advance_after(change.after)
+        return change
+
     def _register_in_order(self, drafts: Sequence[Job]) -> list[Job]:
         from baton.core.drafts import in_order
 
@@ -183,7 +177,8 @@ class OrderVerbs:
                 before[job.job_id] = known if is_new or job.job_id not in named else self._follow(tx, known)
         if has_unmet:
             self.advance_waiting()
-            return [self.get_job(added[job.job_id].job_id) for job in drafts]
+            with self._reading() as tx:
+                return [tx.get(added[job.job_id].job_id) for job in drafts]
         return [added[job.job_id] for job in drafts]
 
     def _follow(self, tx: Transaction, predecessor: Job) -> Job:

@@ -15,19 +15,17 @@ from baton.core.event import EventName
 from baton.core.fields import check_job_id
 from baton.core.job import Status
 from baton.core.job_checks import check_usage
+from baton.registry.order import OrderVerbs
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
-    from contextlib import AbstractContextManager
     from typing import Any
 
-    from baton.core.clock import Clock
     from baton.core.job import Job
     from baton.core.outline import Outline
     from baton.core.request import Answer, Request, RequestState
-    from baton.core.result import Result
-    from baton.registry.contract import Change, Recorded, RequestChange, RequestWrite, Transaction
+    from baton.registry.contract import RequestChange, Transaction
 
     Decide = Callable[[Request, Job, bool, int], Request]
 
@@ -35,29 +33,8 @@ if TYPE_CHECKING:
 _WORDS = {"allow": "allowed", "deny": "denied"}
 
 
-class RequestVerbs:
+class RequestVerbs(OrderVerbs):
     """What `Registry` offers for requests and activities, and for readers that follow every change."""
-
-    if TYPE_CHECKING:
-        _clock: Clock
-
-        def _reading(self) -> AbstractContextManager[Transaction]: ...
-        def _writing(self, *, create: bool = False) -> AbstractContextManager[Transaction]: ...
-        def _lease_end(self, tx: Transaction, lease_ns: int) -> tuple[int, str | None]: ...
-        def _is_past(self, expires_at: str, mark: str | None) -> bool: ...
-        def _change(self, job_id: str, decide: Callable[[Job, int], Job], lease_ns: int | None = None) -> Change: ...
-        def _record(
-            self,
-            tx: Transaction,
-            before: Job,
-            event: EventName,
-            detail: str,
-            data: Mapping[str, Any],
-            holder: str,
-            outcome: Mapping[str, Any],
-            result: Result | None = None,
-            request: RequestWrite | None = None,
-        ) -> Recorded: ...
 
     def open_request(
         self,

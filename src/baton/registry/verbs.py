@@ -13,71 +13,33 @@ Rules for all verbs
 
 from __future__ import annotations
 
-import os
 from abc import abstractmethod
 from itertools import islice
 
 from baton.core import lifecycle
-from baton.core.clock import SystemClock, format_time, lease_expired, lease_mark, parse_time
-from baton.core.errors import InvalidValue, JobDisputed, RegistryUnavailable
+from baton.core.clock import format_time, parse_time
+from baton.core.errors import InvalidValue
 from baton.core.event import EventName
 from baton.core.fields import check_id_beginning, check_job_id, check_label
-from baton.core.job import TERMINAL, Status, new_token
+from baton.core.job import TERMINAL, Status
 from baton.registry.contract import Change, JobFilter, Recorded, parse_cursor
 from baton.registry.moving import MovingVerbs
-from baton.registry.order import OrderVerbs
 from baton.registry.requests import RequestVerbs
 from baton.registry.schema import VERSION
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
-    from contextlib import AbstractContextManager
     from typing import Any
 
-    from baton.core.clock import Clock
     from baton.core.event import StoredEvent
     from baton.core.job import Broker, Job
-    from baton.core.notification import Wish
     from baton.core.result import Result
-    from baton.registry.contract import OutlinePage, Page, RequestWrite, Transaction
+    from baton.registry.contract import OutlinePage, Page, Transaction
 
 
-_LONG_DETAIL = 1000  # characters, which fit into an event
-
-
-class Registry(RequestVerbs, OrderVerbs, MovingVerbs):
-    """Jobs and the events about them. A store is a subclass with the abstract methods below."""
-
-    where: str  # for messages: which registry this is, without secrets
-    url: str  # opens this registry again, from any folder; with its password
-    multi_host: bool  # whether processes on several hosts may share it
-    lock_path: str | None  # the file that every writer locks, if there is one; two registries may share it
-    must_exist = False  # whether reading a registry that no process has written yet is RegistryUnavailable
-    # Says how the audit log of a pending job contradicts the registry: such a job is not claimed. None: it does not.
-    find_contradiction: Callable[[Job], str | None] = staticmethod(lambda _job: None)
-    # Whom to notify of changes that this process makes; None: no one.
-    wish: Wish | None = None
-    _new_token = staticmethod(new_token)
-
-    def __init__(self, clock: Clock | None = None) -> None:
-        self._clock: Clock = clock or SystemClock()
-        self._force_upgrade = False
-
-    @abstractmethod
-    def close(self) -> None:
-        """Close files and connections. The next verb opens them again."""
-
-    def _refuse_missing(self, path: str) -> None:
-        if self.must_exist and not os.path.exists(path):
-            raise RegistryUnavailable(f"{self.where} does not exist; check the url (`baton register` makes a new one)")
-
-    @abstractmethod
-    def _reading(self) -> AbstractContextManager[Transaction]: ...
-
-    @abstractmethod
-    def _writing(self, *, create: bool = False) -> AbstractContextManager[Transaction]:
-        """Begin a transaction that commits when the block ends without an error. `create`: make a missing store."""
+class Registry(RequestVerbs, MovingVerbs):
+    """Jobs and the events about them. A store is a subclass with the abstract methods."""
 
     @abstractmethod
     def _claim_first(self, agent_session: str, holder: str, lease_ns: int | None) -> Change | None:
@@ -102,18 +64,6 @@ class Registry(RequestVerbs, OrderVerbs, MovingVerbs):
             return self._register_in_order(drafts)
         with self._writing(create=True) as tx:
             return [self._add(tx, job) for job in drafts]
-
-    @staticmethod
-    def _add(tx: Transaction, job: Job) -> Job:
-        from baton.core.drafts import refuse_other_work, with_new_id
-
-        while True:
-            if job.idempotency_key is not None and (known := tx.find_key(job.idempotency_key)) is not None:
-                refuse_other_work(known, job)
-                return known
-            if (added := tx.add(job)) is not None:
-                return added
-            job = with_new_id(job)  # its id is taken, or another process has just registered its key
 
     def get_job(self, job_id: str) -> Job:
         """Return the job as it is now. InvalidRecord when the stored record is not valid."""
@@ -353,66 +303,8 @@ class Registry(RequestVerbs, OrderVerbs, MovingVerbs):
         with self._writing() as tx:
             tx.mark_sent(job_id, seqs)
 
-    def _change(
-        self,
-        job_id: str,
-        decide: Callable[[Job, int], Job],
-        lease_ns: int | None = None,
-        *,
-        result: Result | None = None,
-    ) -> Change:
-        """Replace the job by what `decide` returns for it and the present time; with a lease that begins now."""
-        check_job_id(job_id)
-        with self._writing() as tx:
-            before = tx.get(job_id)
-            after = decide(before, self._clock.wall_ns())
-            if after is not before:
-                _keep_result(tx, after, result)
-            change = self._save(tx, before, after, lease_ns)
-        self._advance_after(change.after)
-        return change
-
-    def _save(self, tx: Transaction, before: Job, after: Job, lease_ns: int | None) -> Change:
-        if lease_ns is not None:
-            expires_ns, mark = self._lease_end(tx, lease_ns)
-            after = after.replace(lease_expires_at=format_time(expires_ns), lease_mark=mark)
-        return tx.save(before, self._with_due(before, after))
-
-    def _with_due(self, before: Job, after: Job, data: Mapping[str, Any] | None = None) -> Job:
-        """Return the job with the notification of its change, or of the event with this data, if there is one."""
-        if self.wish is None:
-            return after
-        from baton.core.notification import add_due
-
-        return add_due(before, after, self.wish, data)
-
-    def _refuse_contradicted(self, job: Job) -> None:
-        if job.disputed is None and (why := self.find_contradiction(job)) is not None:  # guard: contradicted-claim
-            raise JobDisputed(job.job_id, why)
-
-    def _claim(self, job: Job, holder: str, now_ns: int) -> Job:
-        if job.status is Status.PENDING:
-            self._refuse_draining()
-            self._refuse_contradicted(job)
-        return lifecycle.claim(job, holder=holder, now_ns=now_ns, token=self._new_token())
-
-    def _lease_end(self, tx: Transaction, lease_ns: int) -> tuple[int, str | None]:
-        """Return when a lease that begins now ends: as a date, and as the mark of the clock that decides."""
-        return self._clock.wall_ns() + lease_ns, lease_mark(self._clock, lease_ns)
-
     def _expired(self, tx: Transaction, limit: int) -> list[Job]:
         return list(islice(filter(self._lease_expired, tx.leased()), limit))
-
-    def _lease_expired(self, job: Job) -> bool:
-        return job.lease_expires_at is not None and self._is_past(job.lease_expires_at, job.lease_mark)
-
-    def _present_ns(self) -> int:
-        """Return the time by which a job is unblocked, and a request or a lease without a mark expires."""
-        return self._clock.wall_ns()
-
-    def _is_past(self, expires_at: str, mark: str | None) -> bool:
-        """Return whether a moment that `_lease_end` returned is over."""
-        return lease_expired(self._clock, mark, expires_at)
 
     def _expire(self, tx: Transaction, job: Job) -> Change:
         error = lifecycle.expired_lease_error(job)
@@ -420,50 +312,6 @@ class Registry(RequestVerbs, OrderVerbs, MovingVerbs):
             return tx.save(job, lifecycle.requeue(job, attempt=None, now_ns=self._clock.wall_ns(), lost=True))
         recorded = self._record(tx, job, EventName.ERROR, error, {}, "operator", {"ended_by": "lost"})
         return Change(before=recorded.before, after=recorded.after)
-
-    def _record(
-        self,
-        tx: Transaction,
-        before: Job,
-        event: EventName,
-        detail: str,
-        data: Mapping[str, Any],
-        holder: str,
-        outcome: Mapping[str, Any],
-        result: Result | None = None,
-        request: RequestWrite | None = None,
-        claimed: Job | None = None,
-    ) -> Recorded:
-        """Sign the event and save it with the job and the request. An event for a pending job claims it, unless the
-        caller passes the job as `claimed`."""
-        from baton.wire.payload import signed_event
-
-        now_ns = self._clock.wall_ns()
-        job = claimed or before
-        if job.status is Status.PENDING:
-            job = self._claim(job, holder, now_ns)
-        elif job.auth_token is None or job.attempt == 0:
-            job = lifecycle.add_missing_key(job, token=self._new_token())
-        following = None
-        if event is EventName.ERROR and outcome.get("parked") is not None:
-            following, about = lifecycle.park(job, outcome["parked"], now_ns=now_ns, present_ns=self._present_ns())
-            event, data, outcome, result = EventName.PROGRESS, {**data, **about}, {}, None
-        elif event is EventName.ERROR and lifecycle.may_retry(job, outcome.get("ended_by", "agent")):
-            following, about = lifecycle.failed_attempt(job, now_ns=now_ns, present_ns=self._present_ns())
-            event, data, outcome, result = EventName.PROGRESS, {**data, **about}, {}, None
-            detail = f"attempt {job.attempt} failed: {detail}"[: max(len(detail), _LONG_DETAIL)]
-        stored = signed_event(job, event, detail, data, now_ns)
-        after = lifecycle.apply_event(following or job, event, seq=stored.seq, detail=detail, now_ns=now_ns)
-        after = after.replace(**outcome)
-        after = self._with_due(before, after, data)
-        _keep_result(tx, after, result)
-        saved = tx.save(before, after, stored, request)
-        return Recorded(before=before, after=saved.after, event=stored)
-
-
-def _keep_result(tx: Transaction, after: Job, result: Result | None) -> None:
-    if result is not None and after.status in TERMINAL:
-        tx.keep_result(after.job_id, result.replace(attempt=after.attempt))
 
 
 def result_of(tx: Transaction, job: Job) -> Result | None:
