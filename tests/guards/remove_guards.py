@@ -64,6 +64,10 @@ GUARDS = (
     Guard("void-verification", condition("False"), "tests/system/test_runner_signals.py -k void"),
     Guard("open-work", condition("False"), "tests/system/test_runner_signals.py -k publish_is_refused"),
     Guard("link-out-of-the-skills", condition("False"), "tests/system/test_skills.py -k link_that_leaves_the_folder"),
+    Guard("own-settings-of-an-agent", condition("False"), "tests/system/test_server_install.py -k own_configuration"),
+    Guard("settings-changed-meanwhile", condition("False"), "tests/system/test_server_install.py -k user_reads"),
+    Guard("settings-kept", condition("False"), "tests/unit/test_server_entry.py -k move_to_another_table"),
+    Guard("uninstall-inside", condition("not os.path.lexists(path)"), "tests/system/test_skills.py -k uninstall"),
     Guard("codex-trust", condition("False"), "tests/unit/test_codex_protocol.py -k permission_to_write"),
     Guard(
         "codex-shell", replace(r"words\[0\] in _SHELLS", "True"), "tests/unit/test_codex_protocol.py -k as_the_model"

@@ -430,7 +430,51 @@ def test_skills_of_an_older_version_are_brought_up_to_date(plain, tmp_path):
     assert set(json.loads(note.read_text())["files"]) == set(files_in(ROOT))
 
 
+def test_uninstall_removes_what_was_installed(plain, tmp_path):
+    (tmp_path / ".claude").mkdir()
+    (tmp_path / ".claude/settings.json").write_text("{}")
+    plain("skills", "install")
+    told = plain("skills", "install", "--uninstall", "--dry-run").out
+    assert f"removed\t.claude/skills/{STOP}" in told.splitlines()
+    assert files_in(tmp_path / ".agents/skills")[STOP] == files_in(ROOT)[STOP]
+    assert plain("skills", "install", "--uninstall").out == told
+    assert files_in(tmp_path) == {".claude/settings.json": b"{}"}
+    assert os.listdir(tmp_path) == [".claude"]
+    again = plain("skills", "install", "--uninstall")
+    assert again.out == "" and "no skills of baton are installed here" in again.err
+
+
+def test_uninstall_keeps_what_the_user_changed_and_names_it(plain, tmp_path):
+    plain("skills", "install", "--dir", "d")
+    (tmp_path / "d" / STOP).write_text("my own words")
+    (tmp_path / "d" / DELEGATE / "mine.md").write_text("mine")
+    done = plain("skills", "install", "--dir", "d", "--uninstall").out
+    assert f"kept\td/{STOP}" in done.splitlines()
+    assert files_in(tmp_path) == {f"d/{STOP}": b"my own words", f"d/{DELEGATE}/mine.md": b"mine"}
+
+
+def test_uninstall_does_not_leave_the_folder(tmp_path):
+    """A cloned repository may bring the list of files, and links."""
+    work, mine = tmp_path / "work", tmp_path / "mine"
+    (work / ".claude/skills").mkdir(parents=True)
+    mine.mkdir()
+    for folder in (mine, work):
+        (folder / "mine.md").write_text("mine")
+    digest = hashlib.sha256(b"mine").hexdigest()
+    names = ["../../mine.md", "../../../mine/mine.md", str(mine / "mine.md")]
+    note = work / ".claude/skills/.baton-skills.json"
+    note.write_text(json.dumps({"files": dict.fromkeys(names, digest)}))
+    plain = Baton(work, HOME=str(tmp_path))
+    assert plain("skills", "install", "--uninstall").out == "removed\t.claude/skills/.baton-skills.json\n"
+    (work / ".claude/skills").mkdir(parents=True)
+    (work / ".claude/skills/x").symlink_to(mine)
+    note.write_text(json.dumps({"files": {"x/mine.md": digest}}))
+    assert "is a link that leaves" in plain.refused("skills", "install", "--uninstall")
+    assert (mine / "mine.md").exists() and (work / "mine.md").exists()
+
+
 def test_wrong_command_lines_are_refused(plain):
+    plain.refused("skills", "install", "--uninstall", "--force", code=64)
     plain.refused("skills", "install", "--claude", "--agents", code=64)
     plain.refused("skills", "install", "--dir", "", code=64)
     plain.refused("skills", code=64)

@@ -464,10 +464,12 @@ CHECK_SET = SET_STATUS.but(
 )
 ROLE = Option("--role", choices=["worker", "orchestrator"], help="check what this role alone can do (default: both)")
 SKILLS_PLACE = OneOf(
-    _flag("--claude", "install into .claude/skills only, for Claude Code (default: both)"),
-    _flag("--agents", "install into .agents/skills only, for Codex and Gemini (default: both)"),
+    _flag("--claude", "install for Claude Code only: .claude/skills, .mcp.json (default: for all)"),
+    _flag("--agents", "install for Codex and Gemini only: .agents/skills, their settings (default: for all)"),
     _value("--dir", "D", "install into this folder (default: .claude/skills and .agents/skills)"),
 )
+MCP = _flag("--mcp", "install the MCP server `baton mcp` in the project's settings (default: the skills)")
+UNINSTALL = _flag("--uninstall", "remove what the same command installed, and keep what you changed (default: install)")
 FORCE = _flag("--force", "replace changed files and keep each as FILE.bak (default: refuse)")
 KEEP = _flag("--keep", "keep the folder of the demonstration (default: remove it)")
 KEEP_WHICH = KEEP.but(

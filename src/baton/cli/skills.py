@@ -1,16 +1,15 @@
-"""skills install: copy the skills to the folders where agents read them."""
+"""skills install: copy the skills to the folders where agents read them, or remove them again."""
 
 import argparse
 import json
 import os
-from typing import NamedTuple
 
 from baton import __version__
 from baton.cli import options as opt
-from baton.cli.output import counted, json_text, say
+from baton.cli.output import counted, say
 from baton.cli.parser import Verb
+from baton.cli.project_files import Step, refuse_links, remove_with_folders, report, write_file
 from baton.core.errors import BatonError, UsageError
-from baton.core.fields import printable
 from baton.core.hashing import sha256
 from baton.storage.files import outside, read_given_file
 
@@ -18,12 +17,7 @@ from baton.storage.files import outside, read_given_file
 _PLACES = {"claude": os.path.join(".claude", "skills"), "agents": os.path.join(".agents", "skills")}
 # Lists the installed files with their hashes: a file with another hash was changed by the user.
 _MANIFEST = ".baton-skills.json"
-
-
-class _Step(NamedTuple):
-    path: str
-    done: str
-    content: bytes | None  # None when the file is removed
+_HINT = "--dir names a folder elsewhere"
 
 
 def shipped() -> dict[str, bytes]:
@@ -39,10 +33,21 @@ def shipped() -> dict[str, bytes]:
 
 
 def install(options: argparse.Namespace) -> None:
+    if options.mcp:
+        from baton.cli.server_install import install_server
+
+        install_server(options)
+    elif options.uninstall:
+        _uninstall(options)
+    else:
+        _install(options)
+
+
+def _install(options: argparse.Namespace) -> None:
     files = shipped()
     targets = _targets(options)
     for folder in targets:
-        _refuse_links(options.dir or ".", folder, files)
+        refuse_links(options.dir or ".", folder, files, _HINT)
     plans = {folder: _plan(folder, files, force=options.force) for folder in targets}
     steps = [step for plan in plans.values() for step in plan]
     changed = [step.path for step in steps if step.done == "changed"]
@@ -59,6 +64,38 @@ def install(options: argparse.Namespace) -> None:
         _report(steps, options)
 
 
+def _uninstall(options: argparse.Namespace) -> None:
+    """Remove the files that were installed and not changed since, and folders that are empty then."""
+    if options.force:
+        raise UsageError("--force replaces files; --uninstall removes only files that you did not change")
+    base = options.dir or "."
+    steps = [step for folder in _targets(options) for step in _plan_removal(base, folder)]
+    if not options.dry_run:
+        for step in steps:
+            if step.done == "removed":
+                remove_with_folders(step.path, base)
+    _report(steps, options, "no skills of baton are installed here")
+    if options.dir is None:
+        from baton.cli.server_install import has_server
+
+        if has_server():
+            say("the MCP server is still installed; baton skills install --mcp --uninstall removes it")
+
+
+def _plan_removal(base: str, folder: str) -> list[Step]:
+    refuse_links(base, folder, [_MANIFEST], _HINT)
+    hashes = _recorded_hashes(folder)
+    refuse_links(base, folder, hashes, _HINT)
+    steps = []
+    for name, digest in hashes.items():
+        path = os.path.join(folder, name)
+        # The manifest may come from a clone: its paths must not leave the folder.
+        if outside(os.path.dirname(name), folder) or not os.path.lexists(path):  # guard: uninstall-inside
+            continue
+        steps.append(Step(path, "removed" if _is_unchanged(path, digest) else "kept", None))
+    return [*steps, Step(os.path.join(folder, _MANIFEST), "removed", None)] if hashes else []
+
+
 def _targets(options: argparse.Namespace) -> list[str]:
     if options.dir is not None:
         if not options.dir:
@@ -69,18 +106,7 @@ def _targets(options: argparse.Namespace) -> list[str]:
     return list({os.path.realpath(folder): folder for folder in reversed(folders)}.values())[::-1]
 
 
-def _refuse_links(base: str, folder: str, files: dict[str, bytes]) -> None:
-    """Refuse a folder to write to that is a link out of `base`: it may have come with a clone."""
-    for name in files:
-        place = os.path.dirname(os.path.join(folder, name))
-        while place not in ("", "/", base):
-            if os.path.islink(place) and outside(os.path.relpath(place, base), base):  # guard: link-out-of-the-skills
-                away = f"{place} is a link that leaves {os.path.abspath(base)}"
-                raise BatonError(f"nothing was installed: {away}; --dir names a folder elsewhere")
-            place = os.path.dirname(place)
-
-
-def _plan(folder: str, files: dict[str, bytes], *, force: bool) -> list[_Step]:
+def _plan(folder: str, files: dict[str, bytes], *, force: bool) -> list[Step]:
     before = _recorded_hashes(folder)
     steps = []
     for name, content in files.items():
@@ -93,14 +119,14 @@ def _plan(folder: str, files: dict[str, bytes], *, force: bool) -> list[_Step]:
             done = "updated"
         else:
             done = "replaced" if force else "changed"
-        steps.append(_Step(path, done, content))
+        steps.append(Step(path, done, content))
     for name, digest in before.items():
         # The manifest may come from a clone: its paths must not leave the folder.
         if name in files or outside(name, folder):
             continue
         path = os.path.join(folder, name)
         if (present := _content(path)) is not None and _digest(present) == digest:
-            steps.append(_Step(path, "removed", None))
+            steps.append(Step(path, "removed", None))
     return steps
 
 
@@ -108,6 +134,11 @@ def _content(path: str) -> bytes | None:
     if not os.path.lexists(path):
         return None
     return read_given_file(path) if os.path.exists(path) else b""  # a dangling link is a file of the user, too
+
+
+def _is_unchanged(path: str, digest: str) -> bool:
+    """Return whether it is a file that was installed with this hash."""
+    return os.path.isfile(path) and not os.path.islink(path) and _digest(read_given_file(path)) == digest
 
 
 def _recorded_hashes(folder: str) -> dict[str, str]:
@@ -123,7 +154,7 @@ def _digest(content: bytes) -> str:
     return str(sha256(content).hexdigest())
 
 
-def _apply(folder: str, plan: list[_Step], files: dict[str, bytes]) -> None:
+def _apply(folder: str, plan: list[Step], files: dict[str, bytes]) -> None:
     for step in plan:
         if step.content is None:
             os.unlink(step.path)
@@ -134,40 +165,17 @@ def _apply(folder: str, plan: list[_Step], files: dict[str, bytes]) -> None:
                     number += 1
                     free = f"{step.path}.bak{number}"
                 os.rename(step.path, free)
-            _write(step.path, step.content)
+            write_file(step.path, step.content)
     note = {"version": __version__, "files": {name: _digest(content) for name, content in files.items()}}
-    _write(os.path.join(folder, _MANIFEST), json.dumps(note, indent=2).encode() + b"\n")
+    write_file(os.path.join(folder, _MANIFEST), json.dumps(note, indent=2).encode() + b"\n")
 
 
-def _write(path: str, content: bytes) -> None:
-    """Replace a file atomically, with the usual mode of a project's files: skills are not private."""
-    os.makedirs(os.path.dirname(path), exist_ok=True)
-    temporary = f"{path}.{os.urandom(4).hex()}.tmp"
-    try:
-        with open(temporary, "xb") as file:
-            file.write(content)
-        os.replace(temporary, path)
-    except BaseException:
-        if os.path.exists(temporary):
-            os.unlink(temporary)
-        raise
-
-
-def _report(steps: list[_Step], options: argparse.Namespace) -> None:
-    if options.json:
-        print(json_text([{"path": step.path, "done": step.done} for step in steps], indent=2))
-        return
-    changes = [step for step in steps if step.done != "unchanged"]
-    for step in changes:
-        print(f"{step.done}\t{printable(step.path)}")
-    if not changes:
-        say("all skills are installed already")
-    elif options.dry_run:
-        say("dry run: nothing was changed")
+def _report(steps: list[Step], options: argparse.Namespace, nothing: str = "all skills are installed already") -> None:
+    report(steps, nothing=nothing, as_json=options.json, dry_run=options.dry_run)
 
 
 _ACTIONS = (
-    Verb("install", (opt.SKILLS_PLACE, opt.DRY_RUN, opt.FORCE), install,
-         "install the skills where Claude Code, Codex and Gemini read them", reads_settings=False),
+    Verb("install", (opt.SKILLS_PLACE, opt.MCP, opt.UNINSTALL, opt.DRY_RUN, opt.FORCE, opt.YES), install,
+         "install the skills, or the MCP server, where Claude Code, Codex and Gemini read them", reads_settings=False),
 )  # fmt: skip
 VERBS = (Verb("skills", (opt.JSON,), actions=_ACTIONS),)
