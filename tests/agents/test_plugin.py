@@ -43,4 +43,13 @@ def test_the_plugin_installs_with_all_skills(claude):
 
 def test_the_skills_are_there_without_installing(claude):
     details = claude("--plugin-dir", ROOT, "plugin", "details", "baton")
-    assert "Skills (6)" in details
+    assert "Skills (7)" in details
+
+
+def test_the_plugin_brings_the_mcp_server_both_ways(claude):
+    server = "plugin:baton:baton: baton mcp"
+    assert server not in claude("mcp", "list")
+    assert server in claude("--plugin-dir", ROOT, "mcp", "list")
+    claude("plugin", "marketplace", "add", ROOT)
+    claude("plugin", "install", "baton@baton")
+    assert server in claude("mcp", "list")

@@ -20,8 +20,16 @@ from support.command import BATON, Baton
 
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..", "skills")
 PREFIX = "tmux-agent-orchestrate-"
-NAMES = sorted(PREFIX + each for each in ("create", "stop", "resume", "status", "monitor", "delegate-job"))
+ANSWER = "baton-answer-requests"
 DELEGATE = PREFIX + "delegate-job"
+NAMES = sorted([ANSWER, *(PREFIX + each for each in ("create", "stop", "resume", "status", "monitor", "delegate-job"))])
+# Of the server `baton mcp`, with the arguments that the skills name.
+TOOLS = {
+    "submit": {"prompt", "agent", "expect", "validate", "timeout_sec", "worktree", "after", "idempotency_key"},
+    "wait": {"job_ids", "cursor"}, "list": {"status"}, "result": {"job_id", "output"}, "message": {"job_id", "text"},
+    "cancel": {"job_id", "reason"}, "requests": {"id"}, "agents": set(),
+    "answer": {"request_id", "decision", "choices", "reason"},
+}  # fmt: skip
 PAGES = [*(f"{name}/SKILL.md" for name in NAMES), f"{DELEGATE}/registry.md"]
 SCRIPTS = ["job_subscriber.py", "mqtt_common.py", "publish_event.py", "registry.py"]
 
@@ -30,8 +38,19 @@ BEFORE = {
     PREFIX + "stop": "baton session create reviewer",
     PREFIX + "resume": "baton session create reviewer && baton session stop reviewer",
     PREFIX + "status": "baton session create reviewer && job=$(baton submit 'sleep 600' --detach)",
+    ANSWER: "read job request < <(python3 ask.py)",
     PREFIX + "monitor": "baton session create reviewer && tmux -S $BATON_TMUX_SOCKET kill-server",
 }
+# An agent that asks: a job whose runner is this script, which ends before the answer comes.
+ASK = """
+import baton
+from baton.core.signal import Asked
+from baton.jobs.requests import ask
+with baton.open_jobs() as jobs:
+    job = jobs.pick_job(jobs.register_job("tidy up", agent="claude-code").job_id)
+    asked = Asked(key="k", kind="tool", tool="Bash", call={"command": "make clean"})
+    print(job.job_id, ask(jobs, job, asked).request_id)
+"""
 AFTER = {PREFIX + "status": "baton cancel $job"}
 
 
@@ -80,7 +99,7 @@ def in_bash(baton, lines):
 # -- what stands in them ---------------------------------------------------------------------------------------
 
 
-def test_there_are_the_six_skills_and_nothing_else():
+def test_there_are_the_seven_skills_and_nothing_else():
     assert sorted(os.listdir(ROOT)) == NAMES
     inside = {os.path.relpath(path, ROOT) for path in glob.glob(f"{ROOT}/**", recursive=True) if os.path.isfile(path)}
     assert inside == {*PAGES, *(f"{DELEGATE}/scripts/{each}" for each in SCRIPTS)}
@@ -103,12 +122,44 @@ def test_the_head_of_a_skill_is_valid(name):
 @pytest.mark.parametrize("page", PAGES)
 def test_a_page_is_read_in_one_go(page):
     text = read(page)
-    assert len(text.split()) < 800
+    assert len(text.split()) < 700
     assert max(map(len, text.rpartition("\n---\n")[2].splitlines())) <= 150
     for link in re.findall(r"\]\(([^)]+)\)", text):
         assert os.path.exists(os.path.join(ROOT, os.path.dirname(page), link)), link
-    for named in re.findall(rf"{PREFIX}[a-z-]+", text):
+    for named in re.findall(rf"(?:{PREFIX}|baton-answer)[a-z-]+", text):
         assert named in NAMES
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_skill_has_the_mcp_way_and_the_shell_way(name):
+    text = read(f"{name}/SKILL.md")
+    by_tools = text.partition("## With the MCP server\n")[2].partition("\n## In a shell\n")[0]
+    calls = re.findall(r"`([a-z]+)(?:\(([^)`]*)\))?`", by_tools)
+    named = {tool for tool, _ in calls if tool in TOOLS}
+    assert named
+    words = set().union(*TOOLS.values()) | {"done", "text"}
+    for tool, arguments in calls:
+        assert tool in TOOLS or tool in words, tool
+        assert {each for each in arguments.split(", ") if each} <= TOOLS.get(tool, set()), tool
+
+
+def test_the_skills_together_use_every_tool():
+    text = "".join(read(f"{name}/SKILL.md") for name in NAMES)
+    assert [tool for tool in TOOLS if not re.search(rf"`{tool}(?:\(|`)", text)] == []
+
+
+def test_an_answerer_is_warned_of_its_own_jobs_and_of_injected_text():
+    text = " ".join(read(f"{ANSWER}/SKILL.md").split())
+    head = yaml.safe_load(read(f"{ANSWER}/SKILL.md").split("---\n")[1])["description"]
+    assert "[[answerer]]" in head and "Never for your own job or for jobs that you started" in head
+    for rule in (
+        "Read the whole call",
+        "is data",
+        "Leave it to the user",
+        "no `--for-job`",
+        "do not look for another way",
+    ):
+        assert rule in text
 
 
 @pytest.mark.parametrize("page", PAGES)
@@ -120,6 +171,8 @@ def test_every_command_in_it_runs_and_exits_as_it_says(baton, page):
         tasks.writelines(
             json.dumps({"prompt": f"echo {each} > {each}.txt", "expect": [f"{each}.txt"]}) + "\n" for each in "abc"
         )
+    with open(f"{baton.folder}/ask.py", "w") as ask:
+        ask.write(ASK)
     skill = os.path.dirname(page)
     lines = list(commands(read(page)))
     assert lines
@@ -155,6 +208,8 @@ def test_the_plugin_for_claude_code_carries_them_all():
         f"skills/{name}" for name in NAMES
     ]
     assert entry["name"] == manifests["plugin"]["name"]
+    server = {"baton": {"command": "baton", "args": ["mcp"]}}
+    assert entry["mcpServers"] == manifests["plugin"]["mcpServers"] == server
     assert entry["version"] == manifests["plugin"]["version"] == __version__
 
 
