@@ -214,11 +214,12 @@ def test_who_listens_in_a_pipe_is_told_how_to_answer(desk):
     question = ask(
         desk.registry, job, key="k2", kind=RequestKind.QUESTION, options=(QUESTION,), summary="Which colour?"
     )
-    desk.jobs.update_status(job.job_id, "error", attempt=1)
     for verb in ("wait", "watch", "subscribe"):
-        said = desk(verb, job.job_id, code=1).err
+        said = desk(verb, job.job_id, "--timeout", "0.5", code=2).err
         assert f"`baton approve {tool.request_id}` allows it, `baton deny {tool.request_id}` denies it" in said
         assert f"`baton answer {question.request_id} CHOICE` answers" in said
+    desk.jobs.update_status(job.job_id, "error", attempt=1)
+    assert "baton approve" not in desk("wait", job.job_id, code=1).err  # the event is old, the request is closed
 
 
 def wait_on_terminal(desk, job, rows=24):

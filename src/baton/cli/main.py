@@ -58,7 +58,7 @@ VERBS = {
     "doctor": ("doctor", "check the installation, the folders, the jobs and the agents"),
     "skills": ("skills", "give agents the skills to use baton: install"),
     "completion": ("completion", "print the completion script for bash, zsh or fish"),
-    "demo": ("demo", "run three agents for half a minute and remove everything again"),
+    "demo": ("demo", "run three agents, answer one, merge its work, and remove everything again"),
     "version": ("config", "print the version"),
     "hook": ("hook", ""),  # called by agents, not by people
 }

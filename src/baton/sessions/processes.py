@@ -97,6 +97,17 @@ def marked_processes(session_id: str, runner: int | None = None, *, home: str, h
     ]
 
 
+def processes_with(variable: str, value: str) -> list[Process]:
+    """Return every process of this user whose environment has this variable with this value, except this one."""
+    wanted = os.fsencode(f"{variable}={value}")
+    found = []
+    for name in filter(str.isdecimal, os.listdir("/proc")):
+        started = started_at(int(name))
+        if started is not None and int(name) != os.getpid() and wanted in _parent_and_variables(name)[1]:
+            found.append(Process(id=ProcessId(pid=int(name), started=started), command=_command(int(name))))
+    return found
+
+
 def adopt_orphans() -> None:
     """Become the parent of every descendant whose own parent ends, so that none can leave the tree of this process."""
     import ctypes
