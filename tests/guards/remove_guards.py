@@ -97,6 +97,7 @@ GUARDS = (
     Guard("request-id-in-path", condition("isinstance(value, str)"), "tests/contract/test_requests.py"),
     Guard("terminal-job-event", condition("False"), "tests/contract/test_registry.py"),
     Guard("status-transition", condition("False"), "tests/contract/test_registry.py"),
+    Guard("upgrade-with-living-runners", condition("(runners := [])"), "tests/system/test_homes_of_0_1_0.py -k lives"),
     Guard("upgrade-with-running-jobs", condition("False"), "tests/system/test_homes_of_0_1_0.py -k upgrade"),
     Guard("wal-at-its-path", condition("False"), "tests/crash/test_removed_log.py"),
     Guard("disputed-job", condition("False"), "tests/crash/test_lost_changes.py"),

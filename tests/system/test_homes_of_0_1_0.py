@@ -465,10 +465,38 @@ def test_an_upgrade_is_refused_while_jobs_run_and_names_them(home):
     assert_same_jobs(home)
 
 
-def test_the_first_write_upgrades_when_no_job_runs(home, backend):
+@pytest.mark.parametrize("backend", ["sqlite", "file"])
+def test_an_upgrade_is_refused_while_a_runner_of_0_1_0_lives_and_names_it(home, backend):
+    """Also without a running job: the session waits for one. The test plays its runner."""
+    cancel_running(home, backend)
+    (session,) = (each for each in home.expected["sessions"] if each["state"] == "running")
+    folder = os.path.join(home.home, "sessions", session["session_id"])
+    runner = [sys.executable, "-c", "import time; time.sleep(600)", "baton.sessions.runner", folder]
+    with subprocess.Popen(runner) as process:
+        named = f"process {process.pid} (the runner of session {session['name']}); stop it (kill {process.pid})"
+        wait_until(lambda: folder.encode() in command_line(process.pid))
+        for command in (("register", "new work"), ("pick",), ("registry", "upgrade")):
+            assert named in home.refused(*command)
+        assert schema(home) == 1
+        home("list")
+        process.kill()
+    home("register", "new work")
+    assert schema(home) == 2
+
+
+def command_line(pid):
+    with open(f"/proc/{pid}/cmdline", "rb") as file:
+        return file.read()
+
+
+def cancel_running(home, backend):
     for job in home.expected["jobs"]:
         if job["status"] == "running":
             set_status(home, backend, job["job_id"], "cancelled")
+
+
+def test_the_first_write_upgrades_when_no_job_runs(home, backend):
+    cancel_running(home, backend)
     job_id = home("register", "new work").text
     assert schema(home) == 2
     assert home("get", job_id).json["prompt"] == "new work"

@@ -416,11 +416,13 @@ def test_nothing_is_moved_under_a_process_of_0_1_0(user):
     try:
         fds = f"/proc/{holder.pid}/fd"
         wait_until(lambda: path in [os.readlink(f"{fds}/{fd}") for fd in os.listdir(fds)])
-        assert f"process {holder.pid} uses" in user("trust", "--yes", code=1).err
+        assert f"process {holder.pid} (uses " in user("trust", "--yes", code=1).err
     finally:
         holder.kill()
         holder.wait()
     assert user.untouched()
+    user.prefix = ["timeout", "60"]  # which starts baton and waits for it, as sudo does
+    user("trust", "--yes")
 
 
 # -- death in the middle -------------------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import errno
 import fcntl
 import json
 import os
+import re
 import subprocess
 import sys
 
@@ -15,6 +16,7 @@ from baton.config import Home
 from baton.core.errors import BatonError, RegistryBusy
 from baton.storage import adoption
 from baton.storage.adoption import Kind, find_candidate, is_copy, take_over
+from baton.storage.home_users import use_of
 from baton.storage.homes import known, look_up, read_home_id
 from baton.storage.inspection import inspect
 from baton.storage.new_homes import record
@@ -210,26 +212,30 @@ def test_nothing_moves_while_a_process_holds_a_lock(place, name):
     place.take()
 
 
+@pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("how", ["open file", "session", "runner", "baton command"])
-def test_nothing_moves_under_a_process_that_uses_it(place, how):
+def test_nothing_is_taken_over_under_a_process_that_uses_it(place, how, in_place):
     sleep = "import time; time.sleep(600)"
     argv, env = [sys.executable, "-c", sleep], {}
     session = str(place.home / "sessions" / ("ab" * 8))
+    named = {"open file": "uses ", "session": "of session abab", "runner": "the runner of session abab"}
     if how == "open file":
         argv[2] = f"file = open({str(place.home / 'jobs' / 'abcd1234.json')!r}); {sleep}"
     elif how == "session":
         env = {"BATON_SESSION_DIR": session}
     elif how == "runner":
-        argv.append(session)
+        argv += ["baton.sessions.runner", session]
     else:
         (place.folder / "baton").write_text(sleep)
-        argv = [sys.executable, str(place.folder / "baton")]
+        argv = [sys.executable, str(place.folder / "baton"), "worker"]
     process = subprocess.Popen(argv, env=os.environ | env, cwd=place.folder)
     try:
-        wait_until(lambda: adoption._use_of(str(process.pid), f"{place.home}/", str(place.folder)))
-        with pytest.raises(RegistryBusy, match=f"process {process.pid} "):
-            place.take()
-        assert place.intact()
+        wait_until(lambda: use_of(str(process.pid), f"{place.home}/", str(place.folder), by_files=True))
+        if how != "open file" or not in_place:  # in place, other tools may go on
+            named = re.escape(f"process {process.pid} ({named.get(how, 'baton worker')}")
+            with pytest.raises(RegistryBusy, match=f"{named}.*kill {process.pid}"):
+                place.take(in_place=in_place)
+            assert place.intact()
     finally:
         process.kill()
         process.wait()

@@ -96,7 +96,8 @@ class FileRegistry(Registry):
         tx.complete_batch()
         jobs = list(tx.all_jobs())
         running = [job.job_id for job in jobs if job.status is Status.RUNNING and job.claimed_by is not None]
-        refuse_upgrade(self.where, [] if self._force_upgrade else sorted(running))
+        if not self._force_upgrade:
+            refuse_upgrade(self.where, sorted(running), os.path.dirname(self.folder))
         for job in jobs:
             if job.status in TERMINAL:
                 tx.overwrite(job)  # `get` has set when it was seen

@@ -108,12 +108,23 @@ SQLITE_DIGESTS = {
 POSTGRES_2 = POSTGRES_1 + POSTGRES_UPGRADE
 
 
-def refuse_upgrade(where: str, running: Sequence[str]) -> None:
-    """Raise when jobs run in a registry of version 1: their 0.1.0 processes could not report to version 2."""
+def refuse_upgrade(where: str, running: Sequence[str], home: str | None = None) -> None:
+    """Raise when jobs run in a registry of version 1, or sessions in the home that it belongs to: their 0.1.0 processes
+    could not report to version 2."""
     if running:  # guard: upgrade-with-running-jobs
         raise RegistryUnavailable(
             f"{where} was written by baton 0.1.0 and has running jobs ({name_jobs(running)}); let them end there, or "
             "run `baton registry upgrade --force`, after which 0.1.0 processes can no longer report to it"
+        )
+
+    if home is None:
+        return
+    from baton.storage.home_users import how_to_end, runners_of_0_1_0
+
+    if runners := runners_of_0_1_0(home):  # guard: upgrade-with-living-runners
+        raise RegistryUnavailable(
+            f"{where} was written by baton 0.1.0, which still serves it: {how_to_end(runners)}; or run `baton registry "
+            "upgrade --force`, after which 0.1.0 processes can no longer report to it"
         )
 
 

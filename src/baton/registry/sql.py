@@ -394,10 +394,11 @@ class SqlTransaction(RequestRows):
             for request in entry.requests:
                 self.put_request(request)
 
-    def upgrade(self, statements: str, *, force: bool) -> None:
-        """Upgrade version 1 to version 2. `force`: also while jobs run."""
+    def upgrade(self, statements: str, *, force: bool, home: str | None = None) -> None:
+        """Upgrade version 1 to version 2. `force`: also while jobs run, or sessions of 0.1.0 in the home."""
         running = "SELECT job_id FROM jobs WHERE status = 'running' AND claimed_by IS NOT NULL ORDER BY created_at"
-        refuse_upgrade(self._where, [] if force else [row[0] for row in self.rows(running)])
+        if not force:
+            refuse_upgrade(self._where, [row[0] for row in self.rows(running)], home)
         for statement in filter(str.strip, statements.split(";")):
             self.change(statement)
         submitted = "other_fields LIKE :submitter OR (status IN ('pending', 'running') AND agent_session LIKE :queue)"

@@ -45,7 +45,8 @@ class SqliteRegistry(SqlRegistry):
             return raw.version
 
     def _upgrade(self, raw: Connection) -> None:
-        SqlTransaction(raw, self.where, raw.version).upgrade(SQLITE_UPGRADE, force=self._force_upgrade)
+        home = os.path.dirname(os.path.dirname(os.path.abspath(self.path)))
+        SqlTransaction(raw, self.where, raw.version).upgrade(SQLITE_UPGRADE, force=self._force_upgrade, home=home)
 
     @contextmanager
     def _reading(self) -> Iterator[SqlTransaction]:

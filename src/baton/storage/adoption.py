@@ -17,6 +17,7 @@ from baton.config import Home
 from baton.core.errors import BatonError, InvalidValue, RegistryBusy
 from baton.core.value import Value
 from baton.storage.files import FileLock, fsync_dir, lock_within, make_private_dir, open_private, outside, remove_file
+from baton.storage.home_users import refuse_processes
 from baton.storage.homes import check_state, home_path, known, look_up, read_home_id, read_served_folder
 from baton.storage.inspection import Contents, Found, each_entry, holds_job_records, inspect, open_folder, why_refused
 from baton.storage.new_homes import forget, keep_link, record, write_home
@@ -166,7 +167,10 @@ def take_over(
             raise BatonError(f"{candidate.folder} got a home meanwhile; nothing was changed")
         if candidate.home is not None and candidate.kind in (Kind.MOVED, Kind.AGAIN):
             return _take_entry(state, candidate, candidate.home), None
-        if in_place or candidate.link is None:
+        stays = in_place or candidate.link is None
+        if candidate.kind is Kind.FOLDER and (end_copied_work is None or not stays):
+            refuse_processes(candidate.content, candidate.folder, by_files=not stays)
+        if stays:
             return _take_in_place(state, candidate, registry, end_copied_work), None
         return _move(state, candidate, contents, owner, registry, end_copied_work)
 
@@ -220,8 +224,8 @@ def _move(
     staged = os.path.join(state, "homes", f".{home_id}.new")
     with ExitStack() as locks:
         locks.enter_context(_locked(source, wait=stays))
-        if not stays:
-            _refuse_processes(source, candidate.folder)
+        if not stays:  # again: one may have begun before the locks were taken
+            refuse_processes(source, candidate.folder, by_files=True)
         try:
             copy = stays or end_copied_work is not None or owner != os.geteuid()
             entries = _stage(source, staged, owner=owner, copy=copy)
@@ -283,34 +287,6 @@ def _locked(source: str, *, wait: bool) -> Iterator[None]:
                     f"another process holds {path}; stop it first (fuser {path}), nothing was changed"
                 ) from None
         yield
-
-
-def _refuse_processes(source: str, folder: str) -> None:
-    """Refuse to move files under a process that uses them."""
-    inside = os.path.realpath(source) + "/"
-    for pid in filter(str.isdecimal, os.listdir("/proc")):
-        if int(pid) != os.getpid() and (use := _use_of(pid, inside, folder)) is not None:  # guard: home-of-a-process
-            raise RegistryBusy(f"process {pid} {use}; stop it first, nothing was changed")
-
-
-def _use_of(pid: str, inside: str, folder: str) -> str | None:
-    """Return how a process uses the content: by an open file, as a session, or as a command of baton in the folder. A
-    command that waits for a registry of files has none of them open."""
-    try:
-        with open(f"/proc/{pid}/cmdline", "rb") as file:
-            words = [os.fsdecode(word) for word in file.read().split(b"\0")]
-        with open(f"/proc/{pid}/environ", "rb") as file:
-            variables = [os.fsdecode(each) for each in file.read().split(b"\0")]
-        works_in = os.readlink(f"/proc/{pid}/cwd") + "/"
-        paths = [os.readlink(f"/proc/{pid}/fd/{fd}") for fd in os.listdir(f"/proc/{pid}/fd")]
-    except OSError:
-        return None  # it has ended, or belongs to another user
-    paths += [*words, *(each.partition("=")[2] for each in variables if each.startswith("BATON_SESSION_DIR="))]
-    used = next((path for path in paths if path.startswith(inside)), None)
-    if used is not None:
-        return f"uses {used}"
-    is_baton = "baton" in (os.path.basename(word) for word in words[:3])
-    return f"is a baton command in {folder}" if is_baton and works_in.startswith(folder + "/") else None
 
 
 def _stage(source: str, staged: str, *, owner: int, copy: bool) -> dict[str, Found]:
