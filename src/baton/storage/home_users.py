@@ -12,7 +12,7 @@ from baton.storage.files import read_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from typing import Any
 
 _RUNNER = "baton.sessions.runner"
@@ -32,16 +32,14 @@ class HomeUser(Value):
 def refuse_processes(source: str, folder: str, *, by_files: bool) -> None:
     """Raise RegistryBusy while processes of baton use a home that serves the folder; `by_files`: also while any other
     process has a file in it open."""
-    found = list(_users(source, folder, by_files=by_files))
-    led = {user.session for user in found if user.is_runner}
-    found = [user for user in found if user.is_runner or user.session is None or user.session not in led]
+    found = _one_of_each_session(_users(source, folder, by_files=by_files))
     if found:  # guard: home-of-a-process
         raise RegistryBusy(f"{source} is in use: {how_to_end(found)}; nothing was changed")
 
 
 def runners_of_0_1_0(home: str) -> list[HomeUser]:
     """Return the runners of sessions that baton 0.1.0 created in this home. Its manifests do not name the home."""
-    found = _users(home, home, by_files=False)
+    found = _one_of_each_session(_users(home, home, by_files=False))
     return [user for user in found if user.is_runner and "home_id" not in _read_manifest(user.session or "")]
 
 
@@ -52,6 +50,16 @@ def how_to_end(users: list[HomeUser]) -> str:
     pids = " ".join(str(user.pid) for user in users[:_MOST_SHOWN])
     them, end = ("it", "ends") if len(users) == 1 else ("them", "end")
     return f"{named}{more}; stop {them} (kill {pids}), or wait until {'they' if len(users) > 1 else 'it'} {end}"
+
+
+def _one_of_each_session(users: Iterable[HomeUser]) -> list[HomeUser]:
+    """Return the users without those that end with another one: of each session its runner, if that runs."""
+    found: dict[object, HomeUser] = {}
+    for user in users:
+        known = found.get(user.session or user.pid)
+        if known is None or (user.is_runner and not known.is_runner):
+            found[user.session or user.pid] = user
+    return list(found.values())
 
 
 def _users(source: str, folder: str, *, by_files: bool) -> Iterator[HomeUser]:
@@ -87,8 +95,10 @@ def use_of(pid: str, inside: str, folder: str, *, by_files: bool) -> HomeUser | 
     except OSError:
         return None  # it has ended, or belongs to another user
     marks = [*words, *(each.partition("=")[2] for each in variables if each.startswith("BATON_SESSION_DIR="))]
-    session = next((path for path in marks if os.path.realpath(path).startswith(f"{inside}sessions/")), None)
-    if session is not None:
+    sessions = f"{inside}sessions/"
+    below = next((path for path in map(os.path.realpath, marks) if path.startswith(sessions)), None)
+    if below is not None:
+        session = sessions + below.removeprefix(sessions).partition("/")[0]
         name = one_line(str(_read_manifest(session).get("session_name") or os.path.basename(session)), 64)
         is_runner = _RUNNER in words
         what = f"the runner of session {name}" if is_runner else f"of session {name}"
