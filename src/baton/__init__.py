@@ -12,7 +12,7 @@ used: `import baton` alone loads nothing else.
 
 from __future__ import annotations
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # The public names, by the module that defines them.
 _PUBLIC = {
