@@ -18,8 +18,8 @@ import time
 from collections.abc import Sequence
 from functools import partial
 
+from baton.cli import demo_agent
 from baton.cli import options as opt
-from baton.cli.demo_agent import NAME
 from baton.cli.output import on_terminal, say
 from baton.cli.parser import Verb
 from baton.cli.terminal import print_styled
@@ -45,6 +45,9 @@ _NEXT = """Try next, the last one with Claude Code:
 
 
 def demo(options: argparse.Namespace) -> None:
+    if options.acp:
+        demo_agent.serve()
+        return
     refuse_inside_session("demo, which answers a request,")
     Tmux("demo").check_version()
     folder = tempfile.mkdtemp(prefix="baton-demo-", dir="/tmp" if os.path.isdir("/tmp") else None)  # noqa: S108
@@ -82,8 +85,8 @@ def _prepare(folder: str) -> None:
     os.environ |= {"HOME": home, "TMPDIR": folder, "BATON_TMUX_SOCKET": os.path.join(folder, "tmux")}
     os.environ["GIT_PAGER"] = "cat"
     with open(os.path.join(config, "baton.toml"), "w", encoding="utf-8") as file:
-        agent = [sys.executable, "-P", "-m", "baton.cli.demo_agent"]
-        file.write(f"[agents.{NAME}]\nacp = {json.dumps(agent)}\n")
+        agent = [sys.executable, "-P", "-m", "baton", "demo", "--acp"]
+        file.write(f"[agents.{demo_agent.NAME}]\nacp = {json.dumps(agent)}\n")
     os.chdir(work)
     for name, content in _FILES.items():
         with open(name, "w", encoding="utf-8") as file:
@@ -127,7 +130,7 @@ def _show(folder: str) -> None:
     _tell("Three agents start, each in its own tmux session:")
     worktree = ["--worktree"] if has_git else []
     task = ["--validate", "sh test.sh", "--title", "Fix the greeting", "Correct the word in greet.sh"]
-    fixing = _start("--agent", NAME, *worktree, *task)
+    fixing = _start("--agent", demo_agent.NAME, *worktree, *task)
     claiming = _start("--agent", "shell", "--expect", "report.md", "echo all done")
     dying = _start("--agent", "shell", "sleep 1; kill -9 $PPID")
 
@@ -216,4 +219,4 @@ def _wait_for_request(job_id: str) -> str:
     raise BatonError(f"the agent of job {job_id} has asked nothing for {_PATIENCE_SEC:.0f} s")
 
 
-VERBS = (Verb("demo", (opt.KEEP,), demo, reads_settings=False),)
+VERBS = (Verb("demo", (opt.KEEP, opt.AS_AGENT), demo, reads_settings=False),)

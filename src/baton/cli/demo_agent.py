@@ -1,6 +1,6 @@
 """The agent of the demonstration: a program without a model that speaks ACP, with the standard library alone.
 
-It corrects one word in a file, by a command that it asks a permission for.
+It corrects one word in greet.sh, by a command that it asks a permission for.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ _OPTIONS = [
 ]
 
 
-def main() -> None:
+def serve() -> None:
+    """Answer on standard output until standard input ends."""
     for line in sys.stdin:
         message = json.loads(line)
         method, number = message.get("method"), message.get("id")
@@ -66,7 +67,3 @@ def _update(name: str, about: Mapping[str, Any]) -> None:
 
 def _write(**message: Any) -> None:
     print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
-
-
-if __name__ == "__main__":
-    main()

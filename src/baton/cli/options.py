@@ -472,6 +472,9 @@ MCP = _flag("--mcp", "install the MCP server `baton mcp` in the project's settin
 UNINSTALL = _flag("--uninstall", "remove what the same command installed, and keep what you changed (default: install)")
 FORCE = _flag("--force", "replace changed files and keep each as FILE.bak (default: refuse)")
 KEEP = _flag("--keep", "keep the folder of the demonstration (default: remove it)")
+AS_AGENT = _flag(
+    "--acp", "be its agent, which speaks ACP on standard input and output (default: run the demonstration)"
+)
 KEEP_WHICH = KEEP.but(
     action="store", choices=("registry", "history"), required=True,
     help="keep the status of the registry, or set that of the audit log",

@@ -157,7 +157,7 @@ _ACTIONS = (
         ),
     ), migrate, "move every job to another registry"),
     Verb("upgrade", (
-        opt.FORCE.but(help="upgrade while 0.1.0 has running jobs or sessions, which can then not report (default: refuse)"),
+        opt.FORCE.but(help="upgrade while 0.1.0 runs jobs or sessions, which can then not report (default: refuse)"),
     ), upgrade, "upgrade a registry of baton 0.1.0 now; the first write does so, too"),
     Verb("reconcile", (
         opt.JOB[0].but(nargs=None, help="settle this job"), opt.KEEP_WHICH,
