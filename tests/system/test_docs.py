@@ -206,6 +206,11 @@ def test_the_files_that_the_pages_name_exist():
     assert [name for name in sorted(named) if not os.path.exists(os.path.join(ROOT, name))] == []
 
 
+def test_the_first_page_names_every_page():
+    pages = {os.path.relpath(path, f"{ROOT}/docs") for path in glob.glob(f"{ROOT}/docs/**/*.md", recursive=True)}
+    assert pages - set(re.findall(r"\]\(([^)#]+)", read("docs/index.md"))) == {"index.md"}
+
+
 def test_the_links_of_the_readme_lead_somewhere():
     for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", read("README.md")):
         assert target.startswith("https://") or os.path.exists(os.path.join(ROOT, target)), target
