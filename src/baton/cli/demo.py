@@ -63,8 +63,8 @@ def demo(options: argparse.Namespace) -> None:
         _clean_up(folder, keep=options.keep)
 
 
-def _stop(_number: int, _frame: object) -> None:
-    raise SystemExit(143)
+def _stop(number: int, _frame: object) -> None:
+    raise SystemExit(128 + number)
 
 
 # -- the folder --------------------------------------------------------------------------------------------------------
