@@ -45,6 +45,7 @@ _HOSTILE = "tests/system/test_hostile_content.py"
 _REPOSITORY = "tests/security/test_hostile_repository.py"
 _WORKTREES = "tests/integration/test_git_worktrees.py"
 _WEB = "tests/security/test_web_board.py"
+_MCP = "tests/security/test_mcp.py"
 GUARDS = (
     Guard("event-signature", condition("False"), "tests/unit/test_wire.py"),
     Guard("payload-size", condition("False"), "tests/unit/test_wire.py"),
@@ -356,6 +357,9 @@ GUARDS = (
     Guard("web-connections", condition("False"), f"{_WEB} -k slow_and_idle"),
     Guard("web-slow-request", replace(r"end < now", "end < 0"), f"{_WEB} -k slow_and_idle"),
     Guard("web-viewers", condition("False"), f"{_WEB} -k viewers"),
+    Guard("mcp-line-length", condition("False"), f"{_MCP} -k long_line"),
+    Guard("mcp-calls-at-once", condition("False"), f"{_MCP} -k many_calls"),
+    Guard("mcp-unknown-argument", condition("False"), f"{_MCP} -k skips_no_permission"),
     Guard("board-answers-what-was-shown", condition("False"), "tests/unit/test_board_query.py -k what_was_shown"),
 )
 

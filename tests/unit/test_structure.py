@@ -24,7 +24,7 @@ ORDER = [
     "baton.broker", "baton.transport", "baton.live_agents", "baton.adapters", "baton.channels",
     "baton.sessions", "baton.delegation",
     "baton.live_agent_api", "baton.api", "baton.delegation_api", "baton.session_api",
-    "baton.board", "baton.cli", "baton.__main__",
+    "baton.board", "baton.mcp", "baton.cli", "baton.__main__",
 ]  # fmt: skip
 # `baton` itself only passes on names, when they are asked for.
 LAZY = {"baton"}
@@ -134,7 +134,7 @@ def test_modules_stay_small():
     sizes = {os.path.relpath(path, ROOT): len(lines_of(path)) for _, path in modules()}
     assert {path: size for path, size in sizes.items() if size > 500} == {}
     assert median(sizes.values()) <= 150
-    assert sum(sizes.values()) <= 49_100
+    assert sum(sizes.values()) <= 50_300
 
 
 # -- what is loaded --------------------------------------------------------------------------------------------------

@@ -1,8 +1,8 @@
-"""Act on jobs from a board, through the services of other packages. Each action is in the audit log of its job with the
-surface (`via`): `board` or `web`.
+"""Act on jobs from a board or for an agent, through the services of other packages. Each action is in the audit log of
+its job with the surface (`via`): `board`, `web` or `mcp`.
 
 Each function opens the registry of the job's home and closes it again, so it may run in any thread. All of them raise
-BatonError with one line for the user. Inside a session the rules of `baton.jobs.caller` hold."""
+BatonError with one line for the user. Inside a session the rules of `baton.jobs.caller` hold; boards are for people."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from baton.jobs.requests import answer_by_hand, choose, wait_for_use
 from baton.jobs.verbs import Jobs, open_jobs
 
 _EVIDENCE_SEC = 2.0
+_FOR_AGENTS = "mcp"
 
 
 class Shown:
@@ -65,7 +66,7 @@ def cancel(settings: Settings, job_id: str, *, via: str, reason: str | None = No
     """Cancel a job and stop its agent."""
     from baton.sessions.stop import cancel_job
 
-    refuse_inside_session(f"cancelling from the {via}")
+    _refuse_agents(f"cancelling from the {via}", via)
     with open_jobs(settings) as jobs:
         why = reason or f"cancelled by {jobs.user_here()} on the {via}"
         job = cancel_job(settings, jobs, job_id, reason=why)
@@ -87,11 +88,25 @@ def retry(settings: Settings, job_id: str, *, via: str) -> Job:
 def message(settings: Settings, job_id: str, text: str, *, via: str) -> str:
     """Type a text into the session of a running job, or continue the conversation of an ended one with a new job.
     Return in one line what was done."""
+    done = type_message(settings, job_id, text, via=via)
+    if done is not None:
+        return done
+    from baton import delegation_api
+
+    following = delegation_api.follow_up(job_id, text, detach=True, home=settings.home, state_dir=settings.state_dir)
+    with open_jobs(settings) as jobs:
+        jobs.history.add_action(job_id, f"message as {following.job_id}", jobs.user_here(), via)
+    return f"job {following.job_id} continues the conversation"
+
+
+def type_message(settings: Settings, job_id: str, text: str, *, via: str) -> str | None:
+    """Type a text into the session of a running job, and return in one line what was done; None if the job has ended.
+    Inside a session this is refused: a text may answer a question of the other agent."""
     from baton.sessions.inventory import Inventory
     from baton.sessions.keyboard import check_text, type_for_job
     from baton.sessions.of_job import not_here, running_session_of
 
-    refuse_inside_session(f"a message from the {via}")
+    _refuse_agents(f"a message from the {via}", via)
     check_text(text)
     if not text.strip():
         raise BatonError("the message is empty")
@@ -104,12 +119,7 @@ def message(settings: Settings, job_id: str, text: str, *, via: str) -> str:
             type_for_job(jobs, job, session, text=text)
             jobs.history.add_action(job_id, "message", jobs.user_here(), via)
             return f"typed into session {session.name}"
-    from baton import delegation_api
-
-    following = delegation_api.follow_up(job_id, text, detach=True, home=settings.home, state_dir=settings.state_dir)
-    with open_jobs(settings) as jobs:
-        jobs.history.add_action(job_id, f"message as {following.job_id}", jobs.user_here(), via)
-    return f"job {following.job_id} continues the conversation"
+    return None
 
 
 def mark_seen(settings: Settings, job_id: str, *, via: str) -> None:
@@ -119,6 +129,12 @@ def mark_seen(settings: Settings, job_id: str, *, via: str) -> None:
         if job.status in TERMINAL and job.seen_at is None:
             jobs.mark_seen([job])
             jobs.history.add_action(job_id, "seen", jobs.user_here(), via)
+
+
+def _refuse_agents(what: str, via: str) -> None:
+    """Refuse what an agent does on a board. Through its own surface it may do what its command line may."""
+    if via != _FOR_AGENTS:
+        refuse_inside_session(what)
 
 
 def _refuse_unseen(jobs: Jobs, shown: Shown) -> Request:

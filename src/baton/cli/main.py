@@ -42,6 +42,7 @@ VERBS = {
     "answer": ("requests", "answer the question of an agent"),
     "web": ("web", "show the jobs of all your folders in a browser, and answer, cancel, retry there"),
     "rules": ("rules", "let rules answer requests of agents: list, add, remove, test"),
+    "mcp": ("mcp", "serve the Model Context Protocol to an agent, which hands work to other agents"),
     "board": ("board", "show the jobs of all your folders on the terminal, those first that need you"),
     "attach": ("session", "attach the terminal to the session that runs a job"),
     "publish": ("publish", "record an event of a job and send it to the broker"),
