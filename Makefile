@@ -75,6 +75,7 @@ bench: $(VENV)/.dev-installed system-packages
 	$(BIN)/python bench/requests.py
 	$(BIN)/python bench/worktrees.py
 	$(BIN)/python bench/board.py
+	$(BIN)/python bench/mcp.py
 
 .PHONY: system-packages
 system-packages:
