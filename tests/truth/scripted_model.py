@@ -5,7 +5,8 @@ It speaks four protocols (`truth.protocols`); the same scripts play for all. A p
 calls, failures before them, or a pause. The step is the number of answers since the newest cue in the conversation, so
 that subagents and later prompts play scripts of their own. After its last step the model says that this is all. A
 conversation without a cue is answered from a queue, `will`. Requests without tools ask for a title and the like: they
-are answered apart. So is the request for a summary, by which Claude Code compacts its conversation.
+are answered apart. So is the request for a summary, by which Claude Code compacts its conversation. A function in
+place of a block is called when its turn comes: for a tool call whose arguments are not known before.
 """
 
 from __future__ import annotations
@@ -126,6 +127,7 @@ class ScriptedModel:
         last = _newest_text(messages)
         with self._lock:
             name, step, blocks = self._choose(name, step, last, bool(protocol.tools(request)))
+            blocks = [each() if callable(each) else each for each in blocks]
             if step >= 0:
                 self.asked.append(request)
             failure = self._failure(name, step, blocks)

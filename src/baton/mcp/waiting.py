@@ -25,6 +25,7 @@ _LOOK_SEC = 0.2
 _REREAD_SEC = 5.0  # leases and requests also end by time, without a change
 _PATIENCE_SEC = 2.0  # before this process looks after the jobs itself
 _REPORT_SEC = 5.0
+_SETTLE_SEC = 1.0  # a request that a rule answers is open for a moment, and nothing that an agent has to know of
 _NEEDS_HELP = frozenset({"waiting", "disputed"}) | STUCK
 
 
@@ -55,6 +56,7 @@ class _Seen:
     def __init__(self, jobs: Jobs, typed: list[str], cursor: str) -> None:
         self._jobs = jobs
         self._reported, self._number = _parse(cursor)
+        self._since: dict[str, float] = {}  # when each mark was first seen
         first = [jobs.with_id(each, jobs.get_job) for each in dict.fromkeys(typed)]
         self._ids = list(dict.fromkeys(job.job_id for job in first))
         if self._number is None:
@@ -64,7 +66,8 @@ class _Seen:
     def look(self) -> bool:
         """Read what changed. Return whether a job did."""
         changed, self._number = self._jobs.registry.changes_since(self._number or 0)
-        if any(job.job_id in self._ids for job in changed) or time.monotonic() - self._read_at > _REREAD_SEC:
+        is_due = time.monotonic() - self._read_at > _REREAD_SEC
+        if is_due or any(job.job_id in self._ids for job in changed):
             before = self._shown
             self._read()
             return self._shown != before
@@ -80,6 +83,7 @@ class _Seen:
                 asked = [each.partition(":")[0] for each in shown.get("asks", ())]
                 what = " ".join([job.job_id, str(job.attempt), shown["state"], *asked])
                 self._marks[job.job_id] = sha256(what.encode()).hexdigest()[:6]
+        self._since = {mark: self._since.get(mark, self._read_at) for mark in self._marks.values()}
 
     def _describe(self, job: Job) -> dict[str, Any]:
         is_running = job.status is Status.RUNNING
@@ -97,8 +101,14 @@ class _Seen:
         """Return whether all jobs have ended, or there is something that the cursor does not name."""
         if self.is_done:
             return True
-        new = [job for job in self._records if self._marks.get(job.job_id, "") not in (*self._reported, "")]
-        return any(job.status not in TERMINAL or not only_trouble for job in new)
+        settled = time.monotonic() - _SETTLE_SEC
+        for job in self._records:
+            mark = self._marks.get(job.job_id)
+            if mark is None or mark in self._reported:
+                continue
+            if (not only_trouble) if job.status in TERMINAL else self._since[mark] <= settled:
+                return True
+        return False
 
     @property
     def summary(self) -> str:

@@ -62,7 +62,10 @@ def _item(block: Block, tools: list[str]) -> dict:
         content = [{"type": "output_text", "text": block.text}]
         return {"type": "message", "role": "assistant", "id": new_id("msg"), "content": content}
     if not isinstance(block, Shell):
-        return _function(block.tool, block.given)
+        # The tools of a server are in a namespace.
+        space = next((name for name in tools if block.tool.startswith(f"{name}__")), None)
+        named = {} if space is None else {"name": block.tool.removeprefix(f"{space}__"), "namespace": space}
+        return _function(block.tool, block.given) | named
     given = {"cmd": block.command}
     if block.ask:
         given |= {"sandbox_permissions": "require_escalated", "justification": "The row wants to be asked."}
