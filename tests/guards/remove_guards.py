@@ -45,7 +45,7 @@ _HOSTILE = "tests/system/test_hostile_content.py"
 _REPOSITORY = "tests/security/test_hostile_repository.py"
 _WORKTREES = "tests/integration/test_git_worktrees.py"
 _WEB = "tests/security/test_web_board.py"
-_MCP = "tests/security/test_mcp.py"
+_MCP = "tests/security/test_hostile_mcp_client.py"
 GUARDS = (
     Guard("event-signature", condition("False"), "tests/unit/test_wire.py"),
     Guard("payload-size", condition("False"), "tests/unit/test_wire.py"),

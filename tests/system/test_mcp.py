@@ -10,10 +10,16 @@ import time
 
 import pytest
 
+from baton.core.request import Answer
+from baton.jobs.verbs import open_jobs
 from baton.mcp.schemas import check_arguments
+from baton.storage.homes import load_settings
 from support import acp_agent
+from support.asking import ask, running
+from support.command import Baton
 from support.homes import home_of
 from support.mcp import LEGACY, META, MODERN, McpClient, of_version
+from support.repositories import git
 from support.sessions import SessionDesk
 from support.waiting import wait_until
 
@@ -256,6 +262,39 @@ def test_a_long_result_is_cut_and_says_so(client):
     assert found["text"].rstrip().endswith("5000")
 
 
+def test_a_job_works_in_a_worktree_of_its_own(desk, client):
+    os.makedirs(repository := os.path.join(desk.folder, "repo"))
+    git(repository, "init", "-q", "-b", "main")
+    for name in ("name", "email"):
+        git(repository, "config", f"user.{name}", "test")
+    git(repository, "commit", "-q", "--allow-empty", "-m", "first")
+    made = client.call("submit", prompt="echo x > new.txt; git add new.txt; git commit -qm second", agent="shell",
+                       workdir="repo", worktree=True, title="Add new.txt")["job_id"]  # fmt: skip
+    client.until_ended(made)
+    left = client.call("result", job_id=made)
+    assert (left["ok"], left["branch"]) == (True, f"baton/{made}-1"), left
+    assert len(left["commits"]) == 1
+    assert not os.path.exists(os.path.join(repository, "new.txt"))
+    more = {"workdir": "repo", "worktree": True, "after": [made]}
+    following = client.call("submit", prompt="cat new.txt", agent="shell", **more)["job_id"]
+    client.until_ended(following)
+    assert client.call("result", job_id=following)["text"].strip() == "x"
+
+
+def test_a_live_agent_gets_a_job(desk, client, tmp_path):
+    desk.create("gpu")
+    assert "gpu" in [each["name"].removeprefix("HOUMAO-") for each in client.call("agents")["live"]]
+    job = client.call("submit", prompt="echo to $BATON_SESSION_ID", to="gpu")["job_id"]
+    assert client.until_ended(job)["jobs"][0]["ok"] is True
+    assert "nonesuch" in client.refused("submit", prompt="x", to="nonesuch")
+    there = Baton(tmp_path / "elsewhere")
+    os.makedirs(there.folder)
+    there.env = desk.env
+    there("session", "create", "other", "--agent", "shell")
+    assert "do not find it" in client.refused("submit", prompt="x", to="other")
+    assert there("list", "--json").json == []
+
+
 # -- requests ----------------------------------------------------------------------------------------------------------
 
 
@@ -284,6 +323,23 @@ def test_a_request_is_shown_and_answered(desk, client):
     assert [line["via"] for line in closed if line["event"] == "request_closed"] == ["mcp"]
 
 
+def test_a_request_that_is_answered_at_once_is_not_reported(desk, client):
+    """A rule answers in a moment. An agent that is asked about it would only be disturbed."""
+    with open_jobs(load_settings(env=desk.env, here=desk.folder)) as jobs:
+        job = running(jobs, "work")
+        waits = client.begin_call("wait", {"progressToken": 1}, job_ids=[job.job_id])
+        wait_until(lambda: client.progress)
+        request = ask(jobs.registry, job)
+        wait_until(lambda: "waiting" in client.progress[-1]["message"])
+        jobs.registry.answer_request(request.request_id, Answer(answer="allow", by="", via="rule"))
+        wait_until(lambda: "waiting" not in client.progress[-1]["message"])
+        assert not client.has_answer(waits)
+        asked = ask(jobs.registry, job, key="k2")
+        found = client.end_call(waits, "wait")
+        assert found["jobs"][0]["asks"] == [f"{asked.request_id}: {asked.summary}"]
+        jobs.update_status(job.job_id, "cancelled")
+
+
 def test_an_ended_conversation_continues_as_a_new_job(desk, client):
     desk.script([["say", "First."], ["end", "end_turn"]], [["say", "Second."], ["end", "end_turn"]])
     job = client.call("submit", prompt="begin", agent="parrot")["job_id"]
@@ -295,39 +351,70 @@ def test_an_ended_conversation_continues_as_a_new_job(desk, client):
     assert desk.actions(job) == ["submit", f"message as {following}"]
 
 
-def test_an_agent_in_a_session_does_not_answer_type_or_skip_permissions(desk, client):
-    """The agent of a job starts the server, as Claude Code in a session does."""
-    desk.script(
-        [["ask", 7, "t1", "make deploy"], ["answers", 1], ["tool_over", "t1"], ["say", "Done!"], ["end", "end_turn"]]
-    )
-    asking = client.call("submit", prompt="do it", agent="parrot")["job_id"]
-    wait_until(lambda: client.call("requests")["requests"])
-    (request,) = client.call("requests")["requests"]
-    calls = [
-        {"name": "answer", "arguments": {"request_id": request["request_id"], "decision": "allow"}},
-        {"name": "message", "arguments": {"job_id": asking, "text": "y"}},
-        {"name": "submit", "arguments": {"prompt": "true", "agent": "shell", "yolo": True}},
-        {"name": "submit", "arguments": {"prompt": "true", "agent": "shell"}},
-    ]  # fmt: skip
-    messages = [{"jsonrpc": "2.0", "id": 0, "method": "initialize", "params": {"protocolVersion": LEGACY}}]
+ASKS = [["ask", 7, "t1", "make deploy"], ["answers", 1], ["tool_over", "t1"], ["say", "Done!"], ["end", "end_turn"]]
+
+
+def calls_in_a_session(desk, client, *calls: tuple[str, dict], **job) -> tuple[str, list[dict]]:
+    """Let the agent of a job start the server and make these calls, as Claude Code in a session does. Return the job,
+    and what each call returned."""
+    messages = [{"id": 0, "method": "initialize", "params": {"protocolVersion": LEGACY}}]
     messages += [
-        {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": call} for number, call in enumerate(calls, 1)
+        {"id": number, "method": "tools/call", "params": {"name": name, "arguments": arguments}}
+        for number, (name, arguments) in enumerate(calls, 1)
     ]
     with open(os.path.join(desk.folder, "calls.jsonl"), "w", encoding="utf-8") as file:
-        file.writelines(json.dumps(each) + "\n" for each in messages)
-    agent = client.call("submit", prompt="baton mcp < calls.jsonl > answers.jsonl", agent="shell")["job_id"]
+        file.writelines(json.dumps({"jsonrpc": "2.0", **each}) + "\n" for each in messages)
+    command = f"{desk.program} mcp < calls.jsonl > answers.jsonl"
+    agent = client.call("submit", prompt=command, agent="shell", **job)["job_id"]
     assert client.until_ended(agent)["jobs"][0]["ok"] is True
     with open(os.path.join(desk.folder, "answers.jsonl"), encoding="utf-8") as file:
         answers = {each["id"]: each["result"] for each in map(json.loads, file)}
-    texts = [answers[number]["content"][0]["text"] for number in (1, 2, 3)]
-    assert [answers[number].get("isError") for number in (1, 2, 3, 4)] == [True, True, True, None]
+    return agent, [answers[number] for number in range(1, len(calls) + 1)]
+
+
+def request_of(desk, client) -> dict:
+    """The request of an agent that its user has started."""
+    desk.script(ASKS)
+    client.call("submit", prompt="do it", agent="parrot")
+    wait_until(lambda: client.call("requests")["requests"])
+    (request,) = client.call("requests")["requests"]
+    return request
+
+
+def test_an_agent_that_the_rules_name_answers_for_others(desk, client):
+    os.makedirs(os.path.join(desk.folder, ".config", "baton"))
+    with open(os.path.join(desk.folder, ".config", "baton", "rules.toml"), "w", encoding="utf-8") as file:
+        file.write('[[answerer]]\nagent = "shell"\nlabel = "reviewer"\n')
+    request = request_of(desk, client)
+    allow = ("answer", {"request_id": request["request_id"], "decision": "allow"})
+    _, (refused,) = calls_in_a_session(desk, client, allow)
+    assert refused["isError"] is True
+    agent, (answered,) = calls_in_a_session(desk, client, allow, labels=["reviewer"])
+    assert answered["structuredContent"]["request_id"] == request["request_id"], answered
+    client.until_ended(request["job_id"])
+    lines = [json.loads(line) for line in desk("logs", request["job_id"], "--json").out.splitlines()]
+    (closed,) = [line for line in lines if line["event"] == "request_closed"]
+    assert (closed["via"], closed["by"]) == ("mcp", f"shell in job {agent}")
+
+
+def test_an_agent_in_a_session_does_not_answer_type_or_skip_permissions(desk, client):
+    request = request_of(desk, client)
+    agent, answers = calls_in_a_session(
+        desk, client,
+        ("answer", {"request_id": request["request_id"], "decision": "allow"}),
+        ("message", {"job_id": request["job_id"], "text": "y"}),
+        ("submit", {"prompt": "true", "agent": "shell", "yolo": True}),
+        ("submit", {"prompt": "true", "agent": "shell"}),
+    )  # fmt: skip
+    assert [each.get("isError") for each in answers] == [True, True, True, None]
+    texts = [each["content"][0]["text"] for each in answers]
     assert "answerer" in texts[0]
     assert "refused inside a session" in texts[1]
     assert "yolo is not an argument" in texts[2]
     assert client.call("requests")["requests"]
-    below = answers[4]["structuredContent"]["job_id"]
+    below = answers[3]["structuredContent"]["job_id"]
     assert desk.job(below)["parent"] == agent
-    client.call("cancel", job_id=asking)
+    client.call("cancel", job_id=request["job_id"])
     client.until_ended(below)
 
 

@@ -87,6 +87,8 @@ def _submit(context: Context, given: dict[str, Any]) -> dict[str, Any]:
     from baton.mcp.detached import run_detached
 
     target = ["--to", given.pop("to")] if "to" in given else []
+    if target:
+        _refuse_other_home(context.settings, target[1])
     command = ["submit", "--batch", "-", *target, "--detach", "--json"]
     answer, notes = run_detached(context.where, command, json.dumps(given))
     with open_jobs(context.settings) as jobs:
@@ -94,6 +96,15 @@ def _submit(context: Context, given: dict[str, Any]) -> dict[str, Any]:
         jobs.history.add_action(job.job_id, "submit", jobs.user_here(), VIA)
     found = describe(Outline.of(job)) | ({"notes": notes} if notes else {})
     return found | {"next": f"call wait with job_ids [{job.job_id}]"}
+
+
+def _refuse_other_home(settings: Settings, name: str) -> None:
+    """Refuse a live agent whose jobs are in another home: the other tools would not find the job."""
+    from baton.delegation.targets import target_live_agent
+
+    note = target_live_agent(settings, name).note
+    if note is not None:
+        raise BatonError(f"{note}, where these tools do not find it; use baton in the folder of that agent")
 
 
 def _wait(context: Context, given: dict[str, Any]) -> dict[str, Any]:
