@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import json
 import os
 import re
 import subprocess
@@ -140,7 +141,7 @@ def test_modules_stay_small():
 # -- what is loaded --------------------------------------------------------------------------------------------------
 
 
-def loaded_by(*arguments, folder):
+def loaded_by(*arguments, folder, stdin=""):
     """Modules that a command loads beyond what the interpreter loads by itself."""
     code = (
         "import sys; before = set(sys.modules)\n"
@@ -149,7 +150,7 @@ def loaded_by(*arguments, folder):
         "print(*sorted(set(sys.modules) - before), file=sys.stderr)"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, *arguments], cwd=folder, capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, *arguments], cwd=folder, capture_output=True, text=True, check=True, input=stdin
     )
     return set(done.stderr.split()), done.stdout.strip()
 
@@ -168,6 +169,16 @@ def test_the_quick_verbs_load_nothing_heavy(tmp_path):
         assert sorted(modules & HEAVY) == [], verb
         third_party = {name.split(".")[0] for name in modules} - set(sys.stdlib_module_names) - {"baton"}
         assert not third_party, verb
+
+
+def test_the_mcp_server_loads_nothing_heavy_before_the_first_call(tmp_path):
+    meta = {f"io.modelcontextprotocol/{name}": value for name, value in
+            (("protocolVersion", "2026-07-28"), ("clientCapabilities", {}))}  # fmt: skip
+    message = {"jsonrpc": "2.0", "id": 1, "method": "tools/list", "params": {"_meta": meta}}
+    modules, answer = loaded_by("mcp", folder=tmp_path, stdin=json.dumps(message) + "\n")
+    assert '"submit"' in answer
+    assert sorted(modules & HEAVY) == []
+    assert not [name for name in modules if name.startswith(("baton.registry", "baton.storage", "baton.jobs"))]
 
 
 def test_reading_loads_no_audit_log(tmp_path):
