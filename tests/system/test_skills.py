@@ -16,6 +16,7 @@ import yaml
 
 from baton import __version__
 from baton.cli.main import VERBS, describe
+from baton.mcp import schemas
 from support.command import BATON, Baton
 
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..", "skills")
@@ -23,13 +24,8 @@ PREFIX = "tmux-agent-orchestrate-"
 ANSWER = "baton-answer-requests"
 DELEGATE = PREFIX + "delegate-job"
 NAMES = sorted([ANSWER, *(PREFIX + each for each in ("create", "stop", "resume", "status", "monitor", "delegate-job"))])
-# Of the server `baton mcp`, with the arguments that the skills name.
-TOOLS = {
-    "submit": {"prompt", "agent", "expect", "validate", "timeout_sec", "worktree", "after", "idempotency_key"},
-    "wait": {"job_ids", "cursor"}, "list": {"status"}, "result": {"job_id", "output"}, "message": {"job_id", "text"},
-    "cancel": {"job_id", "reason"}, "requests": {"id"}, "agents": set(),
-    "answer": {"request_id", "decision", "choices", "reason"},
-}  # fmt: skip
+# Of the server `baton mcp`, with their arguments.
+TOOLS = {tool["name"]: set(tool["inputSchema"]["properties"]) for tool in schemas.TOOLS}
 PAGES = [*(f"{name}/SKILL.md" for name in NAMES), f"{DELEGATE}/registry.md"]
 SCRIPTS = ["job_subscriber.py", "mqtt_common.py", "publish_event.py", "registry.py"]
 

@@ -6,9 +6,10 @@ import signal
 import time
 
 from baton.cli import options as opt
+from baton.cli.homes import refuse_one_home
 from baton.cli.output import json_text, say
 from baton.cli.parser import Verb
-from baton.config import Settings, hide_password
+from baton.config import Home, Settings, hide_password
 from baton.core.errors import BatonError, InvalidValue, RegistryMoved
 from baton.core.fields import one_line
 from baton.delegation.monitor import Monitor
@@ -17,31 +18,70 @@ from baton.jobs.verbs import open_jobs
 from baton.registry import registry_url
 from baton.sessions.inventory import Inventory
 from baton.storage.files import make_home, try_lock
-from baton.storage.homes import load_settings
+from baton.storage.homes import known, load_settings, settings_of
+
+
+class _Watch:
+    """The monitor of one home. `folder`: the folder that the home serves, where there are several."""
+
+    def __init__(self, settings: Settings, options: argparse.Namespace, folder: str | None = None) -> None:
+        self._options = options
+        self._folder = folder
+        self.url = registry_url(settings)
+        self.jobs = open_jobs(settings)
+        self.inventory = Inventory(settings)
+        confirm_sec = 0.0 if options.once else 10.0
+        self.sweeper = Monitor(settings, self.jobs, self.inventory, dry_run=options.dry_run, confirm_sec=confirm_sec)
+        self._lock: int | None = None
+
+    def take_lock(self) -> bool:
+        """Return whether this process is the one that sweeps this home."""
+        if self._lock is None:
+            make_home(self.inventory.home)
+            self._lock = try_lock(monitor_lock(self.inventory))
+        return self._lock is not None
+
+    def sweep(self) -> None:
+        """Sweep once, and print what was found."""
+        where = {"folder": self._folder} if self._folder is not None else {}
+        for finding in self.sweeper.sweep():
+            if self._options.json:
+                print(json_text(finding.as_dict() | where), flush=True)
+            else:
+                done = f": {finding.done}" if finding.done else ""
+                place = f"{self._folder}: " if self._folder is not None else ""
+                print(
+                    f"{time.strftime('%H:%M:%S')}  {one_line(f'{place}{finding.what}: {finding.why}{done}')}",
+                    flush=True,
+                )
+
+    def close(self) -> None:
+        self.jobs.registry.close()
+        if self._lock is not None:
+            os.close(self._lock)
 
 
 def monitor(options: argparse.Namespace, settings: Settings) -> int:
-    """Sweep once, or until a signal ends the process. One process sweeps; others wait until it has ended."""
+    """Sweep once, or until a signal ends the process. One process sweeps a home; others wait until it has ended."""
     if not 0.05 <= options.interval <= 86400:
         raise InvalidValue("--interval", "must be from 0.05 s to a day")
     signal.signal(signal.SIGTERM, _stop)
-    with open_jobs(settings) as jobs:
-        inventory = Inventory(settings)
-        sweeper = Monitor(settings, jobs, inventory, dry_run=options.dry_run, confirm_sec=0.0 if options.once else 10.0)
+    if options.all_homes:
+        refuse_one_home(options, "--all-homes")
+        return _AllHomes(options, settings).watch()
+    watch = _Watch(settings, options)
+    try:
         if options.once or options.dry_run:
-            _sweep(sweeper, options)
-            return 1 if sweeper.registry_failed else 0
-        make_home(inventory.home)
-        lock = _lock(inventory, options.interval)
-        url = registry_url(settings)
-        say(f"baton: watching {inventory.home} every {options.interval:g} s")
-        try:
-            while (now := _registry_now(options, url)) == url:
-                _sweep(sweeper, options)
-                time.sleep(options.interval)
-            raise RegistryMoved(f"the jobs were moved to {hide_password(now)}; start the monitor again to watch them")
-        finally:
-            os.close(lock)
+            watch.sweep()
+            return 1 if watch.sweeper.registry_failed else 0
+        _stand_by(watch, options.interval)
+        say(f"baton: watching {watch.inventory.home} every {options.interval:g} s")
+        while (now := _registry_now(options, watch.url)) == watch.url:
+            watch.sweep()
+            time.sleep(options.interval)
+        raise RegistryMoved(f"the jobs were moved to {hide_password(now)}; start the monitor again to watch them")
+    finally:
+        watch.close()
 
 
 def _registry_now(options: argparse.Namespace, url: str) -> str:
@@ -52,29 +92,80 @@ def _registry_now(options: argparse.Namespace, url: str) -> str:
         return url  # in the middle of a migration, or the working folder is gone
 
 
-def _sweep(sweeper: Monitor, options: argparse.Namespace) -> None:
-    for finding in sweeper.sweep():
-        if options.json:
-            print(json_text(finding.as_dict()), flush=True)
-        else:
-            done = f": {finding.done}" if finding.done else ""
-            what = one_line(f"{finding.what}: {finding.why}{done}")
-            print(f"{time.strftime('%H:%M:%S')}  {what}", flush=True)
-
-
-def _lock(inventory: Inventory, interval_sec: float) -> int:
-    """Return the lock of the monitor. Wait while another monitor holds it."""
+def _stand_by(watch: _Watch, interval_sec: float) -> None:
+    """Wait while another monitor is at work."""
     waiting = False
-    while (lock := try_lock(monitor_lock(inventory))) is None:
+    while not watch.take_lock():
         if not waiting:
             say("baton: another monitor is at work here; standing by")
         waiting = True
         time.sleep(min(interval_sec, 1.0))
-    return lock
+
+
+class _AllHomes:
+    """The monitor of every home of the user. A home that cannot be watched is named, once, and the others go on."""
+
+    def __init__(self, options: argparse.Namespace, settings: Settings) -> None:
+        self._options = options
+        self._state_dir = settings.state_dir
+        self._watched: dict[str, _Watch] = {}  # by the folder
+        self._said: dict[str, str] = {}  # the last problem of each folder
+
+    def watch(self) -> int:
+        failed = False
+        try:
+            once = self._options.once or self._options.dry_run
+            if not once:
+                say(f"baton: watching every home every {self._options.interval:g} s")
+            while True:
+                failed = self._sweep(locked=not once)
+                if once:
+                    return 1 if failed else 0
+                time.sleep(self._options.interval)
+        finally:
+            for watch in self._watched.values():
+                watch.close()
+
+    def _sweep(self, *, locked: bool) -> bool:
+        """Sweep every home that is there now; return whether one could not be looked at."""
+        homes = known(self._state_dir, lambda error: self._complain("", str(error)))
+        for folder in self._watched.keys() - {home.folder for home in homes}:
+            self._watched.pop(folder).close()
+        failed = False
+        for home in homes:
+            try:
+                watch = self._open(home)
+                if locked and not watch.take_lock():
+                    self._complain(home.folder, f"another monitor is at work in {home.folder}; standing by there")
+                    continue
+                watch.sweep()
+                failed |= watch.sweeper.registry_failed
+                self._said.pop(home.folder, None)
+            except (BatonError, OSError) as error:
+                failed = True
+                self._complain(home.folder, f"skipped {home.folder}: {error}")
+        return failed
+
+    def _open(self, home: Home) -> _Watch:
+        """Return the monitor of a home, with the registry where it is now."""
+        settings = settings_of(self._state_dir, home)
+        watch = self._watched.get(home.folder)
+        if watch is not None and watch.url != registry_url(settings):
+            self._watched.pop(home.folder).close()
+            watch = None
+        if watch is None:
+            watch = self._watched[home.folder] = _Watch(settings, self._options, home.folder)
+        return watch
+
+    def _complain(self, folder: str, message: str) -> None:
+        if self._said.get(folder) != message:
+            say(f"baton: {message}")
+        self._said[folder] = message
 
 
 def _stop(_number: int, _frame: object) -> None:
     raise SystemExit(0)
 
 
-VERBS = (Verb("monitor", (opt.ONCE, opt.DRY_RUN, opt.INTERVAL, opt.ALLOW_PLAINTEXT, opt.JSON), monitor),)
+_ALL_HOMES = opt.ALL_HOMES.but(help="look after all your folders (default: this folder)")
+VERBS = (Verb("monitor", (opt.ONCE, opt.DRY_RUN, opt.INTERVAL, _ALL_HOMES, opt.ALLOW_PLAINTEXT, opt.JSON), monitor),)
