@@ -341,6 +341,7 @@ GUARDS = (
     Guard("board-list-moved", condition("False"), "tests/unit/test_board_screen.py -k list_moved"),
     Guard("board-just-shown", condition("False"), "tests/unit/test_board_screen.py -k only_just"),
     Guard("bulk-shown-first", condition("False"), "tests/unit/test_board_screen.py -k marked"),
+    Guard("web-socket-only", condition("False"), f"{_WEB} -k left_behind"),
     Guard("web-host", condition("False"), f"{_WEB} -k rebound"),
     Guard("web-origin-missing", condition("False"), f"{_WEB} -k needs_an_origin"),
     Guard("web-origin", condition("False"), f"{_WEB} -k another_origin"),

@@ -297,6 +297,21 @@ def test_a_unix_socket_is_for_the_user_alone(user):
     assert not os.path.exists(path)
 
 
+def test_a_socket_that_was_left_behind_is_replaced_and_nothing_else_is(user):
+    path = os.path.join(user.root, "left.sock")
+    with socket.socket(socket.AF_UNIX) as left:
+        left.bind(path)
+    WebBoard(user, "--listen", f"unix:{path}").stop()
+    with open(path, "w") as file:
+        file.write("precious")
+    done = subprocess.run([BATON, "web", "--listen", f"unix:{path}", "--port", str(free_port())], env=user.env,
+                          cwd=user.root, capture_output=True, text=True, timeout=20, check=False)  # fmt: skip
+    assert done.returncode == 1
+    assert "cannot listen" in done.stderr
+    with open(path) as file:
+        assert file.read() == "precious"
+
+
 # -- oversized, malformed, slow ----------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ from textual.widget import Widget
 from baton.board import dialogs, job_list, screen, terminal, text_view
 from baton.board.answering import why_not_now
 from baton.board.job_list import JobList, Row
+from baton.board.reader import Reader
 from baton.board.terminal import TerminalBoard
 from baton.board.text_view import TextView, wrap
 from baton.core.request import RequestState
@@ -240,6 +241,15 @@ def test_an_end_that_was_shown_is_seen_when_the_user_goes_on(settings, jobs):
         assert app.screen.list.selected.title == "goes on"
 
     drive(settings, steps)
+
+
+def test_a_timer_that_comes_after_the_end_asks_for_nothing():
+    done = []
+    reader = Reader(lambda: done.append("look"), done.append)
+    reader.stop()
+    reader.look()
+    reader.do(lambda: done.append("work"), done.append)
+    assert done == []
 
 
 def a_row(key, **changes):

@@ -29,19 +29,23 @@ class Reader:
         self._look, self._report = look, report
         self._pool = ThreadPoolExecutor(1, "board-reader")
         self._looking: Future[Any] | None = None
+        self._is_stopped = False
 
     def look(self) -> None:
         """Look soon, unless that is about to happen anyway."""
         if self._looking is None or self._looking.running() or self._looking.done():
             self._looking = self.do(self._look, lambda _: None)
 
-    def do(self, work: Work, then: Then) -> Future[Any]:
-        """Do this soon, and report what it returned."""
+    def do(self, work: Work, then: Then) -> Future[Any] | None:
+        """Do this soon, and report what it returned; None if the reader is stopped: a timer may still call it."""
+        if self._is_stopped:
+            return None
         future = self._pool.submit(work)
         future.add_done_callback(lambda done: self._finish(done, then))
         return future
 
     def stop(self) -> None:
+        self._is_stopped = True
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _finish(self, done: Future[Any], then: Then) -> None:

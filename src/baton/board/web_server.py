@@ -10,6 +10,7 @@ import os
 import select
 import socket
 import ssl
+import stat
 import sys
 import threading
 import time
@@ -370,7 +371,12 @@ def open_server(
 
 
 def _remove_stale_socket(path: str) -> None:
-    """Remove a unix socket that no process listens at any more."""
+    """Remove a unix socket that no process listens at any more; nothing else that is there."""
+    try:
+        if not stat.S_ISSOCK(os.lstat(path).st_mode):  # guard: web-socket-only
+            return  # a connection to a file is refused, too
+    except FileNotFoundError:
+        return
     probe = socket.socket(socket.AF_UNIX)
     try:
         probe.connect(path)

@@ -15,6 +15,7 @@ from baton.cli.parser import Verb
 from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, UsageError
 from baton.jobs.caller import refuse_inside_session
+from baton.storage.files import remove_file
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _UNIX = "unix:"
@@ -68,7 +69,7 @@ def _serve(
         server.stopping.set()
         server.server_close()
         if isinstance(address, str):
-            os.unlink(address)
+            remove_file(address)
         board.close()
 
 
