@@ -347,6 +347,7 @@ GUARDS = (
     Guard("web-origin", condition("False"), f"{_WEB} -k another_origin"),
     Guard("web-fetch-site", condition("False"), f"{_WEB} -k needs_an_origin"),
     Guard("web-login", condition("False"), f"{_WEB} -k without_a_login"),
+    Guard("web-login-place", condition("False"), f"{_WEB} -k own_place"),
     Guard("web-rights", condition("False"), f"{_WEB} -k rights_are_held"),
     Guard("web-custom-header", condition("False"), f"{_WEB} -k needs_an_origin"),
     Guard("web-json-only", condition("False"), f"{_WEB} -k needs_an_origin"),

@@ -158,7 +158,17 @@ def test_the_cookie_is_only_for_this_board(board):
     answer = board.call("/api/login", {"token": board.new_token()})
     name, *flags = answer.headers["Set-Cookie"].split("; ")
     assert name.startswith(f"baton-{board.port}=")
-    assert set(flags) == {"Path=/", "Max-Age=2592000", "HttpOnly", "SameSite=Strict"}
+    assert set(flags) == {f"Path=/api/{answer.json['place']}", "Max-Age=2592000", "HttpOnly", "SameSite=Strict"}
+
+
+def test_a_login_is_valid_at_its_own_place_alone(board, key, user):
+    """The browser sends the cookie to no other path, and so to no other port: a path that others know gives nothing."""
+    other = board.call("/api/login", {"token": board.new_token()}).json["place"]
+    assert other != board.place
+    for place in (other, "none", "", "login", board.place[:-1], board.place.upper(), "%2e%2e"):
+        for path in ("board", "events", f"jobs/{key}"):
+            assert board.call(f"/api/{path}", place=place).status == 401, place
+    assert board.call("/api/board").status == 200
 
 
 def test_the_token_of_another_port_is_worth_nothing(board, user):
@@ -171,11 +181,11 @@ def test_the_token_of_another_port_is_worth_nothing(board, user):
 
 def test_signing_out_ends_the_login_everywhere(board):
     answer = board.call("/api/login", {"token": board.new_token()})
-    cookie = answer.headers["Set-Cookie"].partition(";")[0]
-    assert board.call("/api/board", Cookie=cookie).status == 200
-    gone = board.call("/api/logout", {}, Cookie=cookie)
-    assert "Max-Age=0" in gone.headers["Set-Cookie"]
-    assert board.call("/api/board", Cookie=cookie).status == 401
+    cookie, place = answer.headers["Set-Cookie"].partition(";")[0], answer.json["place"]
+    assert board.call("/api/board", place=place, Cookie=cookie).status == 200
+    gone = board.call("/api/logout", {}, place=place, Cookie=cookie)
+    assert f"=; Path=/api/{place}; Max-Age=0" in gone.headers["Set-Cookie"]
+    assert board.call("/api/board", place=place, Cookie=cookie).status == 401
 
 
 def test_secrets_are_kept_as_hashes_in_private_files(board, user):
@@ -402,7 +412,7 @@ def test_viewers_are_limited_and_leave_when_they_go(board):
 
     def view():
         raw = socket.create_connection(("127.0.0.1", board.port))
-        head = f"GET /api/events HTTP/1.1\r\nHost: 127.0.0.1:{board.port}\r\nCookie: {board.cookie}\r\n\r\n"
+        head = f"GET {board.api('/api/events')} HTTP/1.1\r\nHost: 127.0.0.1:{board.port}\r\nCookie: {board.cookie}\r\n\r\n"
         raw.sendall(head.encode())
         return raw, raw.recv(12)
 

@@ -87,7 +87,7 @@ class WebBoard:
         self.user = user
         self.port = port or free_port()
         self.options = options
-        self.cookie = ""
+        self.cookie, self.place = "", "none"
         self.start()
 
     def start(self) -> None:
@@ -123,8 +123,21 @@ class WebBoard:
     def origin(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
+    def api(self, path: str, place: str | None = None) -> str:
+        """Return a path such as `/api/board` as the page asks for it after its login."""
+        begin, _, rest = path.partition("/api/")
+        where = self.place if place is None else place
+        return path if begin or not rest or rest == "login" else f"/api/{where}/{rest}"
+
     def call(
-        self, path: str, body: Any = None, *, method: str | None = None, raw: bytes | None = None, **headers: str | None
+        self,
+        path: str,
+        body: Any = None,
+        *,
+        method: str | None = None,
+        raw: bytes | None = None,
+        place: str | None = None,
+        **headers: str | None,
     ) -> Answer:
         """Send a request as the page sends it. `headers` change it: a name with underscores, None leaves it out."""
         sent: dict[str, str | None] = {"Host": f"127.0.0.1:{self.port}", "Cookie": self.cookie or None}
@@ -134,6 +147,7 @@ class WebBoard:
             sent |= {"Origin": self.origin, "Content-Type": "application/json", "X-Baton": "1"}
             sent["Content-Length"] = str(len(content))
         sent |= {name.replace("_", "-"): value for name, value in headers.items()}
+        path = self.api(path, place)
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
         try:
             connection.putrequest(
@@ -152,6 +166,7 @@ class WebBoard:
         answer = self.call("/api/login", {"token": token or self.token})
         assert answer.status == 200, answer
         self.cookie = answer.headers["Set-Cookie"].partition(";")[0]
+        self.place = answer.json["place"]
 
 
 class Answer:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from itertools import combinations
 
 import pytest
@@ -222,6 +224,36 @@ def test_a_reload_needs_no_new_token(browser, board):
     wait_for(browser, "Speed up the search page")
 
 
+def test_a_server_at_another_port_of_this_host_gets_no_login(browser, board):
+    """Browsers send cookies to all ports of a host."""
+    asked = []
+
+    class Listening(BaseHTTPRequestHandler):
+        def do_GET(self):
+            asked.append((self.path, self.headers.get("Cookie")))
+            self.send_response(200)
+            self.send_header("Content-Type", "text/html")
+            self.end_headers()
+            self.wfile.write(b"<img src=/api/board><img src=/><p>other")
+
+        def log_message(self, *_):
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Listening) as other:
+        thread = threading.Thread(target=other.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            browser.get(f"http://127.0.0.1:{other.server_port}/")
+            wait_for(browser, "other")
+            wait_until(lambda: "/api/board" in dict(asked), "all requests")
+        finally:
+            other.shutdown()
+            thread.join()
+    assert {cookie for _, cookie in asked} == {None}
+    browser.get(board.origin + "/")
+    wait_for(browser, "Speed up the search page")
+
+
 def test_the_page_goes_on_after_the_server_was_killed(browser, board, user):
     board.kill()
     wait_for(browser, "not connected", within="#state")
@@ -354,7 +386,8 @@ def test_assets_are_small_and_from_here(browser, board):
 def test_signing_out_shows_nothing_any_more(browser, board):
     click(browser, "Sign out", "header")
     wait_for(browser, "You are signed out", within="#login")
-    assert "Speed up" not in text(browser)
+    assert "Speed up" not in script(browser, "return document.body.textContent")
+    assert script(browser, "return localStorage.length") == 0
     browser.get(board.origin + "/")
     wait_for(browser, "baton web token", within="#login")
     assert "Speed up" not in text(browser)

@@ -1,7 +1,8 @@
 """Decide which requests the web board serves: by host, origin, login and rights.
 
 A login begins with a one-time token, which `baton web` and `baton web token` put into the fragment of the address. The
-browser exchanges it for a cookie. Both are in the user's state as hashes alone:
+browser exchanges it for a cookie. Browsers send a cookie to all ports of a host, so this one is for a path that only the
+page of this board knows: a server at another port never gets it. Both are in the user's state as hashes alone:
 
     <state>/web/<port>.address    where the board of a port was last reached
     <state>/web/tokens/<hash>     a token: one process removes the file, and that one has used it
@@ -157,12 +158,15 @@ class Access:
         if headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin"):  # guard: web-fetch-site
             raise Refused(403, "another site led here; type or paste the address instead")
 
-    def check_login(self, headers: Mapping[str, str]) -> str:
-        """Return the secret of the login; raise Refused if the browser is not signed in."""
+    def check_login(self, headers: Mapping[str, str], place: str) -> str:
+        """Return the secret of the login; raise Refused if the browser is not signed in, or asks at the place of another
+        login."""
         secret = self._cookie(headers)
         if not self.logins.is_login(secret):  # guard: web-login
             raise Refused(401, "sign in first: `baton web token` prints an address")
         assert secret is not None
+        if place != place_of(secret):  # guard: web-login-place
+            raise Refused(401, "sign in again: `baton web token` prints an address")
         return secret
 
     def check_right(self, right: str) -> None:
@@ -185,16 +189,22 @@ class Access:
             raise Refused(413, f"a body may have {most} bytes")
         return int(lengths[0])
 
-    def set_cookie(self, secret: str | None) -> str:
-        """Return the Set-Cookie header of a login; None: of signing out."""
-        age = SESSION_SEC if secret is not None else 0
+    def set_cookie(self, secret: str, *, is_over: bool = False) -> str:
+        """Return the Set-Cookie header of a login, or of its end."""
+        value, age = ("", 0) if is_over else (secret, SESSION_SEC)
         secure = "; Secure" if self.tls else ""
-        return f"{self.logins.cookie}={secret or ''}; Path=/; Max-Age={age}; HttpOnly; SameSite=Strict{secure}"
+        path = f"/api/{place_of(secret)}"
+        return f"{self.logins.cookie}={value}; Path={path}; Max-Age={age}; HttpOnly; SameSite=Strict{secure}"
 
     def _cookie(self, headers: Mapping[str, str]) -> str | None:
         found = [part.strip().partition("=") for part in headers.get("Cookie", "").split(";")]
         values = [value for name, _, value in found if name == self.logins.cookie]
         return values[0] if len(values) == 1 else None
+
+
+def place_of(secret: str) -> str:
+    """Return the part of the path below which a login is valid: /api/PLACE."""
+    return sha256(f"place of {secret}".encode()).hexdigest()[:32]
 
 
 def parse_rights(text: str) -> frozenset[str]:

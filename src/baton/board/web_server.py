@@ -21,7 +21,7 @@ from socketserver import ThreadingMixIn, UnixStreamServer
 from urllib.parse import parse_qs, urlsplit
 
 from baton.board import web_routes
-from baton.board.web_access import Access, Refused
+from baton.board.web_access import Access, Refused, place_of
 from baton.board.web_routes import SharedBoard
 from baton.core.errors import BatonError
 from baton.core.fields import one_line
@@ -202,14 +202,16 @@ class Handler(BaseHTTPRequestHandler):
                 name, kind = _TYPES[target.path]
                 self._send(200, _asset(name), kind)
             elif method == "GET":
-                access.check_login(headers)
+                place, parts = _split(target.path)
+                access.check_login(headers, place)
                 query = {name: values[-1] for name, values in parse_qs(target.query, max_num_fields=5).items()}
-                self._get(target.path.split("/")[1:], query, headers)
+                self.server.set_deadline(self.connection, _ANSWER_SEC)
+                self._get(place, parts, query, headers)
             else:
                 length = access.check_body(headers, self.headers.get_all("Content-Length") or [], MAX_BODY)
                 body = self._read_body(length)
                 self.server.set_deadline(self.connection, _ANSWER_SEC)
-                self._post(target.path.split("/")[1:], body, headers)
+                self._post(*_split(target.path), body, headers)
         except Refused as error:
             self._json(error.status, {"error": str(error)})
         except BatonError as error:
@@ -229,54 +231,53 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(400, "the body must be an object")
         return body
 
-    def _get(self, parts: list[str], query: dict[str, str], headers: dict[str, str]) -> None:
+    def _get(self, place: str, parts: list[str], query: dict[str, str], headers: dict[str, str]) -> None:
         board = self.server.board
-        self.server.set_deadline(self.connection, _ANSWER_SEC)
         match parts:
-            case ["api", "board"]:
+            case ["board"]:
                 board.refresh()
                 found = board.whole()
                 self._json(200, found | {"rights": sorted(self.server.access.rights)})
-            case ["api", "events"]:
-                self._stream(headers.get("Last-Event-Id") or query.get("after", ""))
-            case ["api", "jobs", key]:
+            case ["events"]:
+                self._stream(place, headers.get("Last-Event-Id") or query.get("after", ""))
+            case ["jobs", key]:
                 self._json(200, web_routes.job_page(board, key))
-            case ["api", "jobs", key, "requests"]:
+            case ["jobs", key, "requests"]:
                 board.refresh()
                 self._json(200, web_routes.requests_of(board, key))
-            case ["api", "jobs", key, "requests", request_id, "outcome"]:
+            case ["jobs", key, "requests", request_id, "outcome"]:
                 self._json(200, web_routes.answer_outcome(board, key, request_id))
-            case ["api", "jobs", key, "view"]:
+            case ["jobs", key, "view"]:
                 self._json(200, web_routes.live_view(board, key, query.get("known", "")))
-            case ["api", "jobs", key, what] if what in web_routes.READERS:
+            case ["jobs", key, what] if what in web_routes.READERS:
                 card, settings = board.find(key)
                 self._json(200, {what: web_routes.READERS[what](settings, card.job_id)})
             case _:
                 raise Refused(404, "there is nothing here")
 
-    def _post(self, parts: list[str], body: dict[str, Any], headers: dict[str, str]) -> None:
+    def _post(self, place: str, parts: list[str], body: dict[str, Any], headers: dict[str, str]) -> None:
         access, board = self.server.access, self.server.board
-        if parts == ["api", "login"]:
+        if place == "login" and not parts:
             secret = access.logins.exchange(body.get("token"))
-            self._json(200, {"done": "signed in"}, {"Set-Cookie": access.set_cookie(secret)})
+            self._json(200, {"place": place_of(secret)}, {"Set-Cookie": access.set_cookie(secret)})
             return
-        secret = access.check_login(headers)
+        secret = access.check_login(headers, place)
         match parts:
-            case ["api", "logout"]:
+            case ["logout"]:
                 access.logins.sign_out(secret)
-                self._json(200, {"done": "signed out"}, {"Set-Cookie": access.set_cookie(None)})
-            case ["api", "jobs", key, "requests", request_id, verb]:
+                self._json(200, {"done": "signed out"}, {"Set-Cookie": access.set_cookie(secret, is_over=True)})
+            case ["jobs", key, "requests", request_id, verb]:
                 access.check_right("answer")
                 self._json(200, web_routes.answer(board, key, request_id, verb, body))
                 board.refresh()
-            case ["api", "jobs", key, verb]:
+            case ["jobs", key, verb]:
                 access.check_right("act")
                 self._json(200, web_routes.act(board, key, verb, body))
                 board.refresh()
             case _:
                 raise Refused(404, "there is nothing here")
 
-    def _stream(self, position: str) -> None:
+    def _stream(self, place: str, position: str) -> None:
         """Send changes until the browser goes away: first what changed since its position."""
         server = self.server
         if not server.add_viewer():
@@ -291,7 +292,7 @@ class Handler(BaseHTTPRequestHandler):
             spoke_at = time.monotonic()
             while not server.stopping.is_set() and not self._is_gone():
                 version = server.board.wait(found["version"], _LOOK_SEC)
-                server.access.check_login({"Cookie": self.headers.get("Cookie", "")})  # the user may have signed out
+                server.access.check_login({"Cookie": self.headers.get("Cookie", "")}, place)  # or has signed out since
                 if version == found["version"]:
                     if time.monotonic() - spoke_at > _HEARTBEAT_SEC:
                         self.wfile.write(b": still here\n\n")
@@ -337,6 +338,14 @@ class Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002
         """Log nothing: addresses may hold what a user would not want in a log."""
+
+
+def _split(path: str) -> tuple[str, list[str]]:
+    """Return the place of a login, and the parts of the path below it; Refused for any other path."""
+    match path.split("/")[1:]:
+        case ["api", place, *parts]:
+            return place, parts
+    raise Refused(404, "there is nothing here")
 
 
 def _shut_down(connection: socket.socket) -> None:

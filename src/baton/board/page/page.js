@@ -66,6 +66,16 @@ function usd(value) { return value === null || value === undefined ? "unknown" :
 
 // -- talking to the server ---------------------------------------------------------------------------------------------
 
+// The login is a cookie for this path alone, so that servers at other ports of this host do not get it. What is stored
+// here is for this port alone.
+let place = null;
+try { place = localStorage.getItem("place"); } catch { /* without storage, a reload needs a new address */ }
+function keepPlace(value) {
+  place = value;
+  try { if (value) localStorage.setItem("place", value); else localStorage.removeItem("place"); } catch { /* as above */ }
+}
+const api = (path) => `/api/${place || "none"}${path}`;
+
 class Problem extends Error { constructor(status, text) { super(text); this.status = status; } }
 
 async function call(path, body) {
@@ -85,7 +95,15 @@ async function call(path, body) {
 function showLogin(why) {
   if (stream) stream.close();
   stream = null;
+  keepPlace(null);
   cards.clear();
+  asked.clear();
+  cost = [];
+  if (selected !== null) closeDetail();
+  $("detail").replaceChildren();
+  $("cost-bars").replaceChildren();
+  showTroubles([]);
+  showList();
   $("main").hidden = $("cost").hidden = $("troubles").hidden = $("sign-out").hidden = true;
   $("login").hidden = false;
   put($("login-why"), why || "");
@@ -96,7 +114,7 @@ async function begin() {
   const token = new URLSearchParams(location.hash.slice(1)).get("token");
   if (token) {
     history.replaceState(null, "", location.pathname);
-    try { await call("/api/login", { token }); }
+    try { keepPlace((await call("/api/login", { token })).place); }
     catch (error) {
       // The same address again, in a browser that is signed in already, is no reason to stop.
       if (error.status !== 401) { say(error.message); }
@@ -108,7 +126,7 @@ async function begin() {
 
 async function load() {
   try {
-    const found = await call("/api/board");
+    const found = await call(api("/board"));
     rights = new Set(found.rights);
     cards.clear();
     $("state").classList.remove("off");
@@ -123,7 +141,7 @@ async function load() {
 
 function follow() {
   if (stream) stream.close();
-  stream = new EventSource(`/api/events?after=${encodeURIComponent(position)}`);
+  stream = new EventSource(api(`/events?after=${encodeURIComponent(position)}`));
   stream.onmessage = (event) => {
     $("state").classList.remove("off");
     take(JSON.parse(event.data));
@@ -156,7 +174,7 @@ function take(found) {
 
 // -- the list ----------------------------------------------------------------------------------------------------------
 
-function place(card) {
+function rank(card) {
   const oldest = ["waiting", "failed", "stalled", "limited", "pending"].includes(card.need);
   return oldest ? card.since : -card.since;
 }
@@ -172,7 +190,7 @@ function showList() {
   const all = [...cards.values()];
   const shown = all.filter((card) => !text
     || `${card.title} ${card.folder} ${card.agent} ${card.state} ${card.job_id} ${card.labels.join(" ")}`.toLowerCase().includes(text));
-  shown.sort((a, b) => place(a) - place(b) || (a.key < b.key ? -1 : 1));
+  shown.sort((a, b) => rank(a) - rank(b) || (a.key < b.key ? -1 : 1));
   const waiting = all.filter((card) => NEEDS.includes(card.need)).length;
   document.title = waiting ? `(${waiting}) baton` : "baton";
   showRequests(shown.filter((card) => card.requests.length && card.need !== "snoozed"));
@@ -259,7 +277,7 @@ function requestCard(card, id) {
 
 async function fetchRequest(key, id) {
   if (asked.has(id)) return asked.get(id);
-  for (const request of await call(`/api/jobs/${key}/requests`)) asked.set(request.request_id, request);
+  for (const request of await call(api(`/jobs/${key}/requests`))) asked.set(request.request_id, request);
   if (!asked.has(id)) throw new Problem(404, `Request ${id} is closed.`);
   return asked.get(id);
 }
@@ -312,9 +330,9 @@ async function answer(box, key, request, verb, more) {
   const buttons = [...box.querySelectorAll("button")];
   for (const each of buttons) each.disabled = true;
   try {
-    const found = await call(`/api/jobs/${key}/requests/${request.request_id}/${verb}`, { ...more, text_sha256: request.text_sha256 });
+    const found = await call(api(`/jobs/${key}/requests/${request.request_id}/${verb}`), { ...more, text_sha256: request.text_sha256 });
     say(found.done);
-    call(`/api/jobs/${key}/requests/${request.request_id}/outcome`)
+    call(api(`/jobs/${key}/requests/${request.request_id}/outcome`))
       .then((known) => { if (known.not_used) say(`Your answer was not used: ${known.not_used}`); }, () => {});
   } catch (error) {
     say(error.message);
@@ -353,7 +371,7 @@ function closeDetail() {
 async function loadDetail() {
   const key = selected;
   try {
-    const found = await call(`/api/jobs/${key}`);
+    const found = await call(api(`/jobs/${key}`));
     if (key !== selected) return;
     const first = page === null;
     page = found;
@@ -426,7 +444,7 @@ function messageForm() {
 }
 async function act(verb, body = {}, done = () => {}) {
   const key = selected;
-  try { say((await call(`/api/jobs/${key}/${verb}`, body)).done); done(); } catch (error) { say(error.message); }
+  try { say((await call(api(`/jobs/${key}/${verb}`), body)).done); done(); } catch (error) { say(error.message); }
 }
 
 async function showTab() {
@@ -441,7 +459,7 @@ async function showTab() {
   if (tab === "task") return pane.replaceChildren(task());
   const key = selected, name = tab;
   try {
-    const found = (await call(`/api/jobs/${key}/${name}`))[name];
+    const found = (await call(api(`/jobs/${key}/${name}`)))[name];
     if (key === selected && tab === name) pane.replaceChildren(...{ history: historyList, explain: facts, result: resultView, diff: (text) => [el("pre", { class: "wide" }, text || "No changes.")] }[name](found));
   } catch (error) { if (key === selected && tab === name) pane.replaceChildren(el("p", {}, error.message)); }
 }
@@ -450,7 +468,7 @@ async function showLive() {
   const key = selected;
   if (key === null || tab !== "live" || document.hidden) return;
   try {
-    const found = await call(`/api/jobs/${key}/view?known=${known}`);
+    const found = await call(api(`/jobs/${key}/view?known=${known}`));
     if (key !== selected || tab !== "live" || found.same) return;
     known = found.hash;
     if (found.kind === "none") { pane.replaceChildren(el("p", { class: "soft" }, found.note)); return; }
@@ -540,7 +558,7 @@ $("show-cost").addEventListener("click", () => {
   if (!$("cost").hidden) showCost();
 });
 $("sign-out").addEventListener("click", async () => {
-  try { await call("/api/logout", {}); showLogin("You are signed out."); } catch (error) { say(error.message); }
+  try { await call(api("/logout"), {}); showLogin("You are signed out."); } catch (error) { say(error.message); }
 });
 $("filter").addEventListener("submit", (event) => event.preventDefault());
 $("find").addEventListener("input", showList);
