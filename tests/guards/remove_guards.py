@@ -345,6 +345,7 @@ GUARDS = (
     Guard("web-host", condition("False"), f"{_WEB} -k rebound"),
     Guard("web-origin-missing", condition("False"), f"{_WEB} -k needs_an_origin"),
     Guard("web-origin", condition("False"), f"{_WEB} -k another_origin"),
+    Guard("web-header-twice", replace(r"value if before is None .*\"", "value"), f"{_WEB} -k sent_twice"),
     Guard("web-fetch-site", condition("False"), f"{_WEB} -k needs_an_origin"),
     Guard("web-login", condition("False"), f"{_WEB} -k without_a_login"),
     Guard("web-login-place", condition("False"), f"{_WEB} -k own_place"),

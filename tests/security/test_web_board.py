@@ -79,6 +79,20 @@ def test_two_hosts_and_no_host_get_nothing(board):
             assert b" 421 " in raw.recv(1000)
 
 
+def test_a_header_that_is_sent_twice_fits_no_rule(board):
+    own, host = f"http://127.0.0.1:{board.port}", f"Host: 127.0.0.1:{board.port}\r\n"
+    good = f"Cookie: {board.cookie}\r\n"
+    for twice, status in (
+        (f"{good}Origin: http://evil.example\r\nOrigin: {own}\r\n", b" 403 "),
+        (f"{good}Sec-Fetch-Site: cross-site\r\nSec-Fetch-Site: none\r\n", b" 403 "),
+        (f"Cookie: x=y\r\n{good}", b" 401 "),
+        (good, b" 200 "),
+    ):
+        with socket.create_connection(("127.0.0.1", board.port)) as raw:
+            raw.sendall(f"GET {board.api('/api/board')} HTTP/1.1\r\n{host}{twice}\r\n".encode())
+            assert status in raw.recv(1000)[:20], twice
+
+
 ORIGINS = ["null", "https://evil.example", "http://evil.example", "http://127.0.0.1", "http://127.0.0.1:1", "",
            "http://localhost.evil.example", "https://127.0.0.1:PORT", "http://127.0.0.1:PORT/", "file://"]  # fmt: skip
 
