@@ -426,7 +426,9 @@ def test_viewers_are_limited_and_leave_when_they_go(board):
 
     def view():
         raw = socket.create_connection(("127.0.0.1", board.port))
-        head = f"GET {board.api('/api/events')} HTTP/1.1\r\nHost: 127.0.0.1:{board.port}\r\nCookie: {board.cookie}\r\n\r\n"
+        head = (
+            f"GET {board.api('/api/events')} HTTP/1.1\r\nHost: 127.0.0.1:{board.port}\r\nCookie: {board.cookie}\r\n\r\n"
+        )
         raw.sendall(head.encode())
         return raw, raw.recv(12)
 
@@ -447,6 +449,30 @@ def test_viewers_are_limited_and_leave_when_they_go(board):
         return first == b"HTTP/1.1 200"
 
     wait_until(is_served, "those that went away make room", 5, interval_sec=0.1)
+
+
+@pytest.mark.parametrize("kind", ["folder", "pipe", "garbage"])
+def test_a_file_that_cannot_be_read_is_named_and_the_job_is_shown(board, key, user, kind):
+    path = os.path.join(user.settings("one").home, "delegate_job_logs", user.job.job_id, "events.ndjson")
+    os.rename(path, f"{path}.kept")
+    try:
+        if kind == "folder":
+            os.mkdir(path)
+        elif kind == "pipe":
+            os.mkfifo(path)
+        else:
+            with open(path, "w") as file:
+                file.write('{"ts": [], "event": {}, "payload": {"data": 7}}\n')
+        page = board.call(f"/api/jobs/{key}")
+        assert page.status == 200
+        assert page.json["card"]["job_id"] == user.job.job_id
+        history = board.call(f"/api/jobs/{key}/history")
+        assert history.status == 409
+        assert page.json["timeline"]["why"] == history.json["error"] != ""
+    finally:
+        (os.rmdir if kind == "folder" else os.unlink)(path)
+        os.rename(f"{path}.kept", path)
+    assert board.call(f"/api/jobs/{key}/history").status == 200
 
 
 def test_an_answer_to_another_text_is_refused(board, key, user):

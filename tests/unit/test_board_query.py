@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 
 import pytest
 
@@ -122,9 +123,29 @@ def test_a_home_that_cannot_be_read_is_named_and_comes_back(env, monkeypatch):
     assert board.troubles == {}
 
 
-def test_a_home_that_is_gone_is_named(env):
-    import shutil
+def test_the_jobs_of_a_home_that_goes_away_stay_as_they_were_seen(env, monkeypatch):
+    with jobs_in(env, "one") as one, jobs_in(env, "two") as two:
+        one.register_job("here")
+        job = two.register_job("away")
+        home = two.home
+    board = board_of(env)
+    os.rename(home, home + ".away")
+    for _ in range(2):
+        monkeypatch.setattr(board, "_looked_at", None)
+        board.refresh()
+        assert {card.title for card in board.cards} == {"here", "away"}
+        assert "is gone" in board.troubles[str(env / "two")]
+    shutil.copytree(home + ".away", home)  # not the files that the board had open
+    with jobs_in(env, "two") as two:
+        two.update_status(job.job_id, "cancelled")
+    monkeypatch.setattr(board, "_looked_at", None)
+    board.refresh()
+    assert {card.title: card.state for card in board.cards} == {"here": "pending", "away": "cancelled"}
+    assert board.troubles == {}
+    board.close()
 
+
+def test_a_home_that_is_gone_is_named(env):
     with jobs_in(env, "one") as one, jobs_in(env, "two") as two:
         one.register_job("here")
         two.register_job("gone")

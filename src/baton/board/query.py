@@ -111,6 +111,7 @@ class Home:
         self.requests: dict[str, list[Request]] = {}
         self.number = 0  # the change number to go on with
         self.trouble: str | None = None
+        self.is_away = False  # it cannot even be opened: its jobs are as they were last seen
         self._read_requests_at = 0.0
         self._reloaded_at = 0.0
 
@@ -171,7 +172,7 @@ class Board:
         before = self.troubles
         if self._looked_at is None or time.monotonic() - self._looked_at > _HOMES_SEC:
             self._find_homes()
-        for home in self._homes.values():
+        for home in [home for home in self._homes.values() if not home.is_away]:
             try:
                 home.read()
                 home.trouble = None
@@ -278,6 +279,7 @@ class Board:
                 jobs = open_jobs(settings)
             except (BatonError, OSError) as error:
                 self._note(entry.folder, error)
+                self._keep_away(entry.folder, found)
                 continue
             url = jobs.registry.url
             if url in found:  # homes that share a registry are one; it is named after itself
@@ -288,13 +290,18 @@ class Board:
                     found[url] = same if is_known and same else Home(jobs.registry.where, first.settings, first.jobs)
                 continue
             same = self._homes.get(url)
-            found[url] = (
-                same if same is not None and same.folder == entry.folder else Home(entry.folder, settings, jobs)
-            )
+            is_same = same is not None and same.folder == entry.folder and not same.is_away
+            found[url] = same if is_same and same is not None else Home(entry.folder, settings, jobs)
         for url, home in self._homes.items():
             if found.get(url) is not home:
                 home.jobs.registry.close()
         self._homes = found
+
+    def _keep_away(self, folder: str, found: dict[str, Home]) -> None:
+        """Keep the jobs of a home that was on the board and cannot be opened now."""
+        for url, home in self._homes.items():
+            if home.folder == folder:
+                home.is_away, found[url] = True, home
 
     def _note(self, where: str, error: BatonError | OSError) -> None:
         self._unopened[where] = _why(error, where)

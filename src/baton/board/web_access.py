@@ -1,8 +1,8 @@
 """Decide which requests the web board serves: by host, origin, login and rights.
 
 A login begins with a one-time token, which `baton web` and `baton web token` put into the fragment of the address. The
-browser exchanges it for a cookie. Browsers send a cookie to all ports of a host, so this one is for a path that only the
-page of this board knows: a server at another port never gets it. Both are in the user's state as hashes alone:
+browser exchanges it for a cookie. Both are in the user's state as hashes alone. Browsers send a cookie to all ports of a
+host. This one is for a path that only the page of this board knows: a server at another port never gets it.
 
     <state>/web/<port>.address    where the board of a port was last reached
     <state>/web/tokens/<hash>     a token: one process removes the file, and that one has used it
@@ -159,8 +159,7 @@ class Access:
             raise Refused(403, "another site led here; type or paste the address instead")
 
     def check_login(self, headers: Mapping[str, str], place: str) -> str:
-        """Return the secret of the login; raise Refused if the browser is not signed in, or asks at the place of another
-        login."""
+        """Return the secret of the login; raise Refused if the browser is not signed in, or asks at another place."""
         secret = self._cookie(headers)
         if not self.logins.is_login(secret):  # guard: web-login
             raise Refused(401, "sign in first: `baton web token` prints an address")
@@ -204,7 +203,7 @@ class Access:
 
 def place_of(secret: str) -> str:
     """Return the part of the path below which a login is valid: /api/PLACE."""
-    return sha256(f"place of {secret}".encode()).hexdigest()[:32]
+    return str(sha256(f"place of {secret}".encode()).hexdigest()[:32])
 
 
 def parse_rights(text: str) -> frozenset[str]:

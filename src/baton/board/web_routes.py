@@ -13,7 +13,7 @@ from baton.board.timeline import timeline
 from baton.board.web_access import Refused
 from baton.config import Settings
 from baton.core.errors import BatonError
-from baton.core.fields import printable, printable_lines
+from baton.core.fields import UNEXPECTED_SHAPE, one_line, printable, printable_lines
 from baton.core.hashing import sha256
 from baton.core.outline import public_record
 from baton.core.request import REQUEST_ID
@@ -112,6 +112,18 @@ class SharedBoard:
 # -- reading -----------------------------------------------------------------------------------------------------------
 
 
+def readable(work: Callable[[], Any], shapes: tuple[type[Exception], ...] = UNEXPECTED_SHAPE) -> Any:
+    """Return what the work returns. Refused, with one line for the user, if a file of a home cannot be read, or another
+    program has written it in another shape, which these errors say."""
+    try:
+        return work()
+    except OSError as error:
+        where = error.filename or "a file of the home"
+        raise Refused(409, one_line(f"{where}: {error.strerror or error}", 300)) from None
+    except shapes as error:
+        raise Refused(409, one_line(f"a file of the home is not valid ({error})", 300)) from None
+
+
 def job_page(board: SharedBoard, key: str) -> dict[str, Any]:
     """Return what the page shows of one job at first: its record, its open requests, and its timeline."""
     card, settings = board.find(key)
@@ -119,14 +131,22 @@ def job_page(board: SharedBoard, key: str) -> dict[str, Any]:
     record = public_record(job, now_ns=time.time_ns())
     shown = {name: record.get(name) for name in _SHOWN_FIELDS}
     prompt = job.prompt[:_LONGEST_PROMPT]
-    history = details.history(settings, card.job_id)
     return {
         "card": describe(card),
         "job": shown | {"prompt": prompt, "prompt_is_cut": len(prompt) < len(job.prompt)},
         "requests": [details.describe_request(each) for each in card.requests],
-        "timeline": timeline(history, time.time_ns()),
+        "timeline": _timeline(settings, card.job_id),
         "has_diff": (job.checkout or {}).get("path") is not None,
     }
+
+
+def _timeline(settings: Settings, job_id: str) -> dict[str, Any]:
+    """Return the timeline of a job; without its history, an empty one that says why."""
+    try:
+        found: dict[str, Any] = readable(lambda: timeline(details.history(settings, job_id), time.time_ns()))
+    except (BatonError, Refused) as error:
+        return timeline((), time.time_ns()) | {"why": str(error)}
+    return found
 
 
 def requests_of(board: SharedBoard, key: str) -> list[dict[str, Any]]:

@@ -23,7 +23,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from baton.board import web_routes
 from baton.board.web_access import Access, Refused, place_of
-from baton.board.web_routes import SharedBoard
+from baton.board.web_routes import SharedBoard, readable
 from baton.core.errors import BatonError
 from baton.core.fields import one_line
 from baton.core.value import Any
@@ -207,7 +207,10 @@ class Handler(BaseHTTPRequestHandler):
                 access.check_login(headers, place)
                 query = {name: values[-1] for name, values in parse_qs(target.query, max_num_fields=5).items()}
                 self.server.set_deadline(self.connection, _ANSWER_SEC)
-                self._get(place, parts, query, headers)
+                if parts == ["events"]:
+                    self._stream(place, headers, headers.get("Last-Event-Id") or query.get("after", ""))
+                else:
+                    self._json(200, readable(lambda: self._get(parts, query)))
             else:
                 length = access.check_body(headers, self.headers.get_all("Content-Length") or [], MAX_BODY)
                 body = self._read_body(length)
@@ -232,29 +235,25 @@ class Handler(BaseHTTPRequestHandler):
             raise Refused(400, "the body must be an object")
         return body
 
-    def _get(self, place: str, parts: list[str], query: dict[str, str], headers: dict[str, str]) -> None:
+    def _get(self, parts: list[str], query: dict[str, str]) -> Any:
         board = self.server.board
         match parts:
             case ["board"]:
                 board.refresh()
-                found = board.whole()
-                self._json(200, found | {"rights": sorted(self.server.access.rights)})
-            case ["events"]:
-                self._stream(place, headers, headers.get("Last-Event-Id") or query.get("after", ""))
+                return board.whole() | {"rights": sorted(self.server.access.rights)}
             case ["jobs", key]:
-                self._json(200, web_routes.job_page(board, key))
+                return web_routes.job_page(board, key)
             case ["jobs", key, "requests"]:
                 board.refresh()
-                self._json(200, web_routes.requests_of(board, key))
+                return web_routes.requests_of(board, key)
             case ["jobs", key, "requests", request_id, "outcome"]:
-                self._json(200, web_routes.answer_outcome(board, key, request_id))
+                return web_routes.answer_outcome(board, key, request_id)
             case ["jobs", key, "view"]:
-                self._json(200, web_routes.live_view(board, key, query.get("known", "")))
+                return web_routes.live_view(board, key, query.get("known", ""))
             case ["jobs", key, what] if what in web_routes.READERS:
                 card, settings = board.find(key)
-                self._json(200, {what: web_routes.READERS[what](settings, card.job_id)})
-            case _:
-                raise Refused(404, "there is nothing here")
+                return {what: web_routes.READERS[what](settings, card.job_id)}
+        raise Refused(404, "there is nothing here")
 
     def _post(self, place: str, parts: list[str], body: dict[str, Any], headers: dict[str, str]) -> None:
         access, board = self.server.access, self.server.board
@@ -269,11 +268,11 @@ class Handler(BaseHTTPRequestHandler):
                 self._json(200, {"done": "signed out"}, {"Set-Cookie": access.set_cookie(secret, is_over=True)})
             case ["jobs", key, "requests", request_id, verb]:
                 access.check_right("answer")
-                self._json(200, web_routes.answer(board, key, request_id, verb, body))
+                self._json(200, readable(lambda: web_routes.answer(board, key, request_id, verb, body), ()))
                 board.refresh()
             case ["jobs", key, verb]:
                 access.check_right("act")
-                self._json(200, web_routes.act(board, key, verb, body))
+                self._json(200, readable(lambda: web_routes.act(board, key, verb, body), ()))
                 board.refresh()
             case _:
                 raise Refused(404, "there is nothing here")

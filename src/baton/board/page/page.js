@@ -377,8 +377,13 @@ async function loadDetail() {
     page = found;
     if (first) showDetail(); else fillHead();
     if (!first && tab !== "live" && tab !== "task") showTab();
-  } catch (error) { if (key === selected) say(error.message); }
+  } catch (error) {
+    if (key !== selected) return;
+    say(error.message);
+    if (page === null) $("detail").replaceChildren(backRow(), el("p", { id: "detail-title" }, error.message));
+  }
 }
+const backRow = () => el("div", { class: "row" }, el("button", { type: "button", class: "back", onclick: closeDetail }, "← All jobs"));
 
 function showDetail() {
   const card = page.card;
@@ -396,7 +401,7 @@ function showDetail() {
     next.click();
   });
   $("detail").replaceChildren(
-    el("div", { class: "row" }, el("button", { type: "button", class: "back", onclick: closeDetail }, "← All jobs")),
+    backRow(),
     el("h2", { id: "detail-title" }, card.title || card.job_id), el("p", { id: "head" }), el("p", { id: "why" }),
     el("div", { id: "acts", class: "row" }), el("div", { id: "form" }), tabs, pane);
   fillHead();
@@ -487,7 +492,7 @@ setInterval(showLive, 700);
 
 function timelineChart(line) {
   const box = el("div");
-  if (line.from === null || line.from === undefined) return el("p", { class: "soft" }, "Nothing is known of it here.");
+  if (line.from === null || line.from === undefined) return el("p", { class: "soft" }, line.why || "Nothing is known of it here.");
   const width = 640, left = 4, until = Math.max(line.to || line.from, line.from + 1000);
   const x = (ms) => left + (width - 2 * left) * (Math.min(Math.max(ms, line.from), until) - line.from) / (until - line.from);
   const chart = svg("svg", { class: "chart", viewBox: `0 0 ${width} 96`, role: "img", "aria-label": `${line.spans.length} spans in ${span(until - line.from)}` });
