@@ -212,5 +212,35 @@ def test_a_prompt_of_a_megabyte_is_shown_and_searched(jobs, folder, env):
         board.sees("[explain]", "prompt")
 
 
+def test_every_character_of_a_long_call_is_on_the_screen(jobs, folder, env):
+    command = "".join(f"{number:03d}." for number in range(240))
+    ask(jobs.registry, running(jobs, title="long"), call={"command": command})
+    parts = []
+    with BoardTerminal(folder, env) as board:
+        parts.append(board.sees("000.001.002"))
+        board.press("PageDown", "PageDown")
+        parts.append(board.sees("239.", "y allows it"))
+    shown = ["".join(re.sub(r"[▁-█]$", "", line).strip() for line in lines) for lines in parts]
+    assert command[:400] in shown[0]
+    assert command[-400:] in shown[1]
+
+
+@pytest.mark.parametrize(
+    "odd", ["\U0001f3fb", "का", "\u3164", "\uffa0", "\u3248", "a\u0301", "\U0001f468\u200d", "\ufe0f"]
+)
+def test_no_character_pushes_the_end_of_a_call_out_of_the_screen(jobs, folder, env, odd):
+    """Terminals take more columns for some characters than the board may think: what follows must stay on the screen."""
+    ask(
+        jobs.registry,
+        running(jobs, title="देवनागरी में काम"),
+        call={"command": f"ls {odd * 33} && first " + "x" * 20 + " last"},
+    )
+    with BoardTerminal(folder, env, width=80) as board:
+        lines = board.sees("y allows it")
+    shown = "".join("".join(lines).split())
+    assert shown.count("x" * 20 + "last") == 1, lines
+    assert "&&first" in shown
+
+
 def test_it_needs_a_terminal(office):
     assert "the board needs a terminal" in office.refused("board", code=64)

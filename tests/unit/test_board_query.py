@@ -194,13 +194,14 @@ def test_a_snoozed_job_goes_to_the_end_until_its_state_changes(env):
 def test_an_answer_holds_for_what_was_shown(env):
     with jobs_in(env, "one") as jobs:
         job = start(jobs, "asking")
-        request = ask(jobs, job, {"command": "echo \u202edrawkcab\x1b[2J"})
+        request = ask(jobs, job, {"command": "echo \u202edrawkcab\x1b[2J\u3164\ufe0f\u2800"})
         board = board_of(env)
         card = board.cards[0]
         settings = board.settings_for(card.key)
         shown = details.describe_request(card.requests[0])
         assert "<U+202E>" in shown["text"]
         assert "<U+001B>" in shown["text"]
+        assert "<U+3164><U+FE0F><U+2800>" in shown["text"]  # printable, and nothing to see
         other = actions.Shown(request.request_id, "0" * 64)
         with pytest.raises(BatonError, match="not what was shown"):
             actions.approve(settings, other, via="web")

@@ -17,6 +17,7 @@ from textual.widget import Widget
 from baton.board import dialogs, job_list, screen, terminal, text_view
 from baton.board.answering import why_not_now
 from baton.board.job_list import JobList, Row
+from baton.board.looks import cells, fit, fit_path
 from baton.board.reader import Reader
 from baton.board.terminal import TerminalBoard
 from baton.board.text_view import TextView, wrap
@@ -283,15 +284,17 @@ def test_the_cursor_stays_on_its_job_when_others_come_before_it():
 
 
 @pytest.mark.parametrize(
-    "text", ["", "x" * 100, "one two three four five six seven eight", "日本語の長い行です" * 9, "e\u0301" * 50]
-)
+    "text",
+    ["", "x" * 100, "one two three four five six seven eight", "日本語の長い行です" * 9, "e\u0301" * 50, "का" * 50,
+     "\U0001f3fb" * 30 + " end"],
+)  # fmt: skip
 @pytest.mark.parametrize("width", [1, 7, 20])
 def test_wrapping_loses_no_character(text, width):
-    from rich.cells import cell_len
-
     pieces = wrap(text, width)
     assert "".join(pieces) == text
-    assert all(cell_len(piece) <= max(width, 2) for piece in pieces)
+    assert all(cells(piece) <= max(width, 2) for piece in pieces)
+    for fitted in (fit(text, width), fit_path(text, width)):
+        assert cells(fitted) == width
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.app import ComposeResult
@@ -14,7 +13,7 @@ from textual.screen import Screen
 from textual.strip import Strip
 from textual.widget import Widget
 
-from baton.board.looks import fit
+from baton.board.looks import cells, fit
 from baton.board.text_view import Line, TextView
 
 RULE = "─"  # a text of these is cut without an ellipsis
@@ -39,9 +38,9 @@ class Bar(Widget):
         room = self.size.width
         segments = []
         for text, style in self._parts:
-            shown = text if cell_len(text) <= room else fit(text, room) if text[0] != RULE else text[:room]
+            shown = text if cells(text) <= room else fit(text, room) if text[0] != RULE else text[:room]
             segment = Segment(shown, base + Style.parse(style))
-            room = max(room - segment.cell_length, 0)
+            room = max(room - cells(shown), 0)
             segments.append(segment)
         return Strip(segments).adjust_cell_length(self.size.width, base)
 

@@ -6,7 +6,6 @@ import time
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual import events
@@ -14,7 +13,7 @@ from textual.message import Message
 from textual.strip import Strip
 from textual.widget import Widget
 
-from baton.board.looks import COLOURS, DIM, SYMBOLS, age, clean_line, fit, fit_path, share, short_folder
+from baton.board.looks import COLOURS, DIM, SYMBOLS, age, cells, clean_line, fit, fit_path, share, short_folder
 from baton.board.query import Board, Card, Need
 from baton.core.clock import SECOND_NS
 
@@ -188,10 +187,10 @@ class JobList(Widget):
     def _measure(self) -> None:
         """Share the width among the columns. The texts get what the short columns leave."""
         width = self.size.width
-        agent = min(max((cell_len(row.agent) for row in self.rows), default=5), _AGENT)
+        agent = min(max((cells(row.agent) for row in self.rows), default=5), _AGENT)
         room = max(width - (2 + 2 + _STATE + 1 + _AGE + 2 + agent + 2) - 4, 0)
         wanted = [
-            max((cell_len(getattr(row, name)) for row in self.rows), default=0) for name in ("title", "reason", "home")
+            max((cells(getattr(row, name)) for row in self.rows), default=0) for name in ("title", "reason", "home")
         ]
         home = min(max(wanted[2], 4), room // 4 if width >= _WIDE else min(room // 4, _HOME))
         title, reason = share(room - home, [max(wanted[0], 5), wanted[1]])
@@ -209,15 +208,15 @@ class JobList(Widget):
         row = self.rows[place]
         mark = "*" if row.key in self.marked else " "
         pointer = ">" if place == self._cursor else " "
-        cells = self._cells(
+        texts = self._cells(
             pointer + mark, SYMBOLS.get(row.state, " "), row.state, row.age, row.agent, row.title, row.reason, row.home
         )
         if place == self._cursor:
-            return self._strip(cells, base + Style(reverse=True, bold=True))
+            return self._strip(texts, base + Style(reverse=True, bold=True))
         if row.is_quiet:
-            return self._strip(cells, base + Style.parse(DIM))
+            return self._strip(texts, base + Style.parse(DIM))
         colour = base + Style.parse(COLOURS.get(row.state, ""))
-        head, state, *others = cells
+        head, state, *others = texts
         dim = base + Style.parse(DIM)
         styles = [dim, base, base, base, dim]
         segments = [Segment(head, base), Segment(state, colour)]
@@ -240,5 +239,5 @@ class JobList(Widget):
             fit_path(home, widths[5]),
         ]
 
-    def _strip(self, cells: Sequence[str], style: Style) -> Strip:
-        return Strip([Segment("".join(cells), style)]).adjust_cell_length(self.size.width, style)
+    def _strip(self, texts: Sequence[str], style: Style) -> Strip:
+        return Strip([Segment("".join(texts), style)]).adjust_cell_length(self.size.width, style)

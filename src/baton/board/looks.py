@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import unicodedata
+from functools import cache
 
-from rich.cells import cell_len, set_cell_size
+from rich.cells import cell_len
 
 from baton.core.clock import SECOND_NS
 from baton.core.fields import one_line, printable
@@ -56,20 +58,44 @@ def clean_lines(text: str, style: str = "") -> list[tuple[str, str]]:
     return [(printable(line.expandtabs(4)).translate(_INVISIBLE), style) for line in text.split("\n")]
 
 
+def cells(text: str) -> int:
+    """Return how many columns a text takes at most: terminals do not agree on some characters."""
+    return len(text) if text.isascii() else sum(map(_cells_of, text))
+
+
+@cache
+def _cells_of(character: str) -> int:
+    if "\U0001f3fb" <= character <= "\U0001f3ff" or "\u3248" <= character <= "\u324f":
+        return 2  # the colour of a hand, which stands alone in some terminals; a number in a square
+    return cell_len(character) or int(unicodedata.category(character) == "Mc")
+
+
+def cut(text: str, width: int) -> str:
+    """Return as much of the text as has room in this many columns."""
+    if text.isascii():
+        return text[:width]
+    for place, character in enumerate(text):
+        width -= _cells_of(character)
+        if width < 0:
+            return text[:place]
+    return text
+
+
 def fit(text: str, width: int) -> str:
     """Return the text in exactly this many columns, with an ellipsis where it is cut."""
-    if cell_len(text) <= width:
-        return set_cell_size(text, width)
-    return set_cell_size(text, width - 1) + "…" if width > 0 else ""
+    if (missing := width - cells(text)) >= 0:
+        return text + " " * missing
+    if width <= 0:
+        return ""
+    kept = cut(text, width - 1)
+    return f"{kept}…" + " " * (width - 1 - cells(kept))
 
 
 def fit_path(path: str, width: int) -> str:
     """Return the path in exactly this many columns: where it is cut, its end is kept."""
-    if cell_len(path) <= width or width < 2:
+    if cells(path) <= width or width < 2:
         return fit(path, width)
-    while cell_len(path) > width - 1:
-        path = path[1:]
-    return set_cell_size(f"…{path}", width)
+    return fit(f"…{cut(path[::-1], width - 1)[::-1]}", width)
 
 
 def share(room: int, wanted: list[int]) -> list[int]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import ClassVar, NamedTuple
 
-from rich.cells import cell_len
 from textual import events
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -18,7 +17,7 @@ from baton.board.answering import why_not_now, why_not_this_key
 from baton.board.dialogs import Bar, Reading
 from baton.board.help_text import help_lines, keys_line
 from baton.board.job_list import JobList, Row, Rows
-from baton.board.looks import GROUPS, clean_line
+from baton.board.looks import GROUPS, cells, clean_line
 from baton.board.query import Board, Card
 from baton.board.reader import Done, Reader
 from baton.board.tabs import TABS, Page, Tab, TabReader, answers_lines, as_shown, first_tab, job_lines
@@ -188,7 +187,7 @@ class BoardScreen(Screen[None]):
                 for place, (name, count) in enumerate(counts)
             ]
             parts = [(" baton ", "bold reverse"), *front, *groups, *back]
-            if sum(cell_len(text) for text, _ in parts) <= self.size.width:
+            if sum(cells(text) for text, _ in parts) <= self.size.width:
                 break
         self.query_one("#head", Bar).show_parts(*parts)
 

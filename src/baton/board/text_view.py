@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 
-from rich.cells import cell_len
 from rich.segment import Segment
 from rich.style import Style
 from textual.geometry import Size
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
+
+from baton.board.looks import cut
 
 Line = tuple[str, str]  # a text in which every character is printable, and the name of its style
 
@@ -21,9 +22,7 @@ def wrap(text: str, width: int) -> list[str]:
     pieces: list[str] = []
     start = 0
     while True:
-        piece = text[start : start + width]
-        while cell_len(piece) > width and len(piece) > 1:
-            piece = piece[:-1]
+        piece = cut(text[start : start + width], width) or text[start : start + 1]
         end = start + len(piece)
         if end >= len(text):
             return [*pieces, piece]
@@ -37,7 +36,7 @@ def wrap(text: str, width: int) -> list[str]:
 class TextView(ScrollView, can_focus=False):
     """Lines of text that are never read as markup. With `follow`, the end stays in view while the text grows."""
 
-    DEFAULT_CSS = "TextView { overflow-x: hidden; scrollbar-size-vertical: 1; }"
+    DEFAULT_CSS = "TextView { overflow-x: hidden; scrollbar-size-vertical: 1; scrollbar-gutter: stable; }"
 
     def __init__(self, *, id: str) -> None:  # noqa: A002  as Textual calls it
         super().__init__(id=id)

@@ -1,8 +1,8 @@
 """Decide which requests the web board serves: by host, origin, login and rights.
 
 A login begins with a one-time token, which `baton web` and `baton web token` put into the fragment of the address. The
-browser exchanges it for a cookie. Both are in the user's state as hashes alone. Browsers send a cookie to all ports of a
-host. This one is for a path that only the page of this board knows: a server at another port never gets it.
+browser exchanges it for a cookie. Both are in the user's state as hashes alone. Browsers send a cookie to all ports of
+a host. This one is for a path that only the page of this board knows: a server at another port never gets it.
 
     <state>/web/<port>.address    where the board of a port was last reached
     <state>/web/tokens/<hash>     a token: one process removes the file, and that one has used it

@@ -20,6 +20,8 @@ Check = Callable[[object], Any]
 # it is nested too deeply.
 UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError)
 
+# Characters that a terminal and a browser show as nothing, or as a space, though they count as printable.
+_UNSEEN = "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 _HARMLESS = "\u200d\ufe0f\xa0\u202f\u3000"
 JOB_ID = re.compile(r"[0-9a-f]{8,32}", re.ASCII)
 FULL_ID_LENGTH = 8
@@ -225,9 +227,11 @@ def printable_lines(untrusted: str) -> str:
 def visible(untrusted: str) -> str:
     """Return text in which each character that acts on a terminal, hides, or looks like a space is written as its code:
     what it does can then be judged. Line breaks, too."""
-    if untrusted.isprintable():
+    if untrusted.isprintable() and (untrusted.isascii() or re.search(_UNSEEN, untrusted) is None):
         return untrusted
-    return "".join(each if each.isprintable() else f"<U+{ord(each):04X}>" for each in untrusted)
+    return "".join(
+        each if each.isprintable() and re.match(_UNSEEN, each) is None else f"<U+{ord(each):04X}>" for each in untrusted
+    )
 
 
 def one_line(untrusted: str, longest: int | None = None) -> str:
