@@ -1,8 +1,9 @@
-"""Write the pictures of the web board for the README and the docs to docs/images: of jobs that this script makes up.
+"""Write the pictures of both boards for the README and the docs to docs/images: of jobs that this script makes up.
 
     python scripts/screenshots.py [FOLDER]
 
-It starts `baton web` for a user with no other jobs, in a temporary folder, and looks at it with a headless Chromium."""
+It starts `baton board` in a pane of tmux and `baton web` for a user with no other jobs, in a temporary folder. A headless
+Chromium shows both: the captured screen of the terminal, and the page."""
 
 from __future__ import annotations
 
@@ -15,15 +16,19 @@ from typing import Any
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, os.path.join(ROOT, "tests"))
+from terminal_page import terminal_page  # noqa: E402
+
+from support.board import BoardTerminal  # noqa: E402
 from support.waiting import wait_until  # noqa: E402
 from support.web import User, WebBoard, chromium, fill, set_width  # noqa: E402
 
-PHONE, DESK = (360, 740), (1440, 900)
+PHONE, DESK, TERMINAL = (360, 740), (1440, 900), (110, 30)
 
 
-def picture(browser: Any, folder: str, name: str) -> None:
+def picture(browser: Any, folder: str, name: str, of: str = "") -> None:
+    """Write a picture of the page, or of one element of it."""
     path = os.path.join(folder, f"{name}.png")
-    browser.save_screenshot(path)
+    (browser.find_element("css selector", of).screenshot if of else browser.save_screenshot)(path)
     print(os.path.relpath(path), f"{os.path.getsize(path) // 1024} KB")
 
 
@@ -41,7 +46,25 @@ def wait_for(browser: Any, text: str, within: str) -> None:
     wait_until(lambda: browser.execute_script(find, text, within), text)
 
 
-def take(browser: Any, address: str, folder: str) -> None:
+def take_terminal(browser: Any, user: User, place: str, folder: str) -> None:
+    width, height = TERMINAL
+    set_width(browser, 1600, 900)
+    page = os.path.join(place, "terminal.html")
+    with BoardTerminal(user.root, user.env, width=width, height=height) as board:
+        for name, keys, seen in (
+            ("request", (), ("command: npm install",)),
+            ("live", ("/", "search", "Enter", "Escape"), ("I add an index", "/17")),
+        ):
+            for key in keys:
+                board.type(key) if key == "search" else board.press(key)
+            board.sees(*seen)
+            with open(page, "w", encoding="utf-8") as file:
+                file.write(terminal_page(board.lines(colours=True)))
+            browser.get(f"file://{page}")
+            picture(browser, folder, f"terminal-{name}", "#terminal")
+
+
+def take_web(browser: Any, address: str, folder: str) -> None:
     browser.get(address)
     wait_until(lambda: browser.execute_script("return document.querySelectorAll('.card pre').length") == 3, "requests")
     for size, where in ((DESK, "desk"), (PHONE, "phone")):
@@ -82,7 +105,8 @@ def main() -> None:
         board = WebBoard(user)
         try:
             with chromium() as browser:
-                take(browser, board.address, folder)
+                take_terminal(browser, user, place, folder)
+                take_web(browser, board.address, folder)
         finally:
             board.stop()
     finally:

@@ -64,7 +64,8 @@ class BoardTerminal:
         self._tmux("send-keys", "-t", "person", "-l", text)
 
     def lines(self, *, colours: bool = False) -> list[str]:
-        shown = self._tmux("capture-pane", "-p", *(["-e"] if colours else []), "-t", "person")
+        """Return the lines of the screen; with `colours`, with escape sequences and the spaces at their ends."""
+        shown = self._tmux("capture-pane", "-p", *(["-e", "-N"] if colours else []), "-t", "person")
         return shown.split("\n")
 
     def sees(self, *texts: str, seconds: float = 60.0) -> list[str]:

@@ -14,7 +14,8 @@ import time
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from baton.core.clock import SECOND_NS, format_time
+from baton.core.clock import SECOND_NS, SystemClock, format_time
+from baton.core.request import Answer as Decision
 from baton.core.signal import Asked
 from baton.jobs import requests
 from baton.jobs.output import OutputWriter
@@ -214,28 +215,40 @@ def set_width(browser: Any, width: int, height: int = 900, *, dark: bool = False
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [scheme]})
 
 
+class Earlier(SystemClock):
+    """A clock that is this many seconds behind: jobs of the past for a picture."""
+
+    ago_sec = 0.0
+
+    def wall_ns(self) -> int:
+        return super().wall_ns() - int(self.ago_sec * SECOND_NS)
+
+
 def fill(user: User) -> dict[str, Any]:
     """Make jobs in each state, with texts as people write them, and return some of them by name."""
     made: dict[str, Any] = {}
+    clock = Earlier()
     with user.jobs("shop") as shop, user.jobs("docs") as docs, user.jobs("infra") as infra:
+        for jobs in (shop, docs, infra):
+            jobs.clock = jobs.registry._clock = clock
+        failed = _fill_ended(shop, clock)
+        clock.ago_sec = 300
         job = start(shop, "Update the payment library to version 4 and fix what breaks", agent="claude-code",
                     title="Update the payment library")  # fmt: skip
+        clock.ago_sec = 140
         made["approve"] = job, ask(shop, job, {"command": "npm install payments@4 && npm test", "timeout": 120000})
         job = start(infra, "Remove the old staging database", agent="codex", title="Clean up staging")
+        clock.ago_sec = 75
         made["deny"] = job, ask(infra, job, {"command": "dropdb --if-exists staging_2025\npsql -c 'VACUUM FULL'"})
         job = start(docs, "Rewrite the tutorial", agent="claude-code", title="Rewrite the tutorial for version 2")
         question = {"question": "Which audience is the tutorial for?", "choices": ["Beginners", "Administrators"],
                     "several": False}  # fmt: skip
+        clock.ago_sec = 12
         made["question"] = job, ask(docs, job, {}, "AskUserQuestion", kind="question", options=(question,))
-        failed = start(shop, "Find the memory leak in the worker", agent="gemini", title="Find the memory leak")
-        shop.update_status(failed.job_id, "error", reason="the model service answered 529, try 10 of 10")
         stalled = start(infra, "Renew the certificates", agent="codex", title="Renew the certificates")
         set_activity(infra, stalled, "stalled", "no sign of work for 9 minutes", ago_sec=540)
         limited = start(docs, "Translate the manual into German", agent="claude-code", title="Translate the manual")
         set_activity(docs, limited, "limited", "usage limit, resets at 17:00", ago_sec=1800)
-        for title in ("Add a dark theme to the checkout page", "Write tests for the tax rules"):
-            done = start(shop, title, agent="claude-code", title=title)
-            shop.update_status(done.job_id, "completed")
         live = start(shop, "Speed up the search page: it takes 4 s with 100,000 products", agent="claude-code",
                      title="Speed up the search page", labels=["search"])  # fmt: skip
         set_activity(shop, live, "working", "Bash: pytest tests/search", ago_sec=42)
@@ -243,9 +256,11 @@ def fill(user: User) -> dict[str, Any]:
                           "  12 passed in 3.41s\n● The slow part is the join in rank(): I add an index.\n")  # fmt: skip
         shop.record_event(live.job_id, "progress", detail="reads src/search/index.py", attempt=1)
         made["live"] = live
-        for number, title in enumerate(("Check the links of all pages", "Describe the new API", "Sort the changelog")):
-            work = start(docs, title, agent=("codex", "opencode", "qwen")[number], title=title)
-            set_activity(docs, work, "working", "", ago_sec=60 * number + 15)
+        working = (("Check the links of all pages", "codex", "shell: make linkcheck"),
+                   ("Describe the new API", "opencode", "the model is at work"),
+                   ("Sort the changelog", "qwen", "edit: CHANGELOG.md"))  # fmt: skip
+        for number, (title, agent, doing) in enumerate(working):
+            set_activity(docs, start(docs, title, agent=agent, title=title), "working", doing, ago_sec=60 * number + 15)
         for title in ("Rotate the log files", "Raise the limit of open files", "Document the backup"):
             infra.register_job(title, agent="claude-code", title=title)
         cancelled = infra.register_job("Move to another region", agent="codex", title="Move to another region")
@@ -258,3 +273,29 @@ def fill(user: User) -> dict[str, Any]:
                 "attempt": 1, "input_tokens": 52_000, "cached_tokens": 40_000, "cache_write_tokens": 900,
                 "output_tokens": 4_100, "cost_usd": cost, "at": at})  # fmt: skip
     return made
+
+
+def _fill_ended(shop: Any, clock: Earlier) -> Any:
+    """Make jobs that have ended a while ago; return one that asked, worked for long and failed."""
+    clock.ago_sec = 2480
+    queued = shop.register_job("Find the memory leak in the worker", agent="gemini", title="Find the memory leak")
+    clock.ago_sec = 2300
+    failed = shop.pick_job(queued.job_id, lease_sec=3600)
+    for ago_sec, detail in ((2290, "read_file: worker/pool.py"), (2180, "run_shell_command: pytest tests/worker"),
+                            (1950, "grep: cache"), (1700, "read_file: worker/cache.py")):  # fmt: skip
+        clock.ago_sec = ago_sec
+        shop.record_event(failed.job_id, "progress", detail=detail, attempt=1)
+    clock.ago_sec = 1650
+    asked = ask(shop, failed, {"command": "pip install memray"}, "run_shell_command")
+    clock.ago_sec = 1310
+    requests.answer(shop, asked.request_id, Decision(answer="allow", by="you", via="web"))
+    for ago_sec, detail in ((1290, "run_shell_command: memray run worker"), (980, "write_file: worker/cache.py"),
+                            (760, "run_shell_command: pytest tests/worker")):  # fmt: skip
+        clock.ago_sec = ago_sec
+        shop.record_event(failed.job_id, "progress", detail=detail, attempt=1)
+    clock.ago_sec = 700
+    shop.update_status(failed.job_id, "error", reason="the model service answered 529, try 10 of 10")
+    for ago_sec, title in ((1500, "Write tests for the tax rules"), (400, "Add a dark theme to the checkout page")):
+        clock.ago_sec = ago_sec
+        shop.update_status(start(shop, title, agent="claude-code", title=title).job_id, "completed")
+    return failed

@@ -147,7 +147,7 @@ def test_everything_has_its_place(jobs, folder, env, width):
     heading = next(line for line in lines if "TITLE" in line)
     rows = [line for line in lines if re.match(r"[> ][ *][?!✗‖▶·] ", line)]
     assert len(rows) == 5
-    for column in ("STATE", "AGENT", "TITLE", "REASON", "HOME"):
+    for column in ("STATE", "AGENT", "TITLE", "DETAIL", "HOME"):
         place = heading.index(column)
         for row in rows:
             before = row_at(row, place - 1)

@@ -145,6 +145,31 @@ def test_an_answer_right_after_the_list_moved_is_not_sent(browser, user):
     answer(browser, "Deny", selector, lambda: state_of(user, "shop", request)[1] == "deny")
 
 
+def test_a_long_call_is_approved_after_it_was_scrolled_to_its_end(browser, user):
+    with user.jobs("shop") as jobs:
+        job = start(jobs, "long", title="Long call")
+        request = ask(jobs, job, {"command": "\n".join(f"step {number}" for number in range(200))})
+    selector = f"#ask-{request.request_id}"
+    wait_for(browser, "step 199", within=selector)
+    wait_still(browser)
+    script(browser, "document.querySelector(arguments[0] + ' button.main').click()", selector)
+    wait_for(browser, "scroll the call to its end", within="#say")
+    assert state_of(user, "shop", request)[0] == "open"
+    script(browser, "const e = document.querySelector(arguments[0] + ' pre'); e.scrollTop = e.scrollHeight", selector)
+    answer(browser, "Approve", selector, lambda: state_of(user, "shop", request)[1] == "allow")
+
+
+def test_a_call_that_could_not_be_loaded_is_loaded_later(browser, user):
+    script(browser, "window.kept = window.fetch; window.fetch = () => Promise.reject(new Error('away'))")
+    with user.jobs("shop") as jobs:
+        request = ask(jobs, start(jobs, "late", title="Late call"), {"command": "make late"})
+    selector = f"#ask-{request.request_id}"
+    wait_for(browser, "cannot be reached", within=selector)
+    script(browser, "window.fetch = window.kept")
+    wait_for(browser, "make late", within=selector)
+    answer(browser, "Deny", selector, lambda: state_of(user, "shop", request)[1] == "deny")
+
+
 def test_a_question_is_answered_with_a_choice(browser, user):
     _, question = user.made["question"]
     selector = f"#ask-{question.request_id}"
@@ -210,7 +235,10 @@ def test_keys_move_through_the_list_and_close_a_job(browser):
     script(browser, "document.activeElement.blur()")
     ActionChains(browser).send_keys("j").send_keys("j").perform()
     focused = script(browser, "return document.activeElement.className")
-    assert "job" in focused
+    assert focused in ("job", "open")
+    ActionChains(browser).send_keys("w").perform()
+    symbol = script(browser, "return document.activeElement.firstChild.textContent")
+    assert symbol in "◆✖▲◷✔"
     ActionChains(browser).send_keys(Keys.ENTER).perform()
     wait_until(lambda: script(browser, "return !document.getElementById('detail').hidden"), "the job is open")
     wait_until(lambda: script(browser, "return document.activeElement.id") == "detail", "the job has the focus")

@@ -16,15 +16,17 @@ from textual.widget import Widget
 
 from baton.board import dialogs, job_list, screen, terminal, text_view
 from baton.board.answering import why_not_now
+from baton.board.head import Listed, head_line
+from baton.board.help_text import help_lines, keys_line
 from baton.board.job_list import JobList, Row
-from baton.board.looks import cells, fit, fit_path
+from baton.board.looks import GROUPS, cells, fit, fit_path
 from baton.board.reader import Reader
 from baton.board.terminal import TerminalBoard
 from baton.board.text_view import TextView, wrap
 from baton.core.request import RequestState
 from baton.jobs import requests
 from baton.jobs.verbs import open_jobs
-from support.asking import QUESTION, ask, running
+from support.asking import QUESTION, ask, running, set_activity
 from support.homes import home_of, settings_in
 
 LONG = {"command": "\n".join(f"step {number}" for number in range(60))}
@@ -186,6 +188,59 @@ def test_marked_requests_are_answered_one_by_one_after_all_were_shown(settings, 
         for each in asked
     ]
     assert closed == [[asked[0].request_id], [asked[1].request_id], []]
+
+
+def test_marked_jobs_that_an_action_cannot_be_done_to_are_left_out_and_counted(settings, jobs):
+    asking = ask(jobs.registry, running(jobs, title="asks"))
+    ask(jobs.registry, running(jobs, title="a question"), kind="question", options=(QUESTION,), call={})
+    running(jobs, title="works")
+
+    async def steps(app, pilot):
+        await until(pilot, lambda: sum(len(each.requests) for each in app.screen._found.cards.values()) == 2)
+        await pilot.press("space", "space", "space", "y")
+        await until(pilot, lambda: isinstance(app.screen, dialogs.Reading))
+        view = app.screen.query_one(TextView)
+        await until(pilot, lambda: view.whole_since is not None)
+        shown = "\n".join(text for text, _ in view.source)
+        assert "git push" in shown
+        assert "Which colour?" not in shown
+        assert "left out: 2 marked jobs that this cannot be done to" in shown
+        await pilot.press("enter")
+        await until(pilot, lambda: state_of(jobs, asking) is RequestState.ANSWERED)
+
+    drive(settings, steps)
+
+
+def test_a_filter_finds_what_the_list_shows_labels_and_ids(settings, jobs):
+    wanted = running(jobs, title="Fix the Checkout", labels=["urgent"], agent="codex")
+    set_activity(jobs.registry, wanted, "working", "Bash: make test")
+    running(jobs, title="other")
+
+    async def steps(app, pilot):
+        board = app.screen
+        await until(pilot, lambda: sorted(row.reason for row in board._found.rows) == ["", "Bash: make test"])
+        for words in ("urgent", "checkout fix", wanted.job_id, "codex", "make test"):
+            board._set_filter(words)
+            assert [row.title for row in board.list.rows] == ["Fix the Checkout"], words
+        for words in ("true", "false", "nothing"):
+            board._set_filter(words)
+            assert board.list.rows == [], words
+
+    drive(settings, steps)
+
+
+@pytest.mark.parametrize("width", [70, 80, 120, 200])
+def test_the_head_says_what_there_is_room_for(width):
+    counts = dict.fromkeys(GROUPS, 3)
+    text = "".join(part for part, _ in head_line(counts, Listed(4, 20, 27, marked=2, words="shop"), width))
+    assert cells(text) <= width
+    assert all(each in text for each in ("? 3", "✗ 3", "5/20", "/shop: 20 of 27", "* 2 marked"))
+    assert ("snoozed" in text) == (width == 200)
+
+
+def test_the_help_needs_no_wrapping_on_a_terminal_of_80_columns():
+    assert max(cells(text) for text, _ in help_lines()) <= 75
+    assert sum(cells(text) for text, _ in keys_line(80)) <= 80
 
 
 def test_an_answer_that_was_not_used_is_reported(settings, jobs):

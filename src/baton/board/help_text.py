@@ -15,27 +15,27 @@ _HELP = (
         ("j, k, arrows", "move the cursor"),
         ("g, G", "go to the first, the last job"),
         ("w", "go to the next job that needs you"),
-        ("/", "show only jobs with these words; Escape shows all again"),
-        ("Space", "mark the job; y, n, c and r then act on all marked jobs, after showing what they do"),
+        ("/", "show only jobs with these words; Escape shows all"),
+        ("Space", "mark it: y, n, c, r, z then act on all marked jobs"),
     )),
     ("The selected job", (
-        ("Tab, Shift-Tab", "next, previous tab: screen, request, history, explain, result, diff"),
+        ("Tab, Shift-Tab", "next, previous tab"),
         ("e, d", "explain its state, show its changes"),
-        ("J, K, Page Down, Page Up", "scroll the tab"),
-        ("Enter", "attach to its session; leave it with C-b d, and the board is back"),
+        ("J, K, PgDn, PgUp", "scroll the tab"),
+        ("Enter", "attach to its session; C-b d comes back to the board"),
     )),
     ("Answers", (
-        ("y, n", "allow, deny the request on the screen; its whole call must have been on the screen"),
+        ("y, n", "allow, deny the request whose whole call was shown"),
         ("1 to 9", "choose the answer to a question"),
         ("a", "type the answer to a question"),
         ("N", "deny with a reason"),
         ("Y", "allow a call that is not known exactly"),
     )),
     ("Actions", (
-        ("m", "type a message to the agent; after the end of the job, go on in its conversation"),
+        ("m", "write to the agent; of an ended job, continue it"),
         ("c", "cancel the job"),
         ("r", "run an ended job again, as a new job"),
-        ("z", "snooze: move the job to the end of the list until it changes"),
+        ("z", "snooze for an hour, or until the job changes"),
         ("q", "quit; agents go on without the board"),
     )),
 )  # fmt: skip
@@ -48,7 +48,7 @@ def keys_line(width: int) -> list[Line]:
     parts: list[Line] = []
     for each in keys:
         key, _, text = each.partition(" ")
-        parts += [(f" {key}", "bold"), (f" {text}", "dim")]
+        parts += [(f"{'  ' if parts else ' '}{key}", "bold"), (f" {text}", "dim")]
     return parts
 
 

@@ -33,11 +33,13 @@ class Row(NamedTuple):
     home: str
     is_quiet: bool  # snoozed, or over and seen
     wants_user: bool
+    words: str = ""  # what a filter finds, in lower case
 
 
 def row_of(card: Card, now_ns: int) -> Row:
     """Return the line of a job."""
-    job = card.job
+    job, home = card.job, clean_line(short_folder(card.folder))
+    words = (card.title, card.reason, card.state, job.agent, card.folder, home, job.job_id, *job.labels)
     return Row(
         key=card.key,
         state=card.state,
@@ -45,9 +47,10 @@ def row_of(card: Card, now_ns: int) -> Row:
         agent=clean_line(job.agent, 40),
         title=clean_line(card.title),
         reason=clean_line(card.reason),
-        home=clean_line(short_folder(card.folder)),
+        home=home,
         is_quiet=card.need >= Need.DONE,
         wants_user=card.need.wants_user,
+        words=" ".join(words).lower(),
     )
 
 
@@ -200,7 +203,7 @@ class JobList(Widget):
         base, width = self.rich_style, self.size.width
         if y == 0:
             return self._strip(
-                self._cells("  ", "", "STATE", "AGE", "AGENT", "TITLE", "REASON", "HOME"), base + Style.parse(DIM)
+                self._cells("  ", "", "STATE", "AGE", "AGENT", "TITLE", "DETAIL", "HOME"), base + Style.parse(DIM)
             )
         place = self._top + y - 1
         if place >= len(self.rows):

@@ -73,9 +73,9 @@ class Card(Value):
     """What the list of a board shows of one job.
 
     `key` names the job among all homes: HOME-JOB. `state` is the activity or the outcome in a word. `reason` is why it
-    waits, failed or makes no progress, one printable line. `since_ns` is when the state began, as far as it is known.
-    `requests` are its open requests, the oldest first, each with its whole call. `revision` rises with each change of
-    the card, also one that only time has brought."""
+    waits, failed or makes no progress, or what it does while it works, one printable line. `since_ns` is when the state
+    began, as far as it is known. `requests` are its open requests, the oldest first, each with its whole call.
+    `revision` rises with each change of the card, also one that only time has brought."""
 
     key: str
     folder: str
@@ -349,7 +349,7 @@ class Board:
             and (before.state, before.need, before.requests) == (state, need, asked)
         ):
             return before
-        reason = asked[0].summary if asked else reason_of(job, activity)
+        reason = asked[0].summary if asked else reason_of(job, activity) or _doing(job, state)
         return Card(
             key=key,
             folder=folder,
@@ -398,6 +398,13 @@ def _need(job: Outline, state: str) -> Need:
             return Need.DONE
         return Need.FAILED if state == FAILED else Need.FINISHED
     return _NEED_OF_STATE.get(state, Need.WORKING)
+
+
+def _doing(job: Outline, state: str) -> str:
+    """Return what a working agent does, such as the tool that it uses; "" for other jobs."""
+    activity = job.activity
+    is_now = activity is not None and activity["kind"] == state == "working" and activity["attempt"] == job.attempt
+    return str(activity["cause"]) if is_now and activity is not None else ""
 
 
 def _since(job: Outline, asked: Sequence[Request]) -> int:

@@ -15,9 +15,10 @@ from textual.widgets import Input
 from baton.board.actions import Shown
 from baton.board.answering import why_not_now, why_not_this_key
 from baton.board.dialogs import Bar, Reading
+from baton.board.head import Listed, head_line
 from baton.board.help_text import help_lines, keys_line
 from baton.board.job_list import JobList, Row, Rows
-from baton.board.looks import GROUPS, cells, clean_line
+from baton.board.looks import clean_line
 from baton.board.query import Board, Card
 from baton.board.reader import Done, Reader
 from baton.board.tabs import TABS, Page, Tab, TabReader, answers_lines, as_shown, first_tab, job_lines
@@ -166,30 +167,15 @@ class BoardScreen(Screen[None]):
     def _filter_list(self) -> None:
         rows, words = self._found.rows, self._filter.lower().split()
         if words:
-            rows = [row for row in rows if all(word in " ".join(map(str, row)).lower() for word in words)]
+            rows = [row for row in rows if all(word in row.words for word in words)]
         self.list.show_rows(rows)
         self._show_head()
         self._show_tabs()
 
     def _show_head(self) -> None:
-        """Show how many jobs are in which group; the groups after the first two without their word, if need be."""
-        front = [] if self._found.rows else [(" no jobs yet: `baton submit` starts one ", "")]
-        counts = [(name, count) for name in GROUPS if (count := self._found.counts.get(name))]
-        back = []
-        if self._filter:
-            shown = f"{len(self.list.rows)} of {len(self._found.rows)}"
-            back.append((f" /{clean_line(self._filter, 30)}: {shown} ", "bold reverse"))
-        if self.list.marked:
-            back.append((f" * {len(self.list.marked)} marked ", "bold reverse"))
-        for words in (len(counts), 2, 0):
-            groups = [
-                (_group(name, count, with_word=place < words), GROUPS[name][2])
-                for place, (name, count) in enumerate(counts)
-            ]
-            parts = [(" baton ", "bold reverse"), *front, *groups, *back]
-            if sum(cells(text) for text, _ in parts) <= self.size.width:
-                break
-        self.query_one("#head", Bar).show_parts(*parts)
+        rows = self.list.rows
+        listed = Listed(self.list.place, len(rows), len(self._found.rows), len(self.list.marked), self._filter)
+        self.query_one("#head", Bar).show_parts(*head_line(self._found.counts, listed, self.size.width))
 
     @property
     def _card(self) -> Card | None:
@@ -199,6 +185,7 @@ class BoardScreen(Screen[None]):
 
     def on_job_list_moved(self) -> None:
         self._note_seen()
+        self._show_head()
         card = self._card
         self._tab = TABS[0] if card is None else first_tab(card)
         self._want()
@@ -284,12 +271,14 @@ class BoardScreen(Screen[None]):
 
     # -- typing a line -------------------------------------------------------------------------------------------------
 
-    def _type(self, label: str, finish: Callable[[str], None], value: str = "") -> None:
-        """Let the user type a line, and call `finish` with it."""
+    def _type(
+        self, label: str, finish: Callable[[str], None], value: str = "", keys: str = "Enter sends, Escape goes back"
+    ) -> None:
+        """Let the user type a line in the place of the keys, and call `finish` with it."""
         self._finish = finish
-        self.tell(f"{label} (Enter sends, Escape goes back):")
+        self.tell(f"{label} ({keys}):")
         line = self.query_one(Input)
-        line.value, line.display = value, True
+        line.value, line.display, self.query_one("#keys").display = value, True, False
         line.focus()
 
     def on_input_changed(self, event: Input.Changed) -> None:
@@ -304,7 +293,7 @@ class BoardScreen(Screen[None]):
 
     def _end_typing(self) -> None:
         self._finish = None
-        self.query_one(Input).display = False
+        self.query_one(Input).display, self.query_one("#keys").display = False, True
         self.set_focus(None)
         self.tell("")
 
@@ -321,7 +310,7 @@ class BoardScreen(Screen[None]):
             self._set_filter("")
 
     def action_filter(self) -> None:
-        self._type("show only jobs with these words", self._set_filter, self._filter)
+        self._type("show only jobs with these words", self._set_filter, self._filter, "Enter keeps, Escape shows all")
 
     def _set_filter(self, text: str) -> None:
         self._filter = text
@@ -445,6 +434,12 @@ class BoardScreen(Screen[None]):
         if not cards:
             self.tell(f"there is nothing to {accept} here")
             return
+        if left_out := len(self._chosen()) - len(cards):
+            lines = [
+                *lines,
+                ("", ""),
+                (f"left out: {_counted(left_out, 'marked job')} that this cannot be done to", "dim"),
+            ]
 
         def finish(accepted: bool | None) -> None:
             for card in cards if accepted else ():
@@ -474,11 +469,6 @@ class BoardScreen(Screen[None]):
         with self.app.suspend():
             run_attached(command)
         self.tell("back on the board")
-
-
-def _group(name: str, count: int, *, with_word: bool) -> str:
-    symbol, word, _ = GROUPS[name]
-    return f"  {symbol} {count} {word}" if with_word else f"  {symbol} {count}"
 
 
 def _is_choice(text: str) -> bool:

@@ -9,8 +9,10 @@ const GROUPS = [
   ["pending", "Pending", "○"], ["done", "Done", "·"], ["snoozed", "Snoozed", "z"],
 ];
 const SYMBOL = Object.fromEntries(GROUPS.map(([need, , symbol]) => [need, symbol]));
+const ENDED = ["completed", "error", "cancelled"];
 const NEEDS = ["waiting", "failed", "stalled", "limited", "finished"];
 const FIRST = 30; // rows of a group before "Show more"
+const DOT = "\u00a0· ";
 const STILL_MS = 500; // an answer right after the list moved was meant for something else
 
 const cards = new Map();
@@ -24,7 +26,6 @@ let movedAt = 0;
 let offset = 0; // how far the server's clock is ahead
 const open = new Set();
 let cost = [];
-let summary = "";
 
 function el(tag, about = {}, ...children) {
   const node = document.createElement(tag);
@@ -44,6 +45,8 @@ function svg(tag, about = {}, text) {
   if (text !== undefined) node.textContent = text;
   return node;
 }
+// Texts with dots between them; a line breaks after a dot, and within a text only if it is too long.
+function dotted(texts) { return texts.map((text, index) => el("span", { class: "part" }, text + (index + 1 < texts.length ? DOT : ""))); }
 function put(node, text) { if (node.textContent !== text) node.textContent = text; }
 
 let sayTimer = 0;
@@ -104,7 +107,7 @@ function showLogin(why) {
   $("cost-bars").replaceChildren();
   showTroubles([]);
   showList();
-  $("main").hidden = $("cost").hidden = $("troubles").hidden = $("sign-out").hidden = true;
+  $("main").hidden = $("cost").hidden = $("troubles").hidden = $("sign-out").hidden = $("show-cost").hidden = true;
   $("login").hidden = false;
   put($("login-why"), why || "");
   put($("state"), "signed out");
@@ -132,7 +135,7 @@ async function load() {
     $("state").classList.remove("off");
     take(found);
     $("login").hidden = true;
-    $("main").hidden = $("sign-out").hidden = false;
+    $("main").hidden = $("sign-out").hidden = $("show-cost").hidden = false;
     follow();
   } catch (error) {
     if (error.status !== 401) { offline(); setTimeout(load, 1000); }
@@ -186,10 +189,12 @@ function showTroubles(troubles) {
 }
 
 function showList() {
-  const text = $("find").value.trim().toLowerCase();
+  const words = $("find").value.toLowerCase().split(/\s+/);
   const all = [...cards.values()];
-  const shown = all.filter((card) => !text
-    || `${card.title} ${card.folder} ${card.agent} ${card.state} ${card.job_id} ${card.labels.join(" ")}`.toLowerCase().includes(text));
+  const shown = all.filter((card) => {
+    const text = `${card.title} ${card.reason} ${card.folder} ${card.agent} ${card.state} ${card.job_id} ${card.labels.join(" ")}`.toLowerCase();
+    return words.every((word) => text.includes(word));
+  });
   shown.sort((a, b) => rank(a) - rank(b) || (a.key < b.key ? -1 : 1));
   const waiting = all.filter((card) => NEEDS.includes(card.need)).length;
   document.title = waiting ? `(${waiting}) baton` : "baton";
@@ -197,10 +202,20 @@ function showList() {
   for (const [need, name, symbol] of GROUPS) {
     showGroup(need, name, symbol, shown.filter((card) => card.need === need && !(need === "waiting" && card.requests.length)));
   }
-  summary = GROUPS.slice(0, 7).map(([need]) => [all.filter((card) => card.need === need).length, need])
-    .filter(([count]) => count).map(([count, need]) => `${count} ${need}`).join(" · ");
-  if (!$("state").classList.contains("off")) put($("state"), summary || "no open jobs");
-  $("empty").hidden = all.length > 0;
+  if (!$("state").classList.contains("off")) showCounts(all);
+  put($("empty").firstElementChild, all.length ? "No job has these words." : "No jobs yet.");
+  $("empty").lastElementChild.hidden = all.length > 0;
+  $("empty").hidden = shown.length > 0;
+}
+
+// On a phone the words are for screen readers alone.
+function showCounts(all) {
+  const counts = GROUPS.slice(0, 7).map(([need, , symbol]) => [all.filter((card) => card.need === need).length, need, symbol]).filter(([count]) => count);
+  const text = counts.map(([count, need]) => `${count} ${need}`).join(", ") || "no open jobs";
+  const state = $("state");
+  if (state.dataset.text === text && state.firstElementChild) return;
+  state.dataset.text = text;
+  state.replaceChildren(...(counts.length ? counts.map(([count, need, symbol]) => el("span", {}, el("span", { class: `mark ${need}`, "aria-hidden": "true" }, symbol), ` ${count}`, el("span", { class: "word" }, ` ${need}`), " ")) : [text]));
 }
 
 function showGroup(need, name, symbol, jobs) {
@@ -249,7 +264,7 @@ function fillRow(row, card) {
   put(mark, SYMBOL[card.need]);
   put(title, card.title || "(no title)");
   put(age, span(now() - card.since));
-  put(about, [card.state, card.agent, short(card.folder)].join(" · "));
+  put(about, [card.state, card.agent, short(card.folder)].join(DOT));
   put(why, card.reason);
   button.setAttribute("aria-current", String(card.key === selected));
 }
@@ -268,11 +283,19 @@ function showRequests(waiting) {
 
 function requestCard(card, id) {
   const box = el("article", { class: "card", "aria-labelledby": `ask-${id}-title` },
-    el("h3", { id: `ask-${id}-title` }, el("button", { type: "button", class: "open", onclick: () => select(card.key) }, card.title || card.job_id)),
-    el("p", { class: "soft" }, `${card.agent} · ${short(card.folder)} · asks ${id}`),
+    el("h3", { id: `ask-${id}-title` }, el("button", { type: "button", class: "open", onclick: () => select(card.key) }, el("span", {}, card.title || card.job_id))),
+    el("p", { class: "soft" }, ...dotted([card.agent, short(card.folder), "just now", id])),
     el("p", { class: "soft" }, "Loading what it asks …"));
-  fetchRequest(card.key, id).then((request) => fillRequest(box, card, request), (error) => say(error.message));
+  loadRequest(box, card, id);
   return box;
+}
+
+// Try again while the server is away: a card without its call cannot be answered.
+function loadRequest(box, card, id) {
+  fetchRequest(card.key, id).then((request) => fillRequest(box, card, request), (error) => {
+    put(box.lastChild, error.message);
+    setTimeout(() => { if (box.isConnected) loadRequest(box, card, id); }, 1000);
+  });
 }
 
 async function fetchRequest(key, id) {
@@ -284,10 +307,19 @@ async function fetchRequest(key, id) {
 
 function fillRequest(box, card, request) {
   box.lastChild.remove();
+  box.dataset.since = String(Date.parse(request.asked_at));
+  showAges();
   movedAt = performance.now();
   const may = rights.has("answer") && !request.screen_only;
-  const send = (verb, more) => answer(box, card.key, request, verb, more);
   const exact = el("pre", { tabindex: "0", "aria-label": "The exact call" }, request.text);
+  let end = 0; // how far the call has been on the screen
+  const look = () => { end = Math.max(end, exact.scrollTop + exact.clientHeight); };
+  exact.addEventListener("scroll", look);
+  const send = (verb, more) => {
+    look();
+    if (verb === "approve" && end < exact.scrollHeight - 4) say("Nothing was sent: scroll the call to its end first.");
+    else answer(box, card.key, request, verb, more);
+  };
   // The form below repeats a question with all its choices.
   box.append(may && request.questions.length ? el("details", {}, el("summary", {}, "The exact request"), exact) : exact);
   if (request.screen_only) box.append(el("p", {}, "The agent takes this answer at its own screen alone: attach to its session."));
@@ -351,7 +383,7 @@ let opener = null;
 function select(key) {
   opener = document.activeElement;
   selected = key;
-  tab = "live";
+  tab = ENDED.includes(cards.get(key)?.status) ? "result" : "live";
   page = null;
   document.body.classList.add("open");
   $("detail").hidden = false;
@@ -387,7 +419,7 @@ const backRow = () => el("div", { class: "row" }, el("button", { type: "button",
 
 function showDetail() {
   const card = page.card;
-  pane = el("div", { id: "pane", role: "tabpanel", tabindex: "0", "aria-labelledby": "tab-live" });
+  pane = el("div", { id: "pane", role: "tabpanel", tabindex: "0", "aria-labelledby": `tab-${tab}` });
   const tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "About this job" },
     ...TABS.filter(([name]) => name !== "diff" || page.has_diff).map(([name, label]) => el("button", {
       type: "button", role: "tab", id: `tab-${name}`, "aria-controls": "pane", "aria-selected": String(name === tab),
@@ -412,12 +444,13 @@ function fillHead() {
   const card = page.card;
   const head = $("head");
   head.className = `mark ${card.need}`;
-  const price = card.cost_usd === null ? "" : ` · ${usd(card.cost_usd)}`;
   const age = span(now() - card.since);
-  put(head, `${SYMBOL[card.need]} ${card.state} ${card.finished === null ? `for ${age}` : `${age} ago`} · ${card.agent} · attempt ${card.attempt} · ${card.job_id}${price}`);
+  const parts = [`${SYMBOL[card.need]} ${card.state} ${card.finished === null ? `for ${age}` : `${age} ago`}`, card.agent, `attempt ${card.attempt}`, card.job_id];
+  if (card.cost_usd !== null) parts.push(usd(card.cost_usd));
+  if (head.textContent !== parts.join(DOT)) head.replaceChildren(...dotted(parts));
   put($("why"), card.reason);
   const acts = [];
-  const ended = ["completed", "error", "cancelled"].includes(card.status);
+  const ended = ENDED.includes(card.status);
   if (rights.has("act")) {
     if (!ended) acts.push(["Cancel", "bad", () => confirmAct("cancel", "Cancel this job and stop its agent?")]);
     if (ended) acts.push(["Retry", "", () => confirmAct("retry", "Run this job again as a new job?")]);
@@ -516,7 +549,7 @@ function timelineChart(line) {
 function historyList(lines) {
   return [el("ol", { class: "events" }, ...lines.slice(-500).reverse().map((line) => {
     const { ts, event, n, payload, ...more } = line;
-    const text = payload ? `${payload.event}: ${payload.detail}` : Object.entries(more).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
+    const text = payload ? `${payload.event}: ${payload.detail}` : Object.entries(more).filter(([name]) => !name.endsWith("_sha256")).map(([name, value]) => `${name}: ${typeof value === "string" ? value : JSON.stringify(value)}`).join(", ");
     return el("li", {}, el("time", {}, clock(Date.parse(ts))), el("strong", {}, event), " ", text);
   }))];
 }
@@ -532,7 +565,9 @@ function facts(found) {
 }
 function resultView(found) {
   if (!found) return [el("p", { class: "soft" }, "The job has not ended.")];
-  const { message, validation, usage, job_id, title, output, ...more } = found;
+  const { message, validation, usage, job_id, title, output, duration_sec, cost_usd, ...more } = found;
+  if (duration_sec !== null && duration_sec !== undefined) more.duration = span(duration_sec * 1000);
+  if (cost_usd !== null && cost_usd !== undefined) more.cost = usd(cost_usd);
   return [message ? el("pre", {}, message) : el("p", { class: "soft" }, "It left no message."), validation ? el("h3", {}, "Validation") : null,
     validation ? el("pre", {}, validation) : null, pairs(Object.entries(more))].filter(Boolean);
 }
@@ -567,15 +602,24 @@ $("sign-out").addEventListener("click", async () => {
 });
 $("filter").addEventListener("submit", (event) => event.preventDefault());
 $("find").addEventListener("input", showList);
-setInterval(() => { for (const [key, card] of cards) { const row = $(`job-${key}`); if (row) put(row.querySelector(".age"), span(now() - card.since)); } if (page && $("head")) fillHead(); }, 5000);
+function showAges() {
+  for (const [key, card] of cards) { const row = $(`job-${key}`); if (row) put(row.querySelector(".age"), span(now() - card.since)); }
+  for (const box of document.querySelectorAll(".card[data-since]")) put(box.querySelector(".part:nth-of-type(3)"), `${span(now() - Number(box.dataset.since))} ago${DOT}`);
+  if (page && $("head")) fillHead();
+}
+setInterval(showAges, 5000);
 
 document.addEventListener("keydown", (event) => {
   if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|TEXTAREA)$/.test(event.target.tagName)) return;
-  const rows = [...document.querySelectorAll(".job")].filter((row) => row.offsetParent);
-  const at = rows.indexOf(document.activeElement);
+  const rows = [...document.querySelectorAll(".card .open, .job")].filter((row) => row.offsetParent);
+  const at = rows.findIndex((row) => row === document.activeElement || row.closest(".card")?.contains(document.activeElement));
   const step = { j: 1, k: -1 }[event.key];
   if (step && rows.length) rows[Math.min(Math.max(at + step, 0), rows.length - 1)].focus();
-  else if (event.key === "w") { const next = rows.find((row, index) => index > at && NEEDS.some((need) => row.firstChild.classList.contains(need))) || rows[0]; if (next) next.focus(); }
+  else if (event.key === "w") {
+    const wanting = rows.filter((row) => row.matches(".open") || NEEDS.some((need) => row.firstChild.classList.contains(need)));
+    const next = wanting.find((row) => rows.indexOf(row) > at) || wanting[0];
+    if (next) next.focus(); else say("No job needs you.");
+  }
   else if (event.key === "/") $("find").focus();
   else if (event.key === "Escape" && selected !== null) closeDetail();
   else return;
