@@ -2,8 +2,8 @@
 
     python scripts/screenshots.py [FOLDER]
 
-It starts `baton board` in a pane of tmux and `baton web` for a user with no other jobs, in a temporary folder. A headless
-Chromium shows both: the captured screen of the terminal, and the page."""
+It starts `baton board` in a pane of tmux and `baton web` for a user with no other jobs, in a temporary folder. A
+headless Chromium shows both: the captured screen of the terminal, and the page."""
 
 from __future__ import annotations
 

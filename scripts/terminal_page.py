@@ -12,8 +12,8 @@ _BRIGHT = ("#6e7684", "#ff878c", "#96dc91", "#fad278", "#8cb9ff", "#dca5fa", "#7
 # What each code of SGR (select graphic rendition) changes.
 _CHANGES: dict[int, dict[str, Any]] = {
     0: {"colour": None, "back": None, "bold": False, "dim": False, "reverse": False},
-    1: {"bold": True}, 2: {"dim": True}, 22: {"bold": False, "dim": False}, 7: {"reverse": True}, 27: {"reverse": False},
-    39: {"colour": None}, 49: {"back": None},
+    1: {"bold": True}, 2: {"dim": True}, 22: {"bold": False, "dim": False}, 7: {"reverse": True},
+    27: {"reverse": False}, 39: {"colour": None}, 49: {"back": None},
     **{code: {"colour": colour} for code, colour in (*enumerate(_COLOURS, 30), *enumerate(_BRIGHT, 90))},
     **{code: {"back": colour} for code, colour in (*enumerate(_COLOURS, 40), *enumerate(_BRIGHT, 100))},
 }  # fmt: skip

@@ -7,15 +7,14 @@ themselves, so they may run in any thread.
 
 from __future__ import annotations
 
-import json
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 from baton.board.snooze import Snoozed
 from baton.config import Settings
-from baton.core.clock import SECOND_NS
+from baton.core.clock import SECOND_NS, parse_time
 from baton.core.errors import BatonError
 from baton.core.fields import one_line
 from baton.core.hashing import sha256
@@ -198,10 +197,6 @@ class Board:
         for card in self.cards:
             found[card.need.name.lower()] += 1
         return found | {"homes": len(self._homes)}
-
-    @property
-    def folders(self) -> list[str]:
-        return [home.folder for home in self._homes.values()]
 
     def get(self, key: str) -> Card:
         """Return the card of a job; BatonError if it is not on the board."""
@@ -388,10 +383,6 @@ def describe(card: Card) -> dict[str, Any]:
     }
 
 
-def describe_json(cards: Iterable[Card]) -> str:
-    return json.dumps([describe(card) for card in cards], ensure_ascii=False)
-
-
 def _need(job: Outline, state: str) -> Need:
     if job.status in TERMINAL:
         if job.seen or job.status is Status.CANCELLED:
@@ -408,8 +399,6 @@ def _doing(job: Outline, state: str) -> str:
 
 
 def _since(job: Outline, asked: Sequence[Request]) -> int:
-    from baton.core.clock import parse_time
-
     if job.finished_ns is not None:
         return job.finished_ns
     if asked:
