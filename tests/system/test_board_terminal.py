@@ -68,7 +68,7 @@ def wait_for(condition, seconds):
 
 def test_a_day_at_the_board(office):
     work = office.detached(
-        "--title", "live work", "echo first words; until test -e go; do sleep 0.05; done; echo last words; sleep 1000"
+        "--title", "live work", "echo first words; read line; echo got-$line; echo last words; sleep 1000"
     )
     with open_jobs(office.settings) as jobs:
         asked = [
@@ -93,8 +93,11 @@ def test_a_day_at_the_board(office):
             board.press("Enter")
             board.sees_no("wish")
             board.sees("1 of 3", "first words")
-            (office.folder / "go").touch()
-            board.sees("last words")
+            board.press("m")
+            board.sees("message to")
+            board.type("hello")
+            board.press("Enter")
+            board.sees("typed into session", "got-hello", "last words")
             # Attach gives the terminal to the session, and comes back.
             board.press("Enter")
             board.sees_no("TITLE")
@@ -116,6 +119,13 @@ def test_a_day_at_the_board(office):
             board.press("Enter")
             board.sees("is cancelled")
             office.wait_for_status(work, "cancelled")
+            # It runs again as another job.
+            board.press("r")
+            board.sees("Run 1 job again", "live work")
+            board.press("Enter")
+            board.sees("runs again as")
+            again = wait_until(lambda: jobs.get_job(work).retried_by, "another job")
+            office("cancel", again)
             board.press("q")
             board.wait_until_it_ended()
 

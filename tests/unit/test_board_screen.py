@@ -190,6 +190,42 @@ def test_marked_requests_are_answered_one_by_one_after_all_were_shown(settings, 
     assert closed == [[asked[0].request_id], [asked[1].request_id], []]
 
 
+def test_keys_move_deny_with_a_reason_answer_in_words_and_snooze(settings, jobs):
+    denied = ask(jobs.registry, running(jobs, title="first"))
+    asked = ask(jobs.registry, running(jobs, title="second"), kind="question", options=(QUESTION,), call={})
+    running(jobs, title="works")
+
+    async def steps(app, pilot):
+        board = app.screen
+        await shown(app, pilot, "git push")
+        await pilot.press("N", *"too early", "enter")
+        await until(pilot, lambda: state_of(jobs, denied) is RequestState.ANSWERED)
+        await shown(app, pilot, "Which colour?")
+        await pilot.press("a", *"dark blue", "enter")
+        await until(pilot, lambda: state_of(jobs, asked) is RequestState.ANSWERED)
+        await until(pilot, lambda: not any(row.wants_user for row in board.list.rows))
+        await pilot.press("w")
+        assert message_of(app).strip() == "no job needs you"
+        third = ask(jobs.registry, running(jobs, title="third"))
+        await until(pilot, lambda: any(row.wants_user for row in board.list.rows))
+        await pilot.press("G", "w")
+        assert board.list.selected.title == "third"
+        await pilot.press("z")
+        await until(pilot, lambda: board._found.counts.get("snoozed") == 1)
+        assert board.list.rows[-1].title == "third"
+        await pilot.press("z")
+        await until(pilot, lambda: board._found.counts.get("waiting") == 1)
+        assert state_of(jobs, third) is RequestState.OPEN
+        await pilot.press("G", "k", "g")
+        assert board.list.place == 0
+        await pilot.press("d")
+        await shown(app, pilot, "has no worktree", whole=False)
+
+    drive(settings, steps)
+    assert jobs.registry.get_request(denied.request_id).reason == "too early"
+    assert jobs.registry.get_request(asked.request_id).choices == {"Which colour?": "dark blue"}
+
+
 def test_marked_jobs_that_an_action_cannot_be_done_to_are_left_out_and_counted(settings, jobs):
     asking = ask(jobs.registry, running(jobs, title="asks"))
     ask(jobs.registry, running(jobs, title="a question"), kind="question", options=(QUESTION,), call={})

@@ -340,9 +340,18 @@ class BoardScreen(Screen[None]):
         elif (why_not := why_not_this_key(page.request, key) or self._why_not_now(pressed_at)) is not None:
             self.tell(why_not)
         else:
-            self.list.leave(page.key)
-            self._do(self._answer_of(key, page.key, page.request, page.asked))
-            self._watch_answer(page.key, page.request.request_id)
+            self._send(page.key, page.request.request_id, self._answer_of(key, page.key, page.request, page.asked))
+
+    def _send(self, of_job: str, request_id: str, work: Callable[[], str]) -> None:
+        """Send an answer, and go on to the next job. Say it if the agent has decided otherwise: a person at its own
+        keyboard may be faster."""
+
+        def look() -> None:
+            self._reader.do(lambda: self._work.not_used(of_job, request_id), self.tell)
+
+        self.list.leave(of_job)
+        self._do(work)
+        self.set_timer(_EVIDENCE_SEC, look)
 
     def _answer_of(self, key: str, of_job: str, request: Request, shown: Shown) -> Callable[[], str]:
         """Return the work that a key asks for."""
@@ -351,14 +360,6 @@ class BoardScreen(Screen[None]):
         if request.kind is RequestKind.QUESTION:
             return lambda: self._work.choose(of_job, shown, key, own_words=False)
         return lambda: self._work.approve(of_job, shown, inexact=key == "Y")
-
-    def _watch_answer(self, of_job: str, request_id: str) -> None:
-        """Say it if the agent has decided otherwise: a person at its own keyboard may be faster."""
-
-        def look() -> None:
-            self._reader.do(lambda: self._work.not_used(of_job, request_id), self.tell)
-
-        self.set_timer(_EVIDENCE_SEC, look)
 
     def _shown_request(self) -> Page | None:
         """Return the request that is on the screen now."""
@@ -381,10 +382,12 @@ class BoardScreen(Screen[None]):
         key, asked = page.key, page.asked
         has_choices = any(each.get("choices") for each in page.request.questions)
         assert asked is not None
-        self._type(
-            "answer: the number of a choice, or your own words" if has_choices else "answer",
-            lambda text: self._do(lambda: self._work.choose(key, asked, text, own_words=not _is_choice(text))),
-        )
+
+        def send(text: str) -> None:
+            own_words = not _is_choice(text)
+            self._send(key, asked.request_id, lambda: self._work.choose(key, asked, text, own_words=own_words))
+
+        self._type("answer: the number of a choice, or your own words" if has_choices else "answer", send)
 
     def action_deny_with_reason(self) -> None:
         page = self._shown_request()
@@ -392,7 +395,10 @@ class BoardScreen(Screen[None]):
             self.tell("there is no request on the screen")
             return
         key, request_id = page.key, page.request.request_id
-        self._type("deny it, because", lambda why: self._do(lambda: self._work.deny(key, request_id, why)))
+        self._type(
+            "deny it, because",
+            lambda why: self._send(key, request_id, lambda: self._work.deny(key, request_id, why)),
+        )
 
     def _review_answers(self, key: str) -> None:
         """Show the oldest request of every marked job, and answer each when the user accepts."""
