@@ -247,6 +247,26 @@ def test_keys_move_through_the_list_and_close_a_job(browser):
     assert "job" in script(browser, "return document.activeElement.className")
 
 
+def test_the_keyboard_answers_and_goes_on_with_the_next_request(browser, user):
+    from selenium.webdriver import ActionChains, Keys
+
+    with user.jobs("shop") as jobs:
+        asked = [ask(jobs, start(jobs, name, title=name), {"command": f"make {name}"}) for name in ("one", "two")]
+    for each in asked:
+        wait_for(browser, "make", within=f"#ask-{each.request_id}")
+    # From the title: the call, Approve, Deny.
+    script(browser, f"document.querySelector('#ask-{asked[0].request_id} .open').focus()")
+    wait_still(browser)
+    ActionChains(browser).send_keys(Keys.TAB, Keys.TAB, Keys.TAB).perform()
+    assert script(browser, "return document.activeElement.innerText") == "Deny"
+    ActionChains(browser).send_keys(Keys.ENTER).perform()
+    wait_until(lambda: state_of(user, "shop", asked[0])[1] == "deny", "the first is denied")
+    focused = "return document.activeElement.closest('.card') && document.activeElement.closest('.card').id"
+    wait_until(lambda: script(browser, focused) == f"ask-{asked[1].request_id}", "the next one has the focus")
+    assert state_of(user, "shop", asked[1])[0] == "open"
+    answer(browser, "Deny", f"#ask-{asked[1].request_id}", lambda: state_of(user, "shop", asked[1])[1] == "deny")
+
+
 def test_a_reload_needs_no_new_token(browser, board):
     browser.get(board.origin + "/")
     wait_for(browser, "Speed up the search page")

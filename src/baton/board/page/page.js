@@ -23,6 +23,7 @@ let selected = null;
 let tab = "live";
 let stream = null;
 let movedAt = 0;
+let leftAt = -1; // the place of an answered card that had the focus
 let offset = 0; // how far the server's clock is ahead
 const open = new Set();
 let cost = [];
@@ -279,6 +280,11 @@ function showRequests(waiting) {
   for (const id of asked.keys()) if (!alive.has(id)) asked.delete(id);
   const moved = arrange($("cards"), wanted.map(([card, id]) => [`ask-${id}`, () => requestCard(card, id), () => {}]));
   if (moved) movedAt = performance.now();
+  if (moved && leftAt >= 0) { // the card with the focus is gone: go on with the one in its place
+    const next = $("cards").children[Math.min(leftAt, wanted.length - 1)];
+    (next ? next.querySelector(".open") : $("list")).focus({ preventScroll: true });
+    leftAt = -1;
+  }
 }
 
 function requestCard(card, id) {
@@ -360,9 +366,11 @@ function questionForm(request, send) {
 async function answer(box, key, request, verb, more) {
   if (performance.now() - movedAt < STILL_MS) { say("The list has just moved, so nothing was sent. Look again, then tap."); return; }
   const buttons = [...box.querySelectorAll("button")];
+  const at = box.contains(document.activeElement) ? [...$("cards").children].indexOf(box) : -1;
   for (const each of buttons) each.disabled = true;
   try {
     const found = await call(api(`/jobs/${key}/requests/${request.request_id}/${verb}`), { ...more, text_sha256: request.text_sha256 });
+    leftAt = at;
     say(found.done);
     call(api(`/jobs/${key}/requests/${request.request_id}/outcome`))
       .then((known) => { if (known.not_used) say(`Your answer was not used: ${known.not_used}`); }, () => {});
@@ -465,18 +473,19 @@ function fillHead() {
   $("acts").replaceChildren(...acts.map(([name, kind, run]) => el("button", { type: "button", class: kind, onclick: run }, name)));
 }
 
+function closeForm() { $("form").replaceChildren(); $("detail").focus({ preventScroll: true }); }
 function confirmAct(verb, question) {
-  const yes = el("button", { type: "button", class: "main", onclick: () => { $("form").replaceChildren(); act(verb); } }, "Yes");
+  const yes = el("button", { type: "button", class: "main", onclick: () => { closeForm(); act(verb); } }, "Yes");
   $("form").replaceChildren(el("div", { class: "panel", role: "alertdialog", "aria-label": question }, el("p", {}, question),
-    el("div", { class: "row" }, yes, el("button", { type: "button", onclick: () => $("form").replaceChildren() }, "No"))));
+    el("div", { class: "row" }, yes, el("button", { type: "button", onclick: closeForm }, "No"))));
   yes.focus();
 }
 function messageForm() {
   const text = el("textarea", { id: "message", rows: "3", maxlength: "20000" });
   const form = el("form", { class: "panel" }, el("label", { for: "message" }, "Message to the agent"), text,
     el("div", { class: "row" }, el("button", { type: "submit", class: "main" }, "Send"),
-      el("button", { type: "button", onclick: () => $("form").replaceChildren() }, "Close")));
-  form.addEventListener("submit", (event) => { event.preventDefault(); act("message", { text: text.value }, () => $("form").replaceChildren()); });
+      el("button", { type: "button", onclick: closeForm }, "Close")));
+  form.addEventListener("submit", (event) => { event.preventDefault(); act("message", { text: text.value }, closeForm); });
   $("form").replaceChildren(form);
   text.focus();
 }
