@@ -120,6 +120,7 @@ def test_a_day_at_the_board(office):
             board.sees("is cancelled")
             office.wait_for_status(work, "cancelled")
             # It runs again as another job.
+            board.sees("- cancelled")
             board.press("r")
             board.sees("Run 1 job again", "live work")
             board.press("Enter")
