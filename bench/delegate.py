@@ -43,10 +43,11 @@ SWEEPS_SEC = size(5, 1)
 
 
 class Place:
-    """A home, a state folder and a tmux server of one part."""
+    """A home, a state folder and a tmux server of one part. `baton` is the command of another installation."""
 
-    def __init__(self, folder: str) -> None:
+    def __init__(self, folder: str, baton: str = BATON) -> None:
         self.folder = folder
+        self.baton = baton
         self._sockets = tempfile.mkdtemp(prefix="baton-b-", dir="/tmp")  # a socket's path must be short
         self.socket = os.path.join(self._sockets, "s")
         self.env = {
@@ -60,7 +61,7 @@ class Place:
 
     def __call__(self, *arguments: str) -> str:
         done = subprocess.run(
-            [BATON, *arguments], cwd=self.folder, env=self.env, capture_output=True, text=True, check=False
+            [self.baton, *arguments], cwd=self.folder, env=self.env, capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise SystemExit(f"bench: baton {' '.join(arguments)} ended with {done.returncode}: {done.stderr}")
@@ -77,8 +78,8 @@ class Place:
 
 
 @contextmanager
-def place(folder: Folder, name: str) -> Iterator[Place]:
-    made = Place(folder.new(name))
+def place(folder: Folder, name: str, baton: str = BATON) -> Iterator[Place]:
+    made = Place(folder.new(name), baton)
     try:
         yield made
     finally:
@@ -172,7 +173,7 @@ def _fill(here: Place) -> None:
 
 def _memory(here: Place) -> float:
     """The most it ever held, after a few sweeps, in MB."""
-    command = [BATON, "monitor", "--interval", "0.05", "--json"]
+    command = [here.baton, "monitor", "--interval", "0.05", "--json"]
     with subprocess.Popen(
         command, cwd=here.folder, env=here.env, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
     ) as process:
