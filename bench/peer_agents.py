@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from delegate import WORK, place
@@ -24,15 +25,15 @@ TIMES = size(7, 1)
 STARTS = size(15, 1)
 WAIT_SEC = 60
 
-# The reply has the form that the provider looks for on the screen.
+# The prompt and the reply have the form that the provider looks for on the screen.
 MOCK_AGENT = f"""#!/bin/sh
-printf '❯ '
+printf '\u276f '
 while IFS= read -r line; do
     if [ -n "$line" ]; then
         {WORK}
         printf '> MOCK: %s\\n' "$line"
     fi
-    printf '❯ '
+    printf '\u276f '
 done
 """
 
@@ -166,7 +167,7 @@ def _prepare(here: Place) -> None:
 def _help_commands(programs: Sequence[Program], here: Place) -> Actions:
     commands = {"on_baton": "baton", "on_huey": "huey_consumer", "on_rq": "rq", "on_procrastinate": "procrastinate"}
     return {
-        program.name: lambda path=program.path(commands.get(program.module, "cao")): run([path, "--help"], env=here.env)
+        program.name: partial(run, [program.path(commands.get(program.module, "cao")), "--help"], env=here.env)
         for program in programs
     }
 
@@ -177,7 +178,7 @@ def _list_commands(programs: Sequence[Program], here: Place, servers: Servers, c
     for program in programs:
         if program.module == "on_rq":
             command = [program.path("rq"), "info", "--url", servers.new_store(program, here.folder)]
-            actions[program.name] = lambda: run(command, env=here.env)
+            actions[program.name] = partial(run, command, env=here.env)
     if cao is not None:
         actions[CAO.name] = lambda: cao("session", "list")
     return actions

@@ -12,7 +12,7 @@ import subprocess
 import sys
 import time
 from statistics import median
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from peer_setup import QUEUES, LeftOut, Program, Servers, in_session, memory_mb, run
 from table import SMALLEST, Folder, size
@@ -29,8 +29,9 @@ ROUNDS = size(20, 1)
 PENDING = (100, 10_000) if not SMALLEST else (30, 60)
 KILLS = size(100, 2)
 STORM_SEC, RECOVERY_SEC = 120, 150
+QUIET_SEC = 5  # no job has begun or ended for so long
 LEASE_SEC = size(10, 1)  # of baton
-BACKLOG = size(200, 20)
+BACKLOG, PUT = size(300, 20), size(100, 5)  # jobs in the storm: at first, and at a time while it goes on
 WAIT_SEC = 120
 
 
@@ -96,6 +97,10 @@ class Driver:
             raise LeftOut(self._store.last_words() if ready else f"no answer within {WAIT_SEC} s")
         return json.loads(line)
 
+    def has_answer(self) -> bool:
+        assert self._process.stdout is not None
+        return bool(select.select([self._process.stdout], [], [], 0)[0])
+
     def ask(self, *words: object) -> Any:
         self.order(*words)
         return self.answer()
@@ -134,7 +139,7 @@ class Claims:
         at = time.monotonic() + 0.05
         for driver in self._drivers:
             driver.order("take", TAKEN, at)
-        times = [driver.answer() for driver in self._drivers]
+        times: list[tuple[float, float]] = [driver.answer() for driver in self._drivers]
         self._drivers[0].ask("fill", TAKEN * PROCESSES)
         return TAKEN * PROCESSES / (max(end for _, end in times) - min(begin for begin, _ in times))
 
@@ -146,10 +151,10 @@ class Claims:
 
 def measure_claims(
     programs: Sequence[Program], folder: Folder, servers: Servers, left_out: dict[str, str]
-) -> dict[str, list[float]]:
-    """Return how many jobs a second each program claims and finishes, for each number of pending jobs: the median of
+) -> dict[int, dict[str, float]]:
+    """Return how many jobs a second each program claims and finishes, by the number of pending jobs: the median of
     rounds, in which the programs take turns."""
-    found: dict[str, list[float]] = {}
+    found: dict[int, dict[str, float]] = {}
     for pending in PENDING:
         measured: dict[str, Claims] = {}
         try:
@@ -165,8 +170,7 @@ def measure_claims(
                     except LeftOut as error:
                         left_out[f"{name}, claims at {pending:,} pending"] = str(error)
                         measured.pop(name).close()
-            for name, claims in measured.items():
-                found.setdefault(name, []).append(median(claims.rates))
+            found[pending] = {name: median(claims.rates) for name, claims in measured.items()}
         finally:
             for claims in measured.values():
                 claims.close()
@@ -195,15 +199,12 @@ class Storm:
         producer = Driver(self._store)
         try:
             producer.ask("fill", 0)
-            self._put(producer)
+            self.acknowledged += producer.ask("put", BACKLOG)
             self._keeper = self._start_keeper()
             for _ in range(PROCESSES):
                 self._start_worker()
             self._rage(producer)
-            self._recover()
-            ended = {note.job for note in self._notes() if note.what == "end"}
-            undone = [job for job in self.acknowledged if job not in ended]
-            states = producer.ask("state", *undone) if undone else {}
+            states = self._recover(producer)
             self.memory_mb = median(memory_mb([worker.pid]) for worker in self._workers.values())
             return count(self.acknowledged, self._notes(), self.killed_ns, states)
         finally:
@@ -213,33 +214,44 @@ class Storm:
                 _kill(self._keeper)
             producer.close()
 
-    def _put(self, producer: Driver) -> None:
-        self.acknowledged += producer.ask("put", BACKLOG)
-
     def _rage(self, producer: Driver) -> None:
-        """Kill workers that have begun to work, one after the other, at random moments."""
+        """Kill workers that have begun to work, one after the other, at random moments, while jobs are enqueued."""
         end = time.monotonic() + STORM_SEC
+        producer.order("put", PUT)
         while len(self.killed_ns) < KILLS:
-            notes = self._notes()
+            time.sleep(self._chance.uniform(0.02, 0.1))
             if time.monotonic() > end:
                 raise LeftOut(f"{len(self.killed_ns)} of {KILLS} kills in {STORM_SEC} s: {self._store.last_words()}")
-            if len(self.acknowledged) - len({note.job for note in notes}) < BACKLOG // 2:
-                self._put(producer)
-            at_work = sorted({note.worker for note in notes} & set(self._workers))
-            time.sleep(self._chance.uniform(0.02, 0.1))
-            if at_work:
+            notes = self._notes()
+            waiting = len(self.acknowledged) - len({note.job for note in notes})
+            if waiting < BACKLOG and producer.has_answer():
+                self.acknowledged += producer.answer()
+                producer.order("put", PUT)
+            if at_work := sorted({note.worker for note in notes} & set(self._workers)):
                 name = self._chance.choice(at_work)
                 _kill(self._workers.pop(name))
                 self.killed_ns[name] = time.monotonic_ns()
                 self._start_worker()
+        self.acknowledged += producer.answer()
 
-    def _recover(self) -> None:
-        """Let the workers work until every job is done, or the time for recovery is over."""
+    def _recover(self, producer: Driver) -> dict[str, str]:
+        """Let the workers work until no job can be done any more, or the time for recovery is over. Return what the
+        record says about the jobs that are not done."""
         end = time.monotonic() + RECOVERY_SEC
-        known = set(self.acknowledged)
-        while time.monotonic() < end:
-            if known <= {note.job for note in self._notes() if note.what == "end"}:
-                return
+        seen, seen_at = 0, time.monotonic()
+        while True:
+            notes = self._notes()
+            if len(notes) != seen:
+                seen, seen_at = len(notes), time.monotonic()
+            ended = {note.job for note in notes if note.what == "end"}
+            undone = [job for job in self.acknowledged if job not in ended]
+            quiet = time.monotonic() - seen_at > QUIET_SEC
+            if not undone or quiet or time.monotonic() > end:
+                states: dict[str, str] = producer.ask("state", *undone) if undone else {}
+                # Neither a job that failed nor one that the record does not have begins again.
+                if "listed" not in states.values() or time.monotonic() > end:
+                    return states
+                seen_at = time.monotonic()
             time.sleep(0.2)
 
     def _notes(self) -> list[Note]:
@@ -279,10 +291,10 @@ def _worker_command(store: Store) -> list[str]:
     return {
         "on_baton": [program.path("python"), os.path.join(QUEUES, "on_baton.py")],
         "on_huey": [program.path("huey_consumer"), "on_huey.huey", "--workers", "1", "--no-periodic"],
-        # An abandoned job is found in about 65 s, not in ten minutes.
+        # By default, idle workers look for abandoned jobs about every seven minutes.
         "on_rq": [
             program.path("rq"), "worker", "bench", "--url", store.env["QUEUE_URL"], "--path", QUEUES,
-            "--maintenance-interval", "5", "--job-monitoring-interval", "5",
+            "--maintenance-interval", "5", "--job-monitoring-interval", "5", "--worker-ttl", "30",
         ],
         "on_procrastinate": [program.path("procrastinate"), "--app", "on_procrastinate.app", "worker"],
     }[program.module]  # fmt: skip
@@ -304,14 +316,13 @@ def _kill(process: subprocess.Popen[bytes]) -> None:
     raise RuntimeError(f"process {process.pid} does not end")
 
 
-class Survived:
+class Survived(NamedTuple):
     """What became of the jobs of one program."""
 
-    def __init__(self, acknowledged: int, kills: int, counts: Counts, memory_mb: float) -> None:
-        self.acknowledged = acknowledged
-        self.kills = kills
-        self.counts = counts
-        self.memory_mb = memory_mb
+    acknowledged: int
+    kills: int
+    counts: Counts
+    memory_mb: float  # of one worker
 
 
 def kill_workers(
@@ -320,6 +331,7 @@ def kill_workers(
     found: dict[str, Survived] = {}
     for program in programs:
         store = None
+        print(f"...   {program.name}", file=sys.stderr, flush=True)
         try:
             store = Store(program, folder, servers)
             storm = Storm(store, random.Random(seed))

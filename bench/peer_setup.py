@@ -208,7 +208,7 @@ class Servers:
 
 
 def _processes() -> Iterator[tuple[int, int, int]]:
-    """Yield the id, the parent and the session of each process."""
+    """Yield the id, the parent and the session of each process that runs."""
     for name in os.listdir("/proc"):
         if name.isdigit():
             try:
@@ -216,7 +216,8 @@ def _processes() -> Iterator[tuple[int, int, int]]:
                     words = file.read().rpartition(")")[2].split()
             except OSError:
                 continue  # it has ended
-            yield int(name), int(words[1]), int(words[3])
+            if words[0] != "Z":
+                yield int(name), int(words[1]), int(words[3])
 
 
 def in_session(session: int) -> list[int]:

@@ -1,4 +1,4 @@
-"""One process that uses a queue, by order of `bench/peers.py`: `python driver.py MODULE`, in that program's environment.
+"""One process that uses a queue, by order of `bench/peers.py`: `python driver.py MODULE`, with that program's Python.
 
 It reads one order a line and answers each with one line of JSON:
 

@@ -50,20 +50,21 @@ def parse_notes(text: str) -> list[Note]:
 
 
 class Counts(NamedTuple):
-    """What became of the acknowledged jobs. A job is in one of the first five, and may be in the last two as well."""
+    """What became of the acknowledged jobs. Each is in one of the first four."""
 
     done: int  # the body ran to its end
     failed: int  # not done, and the program's own record says that it failed
     stuck: int  # not done, and the record still has it as waiting or running after the time for recovery
     lost: int  # not done, and no record of it is left
-    unknown: int  # done, but never acknowledged as enqueued: a mistake of this benchmark
     run_again: int  # begun again after the worker that had begun it was killed: on purpose
     doubled: int  # begun again although the worker that had begun it was not killed while it had the job
 
 
-def count(acknowledged: Iterable[str], notes: list[Note], killed_ns: Mapping[str, int], undone: Mapping[str, str]) -> Counts:
-    """Compare the acknowledged jobs with the ledger. `killed_ns`: when each killed worker was killed; `undone`: what the
-    record says about each job that has no end in the ledger (failed, listed or gone)."""
+def count(
+    acknowledged: Iterable[str], notes: list[Note], killed_ns: Mapping[str, int], undone: Mapping[str, str]
+) -> Counts:
+    """Compare the acknowledged jobs with the ledger. `killed_ns`: when each killed worker was killed; `undone`: what
+    the record says about each job that has no end in the ledger (failed, listed or gone)."""
     known = set(acknowledged)
     ended = {note.job for note in notes if note.what == "end"}
     begins = sorted((note for note in notes if note.what == "begin"), key=lambda note: note.at_ns)
@@ -79,13 +80,14 @@ def count(acknowledged: Iterable[str], notes: list[Note], killed_ns: Mapping[str
             was_killed = killed_ns.get(earlier.worker, begin.at_ns) < begin.at_ns
             (again if had_it and was_killed else doubled).add(begin.job)
         last_of_job[begin.job] = begin
-    states = [undone.get(job, "gone") for job in known - ended]
+    assert ended <= known, "a job is done that was not enqueued"
+    states = [undone[job] for job in known - ended]
+    assert set(states) <= {"failed", "listed", "gone"}, "a job is done in the record and not in the ledger"
     return Counts(
         done=len(known & ended),
         failed=states.count("failed"),
         stuck=states.count("listed"),
         lost=states.count("gone"),
-        unknown=len(ended - known),
         run_again=len(again),
         doubled=len(doubled),
     )

@@ -1,4 +1,4 @@
-"""baton, by `baton.open_jobs()`: the registry with its audit log. Run as a program, it is a worker of the kill storm."""
+"""baton, by `baton.open_jobs()`: the registry with its audit log. Run as a program, it is a worker in the storm."""
 
 from __future__ import annotations
 

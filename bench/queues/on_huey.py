@@ -1,4 +1,4 @@
-"""huey, on SQLite (synced as baton's own, which is not huey's default) or on Redis. `QUEUE_URL` says which."""
+"""huey, on SQLite or on Redis. `QUEUE_URL` says which."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class HueyQueue:
     def fill(self, count: int) -> None:
         unsynced = _open(fsync=False)
         for _ in range(count):
-            unsynced.enqueue(nothing.s())
+            unsynced.storage.enqueue(huey.serialize_task(nothing.s()))
 
     def take(self) -> bool:
         task = huey.dequeue()
@@ -47,7 +47,7 @@ class HueyQueue:
         return body(job).id
 
     def state(self, job_id: Any) -> str:
-        if huey.get_raw(job_id, peek=True) is not None:
+        if huey.get(job_id, peek=True) is not None:
             return "done"
         return "listed" if any(task.id == job_id for task in huey.pending()) else "gone"
 
