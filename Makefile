@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 # The tests start baton thousands of times: its modules are compiled once, not each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-agents truth test-pythons lint docs screenshots reference bench crash security guards soak clean
+.PHONY: demo test test-agents truth test-pythons lint docs screenshots reference bench peers crash security guards soak clean
 
 demo: $(VENV)/.installed
 	@scripts/system-packages tmux=tmux
@@ -64,6 +64,11 @@ guards: $(VENV)/.dev-installed system-packages
 
 soak: $(VENV)/.dev-installed system-packages
 	$(BIN)/python tests/soak/soak.py --minutes 30
+
+# Beside other programs, which pip installs into environments below build/peers; a quarter of an hour.
+peers: $(VENV)/.dev-installed
+	@scripts/system-packages tmux=tmux postgres=postgresql redis-server=redis-server
+	$(BIN)/python bench/peers.py
 
 bench: $(VENV)/.dev-installed system-packages
 	$(BIN)/python bench/startup.py

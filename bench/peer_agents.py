@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 import time
+from contextlib import ExitStack
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -59,15 +60,14 @@ class CaoServer:
         }  # fmt: skip
         self._log = open(os.path.join(folder, "log"), "wb")  # noqa: SIM115  closed in close()
         self.process: subprocess.Popen[bytes] | None = None
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.close)
             self("init")
             self.process = subprocess.Popen(
                 [CAO.path("cao-server")], cwd=folder, env=self._env, stdout=self._log, stderr=self._log
             )
             self._wait()
-        except LeftOut:
-            self.close()
-            raise
+            undo.pop_all()
 
     def _wait(self) -> None:
         end = time.monotonic() + WAIT_SEC
@@ -98,11 +98,8 @@ class CaoServer:
 
     def close(self) -> None:
         if self.process is not None:
-            try:
-                self("shutdown", "--all")
-            finally:
-                self.process.terminate()
-                self.process.wait(30)
+            self.process.kill()
+            self.process.wait()
         subprocess.run(["tmux", "kill-server"], env=self._env, capture_output=True, check=False)
         self._log.close()
         shutil.rmtree(self._sockets)

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import ExitStack
 from statistics import median
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,7 +80,10 @@ class Driver:
             [store.program.path("python"), os.path.join(QUEUES, "driver.py"), store.program.module],
             cwd=store.folder, env=store.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=self._log,
         )  # fmt: skip
-        self.answer()
+        with ExitStack() as undo:
+            undo.callback(self.close)
+            self.answer()
+            undo.pop_all()
 
     def order(self, *words: object) -> None:
         assert self._process.stdin is not None
@@ -121,15 +125,15 @@ class Claims:
         self.rates: list[float] = []
         self._drivers: list[Driver] = []
         self._store = Store(program, folder, servers)
-        try:
+        with ExitStack() as undo:
+            undo.callback(self.close)
             self._drivers.append(Driver(self._store))
             for _ in range(0, pending, 1000):
                 self._drivers[0].ask("fill", min(1000, pending))
-            self._drivers += [Driver(self._store) for _ in range(PROCESSES - 1)]
+            for _ in range(PROCESSES - 1):
+                self._drivers.append(Driver(self._store))
             self._round()  # warms up
-        except LeftOut:
-            self.close()
-            raise
+            undo.pop_all()
 
     def measure(self) -> None:
         self.rates.append(self._round())
