@@ -142,8 +142,9 @@ def programs(of: Run) -> Iterator[str]:
         f" command to the reply of an agent that takes 50 ms (`{WORK}` in a shell), in a new tmux session, median of"
         f" {TIMES}: `baton submit`, `cao launch --headless` with its provider `mock_cli`, `tmux new-session`. *Running"
         " session*: the same in a session that is there: `baton submit --session`, `cao session send`, `tmux"
-        " send-keys`. *Memory*: proportional set size after a few jobs. *Installed*: what pip installs into an empty"
-        " environment, without pip and setuptools. Redis, PostgreSQL and tmux are not in it."
+        " send-keys`; a running session of baton looks for a job once a second. *Memory*: proportional set size after a"
+        " few jobs. *Installed*: what pip installs into an empty environment, without pip and setuptools. Redis,"
+        " PostgreSQL and tmux are not in it."
     )
     headings = ["program", "start: `--help`", "start: list", "new session", "running session", "memory", "installed"]
     rows = []
