@@ -65,7 +65,7 @@ guards: $(VENV)/.dev-installed system-packages
 soak: $(VENV)/.dev-installed system-packages
 	$(BIN)/python tests/soak/soak.py --minutes 30
 
-# Beside other programs, which pip installs into environments below build/peers; a quarter of an hour.
+# Beside other programs, which pip installs into environments below build/peers; ten minutes.
 peers: $(VENV)/.dev-installed
 	@scripts/system-packages tmux=tmux postgres=postgresql redis-server=redis-server
 	$(BIN)/python bench/peers.py

@@ -162,6 +162,7 @@ class Servers:
         self._redis: RedisServer | None = None
         self._postgres: object = None
         self._databases = 0
+        self.postgres_version = ""  # of the server, once it was needed
 
     def new_store(self, program: Program, folder: str) -> str:
         """Return the place of an empty store: a file in the folder, a database of a server."""
@@ -185,6 +186,7 @@ class Servers:
             self._databases += 1
             with psycopg.connect(self._postgres.url, autocommit=True) as connection:  # type: ignore[attr-defined]
                 connection.execute(f"create database bench{self._databases}")
+                self.postgres_version = str(connection.info.server_version // 10_000)
         except (OSError, RuntimeError, KeyError, subprocess.SubprocessError, psycopg.Error) as error:
             raise LeftOut(f"PostgreSQL: {error}") from error
         url: str = self._postgres.url  # type: ignore[attr-defined]

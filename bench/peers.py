@@ -1,6 +1,6 @@
 """Measures baton beside other programs that users choose between: the same work, in one run.
 
-    python bench/peers.py              everything, in about a quarter of an hour; `make peers` installs what it needs
+    python bench/peers.py              everything, in about ten minutes; `make peers` installs what it needs
     python bench/peers.py claims       only this part; `--help` names them
     python bench/peers.py --page docs/comparison.md     also writes the result into the page
 
@@ -184,6 +184,8 @@ def describe(of: Run, kind: str) -> Iterator[str]:
     servers = [run(["tmux", "-V"]).strip()]
     if not SMALLEST and (redis := shutil.which("redis-server")):
         servers.append("Redis " + run([redis, "--version"]).split("v=")[1].split()[0])
+    if of.servers.postgres_version:
+        servers.append(f"PostgreSQL {of.servers.postgres_version}")
     yield from paragraph(
         f"Measured {time.strftime('%Y-%m-%d %H:%M UTC', time.gmtime())} on {platform.system()} {platform.machine()},"
         f" {os.cpu_count()} cores, load at the end {load}, {kind}, Python {platform.python_version()}, SQLite"
