@@ -24,6 +24,7 @@ from baton.core.job import TERMINAL, Job
 from baton.core.limits import may_wait
 from baton.delegation.attempts import Attempts, this_submitter
 from baton.delegation.submit import (
+    GIVEN,
     Delegation,
     Submission,
     build_submission,
@@ -43,17 +44,6 @@ _EPILOG = (
     "cancelled in each case, except jobs in the queue of a worker."
 )
 _FORCE = "retry a job that has not ended: then two agents work (default: refuse)"
-# Options that are fields of a job or wishes for its session.
-_JOB_OPTIONS = (
-    "agent", "workdir", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec", "background_timeout_sec", "expect",
-    "allow_existing", "validate", "on_limit", "budget_usd", "max_attempts", "priority", "title", "label",
-    "idempotency_key", "headless", "yolo", "broker_login", "worktree", "base", "after", "not_before", "retries",
-    "backoff_sec",
-)  # fmt: skip
-# A conversation has its agent and its work folder.
-_FOLLOW_OPTIONS = tuple(
-    name for name in _JOB_OPTIONS if name not in ("agent", "workdir", "idempotency_key", "worktree", "base", "after")
-)
 
 
 def submit(options: argparse.Namespace, settings: Settings) -> int:
@@ -102,10 +92,9 @@ def follow_up(options: argparse.Namespace, settings: Settings) -> int:
     if (options.prompt is None) == (options.prompt_file is None):
         raise UsageError("give the task as one of: a PROMPT, --prompt-file FILE")
     prompt = read_text("prompt", options.prompt, file=options.prompt_file)
-    given = {name: getattr(options, name) for name in _FOLLOW_OPTIONS}
     with open_jobs(settings) as jobs:
         first = jobs.with_id(job_id, jobs.get_job)
-    following = follow_submission(settings, first, prompt, **given)
+    following = follow_submission(settings, first, prompt, **_given(options))
     if following.yolo and not options.yolo:
         say(f"baton: note: it runs with --yolo, as job {first.job_id} did")
     return _run(options, settings, [following])
@@ -133,6 +122,13 @@ def _warn_of_blockers(settings: Settings, submissions: Sequence[Submission]) -> 
 # -- which jobs ------------------------------------------------------------------------------------------------
 
 
+def _given(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options that describe the job or its session, as `build_submission` takes them."""
+    given = {name: value for name, value in vars(options).items() if name in GIVEN and value is not None}
+    given.pop("prompt", None)  # it may stand in a file
+    return given
+
+
 def _check_options(options: argparse.Namespace) -> None:
     if sum(each is not None for each in (options.prompt, options.prompt_file, options.batch)) != 1:
         raise UsageError("give the task as one of: a PROMPT, --prompt-file FILE, --batch FILE")
@@ -155,8 +151,7 @@ def _build_submissions(options: argparse.Namespace, settings: Settings) -> tuple
         target = _find_target(options, settings)
         settings, queue, options.agent = target.settings, target.queue, target.agent
         options.workdir = options.workdir or target.workdir
-    common = {name: getattr(options, name) for name in _JOB_OPTIONS if getattr(options, name) is not None}
-    common["queue"] = queue
+    common = _given(options) | {"queue": queue}
     if options.batch is None:
         prompt = read_text("prompt", options.prompt, file=options.prompt_file)
         return settings, _in_order(settings, [build_submission(settings, prompt, **common)], [options.after])

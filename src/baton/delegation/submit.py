@@ -30,14 +30,13 @@ from baton.transport.subscription import Subscription
 
 _SUBSCRIBE_SEC = 5.0
 _NO_LIMIT_SEC = 366 * 86400.0
-# What a line of a batch may contain.
-_GIVEN = (
+# What a line of a batch, and the caller of `build_submission`, may give.
+GIVEN = (
     "prompt", "agent", "workdir", "expect", "validate", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec",
     "background_timeout_sec", "max_attempts", "priority", "headless", "yolo", "allow_existing", "title", "label",
     "labels", "queue", "idempotency_key", "broker_login", "worktree", "base", "after", "not_before", "retries",
     "backoff_sec", "on_limit", "budget_usd",
 )  # fmt: skip
-
 # Of the job, as given. `after` holds names: see `order`.
 _OWN = (
     "max_attempts", "priority", "validate", "title", "idempotency_key", "not_before", "retries", "backoff_sec",
@@ -129,9 +128,9 @@ def checked_submission(settings: Settings, job: Job) -> Submission:
 
 def _check_given(given: dict[str, Any]) -> None:
     """Check names, and types that are used before the job's own checks."""
-    unknown = sorted(given.keys() - set(_GIVEN))
+    unknown = sorted(given.keys() - set(GIVEN))
     if unknown:
-        raise InvalidValue(unknown[0][:40], f"is not a field of a job; there are {', '.join(_GIVEN)}")
+        raise InvalidValue(unknown[0][:40], f"is not a field of a job; there are {', '.join(GIVEN)}")
     for name in ("workdir", "broker_login", "base"):
         if not isinstance(given.get(name), str | None):
             raise InvalidValue(name, "must be text")
