@@ -11,7 +11,7 @@ from typing import Any
 
 from baton.adapters.claude_code import ClaudeCode
 from baton.adapters.contract import Mode, Task
-from baton.channels import claude_hooks, claude_settings, forward
+from baton.channels import claude_hooks, claude_settings, forward, gateway_channel
 from baton.channels.claude_hooks import ClaudeHooks
 from baton.channels.claude_stream import ClaudeStream
 from baton.core import signal as signals
@@ -118,6 +118,7 @@ class Replay:
         samples = []
         real = claude_hooks.time, claude_hooks.Tail
         claude_hooks.time, claude_hooks.Tail = self._clock.module, _Tail
+        gateway_channel.time = self._clock.module
         try:
             number, end = 0, self._recording["ended"] + _LOOK_SEC
             while self._clock.sec <= end:
@@ -133,6 +134,7 @@ class Replay:
                 self._clock.sec += _LOOK_SEC
         finally:
             claude_hooks.time, claude_hooks.Tail = real
+            gateway_channel.time = real[0]
             self._channel.close()
         return samples
 

@@ -212,6 +212,17 @@ def test_a_subagent_in_the_background_keeps_the_job_open(program):
     assert program.signals("Asked")[0].call == {"command": "echo sub > sub.txt"}
 
 
+def test_the_calls_and_the_last_message_are_the_output_of_the_job(program):
+    for hook in program.play("background_shell"):
+        if hook == "permissionRequest":
+            program.channel.answer(program.signals("Asked")[-1].key, ALLOW)
+        else:
+            program.let_end()
+    lines = program.channel.take_text().splitlines()
+    assert [line.split(":")[0] for line in lines] == ["bash", "Started it.", "read_bash", "It is over."]
+    assert program.channel.take_text() == ""
+
+
 def test_a_turn_that_is_sent_back_goes_on(program):
     ends = []
     for hook in program.play("denied_and_sent_back"):

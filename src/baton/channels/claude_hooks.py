@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import json
 import os
 import re
@@ -14,12 +13,13 @@ from baton.channels.claude_calls import Calls
 from baton.channels.claude_telemetry import Event, cost, number, read_events
 from baton.channels.claude_transcript import Interrupted, Line, Rejected, Used, read_errors, read_transcript, read_usage
 from baton.channels.claude_usage import MESSAGE_NAMES, claude_usage
-from baton.channels.contract import Channel, Setup
+from baton.channels.contract import Setup
 from baton.channels.forward import HOOK_PATH
-from baton.channels.gateway import Exchange, Gateway
+from baton.channels.gateway import Exchange
+from baton.channels.gateway_channel import GatewayChannel
 from baton.channels.reset_time import reset_time
 from baton.channels.tail import Tail
-from baton.core.facts import OUTSIDE, describe_call
+from baton.core.facts import OUTSIDE
 from baton.core.fields import UNEXPECTED_SHAPE, json_object
 from baton.core.signal import (
     ALLOW,
@@ -30,14 +30,11 @@ from baton.core.signal import (
     PROMPT,
     BackgroundTask,
     BackgroundWork,
-    Blocked,
     Conversation,
-    Heard,
     Limited,
     Retrying,
     Said,
     Signal,
-    ToolStarted,
     TurnEnded,
     TurnStarted,
     Usage,
@@ -58,24 +55,19 @@ _LOOK_NOW_SEC = 0.1  # for a second, after a sign that the turn was interrupted
 _STOP_FAILURE_SEC = 1.0  # after the transcript says that the model service failed: the hook comes a moment later
 _FORGET_SEC = 60.0  # after a subagent ended: the notification of it starts a turn
 _TOKENS = ("input", "cache_read", "cache_creation")
-_TEXT_LINES = 1000  # that the runner has not taken
 _TASK = re.compile(r"<task-id>([^<]+)</task-id>")
 
 
-class ClaudeHooks(Channel):
+class ClaudeHooks(GatewayChannel):
     """Claude Code on the terminal of its pane."""
 
     def __init__(self, agent: Agent, task: Task, environment: Mapping[str, str] | None = None) -> None:
-        self._agent, self._task = agent, task
-        self._environment = os.environ if environment is None else environment
+        super().__init__(agent, task, environment, (HOOK_PATH, settings.LOGS_PATH))
         self._folder = claude_folder(self._environment)
-        self._gateway = Gateway((HOOK_PATH, settings.LOGS_PATH), self._receive, self._lose, self._tick)
-        self._lock = _thread.allocate_lock()
         self._calls = Calls()
         self._conversation = task.conversation_id
         self._is_over = False  # the conversation; the next one that starts is taken
         self._turn: str | None = None  # the one that is open
-        self._held: dict[str, Exchange] = {}  # the turns that wait for `end_turn`
         self._background: dict[str, BackgroundTask] = {}
         self._forget: dict[str, float] = {}  # when to forget background work
         self._transcript: Tail | None = None
@@ -84,10 +76,7 @@ class ClaudeHooks(Channel):
         self._look_until = 0.0
         self._looked = 0.0
         self._hurry_until = 0.0
-        self._counts: dict[str, int] = {}
         self._telemetry = "nothing was received"
-        self._text: list[str] = []  # for `take_text`
-        self._hear: Hear = lambda _: None
         self._handlers: dict[str, Callable[[Mapping[str, Any]], Iterator[Signal]]] = {
             "UserPromptSubmit": self._prompt,
             "PreToolUse": self._calls.start,
@@ -113,9 +102,7 @@ class ClaudeHooks(Channel):
         port = None if listener is None else int(listener.getsockname()[1])
         variables = {} if port is None else self._variables(port)
         self._gateway.start()
-        blockers = self._agent.startup_blockers(self._task.workdir, self._environment)
-        if blockers:
-            self._say(Blocked(by=self._agent.name, what_to_do="; ".join(blockers)), "settings")
+        self._say_blockers()
         return Setup(
             environment=variables,
             files={SETTINGS: settings.settings_file(self._task.hook, port)},
@@ -157,29 +144,10 @@ class ClaudeHooks(Channel):
             self._turn = turn
             return held.reply(json.dumps({"decision": "block", "reason": send_back}).encode())
 
-    def take_text(self) -> str:
-        with self._lock:
-            text, self._text = "".join(f"{line}\n" for line in self._text), []
-        return text
-
     def facts(self) -> Mapping[str, Any]:
-        return {"telemetry": self._telemetry, "messages": dict(self._counts), "refused": dict(self._gateway.refused)}
-
-    def close(self) -> None:
-        self._gateway.close()
+        return {"telemetry": self._telemetry, **super().facts()}
 
     # -- the gateway's side ---------------------------------------------------------------------------------------
-
-    def _say(self, signal: Signal, source: str) -> None:
-        if isinstance(signal, ToolStarted):
-            self._text.append(describe_call(signal.name, signal.call))
-        elif isinstance(signal, TurnEnded) and (signal.message or signal.why):
-            self._text.append(signal.message or signal.why)
-        del self._text[:-_TEXT_LINES]
-        self._hear(Heard(signal=signal, source=source, at_ns=time.monotonic_ns()))
-
-    def _count(self, what: str) -> None:
-        self._counts[what] = self._counts.get(what, 0) + 1
 
     def _receive(self, exchange: Exchange) -> None:
         with self._lock:
@@ -210,8 +178,7 @@ class ClaudeHooks(Channel):
         else:
             handle = self._handlers.get(event)
             signals = iter(()) if handle is None else handle(message)
-        for signal in signals:
-            self._say(signal, "hook")
+        self._say_all(signals, "hook")
         if event not in ("PermissionRequest", "Stop"):
             exchange.reply()
 
@@ -234,9 +201,9 @@ class ClaudeHooks(Channel):
             self._transcript = Tail(path, self._folder)
 
     def _lose(self, exchange: Exchange) -> None:
+        super()._lose(exchange)
         with self._lock:
             self._calls.lose(exchange, time.monotonic())
-            self._held = {turn: each for turn, each in self._held.items() if each is not exchange}
             self._hurry_until = time.monotonic() + 1.0
 
     def _tick(self) -> float | None:
@@ -262,15 +229,13 @@ class ClaudeHooks(Channel):
                 self._say(Retrying(number=failed.number, most=failed.most, why=failed.why), "log")
         by_transcript = bool(self.uncounted)
         for line in read_transcript(self._transcript, with_usage=by_transcript) if self._transcript is not None else ():
-            for signal in self._of_transcript(line):
-                self._say(signal, "transcript")
+            self._say_all(self._of_transcript(line), "transcript")
 
     def _settle_lost(self, now: float) -> None:
         for settled, turn in self._calls.settle_lost(now):
             self._say(settled, "hook")
             if turn is not None and turn == self._turn:
-                for signal in self._interrupt(turn):
-                    self._say(signal, "hook")
+                self._say_all(self._interrupt(turn), "hook")
 
     def _end_failed(self, now: float) -> None:
         """End a turn that failed without a hook: when the context is full and there is nothing to compact."""
@@ -279,8 +244,7 @@ class ClaudeHooks(Channel):
         (turn, why, _), self._failed = self._failed, None
         if turn == self._turn:
             self._turn = None
-            for signal in self._calls.interrupt(turn, frozenset(self._background)):
-                self._say(signal, "transcript")
+            self._say_all(self._calls.interrupt(turn, frozenset(self._background)), "transcript")
             self._say(TurnEnded(turn=turn, how=FAILED, why=why), "transcript")
 
     def _forget_ended(self, now: float) -> None:
@@ -405,8 +369,7 @@ class ClaudeHooks(Channel):
                 self._hurry_until = time.monotonic() + 1.0
             self._count("telemetry events")
             try:
-                for signal in self._of_event(event):
-                    self._say(signal, "telemetry")
+                self._say_all(self._of_event(event), "telemetry")
             except UNEXPECTED_SHAPE:
                 self._count("of an unknown form")  # the other events of the message count
 

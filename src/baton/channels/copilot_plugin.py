@@ -7,30 +7,28 @@ the question: `release` leaves both to Copilot. So does a command that only read
 
 from __future__ import annotations
 
-import _thread
 import json
 import os
 import shlex
 import time
 
 from baton.adapters.copilot import ALLOW_ALL, PLUGIN, log_file, state_folder
-from baton.channels.contract import Channel, Setup
+from baton.channels.contract import Setup
 from baton.channels.copilot_log import CopilotLog
-from baton.channels.forward import HOOK_PATH
-from baton.channels.gateway import Exchange, Gateway
+from baton.channels.gateway import Exchange
+from baton.channels.gateway_channel import GatewayChannel
 from baton.channels.tail import Tail
 from baton.core.fields import UNEXPECTED_SHAPE, json_object
-from baton.core.signal import ALLOW, Blocked, Conversation, Heard
+from baton.core.signal import ALLOW, Conversation
 from baton.storage.files import make_private_dir
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from baton.adapters.contract import Agent, Task
     from baton.channels.contract import Hear
     from baton.core.request import Answer
-    from baton.core.signal import Signal
     from baton.core.value import Any
 
 _LOOK_SEC = 0.2  # at the log, while a turn is open
@@ -46,25 +44,19 @@ _GIT_READERS = frozenset(("diff", "log", "show", "status"))
 _SHELL_SIGNS = frozenset(";|&<>$(){}*?[~\\#!`\n\r'\"")
 
 
-class CopilotPlugin(Channel):
+class CopilotPlugin(GatewayChannel):
     """Copilot on the terminal of its pane."""
 
     hides_questions = True
 
     def __init__(self, agent: Agent, task: Task) -> None:
-        self._agent, self._task = agent, task
-        self._environment = task.environment or os.environ
-        self._gateway = Gateway((HOOK_PATH,), self._receive, self._lose, self._tick)
-        self._lock = _thread.allocate_lock()
+        super().__init__(agent, task, task.environment or None)
         self._conversation = task.conversation_id or ""
         self._log, self._tail = CopilotLog(), self._follow()
         self._waiting: list[tuple[Mapping[str, Any], Exchange, float]] = []  # hooks that the log has not announced
         self._announced: list[tuple[str, object]] = []  # hooks that have not come yet
-        self._held: dict[str, Exchange] = {}  # turns that wait for `end_turn`
         self._over_at: float | None = None
         self._looked = 0.0
-        self._counts: dict[str, int] = {}
-        self._hear: Hear = lambda _: None
 
     def _follow(self) -> Tail:
         return Tail(log_file(self._environment, self._conversation), state_folder(self._environment))
@@ -76,9 +68,7 @@ class CopilotPlugin(Channel):
         self._gateway.listen_in_folder(self._task.folder)
         make_private_dir(os.path.join(self._task.folder, PLUGIN))
         self._gateway.start()
-        blockers = self._agent.startup_blockers(self._task.workdir, self._environment)
-        if blockers:
-            self._say([Blocked(by=self._agent.name, what_to_do="; ".join(blockers))], "settings")
+        self._say_blockers()
         asks = not self._task.yolo and not self._environment.get(ALLOW_ALL)
         about = {"name": "baton", "version": "1.0.0", "description": "Lets baton answer.", "hooks": "hooks.json"}
         return Setup(
@@ -117,20 +107,7 @@ class CopilotPlugin(Channel):
             self._log.send_back(turn, send_back)
             return held.reply(json.dumps({"decision": "block", "reason": send_back}).encode())
 
-    def facts(self) -> Mapping[str, Any]:
-        return {"messages": dict(self._counts), "refused": dict(self._gateway.refused)}
-
-    def close(self) -> None:
-        self._gateway.close()
-
     # -- the gateway's side ---------------------------------------------------------------------------------------
-
-    def _say(self, signals: Iterable[Signal], source: str) -> None:
-        for signal in signals:
-            self._hear(Heard(signal=signal, source=source, at_ns=time.monotonic_ns()))
-
-    def _count(self, what: str) -> None:
-        self._counts[what] = self._counts.get(what, 0) + 1
 
     def _receive(self, exchange: Exchange) -> None:
         with self._lock:
@@ -156,13 +133,13 @@ class CopilotPlugin(Channel):
         self._end_conversation()
         self._conversation = found
         self._log, self._tail = CopilotLog(), self._follow()
-        self._say([Conversation(conversation_id=found)], "hook")
+        self._say(Conversation(conversation_id=found), "hook")
         return True
 
     def _end_conversation(self) -> None:
         if self._over_at is not None:
             self._over_at = None
-            self._say([Conversation(conversation_id=self._conversation, ended="clear")], "log")
+            self._say(Conversation(conversation_id=self._conversation, ended="clear"), "log")
 
     def _handle(self, message: Mapping[str, Any], exchange: Exchange) -> None:
         """Do what a hook is for, in the order of the log."""
@@ -170,11 +147,11 @@ class CopilotPlugin(Channel):
         kind, _ = _hook_of(message)
         try:
             if kind == "permissionRequest" and not only_reads(message):
-                self._say([self._log.ask(message, exchange)], "hook")
+                self._say(self._log.ask(message, exchange), "hook")
                 return
             if kind == "agentStop" and self._log.turn is not None and message.get("stopReason") == "end_turn":
                 self._held[self._log.turn] = exchange
-                self._say([self._log.end_turn()], "hook")
+                self._say(self._log.end_turn(), "hook")
                 return
         except UNEXPECTED_SHAPE:
             self._count("of an unknown form")
@@ -182,8 +159,8 @@ class CopilotPlugin(Channel):
 
     def _lose(self, exchange: Exchange) -> None:
         """Note that a hook was ended: what it asked is on the screen now, or over, as the log will say."""
+        super()._lose(exchange)
         with self._lock:
-            self._held = {turn: each for turn, each in self._held.items() if each is not exchange}
             self._waiting = [each for each in self._waiting if each[1] is not exchange]
 
     def _tick(self) -> float | None:
@@ -204,12 +181,12 @@ class CopilotPlugin(Channel):
         for line in self._tail.read():
             event = json_object(line.decode(errors="replace"))
             try:
-                self._say(self._log.read(event), "log")
+                self._say_all(self._log.read(event), "log")
                 if event.get("type") == "hook.start":
                     self._announce(event["data"]["hookType"], event["data"]["input"].get("timestamp"))
             except UNEXPECTED_SHAPE:
                 self._count("of an unknown form")
-        self._say(self._log.announce(), "log")
+        self._say_all(self._log.announce(), "log")
         if self._log.is_over and not was_over:
             self._over_at = self._looked + _OVER_SEC
 

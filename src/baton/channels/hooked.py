@@ -6,30 +6,24 @@ turns by the prompts that begin them.
 
 from __future__ import annotations
 
-import _thread
 import json
-import os
 import time
 from abc import abstractmethod
 
-from baton.channels.contract import Channel, Setup
-from baton.channels.forward import HOOK_PATH
-from baton.channels.gateway import Exchange, Gateway
+from baton.channels.contract import Setup
+from baton.channels.gateway import Exchange
+from baton.channels.gateway_channel import GatewayChannel
 from baton.channels.tail import Tail
-from baton.core.facts import describe_call
 from baton.core.fields import UNEXPECTED_SHAPE, json_object
 from baton.core.signal import (
     DENY,
     FAILED,
     INTERRUPTED,
-    Blocked,
     Conversation,
-    Heard,
     Said,
     Settled,
     Signal,
     ToolEnded,
-    ToolStarted,
     TurnEnded,
     TurnStarted,
 )
@@ -44,33 +38,25 @@ if TYPE_CHECKING:
 
 LOOK_SEC = 0.25  # at files, while a turn is open
 LOOK_ON_SEC = 2.0  # after that
-TEXT_LINES = 1000  # that the runner has not taken
 HOOK_SEC = 5
 HELD_SEC = 900  # the runner answers the end of a turn after the job's validation
 INTERRUPTED_WHY = "interrupted at the keyboard"
 
 
-class Hooked(Channel):
+class Hooked(GatewayChannel):
     """An agent with hooks. A subclass says what a message means (`_handle`), and what to look at besides (`_look`)."""
 
     def __init__(self, agent: Agent, task: Task) -> None:
-        self._agent, self._task = agent, task
-        self._environment = task.environment or os.environ
-        self._gateway = Gateway((HOOK_PATH,), self._receive, self._lose, self._tick)
-        self._lock = _thread.allocate_lock()
-        self._hear: Hear = lambda _: None
+        super().__init__(agent, task, task.environment or None)
         self._conversation = task.conversation_id
         self._is_over = False  # the conversation; the next one that starts is taken
         self._turns = 0
         self._turn: str | None = None  # the one that is open
-        self._held: dict[str, Exchange] = {}  # the turns that wait for `end_turn`
         self._sent_back: str | None = None  # the text with which the open turn goes on
         self._tools: dict[str, tuple[str, Any]] = {}  # open calls: name and input, by id
         self._asks: dict[str, str | None] = {}  # open questions: the tool call, by key
         self._transcript: Tail | None = None
         self._looked = self._look_until = 0.0
-        self._counts: dict[str, int] = {}
-        self._text: list[str] = []  # for `take_text`
 
     # -- the runner's side ----------------------------------------------------------------------------------------
 
@@ -79,9 +65,7 @@ class Hooked(Channel):
         setup = self._prepare()
         self._gateway.listen_in_folder(self._task.folder)
         self._gateway.start()
-        blockers = self._agent.startup_blockers(self._task.workdir, self._environment)
-        if blockers:
-            self._say(Blocked(by=self._agent.name, what_to_do="; ".join(blockers)), "settings")
+        self._say_blockers()
         return setup
 
     def _prepare(self) -> Setup:
@@ -98,33 +82,7 @@ class Hooked(Channel):
             self._turn, self._sent_back = turn, send_back
             return held.reply(json.dumps({"decision": "block", "reason": send_back}).encode())
 
-    def take_text(self) -> str:
-        with self._lock:
-            text, self._text = "".join(f"{line}\n" for line in self._text), []
-        return text
-
-    def facts(self) -> Mapping[str, Any]:
-        return {"messages": dict(self._counts), "refused": dict(self._gateway.refused)}
-
-    def close(self) -> None:
-        self._gateway.close()
-
     # -- the gateway's side ---------------------------------------------------------------------------------------
-
-    def _say(self, signal: Signal, source: str) -> None:
-        if isinstance(signal, ToolStarted):
-            self._text.append(describe_call(signal.name, signal.call))
-        elif isinstance(signal, TurnEnded) and (signal.message or signal.why):
-            self._text.append(signal.message or signal.why)
-        del self._text[:-TEXT_LINES]
-        self._hear(Heard(signal=signal, source=source, at_ns=time.monotonic_ns()))
-
-    def _say_all(self, signals: Iterator[Signal], source: str) -> None:
-        for signal in signals:
-            self._say(signal, source)
-
-    def _count(self, what: str) -> None:
-        self._counts[what] = self._counts.get(what, 0) + 1
 
     def _receive(self, exchange: Exchange) -> None:
         with self._lock:
@@ -167,10 +125,6 @@ class Hooked(Channel):
     @abstractmethod
     def _handle(self, event: str, message: Mapping[str, Any], exchange: Exchange) -> Iterator[Signal]:
         """Yield what a message of a hook means. Hold the exchange, or let it be answered."""
-
-    def _lose(self, exchange: Exchange) -> None:
-        with self._lock:
-            self._held = {turn: each for turn, each in self._held.items() if each is not exchange}
 
     def _tick(self) -> float | None:
         with self._lock:

@@ -1,0 +1,93 @@
+"""Share what all channels with a gateway do: listen, count messages, keep the text, and pass signals on."""
+
+from __future__ import annotations
+
+import _thread
+import os
+import time
+from abc import abstractmethod
+
+from baton.channels.contract import Channel
+from baton.channels.forward import HOOK_PATH
+from baton.channels.gateway import Exchange, Gateway
+from baton.core.facts import describe_call
+from baton.core.signal import Blocked, Heard, Signal, ToolStarted, TurnEnded
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from baton.adapters.contract import Agent, Task
+    from baton.channels.contract import Hear
+    from baton.core.value import Any
+
+_TEXT_LINES = 1000  # that the runner has not taken
+
+
+class GatewayChannel(Channel):
+    """An agent whose hooks, and perhaps other messages, reach the runner by a gateway."""
+
+    def __init__(
+        self,
+        agent: Agent,
+        task: Task,
+        environment: Mapping[str, str] | None = None,
+        paths: tuple[str, ...] = (HOOK_PATH,),
+    ) -> None:
+        self._agent, self._task = agent, task
+        self._environment = os.environ if environment is None else environment
+        self._gateway = Gateway(paths, self._receive, self._lose, self._tick)
+        self._lock = _thread.allocate_lock()
+        self._hear: Hear = lambda _: None
+        self._held: dict[str, Exchange] = {}  # the turns that wait for `end_turn`
+        self._counts: dict[str, int] = {}
+        self._text: list[str] = []  # for `take_text`
+
+    # -- the runner's side ----------------------------------------------------------------------------------------
+
+    def take_text(self) -> str:
+        with self._lock:
+            text, self._text = "".join(f"{line}\n" for line in self._text), []
+        return text
+
+    def facts(self) -> Mapping[str, Any]:
+        return {"messages": dict(self._counts), "refused": dict(self._gateway.refused)}
+
+    def close(self) -> None:
+        self._gateway.close()
+
+    # -- the gateway's side ---------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _receive(self, exchange: Exchange) -> None:
+        """Handle a message of the agent, and reply now or later."""
+
+    def _lose(self, exchange: Exchange) -> None:
+        """Forget a message whose connection was closed before the reply."""
+        with self._lock:
+            self._held = {turn: each for turn, each in self._held.items() if each is not exchange}
+
+    @abstractmethod
+    def _tick(self) -> float | None:
+        """Look at what no message says. Return after how many seconds to look again; None: after the next message."""
+
+    def _say(self, signal: Signal, source: str) -> None:
+        if isinstance(signal, ToolStarted):
+            self._text.append(describe_call(signal.name, signal.call))
+        elif isinstance(signal, TurnEnded) and (signal.message or signal.why):
+            self._text.append(signal.message or signal.why)
+        del self._text[:-_TEXT_LINES]
+        self._hear(Heard(signal=signal, source=source, at_ns=time.monotonic_ns()))
+
+    def _say_all(self, signals: Iterable[Signal], source: str) -> None:
+        for signal in signals:
+            self._say(signal, source)
+
+    def _say_blockers(self) -> None:
+        """Report the questions that will stop the agent when it starts."""
+        blockers = self._agent.startup_blockers(self._task.workdir, self._environment)
+        if blockers:
+            self._say(Blocked(by=self._agent.name, what_to_do="; ".join(blockers)), "settings")
+
+    def _count(self, what: str) -> None:
+        self._counts[what] = self._counts.get(what, 0) + 1
