@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import baton
-from baton.cli.main import VERBS, describe
+from baton.cli.main import VERBS, describe, load_verb
 
 CLI = Path(baton.__file__).parent / "cli"
 DEFINES_AN_OPTION = {"Option", "_flag", "_value", "add_argument"}
@@ -52,6 +52,12 @@ def test_each_option_is_defined_once_in_the_catalogue():
 def test_one_line_adds_options_to_a_parser():
     added = [path.name for path in CLI.glob("*.py") for name, _ in calls(path) if name == "add_argument"]
     assert added == ["parser.py"]
+
+
+def test_the_line_of_a_verb_names_all_its_actions():
+    for verb in (verb for verb, (_, text) in VERBS.items() if text):
+        if actions := load_verb(verb).actions:
+            assert VERBS[verb][1].partition(": ")[2].split(", ") == [action.name for action in actions], verb
 
 
 @pytest.mark.parametrize(("verb", "parser"), list(parsers()))
