@@ -8,7 +8,10 @@ import re
 import shutil
 import signal
 import subprocess
+import threading
 import time
+from contextlib import contextmanager
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -85,7 +88,27 @@ class World:
         if self.chance.random() < 0.5:
             self.in_child(verb)
         else:
-            self.guarded(verb)
+            with self.late_writer():
+                self.guarded(verb)
+
+    @contextmanager
+    def late_writer(self):
+        """Write to worktrees again and again while the block runs, as an agent does that was not stopped."""
+        chance, over = Random(self.chance.random()), threading.Event()
+
+        def write() -> None:
+            while not over.wait(chance.uniform(0, 0.03)):
+                for tree in self.repo.trees.all():
+                    token = f"token-{chance.randrange(16**16):016x}"
+                    name = chance.choice(("a.txt", f"late/{token[6:]}.txt", f"{token[6:]}.o"))
+                    if tree.ready and chance.random() < 0.05 and late_write(os.path.join(tree.path, name), token):
+                        self.tokens[token] = f"late {name} in {tree.name}"
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        yield
+        over.set()
+        writer.join()
 
     def guarded(self, verb) -> None:
         try:
@@ -153,6 +176,7 @@ class World:
         tree = self.chance.choice(ready)
         kinds = (self.change, self.untracked, self.ignored, self.commit, self.commit_and_delete, self.nested)
         kinds += (self.in_submodule, self.commit_in_submodule, self.hidden, self.detached, self.staged, self.deep)
+        kinds += (self.backdated, self.put_aside, self.off_branch_in_submodule, self.refused_name, self.other_case)
         kind = self.chance.choice(kinds)
         token = f"token-{self.chance.randrange(16**16):016x}"
         try:
@@ -202,6 +226,42 @@ class World:
         git(tree.path, "checkout", "-q", "--detach")
         self.commit(tree, token)
 
+    def backdated(self, tree, token):
+        """A change that keeps size and time: git trusts both."""
+        name = f"{token[6:]}.txt"
+        path = self.put(tree, name, token[::-1])
+        os.utime(path, (10**9, 10**9))
+        git(tree.path, "add", name)
+        git(tree.path, "commit", "-q", "-m", "before")
+        self.put(tree, name, token)
+        os.utime(path, (10**9, 10**9))
+
+    def put_aside(self, tree, token):
+        """Work that a rebase has put aside, in the middle of a conflict."""
+        self.put(tree, "d.txt", token)
+        git(tree.path, "add", "d.txt")
+        git(tree.path, "commit", "-q", "-m", "theirs")
+        own = f"mine-{token}"
+        git(tree.path, "branch", own)
+        git(tree.path, "checkout", "-q", "--detach", "HEAD~1")
+        self.put(tree, "d.txt", "other")
+        git(tree.path, "add", "d.txt")
+        git(tree.path, "commit", "-q", "-m", "ours")
+        self.put(tree, "a.txt", token, "a")
+        subprocess.run(["git", "rebase", "-q", "--autostash", own], cwd=tree.path, capture_output=True, check=False)
+
+    def off_branch_in_submodule(self, tree, token):
+        git(os.path.join(tree.path, "sub"), "checkout", "-q", "--detach")
+        self.commit_in_submodule(tree, token)
+        git(tree.path, "commit", "-q", "-m", "newer submodule", "sub")
+
+    def refused_name(self, tree, token):
+        self.put(tree, f"odd/.GIT/{token[6:]}", token)
+
+    def other_case(self, tree, token):
+        git(self.repo.top, "config", "core.ignoreCase", "true")
+        self.put(tree, "B.TXT", token, "a")
+
     def nested(self, tree, token):
         inside = f"{self.chance.choice(('vendor', 'x.o'))}/{token[6:]}"
         self.put(tree, f"{inside}/file", token)
@@ -235,15 +295,30 @@ class World:
         return [f"{token}: {what}" for token, what in self.tokens.items() if token.encode() not in found]
 
 
+def late_write(path: str, token: str) -> bool:
+    """Add a line to a file in a worktree, if its folder is there; return whether it was written."""
+    try:
+        if not os.path.isdir(os.path.dirname(path)):
+            os.mkdir(os.path.dirname(path))
+        with open(path, "a") as file:
+            file.write(f"{token}\n")
+    except OSError:
+        return False  # it is gone
+    return True
+
+
 def _reachable(git_dir: str) -> bytes:
-    """The content of all that git keeps by a ref or as the HEAD of a worktree, not by a reflog."""
-    listed = subprocess.run(
-        ["git", "rev-list", "--objects", "--all"], cwd=git_dir, capture_output=True, check=False,
+    """The content of all that git keeps by a ref, as the HEAD of a worktree, in the stash, or put aside by a rebase."""
+    stashed = _output(git_dir, "log", "-g", "--format=%H", "refs/stash").decode().split()
+    stashed += [each.read_text().strip() for each in Path(git_dir).glob("worktrees/*/rebase-merge/autostash")]
+    listed = _output(git_dir, "rev-list", "--objects", "--all", *stashed)
+    names = b"".join(line.split(b" ")[0] + b"\n" for line in listed.splitlines())
+    return _output(git_dir, "cat-file", "--batch", stdin=names)
+
+
+def _output(git_dir: str, *arguments: str, stdin: bytes = b"") -> bytes:
+    done = subprocess.run(
+        ["git", *arguments], cwd=git_dir, input=stdin, capture_output=True, check=False,
         env={**os.environ, "GIT_DIR": git_dir},
     )  # fmt: skip
-    names = b"".join(line.split(b" ")[0] + b"\n" for line in listed.stdout.splitlines())
-    shown = subprocess.run(
-        ["git", "cat-file", "--batch"], cwd=git_dir, input=names, capture_output=True, check=True,
-        env={**os.environ, "GIT_DIR": git_dir},
-    )  # fmt: skip
-    return shown.stdout
+    return done.stdout

@@ -19,7 +19,8 @@ from baton.jobs.verbs import Jobs, open_jobs
 from baton.sessions.preparation import title_of
 from baton.worktrees import contents, merging, salvage, trees
 from baton.worktrees.git import Git, Repository, find_repository
-from baton.worktrees.making import Needs, is_elsewhere
+from baton.worktrees.keeping import head_of_gone, is_elsewhere
+from baton.worktrees.making import Needs
 from baton.worktrees.trees import Tree, Trees, UseLock
 
 _ENDING_SEC = 20.0  # in which the session of an ended job ends
@@ -68,7 +69,7 @@ def _state(tree: Tree) -> tuple[str, str]:
     if tree.is_temporary or not tree.ready:
         return "unfinished", ""
     if not os.path.isdir(tree.path):
-        commits = contents.count_unmerged(tree, None)
+        commits = contents.count_unmerged(tree, head_of_gone(tree))
         holds = contents.Contents(commits=commits).words
         return ("folder gone" if tree.git().commit(f"refs/heads/{tree.branch}") else "gone"), holds
     found = contents.examine(tree, thorough=False)

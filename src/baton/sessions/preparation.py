@@ -62,12 +62,12 @@ class Preparation:
         else:
             source = known_repository(job.worktree["repository"], checkout["base"])
         folder = trees.folder_of(source.top, source.common)
+        needs = Needs(copy=self._settings.worktree_copy, setup=self._settings.worktree_setup)
         if checkout.get("job") not in (None, job.job_id) or (was_parked(job) and checkout.get("path")):
             name = f"{checkout['job']}-{checkout['attempt']}"
             self.lock = UseLock(os.path.join(folder, name), _LOCK_SEC).__enter__()
-            return self._maker.restore(folder, name, source, base=checkout["base"], title=title_of(job))
-        name, settings = f"{job.job_id}-{job.attempt}", self._settings
-        needs = Needs(copy=settings.worktree_copy, setup=settings.worktree_setup)
+            return self._maker.restore(folder, name, source, needs, base=checkout["base"], title=title_of(job))
+        name = f"{job.job_id}-{job.attempt}"
         self.lock = UseLock(os.path.join(folder, name)).__enter__()
         return self._maker.make(folder, name, source, needs, title=title_of(job))
 

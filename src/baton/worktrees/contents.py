@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import stat
 import tempfile
@@ -12,8 +13,10 @@ from contextlib import contextmanager
 from baton.core.errors import GitFailed
 from baton.core.value import Value
 from baton.storage.files import read_file
-from baton.worktrees.git import Git
-from baton.worktrees.making import gitlinks, is_elsewhere, work_tree_git
+from baton.worktrees.git import Git, gitlinks, work_tree_git
+from baton.worktrees.keeping import is_elsewhere, is_merged
+from baton.worktrees.making import size_and_times
+from baton.worktrees.removal import changed_ns
 from baton.worktrees.trees import Tree
 
 TYPE_CHECKING = False
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 # In the git folder of a work tree, while such an operation waits for the user.
+_REFUSED = re.compile(r"(\.git|git~1)[ .]*(:.*)?", re.IGNORECASE | re.DOTALL)  # on some systems they mean .git
 _OPERATIONS = {
     "MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REVERT_HEAD": "a revert",
     "rebase-merge": "a rebase", "rebase-apply": "a rebase", "BISECT_LOG": "a bisect",
@@ -31,7 +35,8 @@ class Contents(Value):
     """What is in a worktree. Paths are relative to it.
 
     `changed` are tracked files with uncommitted changes, `nested` repositories, `submodules` those with changes of
-    their own, `unsupported` what git cannot hold. `commits` counts those that no branch or tag of the user has and that
+    their own, `former` the repositories of submodules that are not checked out any more, in git's folder of the
+    worktree, `unsupported` what git cannot hold. `commits` counts those that no branch or tag of the user has and that
     no merge has brought elsewhere. `operation` waits for the user, such as a rebase. `copied` are the files that the
     user's settings brought and that are as they were: they are no work."""
 
@@ -41,6 +46,7 @@ class Contents(Value):
     ignored: Sequence[str] = ()
     nested: Sequence[str] = ()
     submodules: Sequence[str] = ()
+    former: Sequence[str] = ()
     unsupported: Sequence[str] = ()
     commits: int = 0
     operation: str | None = None
@@ -52,7 +58,7 @@ class Contents(Value):
         counts = {
             "uncommitted": self.changed, "untracked": self.untracked, "ignored": self.ignored,
             "nested repositories": self.nested, "changed submodules": self.submodules,
-            "special files": self.unsupported,
+            "former submodules": self.former, "special files": self.unsupported,
         }  # fmt: skip
         words = [f"{len(paths)} {what}" for what, paths in counts.items() if paths]
         return [*words, *([f"{self.operation} in progress"] if self.operation else [])]
@@ -69,6 +75,8 @@ def examine(tree: Tree, *, thorough: bool = True) -> Contents:
     unchanged in its index, repositories in ignored folders, pipes and sockets."""
     git = own_git(tree)
     found = _status(git, thorough=thorough)
+    if tree.removing:  # it was interrupted: files are missing, and that is no work
+        found = _without_missing(tree.path, found)
     copied = unchanged_copies(tree)
     links = gitlinks(git)
     names = {name for name, _ in links}
@@ -80,11 +88,13 @@ def examine(tree: Tree, *, thorough: bool = True) -> Contents:
                 nested.add(name)
             else:
                 unsupported.append(name)
+    apart = nested | set(unsupported)
     return found.replace(
-        untracked=_files(found.untracked, nested, copied),
-        ignored=_files(found.ignored, nested, copied),
+        untracked=_files(found.untracked, apart, copied),
+        ignored=_files(found.ignored, apart, copied),
         nested=sorted(nested),
         submodules=[name for name, commit in links if _has_changes(tree, name, commit)],
+        former=_former_submodules(tree, git, names) if thorough else (),
         unsupported=unsupported,
         commits=count_unmerged(tree, found.head),
         operation=next((what for file, what in _OPERATIONS.items() if os.path.exists(f"{git.git_dir}/{file}")), None),
@@ -107,9 +117,7 @@ def count_unmerged(tree: Tree, head: str | None) -> int:
     git = tree.git()
     branch = git.commit(f"refs/heads/{tree.branch}")
     tips = {tip for tip in (head, branch) if tip is not None}
-    merged = (tree.merged or {}).get("tip")
-    tips = {tip for tip in tips if not (merged and git.commit(merged) and git.is_ancestor(tip, merged))}
-    tips = {tip for tip in tips if tip != tree.base and not is_elsewhere(git, tip)}
+    tips = {tip for tip in tips if tip != tree.base and not is_merged(git, tree, tip) and not is_elsewhere(git, tip)}
     if not tips:
         return 0
     return max(int(git.text("rev-list", "--count", *tips, f"^{tree.base}")), 1)
@@ -121,21 +129,17 @@ def unchanged_copies(tree: Tree) -> set[str]:
         copied = json.loads(read_file(f"{tree.path}.copied"))
     except (FileNotFoundError, ValueError):
         return set()
-    return {name for name, *before in copied if _size_and_time(os.path.join(tree.path, name)) == before}
+    return {name for name, *before in copied if size_and_times(os.path.join(tree.path, name)) == before}
 
 
-def _size_and_time(path: str) -> list[int] | None:
-    try:
-        found = os.lstat(path)
-    except OSError:
-        return None
-    return [found.st_size, found.st_mtime_ns]
+def _without_missing(top: str, found: Contents) -> Contents:
+    return found.replace(changed=[name for name in found.changed if os.path.lexists(os.path.join(top, name))])
 
 
 @contextmanager
-def index_copy(git: Git) -> Iterator[dict[str, str]]:
-    """Yield the variables that make git use a copy of the work tree's index in which no file is exempt: a user or an
-    agent may have marked some, so that git does not look at their changes."""
+def index_copy(git: Git, *, distrust: bool = False) -> Iterator[dict[str, str]]:
+    """Yield the variables that make git use a copy of the work tree's index. `distrust`: in which it looks at the files
+    themselves."""
     with tempfile.TemporaryDirectory(prefix="baton-") as folder:
         index = os.path.join(folder, "index")
         if os.path.exists(own := os.path.join(git.git_dir, "index")):
@@ -143,15 +147,8 @@ def index_copy(git: Git) -> Iterator[dict[str, str]]:
             shutil.copyfile(own, index)
             os.utime(index, ns=(times.st_atime_ns, times.st_mtime_ns))  # guard: index-time
         variables = {"GIT_INDEX_FILE": index}
-        exempt = [
-            line[2:]
-            for line in git.names("ls-files", "-v", "-z", variables=variables)
-            if line[0] != "H" and os.path.lexists(os.path.join(git.work_tree or "", line[2:]))
-        ]
-        if exempt:  # guard: assumed-unchanged
-            paths = os.fsencode("\0".join(exempt) + "\0")
-            for flag in ("--no-assume-unchanged", "--no-skip-worktree"):
-                git.run("update-index", flag, "-z", "--stdin", stdin=paths, variables=variables)
+        if distrust:
+            _distrust_touched(git, variables)
         yield variables
 
 
@@ -171,8 +168,29 @@ def head_of(path: str) -> str | None:
 def _status(git: Git, *, thorough: bool) -> Contents:
     if not thorough:
         return _parse(git.names(*_STATUS))
-    with index_copy(git) as variables:
-        return _parse(git.names(*_STATUS, variables=variables))
+    with index_copy(git, distrust=True) as variables:
+        # A file `A` beside a tracked `a` is new, also in a repository that came from a system which ignores the case.
+        return _parse(git.names("-c", "core.ignoreCase=false", *_STATUS, variables=variables))
+
+
+_ENTRY = re.compile(rb"(\d+ [0-9a-f]+ \d)\t([^\0]*)\0  ctime: (\d+):(\d+)\n(?:  .*\n)*")
+
+
+def _distrust_touched(git: Git, variables: dict[str, str]) -> None:
+    """Make git read each file again that was touched since it was put into the index. A program may have put its old
+    time back, and git compares the time of the last change by seconds, or not at all; or a user or an agent has
+    marked it as one that git does not look at."""
+    listed = git.run("ls-files", "--stage", "--debug", "-z", variables=variables)
+    entries = list(_ENTRY.finditer(listed))
+    if sum(len(entry[0]) for entry in entries) != len(listed):
+        raise GitFailed("baton does not understand what git ls-files --debug shows; please report it")
+    touched = []
+    for entry in entries:
+        found_ns = changed_ns(os.path.join(git.work_tree or "", os.fsdecode(entry[2])))
+        if found_ns is not None and divmod(found_ns, 10**9) != (int(entry[3]), int(entry[4])):
+            touched.append(b"%b\t%b\0" % (entry[1], entry[2]))
+    if touched:  # guard: touched-files
+        git.run("update-index", "-z", "--index-info", stdin=b"".join(touched), variables=variables)
 
 
 _STATUS = (
@@ -196,18 +214,15 @@ def _parse(entries: list[str]) -> Contents:
     return Contents(head=head, changed=found["changed"], untracked=found["?"], ignored=found["!"])
 
 
-def _files(paths: Sequence[str], nested: set[str], copied: set[str]) -> list[str]:
-    """Return the paths that are neither in a nested repository nor unchanged copies."""
-    return [
-        path
-        for path in paths
-        if path not in copied and not any(path == f"{each}/" or path.startswith(f"{each}/") for each in nested)
-    ]
+def _files(paths: Sequence[str], apart: set[str], copied: set[str]) -> list[str]:
+    """Return the paths that are neither in what is saved apart, such as a nested repository, nor unchanged copies."""
+    folders = tuple(f"{each}/" for each in apart)
+    return [path for path in paths if path not in copied and not f"{path}/".startswith(folders)]
 
 
 def _beyond_git(top: str, submodules: set[str]) -> Iterator[tuple[str, str]]:
-    """Yield what git does not show, with its kind: repositories anywhere below, special files, and folders that cannot
-    be read."""
+    """Yield what git does not show or cannot hold, with its kind: repositories anywhere below, special files, names
+    that git refuses, and folders that cannot be read."""
     closed: list[OSError] = []
     for folder, folders, files in os.walk(top, onerror=closed.append):
         inside = os.path.relpath(folder, top)
@@ -216,13 +231,30 @@ def _beyond_git(top: str, submodules: set[str]) -> Iterator[tuple[str, str]]:
             if inside not in submodules:
                 yield inside, "repository"
             continue
-        for name in files:
+        refused = {name for name in (*folders, *files) if name != ".git" and _REFUSED.fullmatch(name)}
+        folders[:] = [name for name in folders if name not in refused]
+        yield from ((os.path.normpath(os.path.join(inside, name)), "refused") for name in refused)
+        for name in set(files) - refused - {".git"}:
             path = os.path.join(folder, name)
             mode = os.lstat(path).st_mode
             if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):
                 yield os.path.relpath(path, top), "special"
     for error in closed:
         yield os.path.relpath(error.filename, top), "special"
+
+
+def _former_submodules(tree: Tree, git: Git, submodules: set[str]) -> list[str]:
+    """Return the repositories in git's folder of a worktree that no submodule of it uses, as paths relative to that:
+    they go with the worktree."""
+    places = [os.path.join(tree.path, name) for name in submodules]
+    used = {work_tree_git(each).git_dir for each in places if os.path.lexists(os.path.join(each, ".git"))}
+    found = []
+    for folder, folders, files in os.walk(os.path.join(git.git_dir, "modules")):
+        if "HEAD" in files and "objects" in folders:
+            folders.clear()
+            if folder not in used:
+                found.append(os.path.relpath(folder, git.git_dir))
+    return found
 
 
 def _has_changes(tree: Tree, name: str, commit: str) -> bool:
@@ -232,9 +264,11 @@ def _has_changes(tree: Tree, name: str, commit: str) -> bool:
     if not os.path.lexists(os.path.join(path, ".git")):
         return os.path.isdir(path) and bool(os.listdir(path))
     git = work_tree_git(path)
-    if os.path.basename(os.path.dirname(git.git_dir)) != "worktrees":
+    if not git.is_linked:
         return True
     found = _status(git, thorough=True)
+    if tree.removing:
+        found = _without_missing(path, found)
     if found.head != commit or found.changed or found.untracked or found.ignored:
         return True
     if any(True for _ in _beyond_git(path, {each for each, _ in gitlinks(git)})):

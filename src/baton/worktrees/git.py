@@ -13,6 +13,7 @@ import subprocess
 from baton.core.errors import GitFailed, GitUnusable, InvalidValue
 from baton.core.fields import one_line
 from baton.core.value import Any, Self
+from baton.storage.files import read_given_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ _FIXED = {
     "core.untrackedCache": "false",
     "core.ignoreStat": "false",
     "core.checkStat": "default",
+    "core.trustCtime": "true",
     "core.quotePath": "false",
     "color.ui": "false",
     "commit.gpgSign": "false",
@@ -75,6 +77,11 @@ class Git:
         self._durable = {"core.fsync": "committed,reference"} if durable else {}
         self.inherited: tuple[int, ...] = ()  # locks that a process keeps until it has ended, whatever becomes of this
         self._drivers: dict[str, str] | None = None
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether this is a worktree of a repository that lies elsewhere."""
+        return os.path.isfile(os.path.join(self.git_dir, "commondir"))
 
     def at(self, git_dir: str, work_tree: str | None) -> Self:
         """Return git on another work tree or repository."""
@@ -269,3 +276,24 @@ def known_repository(top: str, base: str) -> Repository:
     if os.path.isfile(os.path.join(git_dir, "HEAD")) and not os.path.islink(git_dir):
         return Repository(top, git_dir, git_dir, base)
     return find_repository(top, base)
+
+
+def work_tree_git(path: str, started: Callable[[Process], None] | None = None) -> Git:
+    """Return git on a work tree, of which the `.git` file names the folder. GitFailed if it is none of a repository."""
+    entry = os.path.join(path, ".git")
+    try:
+        if os.path.isdir(entry):
+            return Git(entry, path, started)
+        content = read_given_file(entry, 65536).decode(errors="surrogateescape")
+    except FileNotFoundError:
+        raise GitFailed(f"{path} is no worktree any more") from None
+    if not content.startswith("gitdir: "):
+        raise GitFailed(f"{path} is no worktree: its file .git does not name a repository")
+    git_dir = os.path.normpath(os.path.join(path, content[8:].strip()))
+    return Git(git_dir, path, started)
+
+
+def gitlinks(git: Git) -> list[tuple[str, str]]:
+    """Return path and commit of each submodule in the index."""
+    entries = (each.split(" ", 2) for each in git.names("ls-files", "--stage", "-z"))
+    return [(rest.partition("\t")[2], commit) for mode, commit, rest in entries if mode == "160000"]

@@ -16,12 +16,14 @@ from baton.core.fields import one_line
 from baton.core.value import Value
 from baton.storage.files import make_private_dir, read_given_file, remove_file, replace_file
 from baton.worktrees import trees
-from baton.worktrees.git import Git, Repository, find_repository
+from baton.worktrees.git import Git, Repository, find_repository, gitlinks, work_tree_git
+from baton.worktrees.keeping import keep_own
+from baton.worktrees.removal import drop_emptied, drop_folder, drop_submodules, forget_submodule, undo, unregister
 from baton.worktrees.trees import Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Iterator, Sequence
 
     from baton.worktrees.git import Process
 
@@ -64,52 +66,82 @@ class Maker:
         if os.path.lexists(f"{tree.path}.json"):
             raise WorktreeRefused(f"a worktree {name} exists already; `baton worktree list` shows it")
         trees.write(tree, durable=False)
+        checked_out = False
         try:
-            self._check_out(source.git(self._started, durable=False), tree.path, tree.branch, source.base)
-            self._fill_submodules(source, tree, tree.path)
-            self._copy(tree, needs.copy)
-            self._set_up(tree, needs.setup)
-            self._check_stop()
+            self._check_out(source.git(self._started, durable=False), tree.path, source.base, new=tree.branch)
+            checked_out = True
+            self._fill(source, tree, needs)
         except (BatonError, OSError) as error:
-            if _EXISTS in str(error):  # guard: branch-of-another
+            if not checked_out and _EXISTS in str(error):  # guard: branch-of-another
                 trees.forget(tree)  # what is there is not of this attempt
             else:
                 undo(tree)
-            if self._stopped:
-                raise WorktreeRefused("the worktree was not made: the session was stopped") from None
-            if isinstance(error, WorktreeRefused):
-                raise
-            why = error.strerror if isinstance(error, OSError) else str(error)
-            raise GitFailed(f"the worktree could not be made: {why}") from None
+            raise self._refusal(error) from None
         return trees.write(tree.replace(ready=True), durable=False)
 
-    def restore(self, folder: str, name: str, source: Repository, *, base: str, title: str) -> Tree:
-        """Return the record of an earlier worktree. If its folder is gone, check it out again at the same place, from
-        its branch or from what was merged of it. WorktreeRefused if there is neither."""
+    def _refusal(self, error: BatonError | OSError) -> BatonError:
+        if self._stopped:
+            return WorktreeRefused("the worktree was not made: the session was stopped")
+        if isinstance(error, WorktreeRefused):
+            return error
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        return GitFailed(f"the worktree could not be made: {why}")
+
+    def restore(self, folder: str, name: str, source: Repository, needs: Needs, *, base: str, title: str) -> Tree:
+        """Return the record of an earlier worktree. If its folder is gone, make it again at the same place, from its
+        branch or from what was merged of it. WorktreeRefused if there is neither."""
         path = os.path.join(folder, name)
         tree = trees.read(path) or _record(folder, name, source, base, title)
         if os.path.isdir(path):
-            return tree
+            if tree.removing and os.path.lexists(os.path.join(path, ".git")):
+                return self._bring_back(source, tree)
+            if tree.removing:
+                drop_emptied(path)
+            elif tree.ready:
+                return tree
+            else:  # its making was interrupted: no agent has worked in it since
+                drop_submodules(tree, path)
+                drop_folder(path)
         git = source.git(self._started)
         tip, branch = tree.tip(), f"refs/heads/{tree.branch}"
         if tip is None:
             raise WorktreeRefused(f"the worktree {path} is gone, and so is its branch {tree.branch}; submit a new job")
-        if path in registered(git):
-            git.run("worktree", "remove", "--force", "--force", "--", path)
+        keep_own(tree)
+        unregister(git, path)
         if git.commit(branch) is None:
             git.run("update-ref", branch, tip, "")
-        trees.write(tree.replace(ready=False), durable=False)
-        git.run("worktree", "add", "--quiet", "--lock", "--reason", "made by baton", "--", path, tree.branch)
-        self._check_stop()
-        return trees.write(tree.replace(ready=True, removing=False), durable=False)
+        tree = trees.write(tree.replace(ready=False, removing=False), durable=False)
+        try:
+            self._check_out(git, path, tree.branch)
+            self._fill(source, tree, needs)
+        except (BatonError, OSError) as error:
+            undo(tree)
+            raise self._refusal(error) from None
+        return trees.write(tree.replace(ready=True), durable=False)
+
+    def _bring_back(self, source: Repository, tree: Tree) -> Tree:
+        """Put the files back that an interrupted removal has removed."""
+        git = work_tree_git(tree.path, self._started)
+        if missing := git.run("ls-files", "--deleted", "-z"):
+            git.run("checkout-index", "-z", "--stdin", stdin=missing)
+        self._fill_submodules(source, tree, tree.path)
+        return trees.write(tree.replace(removing=False))
 
     def _check_stop(self) -> None:
         if self._stopped:
             raise WorktreeRefused("stopped")
 
-    def _check_out(self, git: Git, path: str, branch: str | None, commit: str) -> None:
-        new = ("-b", branch) if branch is not None else ("--detach",)
-        git.run("worktree", "add", "--quiet", "--lock", "--reason", "made by baton", *new, "--", path, commit)
+    def _check_out(self, git: Git, path: str, commit: str, *, new: str | None = None) -> None:
+        """Check out a branch, or a commit on a new branch."""
+        branch = ("-b", new) if new is not None else ()
+        git.run("worktree", "add", "--quiet", "--lock", "--reason", "made by baton", *branch, "--", path, commit)
+        self._check_stop()
+
+    def _fill(self, source: Repository, tree: Tree, needs: Needs) -> None:
+        """Bring what is not in the commit."""
+        self._fill_submodules(source, tree, tree.path)
+        self._copy(tree, needs.copy)
+        self._set_up(tree, needs.setup)
         self._check_stop()
 
     def _fill_submodules(self, source: Repository, tree: Tree, path: str) -> None:
@@ -121,9 +153,22 @@ class Maker:
             there, here = os.path.join(source.top, name), os.path.join(path, name)
             if not os.path.lexists(os.path.join(there, ".git")) or not os.path.isdir(here):
                 continue  # the user has not filled it either, or it is outside of the sparse checkout
+            if os.path.lexists(os.path.join(here, ".git")):
+                continue
             if (inner := _filled_submodule(there, commit)) is not None:
-                self._check_out(inner.git(self._started), here, tree.branch, commit)
+                self._check_out_submodule(inner, tree, here, commit)
                 self._fill_submodules(inner, tree, here)
+
+    def _check_out_submodule(self, inner: Repository, tree: Tree, path: str, commit: str) -> None:
+        git, branch = inner.git(self._started), f"refs/heads/{tree.branch}"
+        tip = git.commit(branch)
+        if tip is not None:  # of an earlier worktree at this place
+            forget_submodule(tree, inner.common, path)
+            tip = git.commit(branch)
+        if tip is None:
+            self._check_out(git, path, commit, new=tree.branch)
+        else:
+            self._check_out(git, path, tree.branch if tip == commit else commit)
 
     def _copy(self, tree: Tree, patterns: Sequence[str]) -> None:
         if not patterns:
@@ -141,8 +186,7 @@ class Maker:
                         continue  # git has it
                     os.makedirs(os.path.dirname(there), exist_ok=True)
                     shutil.copy2(os.path.join(tree.top, each), there, follow_symlinks=False)
-                    found = os.lstat(there)
-                    copied.append([each, found.st_size, found.st_mtime_ns])
+                    copied.append([each, *(size_and_times(there) or ())])
         if copied:
             replace_file(f"{tree.path}.copied", json.dumps(copied).encode(), durable=False)
 
@@ -173,6 +217,16 @@ class Maker:
                 f"worktree_setup failed with exit code {code}" + (f": {last}" if last else "") + f"; see {log}"
             )
         remove_file(log)
+
+
+def size_and_times(path: str) -> list[int] | None:
+    """Return size and times of a file, by which a change of it is seen; None if there is none. No program can put the
+    time of the change back."""
+    try:
+        found = os.lstat(path)
+    except OSError:
+        return None
+    return [found.st_size, found.st_mtime_ns, found.st_ctime_ns]
 
 
 def _record(folder: str, name: str, source: Repository, base: str, title: str) -> Tree:
@@ -206,27 +260,6 @@ def _end(process: Process) -> None:
             return  # it has ended
 
 
-def work_tree_git(path: str, started: Callable[[Process], None] | None = None) -> Git:
-    """Return git on a work tree, of which the `.git` file names the folder. GitFailed if it is none of a repository."""
-    entry = os.path.join(path, ".git")
-    try:
-        if os.path.isdir(entry):
-            return Git(entry, path, started)
-        content = read_given_file(entry, 65536).decode(errors="surrogateescape")
-    except FileNotFoundError:
-        raise GitFailed(f"{path} is no worktree any more") from None
-    if not content.startswith("gitdir: "):
-        raise GitFailed(f"{path} is no worktree: its file .git does not name a repository")
-    git_dir = os.path.normpath(os.path.join(path, content[8:].strip()))
-    return Git(git_dir, path, started)
-
-
-def gitlinks(git: Git) -> list[tuple[str, str]]:
-    """Return path and commit of each submodule in the index."""
-    entries = (each.split(" ", 2) for each in git.names("ls-files", "--stage", "-z"))
-    return [(rest.partition("\t")[2], commit) for mode, commit, rest in entries if mode == "160000"]
-
-
 def _files_at(top: str, name: str) -> Iterator[str]:
     """Yield the files at a path inside of the folder, as paths relative to it. Links are not followed."""
     if os.path.normpath(name).split("/")[0] in ("..", "", ".git") or os.path.isabs(name):
@@ -242,76 +275,3 @@ def _files_at(top: str, name: str) -> Iterator[str]:
             whole = os.path.join(folder, each)
             if os.path.isfile(whole) or os.path.islink(whole):
                 yield os.path.relpath(whole, top)
-
-
-def undo(tree: Tree) -> None:
-    """Remove a worktree in which no agent has worked, with its branch, as far as that can be done."""
-    git = tree.git()
-    try:
-        drop_submodules(tree, tree.path)
-        drop_checkout(git, tree.path)
-        if git.commit(f"refs/heads/{tree.branch}") == tree.base:
-            git.run("update-ref", "-d", f"refs/heads/{tree.branch}", tree.base)
-        remove_file(f"{tree.path}.copied")
-        trees.forget(tree)
-    except (BatonError, OSError):
-        return  # its record stays, and `baton worktree remove` tries again
-
-
-def drop_checkout(git: Git, path: str) -> None:
-    """Remove the folder of a worktree, and what git notes about it. Whatever is in it goes."""
-    import shutil
-
-    if os.path.lexists(path):
-        shutil.rmtree(path, ignore_errors=True)
-        _make_writable_and_remove(path)
-    for each in registered(git):
-        if each == path:
-            git.run("worktree", "remove", "--force", "--force", "--", path)
-
-
-def registered(git: Git) -> list[str]:
-    """Return the paths of all work trees that git has noted."""
-    lines = git.names("worktree", "list", "--porcelain", "-z")
-    return [line.removeprefix("worktree ") for line in lines if line.startswith("worktree ")]
-
-
-def _make_writable_and_remove(path: str) -> None:
-    """Remove what is left of a folder because parts of it were not writable."""
-    import shutil
-
-    if not os.path.lexists(path):
-        return
-    for folder, folders, _ in os.walk(path):
-        for each in (folder, *(os.path.join(folder, name) for name in folders)):
-            if not os.path.islink(each):
-                os.chmod(each, 0o700)
-    shutil.rmtree(path)
-
-
-def drop_submodules(tree: Tree, path: str) -> None:
-    """Remove the worktrees of submodules below a worktree, and their branches if these have nothing new."""
-    if not os.path.lexists(os.path.join(path, ".gitmodules")) or not os.path.lexists(os.path.join(path, ".git")):
-        return
-    for name, _commit in gitlinks(work_tree_git(path)):
-        here = os.path.join(path, name)
-        if not os.path.isfile(os.path.join(here, ".git")):
-            continue
-        drop_submodules(tree, here)
-        inner = work_tree_git(here)
-        if os.path.basename(os.path.dirname(inner.git_dir)) != "worktrees":
-            continue  # the agent filled it: its repository lies below the worktree, and goes with it
-        common = inner.at(os.path.dirname(os.path.dirname(inner.git_dir)), None)
-        drop_checkout(common, here)
-        branch = f"refs/heads/{tree.branch}"
-        tip = common.commit(branch)
-        if tip is not None and is_elsewhere(common, tip, branch):
-            common.run("update-ref", "-d", branch, tip)
-
-
-def is_elsewhere(git: Git, commit: str, *but: str) -> bool:
-    """Return whether a branch or a tag of the user has this commit; `but`: not these."""
-    refs = git.text(
-        "for-each-ref", "--contains", commit, "--format=%(refname)", "refs/heads", "refs/remotes", "refs/tags"
-    )
-    return any(ref not in but and not ref.startswith("refs/heads/baton/") for ref in refs.split("\n") if ref)

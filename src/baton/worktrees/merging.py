@@ -17,9 +17,10 @@ from baton.core.fields import one_line
 from baton.core.value import Value
 from baton.worktrees import trees
 from baton.worktrees.contents import Contents, examine, has_uncommitted, head_of, index_copy, own_git
-from baton.worktrees.git import Git, Repository, find_repository
-from baton.worktrees.making import Maker, Needs, gitlinks, undo
-from baton.worktrees.salvage import git_identity
+from baton.worktrees.git import Git, Repository, find_repository, gitlinks
+from baton.worktrees.keeping import git_identity
+from baton.worktrees.making import Maker, Needs
+from baton.worktrees.removal import undo
 from baton.worktrees.trees import Tree
 
 TYPE_CHECKING = False

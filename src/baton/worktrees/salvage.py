@@ -12,15 +12,23 @@ from baton.core.value import Value
 from baton.storage.files import fsync_dir, make_private_dir, remove_file
 from baton.worktrees import trees
 from baton.worktrees.contents import Contents, count_unmerged, examine, index_copy, own_git
-from baton.worktrees.git import Git
-from baton.worktrees.making import drop_checkout, drop_submodules, is_elsewhere, registered, undo, work_tree_git
+from baton.worktrees.git import Git, work_tree_git
+from baton.worktrees.keeping import git_identity, keep_own, new_salvage_ref, set_aside
+from baton.worktrees.removal import (
+    Listing,
+    drop_emptied,
+    drop_folder,
+    drop_listed,
+    drop_submodules,
+    file_system_time,
+    undo,
+    unregister,
+)
 from baton.worktrees.trees import Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-_NONE = "0" * 40
+    from collections.abc import Iterable, Sequence
 
 
 class Removal(Value):
@@ -37,66 +45,50 @@ def remove(tree: Tree, *, discard: bool = False) -> Removal:
     lock."""
     if not tree.ready and not tree.removing:
         undo(tree)  # no agent has worked in it
-        if os.path.lexists(f"{tree.path}.json"):
+        left = trees.read(tree.path)
+        if left is None:
+            return Removal(tree=tree, kept=[])
+        if not left.ready:
             raise BatonError(f"{tree.path} could not be removed as a whole; try again")
-        return Removal(tree=tree, kept=[])
-    kept = []
+        tree = left
     if os.path.isdir(tree.path):
-        kept += _drop(tree, discard=discard)
-    elif tree.path in registered(tree.git()):
-        tree.git().run("worktree", "remove", "--force", "--force", "--", tree.path)
+        _drop(tree, discard=discard)
+    kept = [] if discard else keep_own(tree)
+    unregister(tree.git(), tree.path)
     return Removal(tree=tree, kept=kept + _forget_branch(tree, discard=discard))
 
 
-def _drop(tree: Tree, *, discard: bool) -> list[str]:
-    """Remove the folder, if it holds nothing that is found nowhere else. Return the refs made for its commits."""
-    kept = []
-    if not discard:
+def _drop(tree: Tree, *, discard: bool) -> None:
+    """Remove the folder, if it holds nothing that is found nowhere else."""
+    if discard:
+        tree = trees.write(tree.replace(removing=True))
+        drop_submodules(tree, tree.path)
+        drop_folder(tree.path)
+    elif tree.removing and not os.path.lexists(os.path.join(tree.path, ".git")):
+        drop_emptied(tree.path)  # the removal was interrupted at its end
+    else:
+        before_ns = file_system_time(tree.folder)
         contents = examine(tree)
-        if tree.removing:  # an interrupted removal: files are missing, and none is new
-            gone = [name for name in contents.changed if not os.path.lexists(os.path.join(tree.path, name))]
-            contents = contents.replace(changed=[name for name in contents.changed if name not in gone])
         if contents.unsaved:  # guard: remove-work
             raise WorktreeRefused(
                 f"the worktree {tree.name} holds what is found nowhere else: {', '.join(contents.unsaved)} "
                 f"(such as {_example(contents)}); `baton worktree salvage {tree.name}` saves it, --force discards it"
             )
-        kept = _keep_detached(tree, contents.head)
-    _drop_folder(tree)
-    return kept
+        _drop_examined(tree, before_ns)
 
 
-def _drop_folder(tree: Tree) -> None:
-    """Remove the folder of a worktree in which everything is found elsewhere, or is to be discarded."""
-    tree = trees.write(tree.replace(removing=True))
-    drop_submodules(tree, tree.path)
-    drop_checkout(tree.git(), tree.path)
+def _drop_examined(tree: Tree, before_ns: int) -> None:
+    """Remove the folder of a worktree in which everything is found elsewhere. It was examined after this time."""
+    listing = Listing(tree.path, before_ns)
+    drop_listed(trees.write(tree.replace(removing=True)), listing)
 
 
 def _example(contents: Contents) -> str:
     paths = [
-        *contents.changed, *contents.untracked, *contents.nested, *contents.submodules, *contents.unsupported,
-        *contents.ignored,
+        *contents.changed, *contents.untracked, *contents.nested, *contents.submodules, *contents.former,
+        *contents.unsupported, *contents.ignored,
     ]  # fmt: skip
     return paths[0] if paths else "its state"
-
-
-def _keep_detached(tree: Tree, head: str | None) -> list[str]:
-    """Keep the commits of a worktree whose HEAD has left its branch. Return the new ref, if one was needed."""
-    git = tree.git()
-    branch = git.commit(f"refs/heads/{tree.branch}")
-    if head is None or head == branch or (branch is not None and git.is_ancestor(head, branch)):
-        return []
-    if head == tree.base or is_elsewhere(git, head) or _is_merged(git, tree, head):
-        return []
-    ref = new_salvage_ref(git, tree)
-    git.run("update-ref", ref, head, _NONE)  # guard: detached-commits
-    return [ref]
-
-
-def _is_merged(git: Git, tree: Tree, commit: str) -> bool:
-    tip = (tree.merged or {}).get("tip")
-    return tip is not None and git.commit(tip) is not None and git.is_ancestor(commit, tip)
 
 
 def _forget_branch(tree: Tree, *, discard: bool, saved: str | None = None) -> list[str]:
@@ -114,15 +106,6 @@ def _forget_branch(tree: Tree, *, discard: bool, saved: str | None = None) -> li
         remove_file(f"{tree.path}{name}")
     trees.forget(tree)
     return []
-
-
-def new_salvage_ref(git: Git, tree: Tree) -> str:
-    """Return a ref for saved work that does not exist yet."""
-    number, ref = 1, f"refs/baton/salvage/{tree.name}"
-    while git.commit(ref) is not None:
-        number += 1
-        ref = f"refs/baton/salvage/{tree.name}.{number}"
-    return ref
 
 
 class Saved(Value):
@@ -144,7 +127,8 @@ def salvage(tree: Tree) -> Saved:
     git = own_git(tree)
     contents = examine(tree)
     beyond = [*contents.nested, *contents.submodules, *contents.unsupported]
-    kept = _move(tree, git, beyond) if beyond else None
+    kept = _move(tree, git, beyond, contents.former) if beyond or contents.former else None
+    beyond += contents.former
     if kept is not None:
         contents = examine(tree)
     files = [*contents.changed, *contents.untracked, *contents.ignored]
@@ -154,13 +138,16 @@ def salvage(tree: Tree) -> Saved:
     if commit is not None:
         repository = tree.git()
         ref = new_salvage_ref(repository, tree)
-        repository.run("update-ref", ref, commit, _NONE)
+        repository.run("update-ref", ref, commit, "")
     tree = trees.write(tree.replace(salvaged={"ref": ref, "commit": commit, "kept": kept}))
+    before_ns = file_system_time(tree.folder)
     again = examine(tree)
     if [*again.changed, *again.untracked, *again.ignored] != files or _stats(tree.path, files) != before:
         raise WorktreeRefused(f"files in {tree.path} changed while they were saved to {ref}; run it again")
     saved = Saved(tree=tree, ref=ref, commit=commit, files=len(files), kept=kept, paths=beyond)
-    _drop_folder(tree)
+    _drop_examined(tree, before_ns)
+    keep_own(tree, saved=commit)
+    unregister(tree.git(), tree.path)
     _forget_branch(tree, discard=False, saved=commit)
     return saved
 
@@ -170,13 +157,13 @@ def _stats(top: str, files: Iterable[str]) -> list[tuple[int, int, int] | None]:
     for name in files:
         try:
             each = os.lstat(os.path.join(top, name))
-            found.append((each.st_ino, each.st_size, each.st_mtime_ns))
+            found.append((each.st_ino, each.st_size, each.st_ctime_ns))
         except (FileNotFoundError, NotADirectoryError):
             found.append(None)
     return found
 
 
-def _move(tree: Tree, git: Git, names: list[str]) -> str:
+def _move(tree: Tree, git: Git, names: list[str], former: Sequence[str]) -> str:
     """Move what git cannot hold into a new folder beside the worktrees, and return that. Each move is one step."""
     folder = os.path.join(tree.folder, "kept", f"{tree.name}-{time.strftime('%Y%m%dT%H%M%S')}-{os.urandom(2).hex()}")
     make_private_dir(folder)
@@ -189,13 +176,22 @@ def _move(tree: Tree, git: Git, names: list[str]) -> str:
             # Its repository goes with the worktree: bring it along.
             os.unlink(os.path.join(there, ".git"))
             os.rename(linked, os.path.join(there, ".git"))
-            inner = Git(os.path.join(there, ".git"), there)
-            inner.run("config", "--local", "--unset-all", "core.worktree", codes=(0, 5))
+            _forget_work_tree(Git(os.path.join(there, ".git"), there))
         elif linked is not None and os.path.basename(os.path.dirname(linked)) == "worktrees":
             git.at(os.path.dirname(os.path.dirname(linked)), None).run("worktree", "repair", "--", there, codes=(0, 1))
+    for name in former:
+        there = os.path.join(folder, name)
+        os.makedirs(os.path.dirname(there), mode=0o700, exist_ok=True)
+        os.rename(os.path.join(git.git_dir, name), there)
+        _forget_work_tree(Git(there, there))
     fsync_dir(folder)
     fsync_dir(tree.path)
     return folder
+
+
+def _forget_work_tree(git: Git) -> None:
+    """Let the repository of a submodule forget where its work tree was."""
+    git.run("config", "--local", "--unset-all", "core.worktree", codes=(0, 5))
 
 
 def _linked_git_dir(path: str) -> str | None:
@@ -210,15 +206,20 @@ def _linked_git_dir(path: str) -> str | None:
 
 def _commit(git: Git, tree: Tree, contents: Contents, files: list[str]) -> str | None:
     """Return a commit of all files as they are, on top of HEAD; None if HEAD is all there is and is found elsewhere.
-    What was staged and then changed again is a second parent, as with `git stash`."""
-    if not files:
+    What was staged and then changed again is a second parent, as with `git stash`, and so is what git has put aside."""
+    aside = set_aside(git)
+    if not files and not aside:
         return contents.head if contents.commits else None
     identity = git_identity(git)
     with index_copy(git) as variables:
         staged = git.text("write-tree", variables=variables, codes=(0, 128))  # "" if it has conflicts
-        entries = b"".join(_entries(git, tree.path, files))
+        entries = b"".join(_entries(git, tree.path, files, "0" * len(tree.base)))
         git.run("update-index", "-z", "--index-info", stdin=entries, variables=variables)
+        held = set(git.names("ls-files", "-z", variables=variables))
         whole = git.text("write-tree", variables=variables)
+    lost = [name for name in files if name not in held and os.path.lexists(os.path.join(tree.path, name))]
+    if lost:  # guard: not-held  git ignores a name that it refuses
+        raise WorktreeRefused(f"git cannot hold {lost[0]} of {tree.path}; move it elsewhere first")
     parents = [] if contents.head is None else [contents.head]
     branch = git.commit(f"refs/heads/{tree.branch}")
     if branch is not None and branch not in parents and not (parents and git.is_ancestor(branch, parents[0])):
@@ -226,6 +227,7 @@ def _commit(git: Git, tree: Tree, contents: Contents, files: list[str]) -> str |
     if staged and staged not in (whole, git.text("rev-parse", f"{contents.head}^{{tree}}")):
         note = ("commit-tree", staged, "-m", f"index of {tree.name}")
         parents.append(git.text(*note, *_parents(parents[:1]), variables=identity))
+    parents += [each for each in aside if each not in parents]
     message = f"Saved from the worktree {tree.name}: {tree.title}".rstrip(": ")
     return git.text("commit-tree", whole, "-m", message, *_parents(parents), variables=identity)
 
@@ -234,8 +236,9 @@ def _parents(commits: Iterable[str]) -> list[str]:
     return [word for commit in commits for word in ("-p", commit)]
 
 
-def _entries(git: Git, top: str, files: list[str]) -> list[bytes]:
-    """Return the lines for `update-index --index-info` that store these files without any conversion."""
+def _entries(git: Git, top: str, files: list[str], none: str) -> list[bytes]:
+    """Return the lines for `update-index --index-info` that store these files without any conversion. `none` is the id
+    of no object."""
     lines: list[str] = []
     regular: list[tuple[str, str]] = []
     for name in files:
@@ -243,13 +246,13 @@ def _entries(git: Git, top: str, files: list[str]) -> list[bytes]:
         try:
             mode = os.lstat(path).st_mode
         except (FileNotFoundError, NotADirectoryError):
-            lines.insert(0, f"0 {_NONE}\t{name}\0")  # first, so that a folder may take the place of a file
+            lines.insert(0, f"0 {none}\t{name}\0")  # first, so that a folder may take the place of a file
             continue
         if stat.S_ISLNK(mode):
             target = git.text("hash-object", "-w", "--stdin", stdin=os.fsencode(os.readlink(path)))
             lines.append(f"120000 {target}\t{name}\0")
         elif stat.S_ISDIR(mode):
-            lines.insert(0, f"0 {_NONE}\t{name}\0")
+            lines.insert(0, f"0 {none}\t{name}\0")
         else:
             regular.append((name, "100755" if mode & 0o100 else "100644"))
     if regular:
@@ -263,18 +266,3 @@ def _quoted(path: str) -> bytes:
     """Return a path as git reads it from a line: in C quotes."""
     escaped = "".join(f"\\{byte:03o}" if byte < 32 or byte in b'"\\' else chr(byte) for byte in os.fsencode(path))
     return b'"' + escaped.encode("latin-1") + b'"'
-
-
-def git_identity(git: Git) -> dict[str, str]:
-    """Return the variables that name the author of a commit, if git knows no name of the user."""
-    if git.answer("var", "GIT_COMMITTER_IDENT", codes=(0, 1, 128)) == 0:
-        return {}
-    import pwd
-
-    try:
-        name = pwd.getpwuid(os.getuid()).pw_name
-    except KeyError:
-        name = str(os.getuid())
-    address = f"{name}@{os.uname().nodename}"
-    return {f"GIT_{who}_{what}": value for who in ("AUTHOR", "COMMITTER")
-            for what, value in (("NAME", name), ("EMAIL", address))}  # fmt: skip
