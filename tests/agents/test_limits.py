@@ -159,7 +159,9 @@ def test_the_others_say_tokens(world, model, agent, options):
 def test_claude_goes_on_beyond_its_budget_only_when_it_is_allowed(world, model, options, answer):
     # A script goes on where the conversation stands: what Claude did not get when it was interrupted comes again.
     model.scripts["s"] = [*([bash(f"sleep 1; touch {number}")] for number in range(6)), [Say("done")]]
-    given = ("--agent", "claude-code", "--workdir", str(world.work), "--budget", "0.008", "--detach", *options)
+    # What is denied is more than one answer of the model costs: its first call has ended by then.
+    budget = "0.016" if answer == "deny" else "0.008"
+    given = ("--agent", "claude-code", "--workdir", str(world.work), "--budget", budget, "--detach", *options)
     job = world.baton("submit", *given, f"{cue('s')} work").text.split()[0]
     request = world.until(lambda: world.baton("requests", "--json").json, "the budget request")[0]
     assert (request["kind"], request["job_id"]) == ("budget", job)

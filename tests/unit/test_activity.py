@@ -260,6 +260,10 @@ SCENARIOS = {
     "the user has allowed more": (
         [turn(), s.Paused(why="2 of 1 USD"), s.Resumed()], "working", "turn", "", OPEN, "",
     ),
+    "T19 the figures of an earlier answer come late": (
+        [turn(), IN_AN_HOUR, failed("You've hit your limit"), s.Usage(message_id="m1", input_tokens=1)],
+        "limited", "limit", "until 2026-06-19T10:00:00Z: session limit", LIMITED, "until 2026-06-19T10",
+    ),
     "T19 the limit has no known end": (
         [turn(), s.Limited(until_ns=None, why="weekly limit"), failed("")],
         "limited", "limit", "usage limit: weekly limit", FAILED, "weekly limit",

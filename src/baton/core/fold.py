@@ -241,7 +241,10 @@ def _usage(facts: Facts, signal: s.Usage, source: str, at_ns: int) -> Facts:
     if messages is facts.messages:
         return facts
     facts = facts.replace(spent=spent, messages=messages)
-    return facts if facts.gone is not None or not signal.of_turn else _work(facts, at_ns, model=True)
+    if facts.gone is not None or not signal.of_turn:
+        return facts
+    # Figures may come late. Between two turns, they are of an answer before the usage limit.
+    return _work(facts, at_ns, model=facts.limited is None or facts.open_turn is not None)
 
 
 def _conversation(facts: Facts, signal: s.Conversation, source: str, at_ns: int) -> Facts:
