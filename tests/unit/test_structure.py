@@ -187,6 +187,39 @@ def test_reading_loads_no_audit_log(tmp_path):
         assert not [name for name in loaded_by(*verb, folder=tmp_path)[0] if name.startswith("baton.history")]
 
 
+# Each case runs in a process of its own, which has what every runner loads.
+_LOADED_BY_RUNNERS = """
+import os, sys, baton.sessions.runner
+from baton.adapters import BUILT_IN, find_agent
+from baton.adapters.contract import Mode, Task
+from baton.channels.find import CHANNELS, find_channel
+from baton.config import Settings
+adapters = {f"baton.adapters.{module}" for module, _ in BUILT_IN.values()}
+channels = {f"baton.channels.{module}" for module, _ in CHANNELS.values()}
+print("every", "runner", *(adapters | channels) & set(sys.modules))
+for name in BUILT_IN:
+    for mode in Mode:
+        sys.stdout.flush()
+        if os.fork():
+            os.wait()
+            continue
+        task = Task(mode=mode, prompt="x", conversation_id=None, resume=False, yolo=False, folder="/x", workdir="/",
+                    hook=[], environment={"HOME": "/x"})
+        agent = find_agent(Settings(env={"HOME": "/x"}), name)
+        needed = {each.__module__ for used in (agent, find_channel(agent, task)) for each in type(used).__mro__}
+        print(name, mode, *((adapters | channels) & set(sys.modules)) - needed)
+        sys.stdout.flush()
+        os._exit(0)
+"""
+
+
+def test_a_runner_loads_the_adapter_and_the_channel_of_its_agent_alone():
+    done = subprocess.run([sys.executable, "-c", _LOADED_BY_RUNNERS], capture_output=True, text=True, check=True)
+    cases = [line.split(" ", 2) for line in done.stdout.splitlines()]
+    assert len(cases) == 15
+    assert [case for case in cases if len(case) > 2] == []
+
+
 def _names_for_type_checkers():
     with open(baton.__file__) as file:
         tree = ast.parse(file.read())

@@ -18,7 +18,7 @@ CHANNELS: dict[str, tuple[str, str]] = {
     "gemini_hooks": ("gemini_hooks", "GeminiHooks"),
     "lines": ("lines", "Lines"),
     "opencode": ("opencode", "OpencodeChannel"),
-    "qwen_acp": ("qwen_folder", "QwenAcp"),
+    "qwen_acp": ("qwen_acp", "QwenAcp"),
     "qwen_hooks": ("qwen_hooks", "QwenHooks"),
 }
 

@@ -8,8 +8,7 @@ import os
 
 from baton.adapters.contract import Mode
 from baton.adapters.folder_trust import trusts
-from baton.adapters.qwen import DEFAULTS, DEFAULTS_PATH, qwen_home, system_defaults
-from baton.channels.acp import Acp
+from baton.adapters.qwen import DEFAULTS, DEFAULTS_PATH, qwen_home
 from baton.channels.agent_settings import read_settings
 from baton.channels.contract import Setup
 from baton.core.value import Any
@@ -19,21 +18,9 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from baton.adapters.contract import Task
-    from baton.channels.contract import Hear
 
 TRUSTED = "qwen-trusted-folders.json"  # in the session's folder
 _TRUST_PATH = "QWEN_CODE_TRUSTED_FOLDERS_PATH"
-
-
-class QwenAcp(Acp):
-    """Headless Qwen."""
-
-    def open(self, hear: Hear) -> Setup:
-        super().open(hear)
-        environment = self._task.environment or os.environ
-        if not distrusts(self._task, environment):
-            return Setup()
-        return folder_setup(self._task, environment, _read(system_defaults(environment)))
 
 
 def distrusts(task: Task, environment: Mapping[str, str]) -> bool:
@@ -42,7 +29,7 @@ def distrusts(task: Task, environment: Mapping[str, str]) -> bool:
     home, own = qwen_home(environment), os.path.join(task.workdir, ".qwen")
     if task.yolo or not os.path.lexists(own) or os.path.realpath(own) == os.path.realpath(home):
         return False
-    security = _read(os.path.join(home, "settings.json")).get("security")
+    security = settings_of(os.path.join(home, "settings.json")).get("security")
     trust = security.get("folderTrust") if isinstance(security, dict) else None
     asks = task.mode is Mode.INTERACTIVE and isinstance(trust, dict) and bool(trust.get("enabled"))
     return not asks and not trusts(_trust_file(environment), task.workdir)
@@ -57,13 +44,14 @@ def folder_setup(task: Task, environment: Mapping[str, str], defaults: Mapping[s
         trusting = {**(security if isinstance(security, dict) else {}), "folderTrust": {"enabled": True}}
         defaults = {**defaults, "security": trusting}
         not_this = dict.fromkeys((task.workdir, os.path.realpath(task.workdir)), "DO_NOT_TRUST")
-        files[TRUSTED] = json.dumps(_read(_trust_file(environment)) | not_this)
+        files[TRUSTED] = json.dumps(settings_of(_trust_file(environment)) | not_this)
         variables[_TRUST_PATH] = os.path.join(task.folder, TRUSTED)
     files[DEFAULTS] = json.dumps(defaults, indent=2)
     return Setup(environment=variables, files=files)
 
 
-def _read(path: str) -> dict[str, Any]:
+def settings_of(path: str) -> dict[str, Any]:
+    """Return the settings in this file of Qwen; none if it cannot be read."""
     try:
         return read_settings(path)
     except ValueError:
