@@ -208,3 +208,13 @@ def test_silence_is_not_the_end(answering):
     stream = answering(OK + b"\r\n", None).server.open_events("/event", within_sec=5)
     assert stream.read(0.05) == []
     stream.close()
+
+
+def test_a_server_that_ends_before_it_accepts_the_connection_is_not_waited_for():
+    """The kernel may leave the connection open, without a word: it looks like a server that is busy."""
+    lives = [True, True, False]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        server = Server(listener.getsockname()[1], "me", "secret", is_alive=lambda: lives.pop(0))
+        with pytest.raises(HttpFailed, match="cannot be found"):
+            server.call("GET", "/x", within_sec=60)
+    assert lives == []

@@ -15,6 +15,10 @@ from baton.core.fields import json_object
 from baton.core.value import Any
 from baton.transport.peer import refuse_stranger
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 HOST = "127.0.0.1"
 MAX_HEADER_BYTES = 64 * 1024
 MAX_BODY_BYTES = 64 << 20  # a list of messages has the output of their tools
@@ -32,10 +36,11 @@ class HttpFailed(Exception):
 
 
 class Server:
-    """A server of an agent: its port, and the name and the password that it wants."""
+    """A server of an agent: its port, and the name and the password that it wants. `is_alive`: its process runs."""
 
-    def __init__(self, port: int, user: str, password: str) -> None:
+    def __init__(self, port: int, user: str, password: str, is_alive: Callable[[], bool] = lambda: True) -> None:
         self.port = port
+        self._is_alive = is_alive
         token = b2a_base64(f"{user}:{password}".encode(), newline=False).decode()
         self._headers = f"Host: {HOST}:{port}\r\nAuthorization: Basic {token}\r\n"
 
@@ -81,7 +86,8 @@ class Server:
             raise HttpFailed(f"the server cannot be reached: {error.strerror or error}") from None
         try:
             # A server that has ended may have left its port to a program of another user.
-            refuse_stranger(connection, max(0.0, deadline - time.monotonic()))  # guard: http-client-owner
+            left_sec = max(0.0, deadline - time.monotonic())
+            refuse_stranger(connection, left_sec, self._is_alive)  # guard: http-client-owner
             connection.sendall(f"{head}\r\n".encode() + content)
         except OSError as error:
             connection.close()

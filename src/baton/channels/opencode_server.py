@@ -45,7 +45,7 @@ class OpencodeProcess(ServerProcess):
             is_alive = self.is_alive()
             found = _ADDRESS.search(self.printed())
             if found is not None:
-                self.server = Server(int(found[1]), USER, self._password)
+                self.server = Server(int(found[1]), USER, self._password, self.is_alive)
                 return None
             if not is_alive:
                 return self.why_ended()

@@ -13,6 +13,10 @@ import time
 
 from baton.core.value import Any
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 _TABLES = ("/proc/net/tcp", "/proc/net/tcp6")
 _NETLINK_SOCK_DIAG = 4
 _SOCK_DIAG_BY_FAMILY = 20
@@ -25,16 +29,19 @@ class ForeignProcess(OSError):
     """The broker's port is not, or not provably, in the hands of this user."""
 
 
-def refuse_stranger(connection: Any, within_sec: float = _ACCEPT_SEC) -> None:
+def refuse_stranger(
+    connection: Any, within_sec: float = _ACCEPT_SEC, is_alive: Callable[[], bool] = lambda: True
+) -> None:
     """Raise ForeignProcess unless the other end belongs to a process of this user or of root. Wait so many seconds for
-    it. Without the kernel's tables, which only Linux has, accept it."""
+    it, while the server `is_alive`: a connection can stay open whose server ended before it accepted it. Without the
+    kernel's tables, which only Linux has, accept it."""
     if not os.path.exists(_TABLES[0]):
         return
     deadline = time.monotonic() + within_sec
     pause_sec = 0.0002
     # A connection that its server has not accepted yet has no owner.
     while (owner := _owner(connection.getpeername(), connection.getsockname())) is None:
-        if time.monotonic() > deadline:
+        if time.monotonic() > deadline or not is_alive():
             raise ForeignProcess("the process at its port cannot be found, so the login is not sent")
         time.sleep(pause_sec)
         pause_sec = min(pause_sec * 2, 0.02)
