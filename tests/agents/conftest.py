@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import time
 
 import pytest
 
 from agents.homes import CONSTANTS, Home, environment, files
 from baton.config import Settings
+from baton.core.clock import parse_time
 from baton.jobs.verbs import open_jobs
 from support.brokers import Broker, free_port
-from support.command import Baton
+from support.command import BATON, Baton
 from support.tmux import TmuxServer
 from support.waiting import poll
 from truth.scripted_model import ScriptedModel
@@ -88,6 +91,25 @@ class World:
     def unsent(self, job: str) -> list[int]:
         with open_jobs(Settings(env=self.baton.env)) as jobs:
             return [event.seq for event in jobs.unsent_events(job_id=job)]
+
+    def answer_at_screen(self, job: str, key: str) -> dict[str, float]:
+        """Press a key that answers the job's open request on the agent's own screen. Return how long it stayed open after
+        that, in seconds: in the registry, and for a listener."""
+        [asked] = self.baton("requests", "--json").json
+        argv = [BATON, "subscribe", "--job", job, "--json", "--timeout", str(_PATIENCE_SEC)]
+        with subprocess.Popen(
+            argv, cwd=self.folder, env=self.baton.env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as listener:
+            assert listener.stdout is not None
+            heard = (json.loads(line)["data"] for line in listener.stdout)
+            assert any(data.get("request_id") == asked["request_id"] for data in heard)  # it has caught up
+            pressed_ns = time.time_ns()
+            self.tmux("send-keys", "-t", "=s:", key)
+            assert any(data.get("request_state") == "elsewhere" for data in heard)
+            told_ns = time.time_ns()
+            listener.terminate()
+        closed = self.baton("requests", asked["request_id"], "--json").json["answered_at"]
+        return {"registry": (parse_time(closed) - pressed_ns) / 1e9, "listener": (told_ns - pressed_ns) / 1e9}
 
     def screen(self, name: str) -> str:
         return self.baton("session", "capture", name, code=None).out

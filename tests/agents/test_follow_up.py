@@ -24,7 +24,7 @@ def test_a_follow_up_is_a_new_job_in_the_same_conversation(world, agent, mode):
     words = ("Now also give it more.", "--expect", "out.txt", "--validate", "grep -q more out.txt")
     yolo = [] if agent == CLAUDE else ["--yolo"]
     second = world.baton("follow-up", first[:6], *words, *yolo, "--detach").text
-    done = world.ended(second)
+    done = world.ended(second, within_sec=150)  # baton waits up to a minute before Gemini loads a new conversation
     assert (done["status"], done["detail"]) == ("completed", "It got more."), world.events(second)
     assert (done["follows"], done["agent"], done["workdir"]) == (first, agent, str(world.work))
     for text in ("Feed the pelican.", "The pelican is fed.", "Now also give it more.", f"This is job {second}"):
