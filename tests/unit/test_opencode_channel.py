@@ -222,15 +222,25 @@ def test_a_reader_that_fails_fails_the_turn(world, monkeypatch):
     monkeypatch.setattr(world.channel._events, "tick", lambda: 1 / 0)
     (ended,) = world.until(TurnEnded)
     assert (ended.how, ended.why) == (FAILED, "baton can no longer talk with opencode's server")
-    assert world.channel.is_over
+    assert poll(lambda: world.channel.is_over, 5)
 
 
 def test_the_end_of_the_server_fails_the_turn_with_its_last_words(world):
     world.open("die now")
     (ended,) = world.until(TurnEnded)
     assert (ended.how, ended.why) == (FAILED, "opencode's server ended with exit code 3: out of memory")
-    assert world.channel.is_over
+    assert poll(lambda: world.channel.is_over, 5)
     assert world.channel.say("again") is False
+
+
+def test_what_the_end_of_the_server_means_is_heard_before_the_channel_is_over(world):
+    """The runner ends the program in the pane then, which may take seconds: the end of the job does not wait for that."""
+    world.open("ask it")
+    world.until(Asked)
+    world.channel._hear = lambda heard: world.heard.append((heard.signal, world.channel.is_over))
+    os.kill(world.server_pid, signal.SIGKILL)
+    assert poll(lambda: world.channel.is_over, 10)
+    assert [is_over for signal, is_over in world.of(tuple) if isinstance(signal, TurnEnded)] == [False]
 
 
 def test_a_server_that_is_killed_while_it_asks_settles_the_question(world):

@@ -71,7 +71,8 @@ class Channel(ABC):
 
     @property
     def is_over(self) -> bool:
-        """Return whether the agent itself has ended, such as its server: the runner ends the program that shows it."""
+        """Return whether the agent itself has ended, such as its server, and the channel has said so: the runner ends
+        the program that shows it."""
         return False
 
     @property

@@ -285,8 +285,8 @@ class OpencodeChannel(Channel):
     def _lose(self, why: str) -> None:
         assert self._events is not None
         with self._lock:
-            self._lost = why
             self._say(self._events.lose(why))
+            self._lost = why
         self.finish()
 
     def _connect_again(self) -> None:

@@ -326,13 +326,14 @@ class Runner:
             channel.read()
             channel.write()
             self._keep_output(channel.take_text().encode(errors="replace"))
+            is_over = channel.is_over  # before the step, which handles what the channel said about that
             self._job.step()
             if has_ended:
                 self._process = None
                 attempt(self._check)
                 return
             self._chores.run_due()
-            if channel.is_over or self._job.ends_program or (self._stop is not None and not self._stop.by_other):
+            if is_over or self._job.ends_program or (self._stop is not None and not self._stop.by_other):
                 self._end_processes(_GRACE_SEC)
 
     def _wait(self, outputs: Sequence[int] = (), inputs: Sequence[int] = ()) -> bool:
