@@ -56,15 +56,15 @@ _SILENT = "it sends nothing by ACP while it tries a failed request again: an upd
 _SILENT_HTTP = "its server sends nothing while it repeats a request that was answered 5xx (`request_max_retries`)"
 _SILENT_FILE = "neither its hooks nor its output file say anything while it tries a failed request again"
 _SILENT_HOOKS = "it runs no hook and writes no line while it tries a failed request again, for minutes"
-_LATE = "by ACP it says that it tries again only when it does so, 4 s after the failure"
 UNTOLD: dict[tuple[str, str], Untold] = {
     ("codex", "T17-terminal"): Untold({"retrying": ("working",)}, _SILENT_HTTP),
     ("codex", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT_HTTP),
-    ("copilot", "T17-headless"): Untold({"retrying": ("working",)}, _LATE),
     ("qwen", "T17-terminal"): Untold({"retrying": ("working",)}, _SILENT_FILE),
     ("qwen", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT),
     ("gemini", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT),
     ("gemini", "T17-terminal"): Untold({"retrying": ("working",)}, _SILENT_HOOKS),
+    ("gemini", "T18-429-terminal"): Untold({"retrying": ("working",)}, _SILENT_HOOKS),
+    ("gemini", "T18-429-headless"): Untold({"retrying": ("working", "stalled")}, _SILENT),
     ("gemini", "T18-dead-terminal"): Untold({"retrying": ("working",)}, _SILENT_HOOKS),
     ("gemini", "T18-dead-headless"): Untold({"retrying": ("working", "stalled")}, _SILENT),
 }

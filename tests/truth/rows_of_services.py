@@ -13,6 +13,7 @@ from truth.scripted_model import Fail, Say, Tokens, bash
 from truth.stage import IDLE, IDLE_SEC, Stage
 
 _OVERLOADED = Fail(529, "Overloaded", "overloaded_error", times=2, headers={"retry-after": "4"})
+_TOO_MANY = "429|too many|rate.?limit"
 _UNAUTHORISED = Fail(401, "invalid x-api-key", "authentication_error")
 
 
@@ -36,6 +37,16 @@ def _unauthorised(on: Stage) -> None:
     on.expect("retrying", at=on.asked("s", 0, answered=True).answered_at, cause="401|authenticat|api.key")
     on.reach(lambda: reader.ended, "the end", 70)
     on.expect("error", at=time.monotonic() - 1, early=4.0, cause="API key|401|authenticat")
+    on.stay(1)
+
+
+@row("T18", TERMINAL, HEADLESS, name="429", agents=tuple(agent for agent in ALL if agent != "claude-code"))
+def _too_many_requests(on: Stage) -> None:
+    """service answers 429 without a reset time, with retries"""
+    reader = on.begin([[Fail(429, "Too many requests, slow down.", "rate_limit_error")]], "--timeout", "60")
+    on.expect("retrying", at=on.asked("s", 0, answered=True).answered_at, cause=_TOO_MANY)
+    on.reach(lambda: reader.ended, "the end", 70)
+    on.expect("error", at=time.monotonic() - 1, early=4.0, cause="took longer" if on.untold else _TOO_MANY)
     on.stay(1)
 
 

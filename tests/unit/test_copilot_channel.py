@@ -340,4 +340,4 @@ def test_a_conversation_that_never_had_a_turn_is_not_resumed(program, monkeypatc
 
 def test_the_channel_is_that_of_the_mode(program):
     assert isinstance(find_channel(Copilot(), program.task()), CopilotPlugin)
-    assert Copilot().channel(program.task(mode=Mode.HEADLESS)) == "acp"
+    assert Copilot().channel(program.task(mode=Mode.HEADLESS)) == "copilot_acp"

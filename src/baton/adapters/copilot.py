@@ -26,15 +26,22 @@ class Copilot(AcpAgent):
         answered_by="`baton approve` until a person attaches, then its own screen",
         usage="tokens",
     )
-    when_headless = Capabilities(heard_by="ACP", answered_by="`baton approve`", usage="tokens")
+    when_headless = Capabilities(
+        heard_by="ACP, its log of the conversation", answered_by="`baton approve`", usage="tokens"
+    )
     chooses_id = True
     conversation_form = UUID
     trusts_worktrees = True
     interrupt_presses = 2  # "esc esc interrupt"
+    acp_channel = "copilot_acp"
     acp_yolo = ("--yolo",)
     acp_error = re.compile(r"Error: ")  # after it, the turn ends as if it had ended well
     acp_retry = re.compile(r"Info: (?:Request failed|Response was interrupted)")
     acp_total_usage = True
+
+    def acp_launch(self, task: Task) -> Launch:
+        launch = super().acp_launch(task)
+        return launch.replace(argv=[*launch.argv, "--plugin-dir", os.path.join(task.folder, PLUGIN)])
 
     def screen_launch(self, task: Task) -> Launch:
         argv = [self.program]

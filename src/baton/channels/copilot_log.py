@@ -329,10 +329,10 @@ class CopilotLog:
     def _hook(self, data: Mapping[str, Any], agent_ref: str | None) -> Iterator[Signal]:
         if data.get("hookType") == "errorOccurred" and agent_ref is None and self.turn is not None:
             self._tries += 1
-            yield Retrying(number=self._tries, most=0, why=_reason(str(data["input"]["error"]["message"])))
+            yield Retrying(number=self._tries, most=0, why=reason_of(str(data["input"]["error"]["message"])))
 
 
-def _reason(text: str) -> str:
+def reason_of(text: str) -> str:
     """Return in words: {"message":"Overloaded","type":"x"}"""
     return one_line(str(json_object(text).get("message") or text).strip('"'), _WHY)
 

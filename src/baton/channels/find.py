@@ -14,6 +14,7 @@ CHANNELS: dict[str, tuple[str, str]] = {
     "claude_stream": ("claude_stream", "ClaudeStream"),
     "codex_server": ("codex_server", "CodexServer"),
     "codex_stream": ("codex_stream", "CodexStream"),
+    "copilot_acp": ("copilot_acp", "CopilotAcp"),
     "copilot_plugin": ("copilot_plugin", "CopilotPlugin"),
     "gemini_hooks": ("gemini_hooks", "GeminiHooks"),
     "lines": ("lines", "Lines"),
