@@ -75,7 +75,8 @@ def judge(phases: list[Phase], samples: list[Sample]) -> Judgement:
             seconds[label, said] = seconds.get((label, said), 0.0) + until - sample.at
             if right is not None and sample.at > right.at and sample.state in (*phase.states, *phase.untold):
                 continue  # the cause may change
-            early = _EARLY_START_SEC if "starting" in phase.states else following.early if following else 0.0
+            early = following.early if following else 0.0
+            early = max(early, _EARLY_START_SEC) if "starting" in phase.states else early
             if phase.fits(sample) or (following and following.fits(sample) and sample.at > end - early):
                 continue
             if any(before.fits(sample) for before in _recent(phases, number, sample.at)):

@@ -41,6 +41,13 @@ def test_a_wrong_cause_is_wrong():
     assert judge(PHASES, samples).wrong == ["never said waiting (Bash); said waiting (Read)"]
 
 
+def test_a_turn_may_begin_as_long_before_the_model_is_asked_as_the_program_takes():
+    samples = said((0, 12, "starting", ""), (12, 33, "working", ""))
+    for early, right in ((10.0, True), (4.0, False)):
+        phases = [Phase(("starting",), 0.0, within=60), Phase(("working",), 20.0, early=early)]
+        assert (judge(phases, samples).wrong == []) is right
+
+
 def test_a_flip_is_wrong():
     samples = said((0, 10, "starting", ""), (10, 14, "working", ""), (14, 15, "idle", ""), (15, 20, "working", ""), (20, 30, "waiting", "Bash"), (30, 33, "completed", ""))  # fmt: skip
     assert judge(PHASES, samples).wrong == ["said idle 14.0 s after the beginning, during working"]
