@@ -61,6 +61,8 @@ UNTOLD: dict[tuple[str, str], Untold] = {
     ("codex", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT_HTTP),
     ("qwen", "T17-terminal"): Untold({"retrying": ("working",)}, _SILENT_FILE),
     ("qwen", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT),
+    ("qwen", "T18-429-terminal"): Untold({"retrying": ("working",)}, _SILENT_FILE),
+    ("qwen", "T18-429-headless"): Untold({"retrying": ("working", "stalled")}, _SILENT),
     ("gemini", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT),
     ("gemini", "T17-terminal"): Untold({"retrying": ("working",)}, _SILENT_HOOKS),
     ("gemini", "T18-429-terminal"): Untold({"retrying": ("working",)}, _SILENT_HOOKS),
