@@ -56,3 +56,14 @@ def test_outside_a_repository_there_is_nothing_to_ignore(tmp_path):
     baton = Baton(tmp_path)
     baton("register", "x", "--registry-dir", "jobs", DELEGATE_JOB_LOGS_DIR="logs")
     assert [*tmp_path.glob("jobs/.gitignore"), *tmp_path.glob("logs/.gitignore")] == []
+
+
+def test_a_folder_named_git_that_is_no_repository_stays_as_it_is(tmp_path):
+    (tmp_path / ".git").mkdir()
+    work = tmp_path / "work"
+    work.mkdir()
+    baton = Baton(work, HOME=str(tmp_path))
+    baton("register", "x", "--registry-dir", "jobs", DELEGATE_JOB_LOGS_DIR="logs")
+    baton("register", "x")
+    assert list((tmp_path / ".git").iterdir()) == []
+    assert [*work.glob("jobs/.gitignore"), *work.glob("logs/.gitignore")] == []

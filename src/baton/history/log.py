@@ -64,7 +64,9 @@ def locked_log(job_id: str, logs_dir: str | None) -> Iterator[tuple[int, str]]:
     files.refuse_link(folder)
     if not os.path.isdir(folder):
         files.make_private_dir(logs := os.path.dirname(folder))
-        files.ignore_in_git(logs)
+        from baton.storage.git_ignores import ignore_in_git
+
+        ignore_in_git(logs)
         files.make_private_dir(folder)
     path = os.path.join(folder, EVENTS)
     fd = files.open_private(path, os.O_RDWR | os.O_CREAT)

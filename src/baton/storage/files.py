@@ -17,7 +17,7 @@ from baton.core.value import IO, Self
 
 LOCK_TIMEOUT_SEC = 30.0
 _NOTICE_SEC = 5.0
-_IGNORE_ALL = b"*\n"
+IGNORE_ALL = b"*\n"
 LONGEST_FILE = 1024**3
 _LONGEST_LINE = 16 * 1024**2
 _NETWORK = frozenset(
@@ -70,6 +70,8 @@ def make_store_dir(path: str) -> None:
     creates next, shows that a process has completed this."""
     make_private_dir(path)
     if not os.path.exists(os.path.join(path, ".lock")):
+        from baton.storage.git_ignores import ignore_in_git
+
         ignore_in_git(path)
         fsync_parents(path)
 
@@ -86,26 +88,7 @@ def make_home(path: str) -> None:
     make_private_dir(path)
     ignore = os.path.join(path, ".gitignore")
     if not os.path.lexists(ignore):
-        replace_file(ignore, _IGNORE_ALL)
-
-
-def ignore_in_git(path: str) -> None:
-    """Make git ignore an empty folder of a repository. Below a home, which git ignores as a whole, nothing is needed.
-    A folder with content of the user stays as it is."""
-    with os.scandir(path) as entries:
-        if next(entries, None) is not None:
-            return
-    top = parent = os.path.dirname(os.path.abspath(path))
-    while not os.path.lexists(os.path.join(top, ".git")):
-        if top == os.path.dirname(top):
-            return
-        top = os.path.dirname(top)
-    try:
-        ignored = read_file(os.path.join(parent, ".gitignore"), len(_IGNORE_ALL) + 1) == _IGNORE_ALL
-    except OSError:
-        ignored = False
-    if not ignored:
-        replace_file(os.path.join(path, ".gitignore"), _IGNORE_ALL)
+        replace_file(ignore, IGNORE_ALL)
 
 
 def open_private(path: str, flags: int, *, owner: int | None = None) -> int:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import stat
 import time
 
 from baton.config import Home
 from baton.core.errors import BatonError
 from baton.storage import files, homes
+from baton.storage.git_ignores import exclude_from_git
 
 SCHEMA_VERSION = 1
 _LOOKS, _LOOK_SEC = 100, 0.02
@@ -104,7 +104,7 @@ def keep_link(state_dir: str, home: Home) -> Home:
             if found:
                 os.unlink(place)
             os.symlink(home.path, place)
-            _exclude_from_git(home.folder, home.link)
+            exclude_from_git(home.folder, home.link)
         except OSError:
             return home  # a read-only folder, or another command was faster
     return home.replace(warnings=(*home.warnings, warning)) if warning else home
@@ -129,34 +129,3 @@ def _is_dead(state_dir: str, target: str) -> bool:
     """Return whether a link leads to a home of this state that does not exist any more."""
     homes = os.path.join(os.path.realpath(state_dir), "homes")
     return os.path.dirname(target) == homes and not os.path.lexists(target)
-
-
-def _exclude_from_git(folder: str, name: str) -> None:
-    """Add the link to `.git/info/exclude` of the repository that the folder is in. Leave everything alone that is not
-    what git makes there: a link may lead anywhere."""
-    top = folder
-    while not os.path.lexists(git := os.path.join(top, ".git")):
-        if top == os.path.dirname(top):
-            return
-        top = os.path.dirname(top)
-    if not os.path.isdir(git) and (git := homes.linked_git_dir(top) or homes.submodule_git_dir(top) or "") == "":
-        return
-    place = os.path.join(os.path.relpath(folder, top), name)
-    pattern = "/" + re.sub(r"([\\*?\[\]!# ])", r"\\\1", os.path.normpath(place))
-    info = os.path.join(git, "info")
-    if "\n" in pattern or any(os.path.islink(each) for each in (git, info)):
-        return
-    try:
-        if not os.path.isdir(info):
-            os.mkdir(info)  # not `.git` itself, which may be removed right now
-        path = os.path.join(info, "exclude")
-        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
-    except OSError:
-        return  # git shows the link as untracked
-    with open(fd, "rb+", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            return
-        lines = file.read(1 << 20).split(b"\n")
-        wanted = os.fsencode(pattern)
-        if wanted not in lines:
-            files.write_all(fd, (b"\n" if lines[-1] else b"") + wanted + b"\n")
