@@ -251,7 +251,7 @@ class Settings:
             self.prices[model] = Price.parse(table, f'[prices."{model}"] in {own}')
         self._check()
 
-    def named(self, name: str) -> str:
+    def name_of(self, name: str) -> str:
         """Return the name under which a setting was set: the variable, the option, or its name in a file."""
         source = self.sources[name]
         return f"{name} in {source}" if source in self.files else name if source == "default" else source
@@ -262,15 +262,15 @@ class Settings:
         for name in ("lease_sec", "keep_days", "keep_output_mb"):
             value = getattr(self, name)
             if value is not None and value < 1:
-                raise InvalidValue(self.named(name), f"must be at least 1, not {value}")
+                raise InvalidValue(self.name_of(name), f"must be at least 1, not {value}")
         if self.on_limit not in ON_LIMIT:
-            raise InvalidValue(self.named("on_limit"), f"must be {' or '.join(ON_LIMIT)}, not {self.on_limit[:40]!r}")
+            raise InvalidValue(self.name_of("on_limit"), f"must be {' or '.join(ON_LIMIT)}, not {self.on_limit[:40]!r}")
         if self.mqtt_port is not None and not 1 <= self.mqtt_port <= 65535:
-            raise InvalidValue(self.named("mqtt_port"), f"must be from 1 to 65535, not {self.mqtt_port}")
+            raise InvalidValue(self.name_of("mqtt_port"), f"must be from 1 to 65535, not {self.mqtt_port}")
         if self.mqtt_host is not None and not re.fullmatch(_HOST, self.mqtt_host):
             # The message does not repeat the value: a url may hold a password.
             raise InvalidValue(
-                self.named("mqtt_host"),
+                self.name_of("mqtt_host"),
                 "must be a name or an address alone, such as broker.example.com; the port goes into MQTT_PORT, TLS is "
                 "MQTT_TLS=1, the login MQTT_USERNAME and MQTT_PASSWORD",
             )

@@ -198,7 +198,7 @@ def submit_many(
         raise InvalidValue("parallel", "must be at least 1")
     where, common = _split(work)
     settings = load_settings(where)
-    given = [common | _listed(task) for task in tasks]
+    given = [common | _with_lists(task) for task in tasks]
     submissions = [build_submission(settings, **each) for each in given]
     submissions = order_submissions(settings, submissions, [each.get("after") or () for each in given])
     return _follow(settings, submissions, parallel, on_event) if submissions else []
@@ -262,11 +262,11 @@ def follow_up(
 
 def _split(work: "Work") -> tuple[dict[str, Any], dict[str, Any]]:
     """Return where to look, and what the job is."""
-    given = _listed(work)
+    given = _with_lists(work)
     return {name: given.pop(name) for name in _WHERE & given.keys()}, given
 
 
-def _listed(task: Mapping[str, Any]) -> dict[str, Any]:
+def _with_lists(task: Mapping[str, Any]) -> dict[str, Any]:
     """Return the fields of a job, with a list in the place of each other iterable."""
     given = dict(task)
     for name in ("expect", "labels", "after"):
@@ -311,7 +311,7 @@ def _follow(settings: "Settings", submissions: list[Submission], parallel: int, 
         try:
             for payload in delegation:
                 if on_event is not None:
-                    on_event(_typed(payload))
+                    on_event(_build_event(payload))
         except BaseException:
             delegation.withdraw()
             raise
@@ -349,7 +349,7 @@ def wait_all(
         with BackgroundMonitor(settings):
             for payload in subscription:
                 if on_event is not None:
-                    on_event(_typed(payload))
+                    on_event(_build_event(payload))
         found = {
             each.job.job_id: each
             for each in _outcomes(jobs, subscription, lambda job_id: doubt(jobs, subscription.job(job_id)))
@@ -369,17 +369,17 @@ def events(
     default the largest of the jobs' own limits. Use it in one thread."""
     from baton.api import subscribe
 
-    return _typed_events(subscribe(*job_ids, timeout_sec=timeout_sec, idle_timeout_sec=idle_timeout_sec, **where))
+    return _build_events(subscribe(*job_ids, timeout_sec=timeout_sec, idle_timeout_sec=idle_timeout_sec, **where))
 
 
-def _typed_events(subscription: Subscription) -> Iterator[Event]:
+def _build_events(subscription: Subscription) -> Iterator[Event]:
     for payload in subscription:
-        yield _typed(payload)
+        yield _build_event(payload)
     if subscription.timed_out is not None:
-        raise TimedOut(subscription.timed_out, _unfinished(subscription))
+        raise TimedOut(subscription.timed_out, _open_jobs(subscription))
 
 
-def _typed(payload: dict[str, Any]) -> Event:
+def _build_event(payload: dict[str, Any]) -> Event:
     """Return the event of a payload whose signature was verified and removed."""
     data = dict(payload["data"])
     return Event(
@@ -394,7 +394,7 @@ def _typed(payload: dict[str, Any]) -> Event:
     )
 
 
-def _unfinished(subscription: Subscription) -> list[str]:
+def _open_jobs(subscription: Subscription) -> list[str]:
     return [job_id for job_id, status in subscription.outcomes().items() if status is None]
 
 
@@ -407,7 +407,7 @@ def _outcomes(
     for job_id in subscription.outcomes():
         job = subscription.job(job_id)
         if job.status not in TERMINAL:
-            raise TimedOut(subscription.timed_out or f"job {job_id} is {job.status}", _unfinished(subscription))
+            raise TimedOut(subscription.timed_out or f"job {job_id} is {job.status}", _open_jobs(subscription))
         counts, problem = doubt_of(job_id) if job.status is Status.COMPLETED else (True, None)
         code = exit_code_of(job.status, job.ended_by) if counts else 1
         found.append(Outcome(job=job, exit_code=code, problem=problem))

@@ -226,7 +226,7 @@ def test_ownership_is_by_id_so_two_ids_may_share_a_name(directory):
     ownership.publish(directory, record(directory))
     ownership.publish(directory, record(directory, agent_id="second", generation="g2", session="s2"))
     assert find(directory, "second").record.session_name == "s2"
-    assert len(directory.named("HOUMAO-gpu")) == 2
+    assert len(directory.find_named("HOUMAO-gpu")) == 2
 
 
 def test_an_id_may_change_its_name(directory):

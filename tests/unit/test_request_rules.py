@@ -16,13 +16,13 @@ from baton.core.request import (
     RequestKind,
     RequestState,
     answer,
-    applied,
     check_request_id,
     close,
     is_open,
     present,
     refuse_more,
     sent,
+    set_applied,
 )
 
 RUNNING = Asker(status=Status.RUNNING, attempt=2)
@@ -99,16 +99,16 @@ def test_evidence_is_for_answers_and_the_first_stands():
     with pytest.raises(WrongState):
         sent(request(), now_ns=NOW_NS)
     with pytest.raises(WrongState):
-        applied(request(state=RequestState.ELSEWHERE), "yes")
+        set_applied(request(state=RequestState.ELSEWHERE), "yes")
     answered = answer(request(), RUNNING, YES, expired=False, now_ns=NOW_NS)
     first = sent(answered, now_ns=NOW_NS)
     assert sent(first, now_ns=NOW_NS + 10**9) is first
-    overridden = applied(first, "no", "user_reject")
+    overridden = set_applied(first, "no", "user_reject")
     assert (overridden.state, overridden.applied, overridden.overridden_by) == ("answered", "no", "user_reject")
-    assert applied(overridden, "yes") is overridden
-    assert applied(first, "yes", "user_reject").overridden_by is None
+    assert set_applied(overridden, "yes") is overridden
+    assert set_applied(first, "yes", "user_reject").overridden_by is None
     with pytest.raises(InvalidValue):
-        applied(first, "unknown")
+        set_applied(first, "unknown")
 
 
 def test_a_job_has_at_most_so_many():

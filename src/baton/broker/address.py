@@ -97,7 +97,7 @@ def broker_address(settings: Settings, job: Job | None, *, reading: bool = False
         keyfile=settings.mqtt_keyfile,
         username=username,
         password=password,
-        sources={name: settings.named(f"mqtt_{name}") for name in ("ca_certs", "certfile")},
+        sources={name: settings.name_of(f"mqtt_{name}") for name in ("ca_certs", "certfile")},
         # A verified certificate proves more than the owner of a process.
         own_process=is_loopback(host) and not tls and password is not None and not settings.allow_plaintext,
     )

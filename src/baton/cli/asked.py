@@ -80,7 +80,7 @@ class AskedPanel:
         more = f"; {len(self._requests) - 1} more: `baton requests`" if len(self._requests) > 1 else ""
         by = " of a subagent, which the agent's own screen may not show" if request.agent_ref is not None else ""
         top = cut_text(one_line(f"job {request.job_id} waits for an answer{by}: {request.summary}"), width)
-        body = _wrapped(_whole_text(request), width)
+        body = _wrap(_whole_text(request), width)
         is_whole = self._keys is not None and len(body) + _LINES_AROUND <= room
         keys = _keys_of(request) if is_whole else {}
         if not keys:
@@ -141,7 +141,7 @@ def _whole_text(request: Request) -> str:
     return "\n".join(parts)
 
 
-def _wrapped(text: str, width: int) -> list[str]:
+def _wrap(text: str, width: int) -> list[str]:
     """Return the text in lines of at most this width, with nothing left out."""
     lines = []
     for line in text.split("\n"):

@@ -195,7 +195,7 @@ def _file_system(settings: Settings) -> Iterator[Finding]:
     if kind is None:
         return
     if settings.allow_network_fs:
-        yield _warning(what, f"{settings.home} is on {kind}, allowed by {settings.named('allow_network_fs')}")
+        yield _warning(what, f"{settings.home} is on {kind}, allowed by {settings.name_of('allow_network_fs')}")
     elif registry_url(settings).startswith("postgres"):
         yield _warning(what, f"{settings.home} is on {kind}; jobs are on the server, but sessions need a local home")
     else:

@@ -51,7 +51,7 @@ def _print(explained: dict[str, Any]) -> None:
     lines += [("channel", f"{name}: {_text(value)}") for name, value in explained["channel"].items()]
     for name, text in lines:
         if text:
-            print(_wrapped(f"{name:<9} {one_line(str(text), _LONGEST)}"))
+            print(_wrap(f"{name:<9} {one_line(str(text), _LONGEST)}"))
     if explained["facts"]:
         print()
         # On a terminal, the longest text comes last: it has the rest of the line.
@@ -61,7 +61,7 @@ def _print(explained: dict[str, Any]) -> None:
         print_table([column.upper() for column in columns], rows)
 
 
-def _wrapped(line: str) -> str:
+def _wrap(line: str) -> str:
     """Return the line in the width of the terminal; in a pipe, as it is."""
     if not on_terminal():
         return line

@@ -103,7 +103,7 @@ def list_jobs(options: argparse.Namespace, settings: Settings) -> None:
             _print_screen(homes, condition, columns, options)
         else:
             more = [*(["folder"] if options.all_homes else []), *(_COST if options.cost else ())]
-            _print_lines(homes, _limited(homes, condition, options), columns or [*_IN_PIPE, *more])
+            _print_lines(homes, _list_page(homes, condition, options), columns or [*_IN_PIPE, *more])
     finally:
         for home in homes:
             home.jobs.registry.close()
@@ -149,15 +149,15 @@ def _found(home: Home, condition: JobFilter, limit: int | None, after: str | Non
     if not condition.unseen or (condition.statuses and Status.RUNNING not in condition.statuses):
         return found
     running = read(condition.replace(statuses=[Status.RUNNING], unseen=False), after=after)
-    return _merged([found, filter(partial(_needs_person, home), _read(home, running, name_bad=False))])
+    return _merge_newest([found, filter(partial(_needs_person, home), _read(home, running, name_bad=False))])
 
 
 def _needs_person(home: Home, found: _Found) -> bool:
-    return is_stuck(found[3], now_ns=time.time_ns()) or found[1] in _asked(home)
+    return is_stuck(found[3], now_ns=time.time_ns()) or found[1] in _oldest_requests(home)
 
 
 @cache
-def _asked(home: Home) -> dict[str, str]:
+def _oldest_requests(home: Home) -> dict[str, str]:
     """Return the oldest open request of each job that has one: its id and its summary."""
     found: dict[str, str] = {}
     with home.skipping():
@@ -182,10 +182,10 @@ def _newest(
     homes: Sequence[Home], condition: JobFilter, limit: int | None, after: str | None, *, whole: bool = False
 ) -> Iterator[_Found]:
     """Yield the jobs of all homes, newest first."""
-    return _merged([_found(home, condition, limit, after, whole=whole) for home in homes])
+    return _merge_newest([_found(home, condition, limit, after, whole=whole) for home in homes])
 
 
-def _merged(parts: Sequence[Iterator[_Found]]) -> Iterator[_Found]:
+def _merge_newest(parts: Sequence[Iterator[_Found]]) -> Iterator[_Found]:
     if len(parts) == 1:
         return parts[0]
     import heapq
@@ -193,7 +193,7 @@ def _merged(parts: Sequence[Iterator[_Found]]) -> Iterator[_Found]:
     return heapq.merge(*parts, reverse=True, key=lambda found: found[:3])
 
 
-def _limited(homes: Sequence[Home], condition: JobFilter, options: argparse.Namespace) -> Iterator[_Found]:
+def _list_page(homes: Sequence[Home], condition: JobFilter, options: argparse.Namespace) -> Iterator[_Found]:
     """Yield jobs up to --limit, and say where the list continues."""
     one_more = None if options.limit is None else options.limit + 1
     found = _newest(homes, condition, one_more, options.cursor, whole=options.json)
@@ -210,7 +210,7 @@ def _limited(homes: Sequence[Home], condition: JobFilter, options: argparse.Name
 def _print_json(homes: Sequence[Home], condition: JobFilter, options: argparse.Namespace) -> None:
     """Print the array piece by piece: 100,000 jobs need no more memory than one page."""
     separator = "[\n"
-    for _, _, folder, job in _limited(homes, condition, options):
+    for _, _, folder, job in _list_page(homes, condition, options):
         record = public_record(job, now_ns=time.time_ns(), show_secrets=options.show_secrets)
         if options.all_homes:
             record["folder"] = folder
@@ -224,7 +224,7 @@ def _print_json(homes: Sequence[Home], condition: JobFilter, options: argparse.N
 def _lines(homes: Sequence[Home], found: Iterable[_Found]) -> Iterator[_Line]:
     by_folder, now_ns = {home.folder: home for home in homes}, time.time_ns()
     for _, job_id, folder, job in found:
-        asked = _asked(by_folder[folder]).get(job_id, "") if job.open_requests else ""
+        asked = _oldest_requests(by_folder[folder]).get(job_id, "") if job.open_requests else ""
         yield _Line(job, folder, now_ns, asked)
 
 

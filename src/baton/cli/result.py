@@ -44,12 +44,12 @@ def result(options: argparse.Namespace, settings: Settings) -> int:
 def _record(jobs: Jobs, job_id: str, settings: Settings) -> dict[str, object]:
     job = jobs.get_job(job_id)
     if job.status not in TERMINAL:
-        raise _unfinished(job)
+        raise _not_ended(job)
     jobs.mark_seen([job])
     return result_record(job, jobs.get_result(job.job_id), settings.home)
 
 
-def _unfinished(job: Job) -> BatonError:
+def _not_ended(job: Job) -> BatonError:
     state = "still running" if job.status is Status.RUNNING else "still pending"
     return BatonError(f"job {job.job_id} is {state}; -f follows")
 
@@ -67,7 +67,7 @@ def _show(jobs: Jobs, job_id: str, settings: Settings, options: argparse.Namespa
         return 0
     jobs.mark_seen([job])
     if job.status not in TERMINAL and not options.output:
-        raise _unfinished(job)
+        raise _not_ended(job)
     reader = OutputReader(settings.home, job)
     found = None if options.output or (_prints_output(job, settings) and reader.exists()) else jobs.get_result(job_id)
     if found is not None and found.message is not None:
@@ -80,7 +80,7 @@ def _show(jobs: Jobs, job_id: str, settings: Settings, options: argparse.Namespa
         say(f"baton: the beginning of this output is not kept: it is longer than {settings.keep_output_mb} MB")
     _print(reader.read())
     if job.status not in TERMINAL:
-        raise _unfinished(job)
+        raise _not_ended(job)
     return 0
 
 

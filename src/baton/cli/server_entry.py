@@ -59,7 +59,7 @@ def add_to_json(text: str | None) -> Edit:
     servers = _json_servers(text)
     if _NAME in servers:
         return Edit(text, is_foreign=not _is_own(servers[_NAME]))
-    return Edit(_checked(text, _add_line(text), _parse_json, "mcpServers", added=_SERVER), _JSON_LINE)
+    return Edit(_check_meaning(text, _add_line(text), _parse_json, "mcpServers", added=_SERVER), _JSON_LINE)
 
 
 def remove_from_json(text: str) -> Edit:
@@ -71,7 +71,7 @@ def remove_from_json(text: str) -> Edit:
     without = _remove_member(text, _value_of(text, start, "mcpServers"), _NAME)
     if not _members(without, _value_of(without, start, "mcpServers"))[0]:
         without = _remove_member(without, start, "mcpServers")
-    _checked(text, without, _parse_json, "mcpServers", added=None)
+    _check_meaning(text, without, _parse_json, "mcpServers", added=None)
     return Edit(without if _members(without, start)[0] else None, _JSON_LINE)
 
 
@@ -93,7 +93,7 @@ def add_to_toml(text: str | None) -> Edit:
     else:
         after = text[: found.start()] + (newline if found[0][0] in "\r\n" else "") + block + text[found.end() :]
     added = tomllib.loads(_TABLE)["mcp_servers"][_NAME]
-    return Edit(_checked(text, after, _parse_toml, "mcp_servers", added=added), _TABLE)
+    return Edit(_check_meaning(text, after, _parse_toml, "mcp_servers", added=added), _TABLE)
 
 
 def remove_from_toml(text: str) -> Edit:
@@ -103,7 +103,7 @@ def remove_from_toml(text: str) -> Edit:
     if found is None or not _is_unchanged(found):
         return Edit(text, is_foreign=found is not None or _NAME in present.get("mcp_servers", {}))
     after = text[: found.start()] + text[found.end() :]
-    _checked(text, after, _parse_toml, "mcp_servers", added=None)
+    _check_meaning(text, after, _parse_toml, "mcp_servers", added=None)
     return Edit(after if after.strip() else None, found[2].replace("\r\n", "\n"))
 
 
@@ -119,7 +119,7 @@ def _hash(table: str) -> str:
     return str(sha256(table.encode()).hexdigest())[:16]
 
 
-def _checked(
+def _check_meaning(
     before: str, after: str, parse: Callable[[str], dict[str, Any]], table: str, *, added: dict[str, Any] | None
 ) -> str:
     """Return the new text if it means the same as the old one, but for the server."""

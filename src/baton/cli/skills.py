@@ -20,7 +20,7 @@ _MANIFEST = ".baton-skills.json"
 _HINT = "--dir names a folder elsewhere"
 
 
-def shipped() -> dict[str, bytes]:
+def skill_files() -> dict[str, bytes]:
     """Return the files of all skills, by their path below the folder of the skills."""
     package = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
     # Inside an installed package, or beside `src` in a checkout.
@@ -44,7 +44,7 @@ def install(options: argparse.Namespace) -> None:
 
 
 def _install(options: argparse.Namespace) -> None:
-    files = shipped()
+    files = skill_files()
     targets = _targets(options)
     for folder in targets:
         refuse_links(options.dir or ".", folder, files, _HINT)

@@ -129,7 +129,7 @@ def job_id(value: object) -> str:
     raise ValueError(f"must be 8 to 32 characters of 0-9 and a-f, not {shown}")
 
 
-def named(field: str, check: Check, value: object) -> Any:
+def check_named(field: str, check: Check, value: object) -> Any:
     """Check a value that a caller passed; raise InvalidValue with the name of the field."""
     try:
         return check(value)
@@ -141,12 +141,12 @@ def texts_of(field: str, value: object) -> list[str]:
     """Return the texts that a caller passed: none, one, or a list of them."""
     if value is None:
         return []
-    return list(named(field, texts, [value] if isinstance(value, str) else value))
+    return list(check_named(field, texts, [value] if isinstance(value, str) else value))
 
 
 def check_job_id(value: object) -> str:
     """Return the id, or raise InvalidValue. Call it before an id becomes part of a path, a topic or a query."""
-    checked: str = named("job id", job_id, value)
+    checked: str = check_named("job id", job_id, value)
     return checked
 
 
@@ -163,7 +163,7 @@ def is_id_beginning(text: str) -> bool:
 
 
 def check_label(field: str, value: object) -> str:
-    checked: str = named(field, label, value)
+    checked: str = check_named(field, label, value)
     return checked
 
 

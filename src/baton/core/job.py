@@ -51,7 +51,7 @@ def _status(value: object) -> Status:
 
 
 def check_status(value: object) -> Status:
-    status: Status = fields.named("status", _status, value)
+    status: Status = fields.check_named("status", _status, value)
     return status
 
 

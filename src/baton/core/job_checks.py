@@ -143,16 +143,16 @@ def job_ids(value: object) -> tuple[str, ...]:
 
 
 def check_checkout(value: object) -> Any:
-    return fields.named("checkout", checkout, value)
+    return fields.check_named("checkout", checkout, value)
 
 
 def check_usage(value: object) -> Any:
-    return fields.named("usage", usage, value)
+    return fields.check_named("usage", usage, value)
 
 
 def check_parked(value: object) -> Any:
-    return fields.named("parked", parked, value)
+    return fields.check_named("parked", parked, value)
 
 
 def check_activity(value: object) -> Any:
-    return fields.named("activity", activity, value)
+    return fields.check_named("activity", activity, value)

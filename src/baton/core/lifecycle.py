@@ -72,7 +72,7 @@ def claim(job: Job, *, holder: str, now_ns: int, token: str) -> Job:
 def before_claim(claimed: Job) -> Job:
     """Return the pending job that `claim` started from, for a store whose claim returns only the new row. `updated_at`
     and a replaced key stay those of the claim."""
-    return _unclaimed(claimed, attempt=claimed.attempt - 1)
+    return _remove_claim(claimed, attempt=claimed.attempt - 1)
 
 
 def add_missing_key(job: Job, *, token: str) -> Job:
@@ -89,7 +89,7 @@ def requeue(job: Job, *, attempt: int | None, now_ns: int, lost: bool = False, n
     check_attempt(job, attempt)
     if job.status is not Status.RUNNING:
         raise IllegalTransition(job.job_id, job.status, Status.PENDING)
-    job = _unclaimed(job, updated_at=format_time(now_ns), lost_attempts=job.lost_attempts + lost)
+    job = _remove_claim(job, updated_at=format_time(now_ns), lost_attempts=job.lost_attempts + lost)
     return job if not_before_ns is None else _blocked_until(job, not_before_ns, 0)
 
 
@@ -115,7 +115,7 @@ def settle(job: Job, wanted: Status, *, attempt: int, seq: int, holder: str | No
         return job
     job = free(job)
     if wanted is Status.PENDING:
-        return _unclaimed(job, **_NOT_ENDED)
+        return _remove_claim(job, **_NOT_ENDED)
     if wanted is Status.RUNNING:
         deadline = format_time(now_ns + job.timeout_sec * SECOND_NS)
         return job.replace(status=wanted, claimed_by=holder or job.claimed_by, deadline_at=deadline, **_NOT_ENDED)
@@ -218,7 +218,7 @@ def failed_attempt(job: Job, *, now_ns: int, present_ns: int) -> tuple[Job, dict
     number = job.failed_attempts + 1
     pause_sec = min(job.backoff_sec * 2 ** min(number - 1, 30), max(_LONGEST_BACKOFF_SEC, job.backoff_sec))
     about: dict[str, Any] = {"attempt_failed": job.attempt, "retries_left": job.retries - number}
-    job = _unclaimed(job, updated_at=format_time(now_ns), failed_attempts=number)
+    job = _remove_claim(job, updated_at=format_time(now_ns), failed_attempts=number)
     if pause_sec:
         job = _blocked_until(job, present_ns + pause_sec * SECOND_NS, 0)
         about["not_before"] = job.not_before
@@ -228,7 +228,7 @@ def failed_attempt(job: Job, *, now_ns: int, present_ns: int) -> tuple[Job, dict
 def park(job: Job, parked: Mapping[str, Any], *, now_ns: int, present_ns: int) -> tuple[Job, dict[str, Any]]:
     """Return the running job as pending until a usage limit is over, as `baton.core.parking` says, and what the event
     says about it. That is neither a lost holder nor an error."""
-    waits = _unclaimed(job, updated_at=format_time(now_ns), parked=check_parked(parked))
+    waits = _remove_claim(job, updated_at=format_time(now_ns), parked=check_parked(parked))
     waiting = {"kind": "limited", "since": parked["since"], "cause": parked["why"], "attempt": job.attempt}
     waits = waits.replace(activity=check_activity(waiting))
     waits = _blocked_until(waits, parse_time(parked["until"]), present_ns)
@@ -327,7 +327,7 @@ def transitions(before: Job, after: Job) -> tuple[tuple[Status, Status], ...]:
     return ((before.status, after.status),)
 
 
-def _unclaimed(job: Job, **more: object) -> Job:
+def _remove_claim(job: Job, **more: object) -> Job:
     return job.replace(
         status=Status.PENDING,
         claimed_by=None,

@@ -144,14 +144,14 @@ class Redactor:
         if isinstance(value, dict):
             cleaned: dict[Any, Any] = {}
             for key, each in value.items():
-                cleaned[_unused(self.text(key), cleaned) if isinstance(key, str) else key] = self.value(each)
+                cleaned[_unused_key(self.text(key), cleaned) if isinstance(key, str) else key] = self.value(each)
             return cleaned
         if isinstance(value, list | tuple):
             return [self.value(each) for each in value]
         return value
 
 
-def _unused(key: str, taken: Mapping[Any, Any]) -> str:
+def _unused_key(key: str, taken: Mapping[Any, Any]) -> str:
     """Return a key that is not taken: two keys may become equal, and no value is to be lost."""
     name, number = key, 1
     while name in taken:

@@ -225,7 +225,7 @@ def sent(request: Request, *, now_ns: int) -> Request:
     return request if request.sent_at is not None else request.replace(sent_at=format_time(now_ns))
 
 
-def applied(request: Request, was_applied: str, overridden_by: str | None = None) -> Request:
+def set_applied(request: Request, was_applied: str, overridden_by: str | None = None) -> Request:
     """Return the request with what the agent did with its answer: "yes", or "no" and what decided instead. The first
     evidence stands."""
     if was_applied not in ("yes", "no"):

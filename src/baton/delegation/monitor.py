@@ -135,7 +135,7 @@ class Monitor(Reconciler):
         """Clear the last message of each job from its broker, a week after the job was registered."""
         until_ns = self._clock.wall_ns() - KEEP_RETAINED_NS
         give_up_ns = until_ns - 4 * KEEP_RETAINED_NS
-        since_ns = self._noted("retained_until_ns", give_up_ns)
+        since_ns = self._read_note("retained_until_ns", give_up_ns)
         if until_ns - since_ns < _CLEAN_EVERY_NS or self._clock.monotonic_ns() < self._next_retained_ns:
             return
         ended = JobFilter(statuses=TERMINAL, created_from_ns=since_ns, created_until_ns=until_ns)
@@ -157,7 +157,7 @@ class Monitor(Reconciler):
     def _prune(self) -> Iterator[Finding]:
         """Remove what ended longer ago than the keep time, once an hour, if the user has set a keep time."""
         days, now_ns = self._settings.keep_days, self._clock.wall_ns()
-        if days is None or 0 <= now_ns - self._noted("pruned_ns", 0) < _CLEAN_EVERY_NS:
+        if days is None or 0 <= now_ns - self._read_note("pruned_ns", 0) < _CLEAN_EVERY_NS:
             return
         from baton.delegation.prune import Prune, size_text
 
@@ -170,7 +170,7 @@ class Monitor(Reconciler):
                 yield self._act(step.what, f"ended more than {days} days ago", f"removed: {step.count}{room}")
         self._note("pruned_ns", now_ns)
 
-    def _noted(self, name: str, default: int) -> int:
+    def _read_note(self, name: str, default: int) -> int:
         """Return a time that a monitor of this home has noted."""
         value = (read_object(os.path.join(self._inventory.home, _NOTES)) or {}).get(name)
         return value if isinstance(value, int) else default

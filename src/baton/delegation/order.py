@@ -47,7 +47,7 @@ def _find(jobs: Jobs, names: Sequence[str], titles: dict[str, list[str]]) -> tup
         if not of_batch and not fields.is_id_beginning(name):
             raise InvalidValue("after", f"{name[:40]!r} is neither the id of a job nor the title of one of the batch")
         found += of_batch or jobs.find_predecessors([name])
-    after: tuple[str, ...] = fields.named("after", job_checks.job_ids, list(dict.fromkeys(found)))
+    after: tuple[str, ...] = fields.check_named("after", job_checks.job_ids, list(dict.fromkeys(found)))
     return after
 
 

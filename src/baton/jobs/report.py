@@ -34,7 +34,7 @@ def report(
     """Record an event of a job, with the status it brings and its history lines. Return the job after it and the event.
 
     The event is signed and unsent. Paths and secrets are removed from `detail` and `data`; a long `detail` is cut.
-    `verify` is for `completed`, as in `verified`; None skips the check without a note.
+    `verify` is for `completed`, as in `verify_results`; None skips the check without a note.
     An error of a job with retries left is recorded as progress, and the job is pending again.
     Of an event that ends the job: `ended_by` and `reason` are for the record, `message` and `validation` for the result
     (`baton.core.result`). Without them, the reason is the detail as it was given; so is the message of `completed`.
@@ -57,7 +57,7 @@ def report(
             from baton.jobs.activity_file import refuse_open_work
 
             refuse_open_work(job)
-        outcome, validation = verified(jobs, job, redactor, skip=not verify)
+        outcome, validation = verify_results(jobs, job, redactor, skip=not verify)
         if confirm is not None:
             confirm()
     result = None
@@ -87,7 +87,7 @@ def report(
     return recorded.after, recorded.event
 
 
-def verified(jobs: Jobs, job: Job, redactor: Redactor, *, skip: bool) -> tuple[dict[str, Any], str | None]:
+def verify_results(jobs: Jobs, job: Job, redactor: Redactor, *, skip: bool) -> tuple[dict[str, Any], str | None]:
     """Check the results of a job that is to be completed. Return the fields of the record that say how it was verified,
     and what its validation printed.
 

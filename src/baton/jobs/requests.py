@@ -13,7 +13,7 @@ import time
 from baton.core import fields
 from baton.core.clock import SECOND_NS, parse_time
 from baton.core.errors import BatonError, InvalidValue, RequestClosed, RequestNotFound, WrongState
-from baton.core.fields import FULL_ID_LENGTH, check_id_beginning, named, one_line, visible
+from baton.core.fields import FULL_ID_LENGTH, check_id_beginning, check_named, one_line, visible
 from baton.core.hashing import sha256
 from baton.core.redact import shorten
 from baton.core.request import (
@@ -65,7 +65,7 @@ def ask(jobs: Jobs, job: Job, asked: Asked, *, expires_sec: float | None = None)
         data={"tool": redactor.text(request.tool)} | ({"screen_only": True} if request.screen_only else {}),
         expires_sec=expires_sec,
     )
-    opened = _logged(jobs, change, "request_opened", kind=request.kind.value, exact=request.exact, detail=detail)
+    opened = _log_change(jobs, change, "request_opened", kind=request.kind.value, exact=request.exact, detail=detail)
     decided = _known_answer(jobs, job, opened)
     if decided is None:
         return opened
@@ -92,7 +92,7 @@ def not_used(jobs: Jobs, request_id: str, why: str) -> Request:
     """Note that the answer to a request was not used."""
     by = one_line(why, 200)
     change = jobs.registry.note_applied(request_id, "no", overridden_by=by)
-    return _logged(jobs, change, "request_overridden", **_answer_line(jobs, change), overridden_by=by)
+    return _log_change(jobs, change, "request_overridden", **_answer_line(jobs, change), overridden_by=by)
 
 
 def withdraw(jobs: Jobs, request_id: str) -> Request:
@@ -178,7 +178,7 @@ def answer(jobs: Jobs, request_id: str, given: Answer, *, inexact: bool = False)
             raise BatonError(f"the agent takes the answer to request {request_id} at its own screen alone; {where}")
         _check_answer(request, given, inexact=inexact)
     change = jobs.registry.answer_request(request_id, given)
-    return _logged(jobs, change, "request_closed", state=change.after.state.value, **_answer_line(jobs, change))
+    return _log_change(jobs, change, "request_closed", state=change.after.state.value, **_answer_line(jobs, change))
 
 
 def answer_by_hand(jobs: Jobs, request_id: str, given: Answer, *, inexact: bool = False) -> Request:
@@ -222,7 +222,7 @@ def choose(request: Request, typed: Sequence[str], *, own_words: bool = False) -
             raise InvalidValue("CHOICE", "must be one choice or one text; put a text in quotes")
         given = {1: typed[0]}
     else:
-        given = dict(_numbered(each, len(questions)) for each in typed)
+        given = dict(_parse_numbered(each, len(questions)) for each in typed)
         missing = [str(number) for number in range(1, len(questions) + 1) if number not in given]
         if missing or len(given) != len(typed):
             raise InvalidValue("CHOICE", f"must answer each question once, as 1=CHOICE 2=CHOICE; of {len(questions)}")
@@ -346,9 +346,9 @@ def _covers(earlier: Request, request: Request) -> bool:
 def _check_answer(request: Request, given: Answer, *, inexact: bool) -> None:
     if given.answer not in (ALLOW, DENY):
         raise InvalidValue("answer", f"must be allow or deny, not {given.answer[:40]!r}")
-    named("reason", lambda value: fields.text(value, _LONGEST_TEXT), given.reason)
+    check_named("reason", lambda value: fields.text(value, _LONGEST_TEXT), given.reason)
     for choice in given.choices.values():
-        named("answer", lambda value: fields.text(value, _LONGEST_TEXT), choice)
+        check_named("answer", lambda value: fields.text(value, _LONGEST_TEXT), choice)
     if given.answer == DENY:
         return
     shown = f"`baton requests {request.request_id}` shows it"
@@ -361,7 +361,7 @@ def _check_answer(request: Request, given: Answer, *, inexact: bool) -> None:
         raise BatonError(f"request {request.request_id} is a question ({shown}); use `baton answer`")
 
 
-def _numbered(typed: str, count: int) -> tuple[int, str]:
+def _parse_numbered(typed: str, count: int) -> tuple[int, str]:
     number, equals, text = typed.partition("=")
     if not equals or not number.isdecimal() or not 1 <= int(number) <= count:
         raise InvalidValue("CHOICE", f"must be NUMBER=CHOICE with a question from 1 to {count}, not {typed[:40]!r}")
@@ -399,7 +399,7 @@ def _close(jobs: Jobs, request: Request, state: RequestState, *, answer: str | N
         change = jobs.registry.close_request(request.request_id, state, answer=answer, by=by, via="agent")
     except RequestClosed:
         return jobs.registry.get_request(request.request_id)
-    return _logged(jobs, change, "request_closed", state=state.value, **_answer_line(jobs, change))
+    return _log_change(jobs, change, "request_closed", state=state.value, **_answer_line(jobs, change))
 
 
 def _answer_line(jobs: Jobs, change: RequestChange) -> dict[str, Any]:
@@ -416,7 +416,7 @@ def _answer_line(jobs: Jobs, change: RequestChange) -> dict[str, Any]:
     }
 
 
-def _logged(jobs: Jobs, change: RequestChange, event: str, **more: Any) -> Request:
+def _log_change(jobs: Jobs, change: RequestChange, event: str, **more: Any) -> Request:
     """Add the history lines of a change; return the request after it."""
     jobs.history.add_request(change.after, event, **more)
     if change.event is not None:

@@ -174,12 +174,12 @@ class Jobs:
         """Claim the next pending job of a queue; return None when there is none."""
         holder = self.holder_here() if holder is None else holder
         change = self.registry.pick_pending(agent_session, holder=holder, lease_sec=lease_sec)
-        return self._logged(change) if change is not None else None
+        return self._log_change(change) if change is not None else None
 
     def pick_job(self, job_id: str, *, holder: str | None = None, lease_sec: float | None = None) -> Job:
         """Claim this job; raise IllegalTransition when it is not pending."""
         holder = self.holder_here() if holder is None else holder
-        return self._logged(self.registry.pick_job(job_id, holder=holder, lease_sec=lease_sec))
+        return self._log_change(self.registry.pick_job(job_id, holder=holder, lease_sec=lease_sec))
 
     def update_status(
         self, job_id: str, status: str, *, attempt: int | None = None, verify: bool = True, reason: str | None = None
@@ -196,18 +196,18 @@ class Jobs:
             refuse_open_work(job)
             if job.expected_artifacts or job.validate or not verify:
                 from baton.core.result import new_result
-                from baton.jobs.report import verified
+                from baton.jobs.report import verify_results
 
-                outcome, validation = verified(self, job, self.redactor(job), skip=not verify)
+                outcome, validation = verify_results(self, job, self.redactor(job), skip=not verify)
                 result = new_result(None, validation, self.keys(job))
         if wanted in TERMINAL:
             done = "cancelled" if wanted is Status.CANCELLED else f"set to {wanted}"
             why = f"{done} by {self.user_here()}" if reason is None else reason
-            outcome["reason"] = fields.named("reason", fields.text, why)
+            outcome["reason"] = fields.check_named("reason", fields.text, why)
         change = self.registry.update_status(
             job_id, wanted, attempt=attempt, holder=holder, outcome=outcome, result=result
         )
-        return self._logged(change, None if reason is None else self.redactor(change.after).text(reason))
+        return self._log_change(change, None if reason is None else self.redactor(change.after).text(reason))
 
     def release(
         self,
@@ -222,7 +222,7 @@ class Jobs:
         its holder has died, which counts for `max_attempts`. `not_before_ns`: it is blocked until then."""
         check_label("reason", reason)
         change = self.registry.requeue(job_id, attempt=attempt, lost=lost, not_before_ns=not_before_ns)
-        return self._logged(change, reason)
+        return self._log_change(change, reason)
 
     def find_predecessors(self, typed: Iterable[str]) -> list[str]:
         """Return the ids of jobs that a user typed, for a job that comes after them. Refuse one that can never let that
@@ -265,7 +265,7 @@ class Jobs:
         while batch := self.registry.expire_leases():
             changes += batch
             for change in batch:
-                job = self._logged(change, "lease expired")
+                job = self._log_change(change, "lease expired")
                 if job.status in TERMINAL:
                     for event in self.registry.events_after(job.job_id, job.last_seq - 1):
                         self.history.add_event(event)
@@ -360,7 +360,7 @@ class Jobs:
         """Return baton's own keys, which no text about this job may show."""
         return (job.auth_token, job.broker.password, *self._secrets)
 
-    def _logged(self, change: Change, reason: str | None = None) -> Job:
+    def _log_change(self, change: Change, reason: str | None = None) -> Job:
         """Add the history lines of a change; return the job after it."""
         self.history.add_change(change.before, change.after, reason)
         return change.after

@@ -23,7 +23,7 @@ class Directory(ABC):
         """Return what is stored under that id, in constant time."""
 
     @abstractmethod
-    def named(self, canonical_name: str) -> list[Entry]:
+    def find_named(self, canonical_name: str) -> list[Entry]:
         """Return every entry that may have that name, and the one under the derived id, without reading all."""
 
     @abstractmethod

@@ -71,23 +71,23 @@ class FileDirectory(Directory):
             why = f"cannot be read: {error.strerror}"
         return Entry(agent_id=agent_id, state=state, why=why, touched_ns=touched_ns)
 
-    def named(self, canonical_name: str) -> list[Entry]:
+    def find_named(self, canonical_name: str) -> list[Entry]:
         derived = derived_id(canonical_name)
         if not self._is_whole():
             try:
                 self._add_all_names()
             except RegistryUnavailable:  # the folder can be read, but not written
                 return [each for each in self.all() if each.agent_id == derived or each.is_called(canonical_name)]
-        ids = {derived, *_listed(os.path.join(self._names, canonical_name))}
+        ids = {derived, *_list_folder(os.path.join(self._names, canonical_name))}
         return [self.get(agent_id) for agent_id in sorted(ids) if is_agent_id(agent_id)]
 
     def all(self) -> Iterator[Entry]:
-        for agent_id in sorted(_listed(self._agents)):
+        for agent_id in sorted(_list_folder(self._agents)):
             if is_agent_id(agent_id):
                 yield self.get(agent_id)
 
     def names(self) -> list[str]:
-        return [name for name in _listed(self._names) if not name.startswith(".")]
+        return [name for name in _list_folder(self._names) if not name.startswith(".")]
 
     @contextmanager
     def locked(self, agent_id: str) -> Iterator[Entry]:
@@ -122,7 +122,7 @@ class FileDirectory(Directory):
     def remove(self, entry: Entry) -> None:
         """Remove the entry's folder. If it holds files of another program, move it aside as a whole."""
         folder = self.folder_of(entry.agent_id)
-        names = _listed(folder)
+        names = _list_folder(folder)
         if not all(_OURS.fullmatch(name) and os.path.isfile(os.path.join(folder, name)) for name in names):
             self.quarantine(entry)
             return
@@ -147,7 +147,7 @@ class FileDirectory(Directory):
         of other programs."""
         files.make_private_dir(self._agents)
         with files.FileLock(self._lock_path):
-            whole = self._is_whole() or not _listed(self._agents)
+            whole = self._is_whole() or not _list_folder(self._agents)
             yield
             if whole:
                 self._note_whole()
@@ -214,7 +214,7 @@ def _remove_empty(folder: str) -> None:
         pass  # it does not exist, or it is not empty
 
 
-def _listed(folder: str) -> list[str]:
+def _list_folder(folder: str) -> list[str]:
     try:
         return os.listdir(folder)
     except (FileNotFoundError, NotADirectoryError):

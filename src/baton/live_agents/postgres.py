@@ -53,7 +53,7 @@ class PostgresDirectory(Directory):
         found = self._entries(self._rows("agent_id = %s", check_agent_id(agent_id)))
         return found[0] if found else Entry(agent_id=agent_id, state=State.MISSING, why="there is no record")
 
-    def named(self, canonical_name: str) -> list[Entry]:
+    def find_named(self, canonical_name: str) -> list[Entry]:
         return self._entries(self._rows("agent_name = %s OR agent_id = %s", canonical_name, derived_id(canonical_name)))
 
     def all(self) -> Iterator[Entry]:

@@ -66,9 +66,9 @@ class AgentRecord(Value):
     @classmethod
     def parse(cls, value: object) -> AgentRecord:
         """Return the record in a decoded JSON value; raise Unfit with the first field that is not valid."""
-        values = _checked("the record", value, _TOP)
+        values = _check_object("the record", value, _TOP)
         for part, checks in _PARTS.items():
-            values |= _checked(part, values.pop(part), checks, part + ".")
+            values |= _check_object(part, values.pop(part), checks, part + ".")
         if parse_time(values["lease_expires_at"]) <= parse_time(values["published_at"]):
             raise Unfit("lease_expires_at must be after published_at")
         return cls(**{name: values[name] for name in cls.fields()})
@@ -202,7 +202,7 @@ _TOP: dict[str, fields.Check] = {
 } | dict.fromkeys(_PARTS, lambda part: part)  # `parse` checks each part by itself
 
 
-def _checked(what: str, value: object, checks: Mapping[str, fields.Check], within: str = "") -> dict[str, Any]:
+def _check_object(what: str, value: object, checks: Mapping[str, fields.Check], within: str = "") -> dict[str, Any]:
     """Return the checked fields of an object; refuse missing and unknown ones."""
     if not isinstance(value, dict):
         raise Unfit(f"{what} must be an object, not {fields.kind(value)}")

@@ -43,7 +43,7 @@ def resolve(directory: Directory, names: Names, wanted: str, *, by_id: bool = Fa
         text = f"there is no live agent with id {wanted}; `baton agent list` shows the live agents"
         return Resolution(reason=State.MISSING, text=text, entries=[])
     canonical = names.canonical(wanted)
-    entries = {entry.agent_id: entry for entry in directory.named(canonical)}
+    entries = {entry.agent_id: entry for entry in directory.find_named(canonical)}
     if is_agent_id(wanted) and wanted not in entries:
         entries[wanted] = directory.get(wanted)
     looked_at = [entry for entry in entries.values() if not entry.absent]

@@ -107,9 +107,9 @@ class RequestVerbs(OrderVerbs):
     def note_applied(self, request_id: str, applied: str, overridden_by: str | None = None) -> RequestChange:
         """Note by the agent's own evidence whether it used the answer: "yes", or "no" and what decided instead. The
         first evidence stands."""
-        from baton.core.request import applied as decide
+        from baton.core.request import set_applied
 
-        return self._settle(request_id, lambda it, _job, _expired, _now_ns: decide(it, applied, overridden_by))
+        return self._settle(request_id, lambda it, _job, _expired, _now_ns: set_applied(it, applied, overridden_by))
 
     def get_request(self, request_id: str) -> Request:
         """Return the request in the state that it has now. RequestNotFound, or InvalidRecord when it is not valid."""

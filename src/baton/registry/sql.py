@@ -192,14 +192,14 @@ class SqlTransaction(RequestRows):
         return job_from_row(rows[0])
 
     def add(self, job: Job) -> Job | None:
-        rows = self.rows(f"{self._numbered(_INSERT)} RETURNING change", row_of_job(job))
+        rows = self.rows(f"{self._with_change_number(_INSERT)} RETURNING change", row_of_job(job))
         if rows and job.retry_of is not None:
-            self.change(self._numbered(_LINK_RETRY), {"job_id": job.job_id, "retry_of": job.retry_of})
+            self.change(self._with_change_number(_LINK_RETRY), {"job_id": job.job_id, "retry_of": job.retry_of})
         if rows and job.waits_for:
             self._add_followers([job])
         return job.replace(change=rows[0][0]) if rows else None
 
-    def _numbered(self, statement: str) -> str:
+    def _with_change_number(self, statement: str) -> str:
         return statement.replace(_NEXT, self.next_change)
 
     def find_key(self, key: str) -> Job | None:
@@ -252,7 +252,7 @@ class SqlTransaction(RequestRows):
         others = {f"not_{number}": job_id for number, job_id in enumerate(skipped)}
         except_others = f" AND job_id NOT IN ({', '.join(':' + name for name in others)})" if others else ""
         first = f"ORDER BY priority DESC, created_at, job_id LIMIT 1{self.skip_locked}"
-        claim = self._numbered(_CLAIM)
+        claim = self._with_change_number(_CLAIM)
         none_due = f" AND coalesce({_FIRST_LOOK} > {self.present}, true)" if unless_due else ""
         where = f"{self.if_claimable}{none_due}{except_others}"
         rows = self.rows(f"{claim}{where} {first}) {_RETURNING}", {**values, **others})
@@ -336,13 +336,13 @@ class SqlTransaction(RequestRows):
         unsent = self.rows("SELECT COUNT(*) FROM events WHERE sent = 0")[0][0]
         return dict(self.rows("SELECT status, COUNT(*) FROM jobs GROUP BY status")) | {"unsent": unsent}
 
-    def _named(self) -> set[str]:
+    def _jobs_named(self) -> set[str]:
         """Return the jobs that an unfinished one names."""
         rows = self.rows(f"{self.select} WHERE {_UNFINISHED}")
         return {each for job in valid_jobs(rows) for each in lifecycle.named_jobs(job)}
 
     def prunable(self, before_ns: int, limit: int) -> list[str]:
-        named = self._named()
+        named = self._jobs_named()
         rows = self.rows(
             f"""
             SELECT job_id FROM jobs
@@ -354,7 +354,7 @@ class SqlTransaction(RequestRows):
         return [row[0] for row in rows if row[0] not in named][:limit]  # guard: prune-named-job
 
     def remove(self, job_id: str) -> None:
-        self.change(self._numbered(_RAISE_FLOOR))
+        self.change(self._with_change_number(_RAISE_FLOOR))
         for table in ("events", "results", "requests", "jobs"):
             self.change(f"DELETE FROM {table} WHERE job_id = :job_id", {"job_id": job_id})
         self.change("DELETE FROM followers WHERE follower = :job_id", {"job_id": job_id})
@@ -384,7 +384,7 @@ class SqlTransaction(RequestRows):
     def put(self, entries: Sequence[Entry]) -> None:
         highest = max((entry.job.change for entry in entries), default=0)
         self.change("UPDATE changes SET floor = :number WHERE floor < :number", {"number": highest})
-        self.change_many(self._numbered(_INSERT), [row_of_job(entry.job) for entry in entries])
+        self.change_many(self._with_change_number(_INSERT), [row_of_job(entry.job) for entry in entries])
         self._add_followers(entry.job for entry in entries)
         events = [row_of_event(event) for entry in entries for event in entry.events]
         self.change_many(f"{_INSERT_EVENT} ON CONFLICT (job_id, seq) DO NOTHING", events)

@@ -109,12 +109,12 @@ class Inventory:
 
     def get(self, name: str) -> Session:
         """Return the session of this name; raise SessionNotFound or InvalidSession."""
-        sessions, invalid = self._parsed("WHERE name = ?", name)
+        sessions, invalid = self._parse_rows("WHERE name = ?", name)
         for session in sessions:
             return session
         raise invalid[0] if invalid else SessionNotFound(name)
 
-    def named(self, *names: str) -> list[Session]:
+    def find_named(self, *names: str) -> list[Session]:
         """Return the sessions that have these names, in this order, without invalid ones."""
         found = {
             session.name: session for session in self._select(f"WHERE name IN ({', '.join('?' * len(names))})", *names)
@@ -197,12 +197,12 @@ class Inventory:
 
     def _select(self, condition: str, *values: str) -> list[Session]:
         """Return the sessions of these rows, without the invalid ones."""
-        sessions, _ = self._parsed(condition, *values)
+        sessions, _ = self._parse_rows(condition, *values)
         return sessions
 
     def invalid(self) -> list[InvalidSession]:
         """Return why each row that is not a session is none."""
-        return self._parsed("ORDER BY name")[1]
+        return self._parse_rows("ORDER BY name")[1]
 
     def ids(self) -> set[str]:
         """Return the session id of every row, also of rows that are not valid."""
@@ -217,9 +217,9 @@ class Inventory:
                 tx.executemany("DELETE FROM sessions WHERE name = ?", [(error.name,) for error in invalid])
         return invalid
 
-    def _parsed(self, condition: str, *values: str) -> tuple[list[Session], list[InvalidSession]]:
+    def _parse_rows(self, condition: str, *values: str) -> tuple[list[Session], list[InvalidSession]]:
         with self._file().reading() as tx:
-            return _parsed(tx, condition, *values)
+            return _parse_rows(tx, condition, *values)
 
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
@@ -228,7 +228,7 @@ class Inventory:
             yield tx
 
 
-def _parsed(tx: sqlite3.Connection, condition: str, *values: str) -> tuple[list[Session], list[InvalidSession]]:
+def _parse_rows(tx: sqlite3.Connection, condition: str, *values: str) -> tuple[list[Session], list[InvalidSession]]:
     """Return the sessions of these rows, and why each of the others is none."""
     sessions, invalid = [], []
     for row in tx.execute(f"{_SELECT} {condition}", values).fetchall():
@@ -269,7 +269,7 @@ def _refuse_open_conversation(tx: sqlite3.Connection, session: Session) -> None:
     """Raise NameInUse if a running session has the same conversation: two agents would write into it."""
     if session.conversation_id is None:
         return
-    for other in _parsed(tx, "WHERE state = ?", State.RUNNING)[0]:
+    for other in _parse_rows(tx, "WHERE state = ?", State.RUNNING)[0]:
         same = other.conversation_id == session.conversation_id and other.agent == session.agent
         if same and other.session_id != session.session_id:  # guard: open-conversation
             job = f" with job {other.job_id}" if other.job_id else ""

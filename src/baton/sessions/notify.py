@@ -110,7 +110,7 @@ def _is_outdated(jobs: Jobs, due: Due) -> bool:
     since."""
     job = due.job
     if due.kind == WAITING:
-        return _asked(jobs, due) is None
+        return _open_request(jobs, due) is None
     if due.number:
         present = present_activity(job, now_ns=time.time_ns())
         return present is None or present["kind"] != due.kind
@@ -140,14 +140,14 @@ def _describe(jobs: Jobs, due: Due) -> dict[str, Any]:
     names = ("job_id", "attempt", "status", "title", "reason", "ended_by", "agent", "workdir", "finished_at")
     about = {"id": due.id, "kind": due.kind, "sent_at": format_micros(time.time_ns())}
     event = about | {name: job[name] for name in names} | {"request_id": None}
-    if due.kind == WAITING and (request := _asked(jobs, due)) is not None:
+    if due.kind == WAITING and (request := _open_request(jobs, due)) is not None:
         event |= {"reason": request.summary, "request_id": request.request_id}
     elif due.number and due.job.activity is not None:
         event["reason"] = due.job.activity["cause"]
     return event
 
 
-def _asked(jobs: Jobs, due: Due) -> Request | None:
+def _open_request(jobs: Jobs, due: Due) -> Request | None:
     """Return the open request that a notification is about; None if it is not open any more."""
     found = jobs.registry.list_requests(job_id=due.job.job_id)
     return next((request for request in found if request.request_id == due.number), None)

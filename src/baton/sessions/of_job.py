@@ -19,7 +19,7 @@ def session_of(inventory: Inventory, job: Job) -> Session | None:
     if running is not None:
         return running
     holder = (job.claimed_by or "").split(":")[-2:][0]  # HOST:SESSION:PID
-    for session in inventory.named(session_name(job), holder):
+    for session in inventory.find_named(session_name(job), holder):
         ran_it = session.name == session_name(job) or session.made_for == job.job_id
         if ran_it or job.agent_session == job_label(session.agent_id):
             is_later = job.finished_at is not None and parse_time(job.finished_at) < parse_time(session.created_at)

@@ -97,7 +97,7 @@ def open_private(path: str, flags: int, *, owner: int | None = None) -> int:
     try:
         fd = os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     except OSError as error:
-        raise _explained(error, path) from None
+        raise _explain(error, path) from None
     try:
         found = os.fstat(fd)
         check_own_file(found, path, owner)
@@ -148,7 +148,7 @@ def _link_refused(path: str) -> OSError:
     return OSError(errno.ELOOP, "is a link, which baton does not follow; replace it by what it points to", path)
 
 
-def _explained(error: OSError, path: str) -> OSError:
+def _explain(error: OSError, path: str) -> OSError:
     """Return the error of an open that follows no link and waits for no pipe, in words that say what was found."""
     if error.errno == errno.ELOOP:
         return _link_refused(path)

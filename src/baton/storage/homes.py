@@ -140,12 +140,12 @@ def check_state(state_dir: str) -> str:
 
 def read_home_id(path: str) -> str | None:
     """Return the id in the `home.json` of a home; None without a valid one."""
-    return _served(path)[0]
+    return _read_home_file(path)[0]
 
 
 def read_served_folder(path: str) -> str:
     """Return the folder in the `home.json` of a home; "" without a valid one."""
-    return _served(path)[1]
+    return _read_home_file(path)[1]
 
 
 def read_small(path: str) -> bytes | None:
@@ -286,7 +286,7 @@ def _find_at(state: str, path: str) -> Home:
 
 def _known_by_id(state: str, home_id: str) -> Home:
     path = home_path(state, home_id)
-    found, folder = _served(path)
+    found, folder = _read_home_file(path)
     if not _ID.fullmatch(home_id) or found != home_id:
         raise BatonError(f"{path} is not a home: its {HOME_FILE} is missing or names another one; see `baton trust`")
     registry = home.registry if (home := look_up(state, folder)) and home.home_id == home_id else None
@@ -318,7 +318,7 @@ def _read_entry(state: str, path: str) -> Home | None:
     return Home(path=path, home_id=home_id, folder=folder, in_place=in_place is True, link=link, registry=registry)
 
 
-def _served(path: str) -> tuple[str | None, str]:
+def _read_home_file(path: str) -> tuple[str | None, str]:
     """Return the id and the folder in the `home.json` of a home."""
     try:
         content = json.loads(read_small(os.path.join(path, HOME_FILE)) or b"null")

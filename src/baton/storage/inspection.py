@@ -183,7 +183,7 @@ def inspect(home: str, *, scratch: str, owner: int, in_place: bool = False) -> C
             record = _read_json(home, path)
             counts[_status(record.get("status"))] += 1
             if record.get("status") in _UNFINISHED and len(unfinished) < _MAX_SHOWN:
-                unfinished.append(_unfinished(record))
+                unfinished.append(_unfinished_job(record))
     databases = {path: _NOT_OURS for path in files if path.endswith(".db") and "/." not in f"/{path}"}
     sessions: list[FoundSession] = []
     deadline = time.monotonic() + _READ_SEC
@@ -238,7 +238,7 @@ def _status(value: object) -> str:
     return value if isinstance(value, str) and value in _STATUSES else "invalid"
 
 
-def _unfinished(record: dict[str, Any]) -> UnfinishedJob:
+def _unfinished_job(record: dict[str, Any]) -> UnfinishedJob:
     validate, options = record.get("validate"), record.get("start_options")
     if isinstance(options, str):  # in a database
         options = _parse_object(options)
@@ -315,7 +315,7 @@ def _describe(
             " WHERE status IN ('pending', 'running') ORDER BY created_at LIMIT ?",
             (_MAX_SHOWN,),
         )
-        unfinished += [_unfinished(dict(zip(fields, row, strict=True))) for row in rows]
+        unfinished += [_unfinished_job(dict(zip(fields, row, strict=True))) for row in rows]
         return f"job registry, schema {version}"
     if path in _INVENTORIES and "sessions" in tables:
         for (text,) in database.execute("SELECT record FROM sessions WHERE state = 'running' LIMIT 1000"):

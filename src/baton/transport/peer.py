@@ -83,7 +83,7 @@ def _ask_kernel(local: tuple[Any, ...], remote: tuple[Any, ...]) -> int | None:
 
 
 def _owner_in_tables(local: tuple[Any, ...], remote: tuple[Any, ...]) -> int | None:
-    ends = {(_encoded(local, mapped=mapped), _encoded(remote, mapped=mapped)) for mapped in (False, True)}
+    ends = {(_encode(local, mapped=mapped), _encode(remote, mapped=mapped)) for mapped in (False, True)}
     for table in filter(os.path.exists, _TABLES):
         with open(table, encoding="ascii") as file:
             for row in map(str.split, file):
@@ -92,7 +92,7 @@ def _owner_in_tables(local: tuple[Any, ...], remote: tuple[Any, ...]) -> int | N
     return None
 
 
-def _encoded(end: tuple[Any, ...], *, mapped: bool) -> str:
+def _encode(end: tuple[Any, ...], *, mapped: bool) -> str:
     """Return an address and port as in the kernel's tables: words in the byte order of the machine, in hexadecimal. A
     server that listens for IPv6 sees an IPv4 address `mapped` into IPv6."""
     family = _socket.AF_INET6 if ":" in end[0] else _socket.AF_INET

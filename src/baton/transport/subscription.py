@@ -167,13 +167,13 @@ class Subscription:
             while not self._stopping:
                 now = self._monotonic()
                 if self._has_reconnected() or now >= next_poll:
-                    yield from self._noted(self.events.from_registry())
+                    yield from self._note_each(self.events.from_registry())
                     next_poll = now + (_POLL_SEC if self._is_connected() else _POLL_WITHOUT_BROKER_SEC)
                 if self.events.all_ended() or self._is_out_of_time():
                     return
                 until = min(next_poll, self._deadline, self._last_news + (self._idle_sec or math.inf))
                 messages = self._take_messages(until - self._monotonic())
-                yield from self._noted(self.events.from_messages(messages))
+                yield from self._note_each(self.events.from_messages(messages))
             self.stopped = True
         except RegistryUnavailable:
             if not self._stopping and not self._is_out_of_time(readable=False):
@@ -184,7 +184,7 @@ class Subscription:
             self.events.report_unrecorded()
             self.close()
 
-    def _noted(self, payloads: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    def _note_each(self, payloads: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for payload in payloads:
             self._note_news()
             yield payload
