@@ -71,17 +71,21 @@ def register_job(
     It starts when the jobs in `after` are completed, and not before `not_before` (such as 2026-06-19T09:30:00Z). After
     an error it is pending again, `retries` times, after a pause of `backoff_sec` that doubles.
     If a job for the same work has this `idempotency_key` already, return that job; raise KeyTaken for other work."""
+    from baton.adapters import allowed_silence
     from baton.broker.address import broker_record
 
     settings = load_settings(where)
+    agent, timeout_sec = agent or settings.agent, settings.timeout_sec if timeout_sec is None else timeout_sec
+    if idle_timeout_sec is None:
+        idle_timeout_sec = allowed_silence(settings, agent, timeout_sec)
     with _jobs.open_jobs(settings) as jobs:
         return jobs.register_job(
             prompt,
-            agent=agent or settings.agent,
+            agent=agent,
             agent_session=agent_session,
             broker=broker_record(settings) if broker is None else broker,
-            timeout_sec=settings.timeout_sec if timeout_sec is None else timeout_sec,
-            idle_timeout_sec=settings.idle_timeout_sec if idle_timeout_sec is None else idle_timeout_sec,
+            timeout_sec=timeout_sec,
+            idle_timeout_sec=idle_timeout_sec,
             tool_timeout_sec=settings.tool_timeout_sec if tool_timeout_sec is None else tool_timeout_sec,
             background_timeout_sec=background_timeout_sec or settings.background_timeout_sec,
             expected_artifacts=expected_artifacts,

@@ -64,6 +64,12 @@ def test_an_event_for_a_pending_job_leaves_both_changes_in_the_log():
     ]
 
 
+def test_a_command_may_be_silent_as_long_as_it_may_take():
+    assert baton.register_job("x", agent="shell", timeout_sec=77).idle_timeout_sec == 77
+    assert baton.register_job("x", agent="shell", idle_timeout_sec=9).idle_timeout_sec == 9
+    assert baton.register_job("x", agent="codex", timeout_sec=770).idle_timeout_sec == 120
+
+
 def test_in_a_folder_that_is_gone(tmp_path):
     code = (
         "import baton, os; os.rmdir(os.getcwd()); job = baton.register_job('x', workdir='/')\n"
