@@ -8,9 +8,9 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from baton.cli import asked, progress_view
-from baton.cli.asked import AskedPanel
+from baton.cli import progress_view, request_view
 from baton.cli.progress_view import LiveTable, summarize
+from baton.cli.request_view import RequestPanel
 from baton.core import fields
 from baton.core.clock import SECOND_NS, format_time
 from baton.core.drafts import new_job
@@ -190,7 +190,7 @@ def test_a_job_waits_as_soon_and_as_long_as_a_request_is_open():
     assert drawn(view)[1].split()[1] == "failed"
 
 
-class Panel(AskedPanel):
+class Panel(RequestPanel):
     """A panel with keys, whose answers are kept."""
 
     def __init__(self, *requests, keys=True):
@@ -206,7 +206,7 @@ class Panel(AskedPanel):
 @pytest.fixture
 def moment(monkeypatch):
     now = SimpleNamespace(ns=10**12)
-    monkeypatch.setattr(asked, "time", SimpleNamespace(monotonic_ns=lambda: now.ns))
+    monkeypatch.setattr(request_view, "time", SimpleNamespace(monotonic_ns=lambda: now.ns))
     return now
 
 

@@ -12,8 +12,8 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from baton.cli.asked import AskedPanel, asked_line
 from baton.cli.output import STATE_COLOURS, json_text, on_terminal, say, share_width
+from baton.cli.request_view import RequestPanel, request_line
 from baton.core.clock import SECOND_NS, duration_text, parse_time
 from baton.core.fields import one_line
 from baton.core.job import TERMINAL, Job, Status
@@ -69,7 +69,7 @@ def open_view(
     keys answer them on a terminal."""
     if not on_terminal() or as_json:
         return Lines(as_json=as_json)
-    return LiveTable(jobs, read_requests, AskedPanel(settings))
+    return LiveTable(jobs, read_requests, RequestPanel(settings))
 
 
 class Lines:
@@ -88,7 +88,7 @@ class Lines:
         detail = one_line(payload["detail"], 1000)
         text = f"{payload['timestamp'][11:19]}  {payload['job_id']}  {payload['event']:<19}  {detail}".rstrip()
         print(json_text(payload) if self._as_json else text, flush=True)
-        if (line := asked_line(payload)) is not None:
+        if (line := request_line(payload)) is not None:
             say(f"baton: {line}")
 
     def read(self, job: Job) -> None:
@@ -115,11 +115,11 @@ class LiveTable:
         self,
         jobs: Iterable[Job],
         read_requests: Callable[[], Sequence[Request]] = lambda: (),
-        panel: AskedPanel | None = None,
+        panel: RequestPanel | None = None,
     ) -> None:
         self._rows = {job.job_id: _Row(job) for job in jobs}
         self._read_requests = read_requests
-        self._panel = panel or AskedPanel(None)
+        self._panel = panel or RequestPanel(None)
         self._live: Live | None = None
         self._left = False
 

@@ -1,4 +1,4 @@
-"""registry stats | migrate | upgrade | reconcile | prune: manage the registry of jobs."""
+"""registry stats | migrate | upgrade | reconcile | grants | prune: manage the registry of jobs."""
 
 from __future__ import annotations
 

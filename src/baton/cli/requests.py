@@ -6,11 +6,11 @@ import argparse
 import time
 
 from baton.cli import options as opt
-from baton.cli.asked import how_to_answer
 from baton.cli.homes import all_homes, short_folder, this_home
 from baton.cli.jobs import each_of
 from baton.cli.output import age, ago, counted, json_text, on_terminal, print_table, say
 from baton.cli.parser import Verb
+from baton.cli.request_view import how_to_answer
 from baton.config import Settings
 from baton.core.clock import parse_time
 from baton.core.errors import BatonError, UsageError

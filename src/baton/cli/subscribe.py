@@ -9,11 +9,11 @@ import threading
 from typing import Any
 
 from baton.cli import options as opt
-from baton.cli.asked import asked_line
 from baton.cli.jobs import each_job
 from baton.cli.options import jobs_of
 from baton.cli.output import json_text, on_terminal, say
 from baton.cli.parser import Verb
+from baton.cli.request_view import request_line
 from baton.cli.terminal import print_coloured
 from baton.config import Settings
 from baton.core.errors import UsageError
@@ -48,7 +48,7 @@ def subscribe(options: argparse.Namespace, settings: Settings) -> int:
         if readable:
             for payload in subscription:
                 print_coloured(_readable(payload), _COLOURS.get(payload["event"]))
-                _say_asked(subscription, payload)
+                _say_request(subscription, payload)
         else:
             _print_json(subscription, last_outcomes=not options.follow_all)
     if subscription.stopped:
@@ -74,7 +74,7 @@ def _print_json(subscription: Subscription, *, last_outcomes: bool) -> None:
     subscription.events.on_end = lambda job: show(outcome_of(job))
     for payload in subscription:
         show(payload)
-        _say_asked(subscription, payload)
+        _say_request(subscription, payload)
     for outcome in subscription.last_outcomes() if last_outcomes and not subscription.stopped else ():
         show(outcome)
 
@@ -122,7 +122,7 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
                 _show_progress(subscription, settings)
             else:
                 for payload in subscription:
-                    _say_asked(subscription, payload)
+                    _say_request(subscription, payload)
         found = [job for job_id in subscription.outcomes() if (job := subscription.find_job(job_id)) is not None]
         unproven = [job for job in found if not _is_proven(jobs, job)]
         outcomes = subscription.last_outcomes(of_all=True)
@@ -134,9 +134,9 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
     return 1 if unproven or code else subscription.exit_code
 
 
-def _say_asked(subscription: Subscription, payload: dict[str, Any]) -> None:
+def _say_request(subscription: Subscription, payload: dict[str, Any]) -> None:
     """Say how to answer a request that an event has opened, if it is still open: the event may be old."""
-    line = asked_line(payload)
+    line = request_line(payload)
     if line is not None and any(
         request.request_id == payload["data"]["request_id"] for request in subscription.open_requests()
     ):

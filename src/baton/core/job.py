@@ -91,8 +91,8 @@ _BROKER_CHECKS: dict[str, Check] = {
 _REQUIRED = object()
 
 # Field, check, default, in the order of a record. The first group is always written. The second group is written only
-# when a field differs from its default, so that a record of the seeds stays as it was.
-_SEED_FIELDS: tuple[tuple[str, Check, Any], ...] = (
+# when a field differs from its default, so that a record of the earlier scripts stays as it was.
+_SCRIPT_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("schema_version", fields.exactly(SCHEMA_VERSION), _REQUIRED),
     ("job_id", fields.job_id, _REQUIRED),
     ("status", _status, _REQUIRED),
@@ -159,7 +159,7 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("lost_attempts", fields.whole(0), 0),
 )
 OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
-_CHECKS = {name: (check, default) for name, check, default in _SEED_FIELDS + _OWN_FIELDS}
+_CHECKS = {name: (check, default) for name, check, default in _SCRIPT_FIELDS + _OWN_FIELDS}
 _SECONDS = len("2026-06-19T09:30:00")
 _MICROSECONDS = len("2026-06-19T09:30:00.123456Z")
 TIME_FIELDS = frozenset(name for name in _CHECKS if name.endswith("_at")) | {"not_before"}

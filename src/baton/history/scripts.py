@@ -1,4 +1,4 @@
-"""Write to audit logs from scripts, with the functions of the seeds: a job id and what to write are enough.
+"""Write to audit logs from scripts, with the functions of the earlier scripts: a job id and what to write are enough.
 
 They are best effort: a log that cannot be written is a warning on standard error and False, so that the work beside it
 goes on. A wrong value raises InvalidValue.

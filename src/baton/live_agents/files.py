@@ -1,4 +1,4 @@
-"""Store live agents as files, in the layout of the seeds, for the agents of one user on one machine.
+"""Store live agents as files, in the layout of the earlier scripts, for the agents of one user on one machine.
 
     live_agents/<agent_id>/record.json    the record; replacing it publishes it
     locks/<agent_id>                      flock around every compare-and-write of that id

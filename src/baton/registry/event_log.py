@@ -95,7 +95,7 @@ def _event_line(event: StoredEvent) -> bytes:
 
 
 def _parse(raw: bytes) -> dict[str, Any] | None:
-    """Return a line of a log, or None for what this version did not write: the seeds kept a free-form debug log under
+    """Return a line of a log, or None for what this version did not write: the earlier scripts kept a debug log under
     this name."""
     try:
         line = json.loads(raw)

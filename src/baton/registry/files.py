@@ -1,4 +1,4 @@
-"""The registry as plain files, in the layout of the seeds: one JSON record and one event log per job.
+"""The registry as plain files, in the layout of the earlier scripts: one JSON record and one event log per job.
 
     <job_id>.json          the record; replacing it is what commits a verb
     <job_id>.events.log    one event a line, and lines that say which were sent

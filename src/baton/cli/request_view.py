@@ -35,7 +35,7 @@ def how_to_answer(request_id: str, kind: str, *, screen_only: bool = False) -> s
     return f"`baton approve {request_id}` allows it, `baton deny {request_id}` denies it"
 
 
-def asked_line(payload: dict[str, Any]) -> str | None:
+def request_line(payload: dict[str, Any]) -> str | None:
     """Return the line that says how to answer the request which an event has opened; None for other events."""
     data = payload.get("data", {})
     if payload["event"] != "permission_required" or "request_id" not in data:
@@ -46,7 +46,7 @@ def asked_line(payload: dict[str, Any]) -> str | None:
     return f"job {payload['job_id']} waits for an answer: {what}; {how}"
 
 
-class AskedPanel:
+class RequestPanel:
     """The oldest open request, whole, with the keys that answer it. The main thread updates it, that of the table draws
     it, and that of the keyboard answers: the request whose whole call has been on the screen, and no other."""
 
