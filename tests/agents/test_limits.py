@@ -200,7 +200,8 @@ def test_codex_goes_on_beyond_its_budget_when_it_is_allowed(world, model, option
             world.baton("approve", each["request_id"], code=None)
     ended = world.record(job)
     assert (ended["status"], ended["attempt"]) == ("completed", 1), ended["reason"]
-    assert (world.work / "3").exists()
+    # An interrupt may come before a call that the model has just asked for: a real model asks for it again.
+    assert model.find("s", 4) is not None, "it went on to the end of its script"
 
 
 # -- in a session that takes jobs by its name --------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 from pathlib import Path
 
@@ -22,6 +23,9 @@ resume_interactive = ["parrot", "{conversation_id}", "{prompt_file}"]
 resume_headless = ["parrot", "{conversation_id}", "{prompt_file}"]
 chooses_id = true
 """
+
+
+COMMIT = "git -c user.name=x -c user.email=x@y commit -q --allow-empty"
 
 
 class Office(SessionDesk):
@@ -101,12 +105,41 @@ def test_a_batch_works_side_by_side_and_a_conflict_changes_nothing(office):
     assert (office.repo("rev-parse", "HEAD"), office.repo.status()) == before
     assert "holds what is found nowhere else" in office.refused("worktree", "remove", two)
     office("worktree", "salvage", two)
-    assert [(each["state"], each["ref"]) for each in office.trees()] == [
-        ("salvaged", f"refs/baton/salvage/{two}-1"),
-    ]
+    left = [(each["state"], each["ref"]) for each in office.trees() if each["state"] != "squashed"]
+    assert left == [("salvaged", f"refs/baton/salvage/{two}-1")]
     assert office.repo("show", f"refs/baton/salvage/{two}-1:two.txt") == "two"
     office("prune", "--older-than", "0s")
-    assert len(office.trees()) == 1
+    assert office.repo("show", f"refs/baton/salvage/{two}-1:two.txt") == "two"
+
+
+def test_the_single_commits_of_a_squashed_job_are_listed(office):
+    job = office.job(f"{COMMIT} -m first; {COMMIT} -m second; echo x > x.txt")
+    office.until_free()
+    office("merge", job["job_id"], "--squash")
+    (left,) = office.trees()
+    assert (left["state"], left["ref"]) == ("squashed", f"refs/baton/merged/{job['job_id']}-1")
+    assert "squashed jobs (1) stay" in office("worktree", "list").err
+
+
+def test_a_worktree_that_was_removed_by_hand_has_nothing_to_merge(office):
+    job = office.job("echo new > new.txt")
+    (tree,) = office.until_free()
+    shutil.rmtree(tree["path"])
+    assert "is gone: what was not committed there is gone, too" in office("diff", job["job_id"]).err
+    merged = office("merge", job["job_id"])
+    assert "has nothing to merge into main" in merged.out
+    assert "is gone: what was not committed" in merged.err
+    assert office.trees() == []
+
+
+def test_what_a_job_left_in_a_submodule_is_listed(office, tmp_path):
+    office.repo.add_submodule(tmp_path)
+    job = office.job(f"(cd sub && {COMMIT} -m inner) && {COMMIT} -m outer sub")
+    office.until_free()
+    office("merge", job["job_id"])
+    (left,) = office.trees()
+    assert (left["state"], left["holds"]) == ("branch", f"refs/heads/baton/{job['job_id']}-1")
+    assert left["repository"].endswith("modules/sub")
 
 
 def test_the_settings_of_the_repository_prepare_the_worktree(office):
@@ -123,7 +156,7 @@ def test_the_settings_of_the_repository_prepare_the_worktree(office):
     office("merge", job["job_id"])
     (tree,) = office.trees()
     assert (tree["state"], tree["holds"]) == ("merged", "1 ignored")
-    assert "no worktree holds" in office("worktree", "remove", "--merged").err
+    assert "nothing to remove" in office("worktree", "remove", "--merged").err
     office("worktree", "remove", "--merged", "--force")
     assert office.trees() == []
     home = Path(office.home).resolve() / "baton.toml"
@@ -215,6 +248,7 @@ def test_a_cancelled_preparation_leaves_nothing(office, tmp_path):
     office("cancel", job_id)
     wait_until(lambda: not office.runners(), what="its runner has ended")
     assert (office.trees(), office.repo("branch", "--list", "baton/*")) == ([], "")
+    assert list(Path(office.data).glob("*/*.log")) == []
 
 
 def test_a_killed_runner_leaves_its_work_and_the_next_attempt_has_another_worktree(office, tmp_path):

@@ -17,9 +17,8 @@ from baton.core.job import TERMINAL, Job
 from baton.jobs.caller import refuse_inside_session
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.sessions.preparation import title_of
-from baton.worktrees import contents, merging, salvage, trees
+from baton.worktrees import contents, keeping, merging, salvage, trees
 from baton.worktrees.git import Git, Repository, find_repository
-from baton.worktrees.keeping import head_of_gone, is_elsewhere
 from baton.worktrees.making import Needs
 from baton.worktrees.trees import Tree, Trees, UseLock
 
@@ -33,19 +32,26 @@ def list_trees(options: argparse.Namespace, settings: Settings) -> int:
     rows = [_describe(tree) for tree in found]
     here = _repository_here()
     for common in dict.fromkeys([*(tree.common for tree in found), *([here.common] if here else [])]):
-        rows += _refs_without_record(common, {row["name"] for row in rows})
+        for repository in (common, *keeping.submodule_repositories(common)):
+            rows += _refs_without_record(repository, {row["name"] for row in rows} if repository == common else set())
     rows += [_kept_row(path) for path in _kept_folders(settings)]
     for error in damaged:
         say(f"baton: {error}")
+    shown = [row for row in rows if row["state"] != "squashed"]
     if options.json:
         print(json_text(rows, indent=2))
-    elif rows:
+    elif shown:
         print_table(
             ("WORKTREE", "STATE", "HOLDS", "TITLE", "PATH"),
-            [(row["name"], row["state"], row["holds"] or "-", row["title"] or "-", row["path"] or "-") for row in rows],
+            [
+                (row["name"], row["state"], row["holds"] or "-", row["title"] or "-", row["path"] or "-")
+                for row in shown
+            ],
         )
     else:
         say("baton has no worktrees; `baton submit --worktree` makes one")
+    if len(rows) > len(shown) and not options.json:
+        say(f"the single commits of squashed jobs ({len(rows) - len(shown)}) stay under refs/baton/merged/")
     return 1 if damaged else 0
 
 
@@ -69,7 +75,7 @@ def _state(tree: Tree) -> tuple[str, str]:
     if tree.is_temporary or not tree.ready:
         return "unfinished", ""
     if not os.path.isdir(tree.path):
-        commits = contents.count_unmerged(tree, head_of_gone(tree))
+        commits = contents.count_unmerged(tree, keeping.head_of_gone(tree))
         holds = contents.Contents(commits=commits).words
         return ("folder gone" if tree.git().commit(f"refs/heads/{tree.branch}") else "gone"), holds
     found = contents.examine(tree, thorough=False)
@@ -89,20 +95,19 @@ def _repository_here() -> Repository | None:
 
 
 def _refs_without_record(common: str, known: set[str]) -> list[dict[str, Any]]:
-    """Return rows for branches and saved commits of baton that no record names."""
+    """Return rows for branches and saved commits of baton that no record names, and for commits of squashed jobs."""
     git = Git(common, None)
     try:
-        listed = git.text("for-each-ref", "--format=%(refname) %(objectname)", "refs/heads/baton", "refs/baton/salvage")
+        listed = git.text("for-each-ref", "--format=%(refname) %(objectname)", "refs/heads/baton", "refs/baton")
     except GitFailed:
         return []  # the repository is gone
     rows = []
     for line in filter(None, listed.split("\n")):
         ref, commit = line.split(" ")
-        name = ref.removeprefix("refs/heads/baton/").removeprefix("refs/baton/salvage/")
-        saved = ref.startswith("refs/baton/")
-        if saved or name not in known:
-            state = "salvaged" if saved else "branch"
-            holds = "" if is_elsewhere(git, commit) else ref
+        kind, _, name = ref.removeprefix("refs/baton/").removeprefix("refs/heads/").partition("/")
+        state = {"salvage": "salvaged", "merged": "squashed"}.get(kind, "branch")
+        holds = "" if keeping.is_elsewhere(git, commit) else ref
+        if state == "salvaged" or (name not in known and (holds or state == "branch")):
             rows.append(
                 {"name": name, "job_id": name.partition("-")[0], "attempt": None, "title": None, "branch": None,
                  "repository": common, "base": None, "merged": None, "path": None, "ref": ref, "state": state,
@@ -138,7 +143,7 @@ def remove(options: argparse.Namespace, settings: Settings) -> int:
     if options.merged:
         typed = [tree.name for tree in Trees(settings.data_dir).all() if _is_done(tree, force=options.force)]
         if not typed:
-            say("no worktree holds nothing else than what is merged; `baton worktree list` shows what each holds")
+            say("nothing to remove: each worktree holds something that is not merged; see `baton worktree list`")
     else:
         typed = jobs_of(options)
     results, code = each_of(typed, lambda each: _remove(_one(settings, each), force=options.force))
@@ -180,7 +185,8 @@ def _save(tree: Tree) -> dict[str, Any]:
     with UseLock(tree.path, _ENDING_SEC):
         saved = salvage.salvage(_fresh(tree))
     if saved.ref is not None:
-        say(f"saved {saved.files} files and the commits of {tree.name}: git show {saved.ref}")
+        files = f"{saved.files} file{'' if saved.files == 1 else 's'}"
+        say(f"saved {files} and the commits of {tree.name}: git show {saved.ref}")
     if saved.kept is not None:
         say(f"moved what git cannot hold ({', '.join(saved.paths)}) to {saved.kept}")
     if saved.ref is None and saved.kept is None:
@@ -240,6 +246,8 @@ def diff(options: argparse.Namespace, settings: Settings) -> None:
         sys.stdout.flush()
         sys.stdout.buffer.write(shown)
         sys.stdout.buffer.flush()
+    if note := merging.note_if_gone(tree):
+        say(f"baton: note: {note}")
     for name in left_out:
         say(f"baton: not shown: the nested repository {name} in {tree.path}")
 
@@ -270,12 +278,18 @@ def merge(options: argparse.Namespace, settings: Settings) -> None:
     branch = done.into.removeprefix("refs/heads/")
     for note in done.notes:
         say(f"baton: note: {note}")
-    what = "was merged already" if done.already else "merged"
+    what = (
+        "merged into"
+        if not done.already
+        else "was merged already into"
+        if done.had_work
+        else "has nothing to merge into"
+    )
     if options.json:
         record = {"job_id": tree.job_id, "into": branch, "commit": done.result, "already": done.already, "kept": kept}
         print(json_text(record))
     else:
-        print(f"{tree.name} {what} into {branch}: {done.result[:12]}")
+        print(f"{tree.name} {what} {branch}: {done.result[:12]}")
     if kept:
         say(f"kept {tree.path}: {kept}")
 

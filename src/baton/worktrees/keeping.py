@@ -11,7 +11,7 @@ from baton.worktrees.trees import Tree
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 # In the git folder of a work tree: what a merge or a rebase put aside, and where the rebase began.
 _ASIDE = ("MERGE_AUTOSTASH", "rebase-merge/autostash", "rebase-apply/autostash",
@@ -24,6 +24,14 @@ def is_elsewhere(git: Git, commit: str, *but: str) -> bool:
         "for-each-ref", "--contains", commit, "--format=%(refname)", "refs/heads", "refs/remotes", "refs/tags"
     )
     return any(ref not in but and not ref.startswith("refs/heads/baton/") for ref in refs.split("\n") if ref)
+
+
+def submodule_repositories(common: str) -> Iterator[str]:
+    """Yield the repositories of submodules that lie in the folder of a repository."""
+    for folder, folders, files in os.walk(os.path.join(common, "modules")):
+        if "HEAD" in files and "objects" in folders:
+            folders[:] = [name for name in folders if name == "modules"]
+            yield folder
 
 
 def set_aside(git: Git) -> list[str]:

@@ -209,6 +209,8 @@ class Maker:
             )
             self._started(process)
             code = process.wait()
+        if self._stopped:
+            remove_file(log)
         self._check_stop()
         if code != 0:
             printed = read_given_file(log, 10 * _LOG_BYTES)[-_LOG_BYTES:].decode(errors="replace")

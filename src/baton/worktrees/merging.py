@@ -91,12 +91,14 @@ def commits_of(tree: Tree) -> list[str]:
 
 
 class Merged(Value):
-    """How a merge ended. `result` is the new commit of the branch `into`; `notes` are lines for the user."""
+    """How a merge ended. `result` is the new commit of the branch `into`; `had_work`: the job has changed anything;
+    `notes` are lines for the user."""
 
     tree: Tree
     into: str
     result: str
     already: bool
+    had_work: bool
     notes: list[str]
 
 
@@ -139,7 +141,7 @@ def merge(
             _check(tree, target, plan.new, check, needs or Needs())
         tree = _do(tree, plan)
     ignored = _filtered(plan.git, [*plan.added, *plan.changed]) if plan.new is not None else []
-    notes = []
+    notes = [note] if (note := note_if_gone(tree)) else []
     if plan.work.left_out:
         notes.append(f"not merged: nested repositories ({_some(plan.work.left_out)}); they stay in {tree.path}")
     if ignored:
@@ -147,7 +149,15 @@ def merge(
             f"{_some(ignored)}: written as git holds them; their filter did not run (git lfs checkout runs LFS)"
         )
     result = plan.new or plan.old
-    return Merged(tree=tree, into=plan.into, result=result, already=plan.new is None, notes=notes)
+    had_work = plan.tip != tree.base
+    return Merged(tree=tree, into=plan.into, result=result, already=plan.new is None, had_work=had_work, notes=notes)
+
+
+def note_if_gone(tree: Tree) -> str:
+    """Return a line for the user if the folder of a worktree was removed by hand; "" if not."""
+    if os.path.lexists(tree.path) or not os.path.lexists(f"{tree.path}.json"):
+        return ""
+    return f"{tree.path} is gone: what was not committed there is gone, too"
 
 
 # -- computing ---------------------------------------------------------------------------------------------------------
