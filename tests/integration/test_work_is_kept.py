@@ -362,3 +362,20 @@ def test_a_setup_that_fails_with_any_words_leaves_nothing(repo):
     with pytest.raises(WorktreeRefused, match="already exists"):
         repo.make(A, Needs(setup="echo the network already exists; exit 1"))
     assert (repo("worktree", "list").count("\n"), repo("branch", "--list", "baton/*")) == (0, "")
+
+
+def test_a_worktree_that_is_made_again_has_all_that_it_needs(repo, tmp_path):
+    repo.add_submodule(tmp_path)
+    repo.write({".env": "SECRET=1\n"})
+    tree = repo.make(A)
+    inner = os.path.join(tree.path, "sub")
+    git(inner, "commit", "-q", "--allow-empty", "-m", "inner work")
+    commit = git(inner, "rev-parse", "HEAD")
+    git(tree.path, "commit", "-q", "-m", "newer submodule", "sub")
+    merge(tree, repo.top, title="x")
+    remove(trees.read(tree.path))
+    needs = Needs(copy=[".env"], setup="echo set up > made.o")
+    again = Maker().restore(tree.folder, A, find_repository(repo.top), needs, base=tree.base, title="")
+    assert git(inner, "rev-parse", "HEAD") == commit
+    assert git(inner, "symbolic-ref", "--short", "HEAD") == f"baton/{A}"
+    assert (Path(tree.path, ".env").read_text(), examine(again).words) == ("SECRET=1\n", "1 ignored")

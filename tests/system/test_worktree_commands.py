@@ -243,6 +243,8 @@ def test_a_cancelled_preparation_leaves_nothing(office, tmp_path):
     job_id = office("submit", "--worktree", "--detach", "echo never > never").text
     wait_until((tmp_path / "began").exists, what="the setup")
     wait_until(lambda: (office("get", job_id).json["activity"] or {}).get("kind") == "starting", what="its activity")
+    explained = office("explain", job_id, "--json").json
+    assert (explained["state"], explained["cause"]) == ("starting", "its worktree is being made")
     office("monitor", "--once")
     assert office.trees()[0]["state"] == "in use"
     office("cancel", job_id)

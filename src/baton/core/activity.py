@@ -460,9 +460,11 @@ def activity_record(doing: Activity, *, now_ns: int, wall_ns: int, attempt: int)
     return {"kind": doing.kind, "since": since, "cause": doing.cause, "attempt": attempt}
 
 
-def facts_record(facts: Facts, *, now_ns: int, wall_ns: int, limits: Limits) -> dict[str, Any]:
-    """Return the facts for the session's `activity.json`."""
-    doing = activity(facts, now_ns=now_ns, limits=limits, wall_ns=wall_ns)
+def facts_record(
+    facts: Facts, *, now_ns: int, wall_ns: int, limits: Limits, doing: Activity | None = None
+) -> dict[str, Any]:
+    """Return the facts for the session's `activity.json`. `doing`: what the runner makes of them, if it knows more."""
+    doing = doing or activity(facts, now_ns=now_ns, limits=limits, wall_ns=wall_ns)
     rows = explain(facts, now_ns, limits=limits, wall_ns=wall_ns)
     return {
         "at": format_micros(wall_ns),

@@ -198,7 +198,7 @@ class Runner:
 
         assert self._reporter.job is not None
         write_begun(self._folder, pid=os.getpid())  # `launch` does not wait for a checkout, which may take minutes
-        self._job.work.preparing = "its worktree is being made"
+        self._job.work.prepare("its worktree is being made")
         self._preparation = Preparation(self._settings, self._reporter.job, self._wake_up)
         while not self._preparation.is_done:
             self._wait()
@@ -210,7 +210,7 @@ class Runner:
             self._reporter.failed(self._stop.why, ended_by=self._stop.ended_by)
             return False
         self._reporter.job = self._preparation.result(self._jobs)
-        self._job.work.preparing = ""
+        self._job.work.prepare("")
         self._session = enter(self._inventory, self._session, self._reporter.job)
         return True
 

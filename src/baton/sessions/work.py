@@ -41,7 +41,7 @@ class Work:
         self._prices = prices
         self._channel: Channel | None = None
         self.facts = Facts.of_job("", clock.monotonic_ns())
-        self.preparing = ""  # what is made before the agent starts; no idle clock runs
+        self._preparing = ""  # what is made before the agent starts; no idle clock runs
         self.begin(None)
 
     def use(self, channel: Channel) -> None:
@@ -86,6 +86,11 @@ class Work:
         self.facts = rules.go_on(self.facts, turn, self._clock.monotonic_ns())
         self._change(at_once=True)
 
+    def prepare(self, what: str) -> None:
+        """Note what is made before the agent starts; "" when that is done."""
+        self._preparing = what
+        self._change(at_once=True)
+
     def _change(self, *, at_once: bool) -> None:
         self._changed = True
         if at_once:
@@ -109,8 +114,8 @@ class Work:
     def activity(self) -> Activity:
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
         found = rules.activity(self.facts, now_ns=now_ns, limits=self._limits, wall_ns=wall_ns)
-        if self.preparing:
-            return found.replace(kind="starting", cause=self.preparing, rule="no-turn", idle_since_ns=None)
+        if self._preparing:
+            return found.replace(kind="starting", cause=self._preparing, rule="no-turn", idle_since_ns=None)
         if found.rule == "no-turn" and isinstance(self._channel, Silent):
             return found.replace(kind="unknown", cause=f"{self._agent.name} does not say what it is doing")
         return found
@@ -187,7 +192,10 @@ class Work:
 
     def _write(self, job: Job) -> None:
         now_ns, wall_ns = self._clock.monotonic_ns(), self._clock.wall_ns()
-        record = rules.facts_record(self.facts, now_ns=now_ns, wall_ns=wall_ns, limits=self._limits)
+        doing = self.activity()
+        record = rules.facts_record(self.facts, now_ns=now_ns, wall_ns=wall_ns, limits=self._limits, doing=doing)
+        if self._preparing:
+            record["facts"] = []  # no program runs yet
         about = {"open_work": self._open_work, "channel": {} if self._channel is None else self._channel.facts()}
         write_snapshot(self._folder, Snapshot(job_id=job.job_id, attempt=job.attempt, **record | about))
 
