@@ -323,7 +323,7 @@ GUARDS = (
     Guard("base-is-no-option", condition("False"), f"{_REPOSITORY} -k never_an_option"),
     Guard("foreign-work-tree", condition("False"), f"{_REPOSITORY} -k elsewhere"),
     Guard("half-removed-worktree", condition("not os.path.isdir(tree.path)"), f"{_WORKTREES} -k half_removed"),
-    Guard("index-time", drop, f"{_WORKTREES} -k same_second"),
+    Guard("index-time", drop, f"{_KEPT} -k same_second"),
     Guard("touched-files", condition("False"), f"{_KEPT} -k keeps_size_and_time_is_seen"),
     Guard("written-meanwhile", condition("False"), f"{_KEPT} -k is_written_while"),
     Guard("changed-meanwhile", condition("True"), f"{_KEPT} -k after_the_listing"),

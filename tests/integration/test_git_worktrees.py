@@ -258,22 +258,6 @@ def test_a_squash_counts_as_merged_and_more_work_can_follow(repo):
     assert repo("show", f"{tip}~2:a.txt").startswith("step 1")
 
 
-def test_a_change_in_the_same_second_as_the_index_is_seen(repo):
-    """git reads a file again whose time is not older than its index: a copy of the index has to keep the time of it."""
-    tree = repo.make(A)
-    repo("config", "core.trustCtime", "false")
-    path, index = os.path.join(tree.path, "a.txt"), f"{repo.top}/.git/worktrees/{os.path.basename(tree.path)}/index"
-    for text in ("step 2\n", "step 3\n"):
-        repo.write({"a.txt": text}, tree.path)
-        os.utime(path, (1_700_000_000, 1_700_000_000))
-        if text == "step 2\n":
-            git(tree.path, "commit", "-qam", "step 2")
-        os.utime(index, (1_700_000_000, 1_700_000_000))
-    assert examine(tree).words == "1 unmerged commit, 1 uncommitted"
-    assert "+step 3" in diff(tree)[0].decode()
-    assert git(tree.path, "status", "--porcelain") == " M a.txt"  # last: it writes the index anew
-
-
 def test_a_conflict_leaves_everything_as_it_was(repo):
     one, two = repo.make(A), repo.make(B)
     for tree in (one, two):

@@ -6,6 +6,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import time
 from pathlib import Path
 
 import pytest
@@ -16,9 +17,10 @@ from baton.worktrees import salvage as salvaging
 from baton.worktrees.contents import examine
 from baton.worktrees.git import find_repository
 from baton.worktrees.making import Maker, Needs
-from baton.worktrees.merging import merge
+from baton.worktrees.merging import diff, merge
 from baton.worktrees.salvage import remove, salvage
 from support.repositories import Repo, git
+from support.waiting import poll
 
 A, B = ("aaaaaaaa-1", "bbbbbbbb-1")
 
@@ -40,6 +42,23 @@ def texts(repo) -> str:
 
 
 # -- what git overlooks ------------------------------------------------------------------------------------------------
+
+
+def test_a_change_in_the_same_second_as_the_index_is_seen(repo):
+    """git reads a file again whose time is not older than its index: a copy of the index has to keep the time of it."""
+    tree = repo.make(A)
+    repo("config", "core.trustCtime", "false")
+    path, index = os.path.join(tree.path, "a.txt"), f"{repo.top}/.git/worktrees/{os.path.basename(tree.path)}/index"
+    poll(lambda: time.time() % 1 < 0.3, 2)  # git compares the time of the last change, too, by seconds
+    for text in ("step 2\n", "step 3\n"):
+        repo.write({"a.txt": text}, tree.path)
+        os.utime(path, (1_700_000_000, 1_700_000_000))
+        if text == "step 2\n":
+            git(tree.path, "commit", "-qam", "step 2")
+        os.utime(index, (1_700_000_000, 1_700_000_000))
+    assert examine(tree).words == "1 unmerged commit, 1 uncommitted"
+    assert "+step 3" in diff(tree)[0].decode()
+    assert git(tree.path, "status", "--porcelain") == " M a.txt"  # last: it writes the index anew
 
 
 @pytest.mark.parametrize(("key", "value"), [("core.trustctime", "false"), ("core.checkStat", "minimal")])
