@@ -19,8 +19,9 @@ from support.traced_commands import HANGS_SEC, traced
 COMMANDS = {" ".join(words): right_command(words, options) for words, options in options_of_verbs()}
 COMMANDS["submit"] += ["true", "--agent", "shell"]
 COMMANDS["register"] += ["true"]
-# These read no settings and no home. `trust` has tests of its own; `demo` works in a temporary folder.
-WITHOUT_A_HOME = {"version", "completion", "config init", "demo", "skills install", "trust", "hook"} | {
+# These read no settings and no home. `trust` has tests of its own; `demo` works in a temporary folder;
+# `mcp` opens a home with each call of a tool, and answers with the refusal (tests/system/test_mcp.py).
+WITHOUT_A_HOME = {"version", "completion", "config init", "demo", "mcp", "skills install", "trust", "hook"} | {
     f"rules {action}" for action in ("list", "add", "remove", "test")
 }
 QUICK_SEC = 2.0

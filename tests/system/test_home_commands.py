@@ -26,8 +26,8 @@ ARGUMENTS = {
     "broker init": ["--nats", "set", "--host", "localhost"],
     "approve": ["00000001"], "deny": ["00000001"], "answer": ["00000001", "1"], "explain": ["00000001"],
 }  # fmt: skip
-# These use no home: they must work in any folder.
-WITHOUT = {"version", "completion", "demo", "hook", "trust", "skills install", "config init"} | {
+# These use no home: they must work in any folder. `mcp` opens one with each call of a tool, and answers with the refusal.
+WITHOUT = {"version", "completion", "demo", "hook", "mcp", "trust", "skills install", "config init"} | {
     f"rules {action}" for action in ("list", "add", "remove", "test")
 }
 
