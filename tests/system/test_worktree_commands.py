@@ -92,6 +92,24 @@ def test_a_job_works_in_its_own_worktree_until_it_is_merged(office):
     assert (office.trees(), os.path.exists(path)) == ([], False)
 
 
+def test_a_job_that_changed_nothing_is_not_merged(office):
+    idle = office.job("true", "--title", "Idle")
+    busy = office.job("echo x > busy.txt", "--title", "Busy")
+    office.until_free()
+    office("merge", busy["job_id"])
+    head = office.repo("rev-parse", "HEAD")
+    found = office("merge", idle["job_id"])
+    assert found.text == f"{idle['job_id']}-1 has no changes: nothing was merged"
+    assert head[:12] not in found.out + found.err
+    assert office.repo("rev-parse", "HEAD") == head
+    assert idle["job_id"] not in office.repo("for-each-ref", "refs/baton")
+    assert office.trees() == []
+    second = office.job("true")
+    office.until_free()
+    record = office("merge", second["job_id"], "--json").json
+    assert (record["commit"], record["already"], record["kept"]) == (None, False, "")
+
+
 def test_a_batch_works_side_by_side_and_a_conflict_changes_nothing(office):
     lines = [{"prompt": f"echo {name} > a.txt; echo {name} > {name}.txt", "worktree": True} for name in ("one", "two")]
     lines.append({"prompt": "echo plain", "worktree": False})
@@ -127,7 +145,7 @@ def test_a_worktree_that_was_removed_by_hand_has_nothing_to_merge(office):
     shutil.rmtree(tree["path"])
     assert "is gone: what was not committed there is gone, too" in office("diff", job["job_id"]).err
     merged = office("merge", job["job_id"])
-    assert "has nothing to merge into main" in merged.out
+    assert "has no changes: nothing was merged" in merged.out
     assert "is gone: what was not committed" in merged.err
     assert office.trees() == []
 

@@ -278,16 +278,12 @@ def merge(options: argparse.Namespace, settings: Settings) -> None:
     branch = done.into.removeprefix("refs/heads/")
     for note in done.notes:
         say(f"baton: note: {note}")
-    what = (
-        "merged into"
-        if not done.already
-        else "was merged already into"
-        if done.had_work
-        else "has nothing to merge into"
-    )
+    what = "was merged already into" if done.already else "merged into"
     if options.json:
         record = {"job_id": tree.job_id, "into": branch, "commit": done.result, "already": done.already, "kept": kept}
         print(json_text(record))
+    elif done.result is None:
+        print(f"{tree.name} has no changes: nothing was merged")
     else:
         print(f"{tree.name} {what} {branch}: {done.result[:12]}")
     if kept:

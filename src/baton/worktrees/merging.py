@@ -91,14 +91,13 @@ def commits_of(tree: Tree) -> list[str]:
 
 
 class Merged(Value):
-    """How a merge ended. `result` is the new commit of the branch `into`; `had_work`: the job has changed anything;
-    `notes` are lines for the user."""
+    """How a merge ended. `result` is the new commit of the branch `into`, None if the job has changed nothing; `notes`
+    are lines for the user."""
 
     tree: Tree
     into: str
-    result: str
+    result: str | None
     already: bool
-    had_work: bool
     notes: list[str]
 
 
@@ -139,7 +138,9 @@ def merge(
         plan.git.inherited = (lock.fileno(),)  # git goes on if this process is killed
         if plan.new is not None and check is not None:
             _check(tree, target, plan.new, check, needs or Needs())
-        tree = _do(tree, plan)
+        has_changes = plan.new is not None or plan.tip != tree.base
+        if has_changes:
+            tree = _do(tree, plan)
     ignored = _filtered(plan.git, [*plan.added, *plan.changed]) if plan.new is not None else []
     notes = [note] if (note := note_if_gone(tree)) else []
     if plan.work.left_out:
@@ -148,9 +149,8 @@ def merge(
         notes.append(
             f"{_some(ignored)}: written as git holds them; their filter did not run (git lfs checkout runs LFS)"
         )
-    result = plan.new or plan.old
-    had_work = plan.tip != tree.base
-    return Merged(tree=tree, into=plan.into, result=result, already=plan.new is None, had_work=had_work, notes=notes)
+    result = (plan.new or plan.old) if has_changes else None
+    return Merged(tree=tree, into=plan.into, result=result, already=has_changes and plan.new is None, notes=notes)
 
 
 def note_if_gone(tree: Tree) -> str:
