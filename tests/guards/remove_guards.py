@@ -45,6 +45,7 @@ _HOSTILE = "tests/system/test_hostile_content.py"
 _REPOSITORY = "tests/security/test_hostile_repository.py"
 _WORKTREES = "tests/integration/test_git_worktrees.py"
 _KEPT = "tests/integration/test_work_is_kept.py"
+_COMMANDS = "tests/system/test_worktree_commands.py"
 _WEB = "tests/security/test_web_board.py"
 _MCP = "tests/security/test_hostile_mcp_client.py"
 GUARDS = (
@@ -327,6 +328,8 @@ GUARDS = (
     Guard("touched-files", condition("False"), f"{_KEPT} -k keeps_size_and_time_is_seen"),
     Guard("written-meanwhile", condition("False"), f"{_KEPT} -k is_written_while"),
     Guard("changed-meanwhile", condition("True"), f"{_KEPT} -k after_the_listing"),
+    Guard("moved-by-validation", condition("found is not None"), f"{_COMMANDS} -k moved"),
+    Guard("background-products", condition("path is None or not job.validate"), f"{_COMMANDS} -k background"),
     Guard("not-held", condition("False"), f"{_KEPT} -k another_reason"),
     Guard("merge-dirty", condition("False"), f"{_WORKTREES} -k nothing_of_the_user"),
     Guard("merge-filtered", condition("False"), f"{_WORKTREES} -k lfs"),
@@ -340,7 +343,7 @@ GUARDS = (
     Guard("worktree-record", condition("_NAME.fullmatch(tree.name) is None"), f"{_WORKTREES} -k record"),
     Guard("worktrees-outside", condition("False"), f"{_WORKTREES} -k inside_of_the_repository"),
     Guard("replaced-worktree", condition("False"), f"{_WORKTREES} -k in_place_of"),
-    Guard("repository-settings", condition("False"), "tests/system/test_worktree_commands.py -k settings_of"),
+    Guard("repository-settings", condition("False"), f"{_COMMANDS} -k settings_of"),
     Guard("board-whole-call", condition("False"), "tests/unit/test_board_screen.py -k scrolled_to_its_end"),
     Guard("board-list-moved", condition("False"), "tests/unit/test_board_screen.py -k list_moved"),
     Guard("board-just-shown", condition("False"), "tests/unit/test_board_screen.py -k only_just"),

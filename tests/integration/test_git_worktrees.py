@@ -13,10 +13,11 @@ import pytest
 
 from baton.core.errors import BatonError, GitFailed, GitUnusable, InvalidValue, WorktreeRefused
 from baton.worktrees import trees
-from baton.worktrees.contents import examine
+from baton.worktrees.contents import examine, ignored_files, note_products
 from baton.worktrees.git import find_repository
 from baton.worktrees.making import Maker, Needs
 from baton.worktrees.merging import commit_rest, commits_of, diff, merge
+from baton.worktrees.removal import file_system_time
 from baton.worktrees.salvage import remove, salvage
 from baton.worktrees.trees import UseLock
 from support.repositories import Repo, git
@@ -481,3 +482,14 @@ def test_a_half_removed_worktree_merges_its_commits_alone(repo):
     (left,) = repo.trees.all()
     assert remove(left).kept == []
     assert not os.path.exists(tree.path)
+
+
+def test_what_a_second_validation_changes_of_the_first_is_no_work_and_later_changes_are(repo):
+    tree = repo.make(A)
+    for text in ("first\n", "second\n"):
+        before, since_ns = ignored_files(tree), file_system_time(tree.folder)
+        repo.write({"cache.o": text}, tree.path)
+        note_products(tree, before, since_ns)
+        assert examine(tree).ignored == []
+    repo.write({"cache.o": "third.\n"}, tree.path)
+    assert examine(tree).ignored == ["cache.o"]

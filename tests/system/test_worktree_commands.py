@@ -110,6 +110,48 @@ def test_a_job_that_changed_nothing_is_not_merged(office):
     assert (record["commit"], record["already"], record["kept"]) == (None, False, "")
 
 
+def test_what_a_validation_made_and_git_ignores_is_no_work(office):
+    validate = 'mkdir .cache && echo "*" > .cache/.gitignore && echo x > .cache/x && echo y > y.o && test -e made.txt'
+    job = office.job("echo done > made.txt", "--validate", validate)
+    (tree,) = office.until_free()
+    assert tree["holds"] == "1 untracked"
+    assert office("merge", job["job_id"], "--json").json["kept"] == ""
+    assert (office.trees(), os.path.exists(job["checkout"]["path"])) == ([], False)
+    assert not {".cache", "y.o"} & set(os.listdir(office.repo.top))
+
+
+@pytest.mark.parametrize(
+    ("task", "validate"),
+    [
+        ("echo work > work.o", "true"),
+        ("echo work > work.o", "echo more >> work.o"),
+        ("echo work > work.txt", "mv work.txt work.o"),
+        ("true", "echo file > plain.txt"),
+        ("(until test -e go.o; do sleep 0.02; done; echo work > work.o) > /dev/null 2>&1 &",
+         "touch go.o; until test -s work.o; do sleep 0.02; done"),
+    ],
+    ids=["before", "changed", "moved", "not-ignored", "background"],
+)  # fmt: skip
+def test_what_may_be_work_is_kept_after_a_validation(office, task, validate):
+    job = office.job(task, "--validate", validate)
+    (tree,) = office.until_free()
+    name = "plain.txt" if "plain" in validate else "work.o"
+    assert tree["holds"], name
+    assert "such as" in office("worktree", "remove", job["job_id"], code=1).err
+    assert os.path.getsize(os.path.join(job["checkout"]["path"], name))
+
+
+def test_a_validation_in_a_worktree_leaves_no_bytecode_unless_the_user_wants_it(office):
+    office.env.pop("PYTHONDONTWRITEBYTECODE", None)
+    job = office.job("echo x = 1 > module.py", "--validate", "python3 -c 'import module'")
+    office.until_free()
+    assert "__pycache__" not in os.listdir(job["checkout"]["path"])
+    office.env["PYTHONDONTWRITEBYTECODE"] = ""
+    job = office.job("echo x = 1 > module.py", "--validate", "python3 -c 'import module'")
+    office.until_free()
+    assert "__pycache__" in os.listdir(job["checkout"]["path"])
+
+
 def test_a_batch_works_side_by_side_and_a_conflict_changes_nothing(office):
     lines = [{"prompt": f"echo {name} > a.txt; echo {name} > {name}.txt", "worktree": True} for name in ("one", "two")]
     lines.append({"prompt": "echo plain", "worktree": False})

@@ -100,6 +100,8 @@ def _problem_with(name: str, folder: str, since_ns: int | None) -> str | None:
 def _validate(job: Job, folder: str, environment: dict[str, str], timeout_sec: float) -> Findings:
     assert job.validate is not None
     about = {"BATON_JOB_ID": job.job_id, "BATON_WORKDIR": folder, "BATON_EXPECTED": "\n".join(job.expected_artifacts)}
+    if (job.checkout or {}).get("path"):  # `baton merge` would commit what Python writes beside the sources
+        environment = {"PYTHONDONTWRITEBYTECODE": "1"} | environment
     try:
         code, tail = _run(job.validate, folder, timeout_sec, environment | about)
     except TimeoutError:

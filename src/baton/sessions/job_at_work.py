@@ -83,6 +83,7 @@ class JobAtWork:
         self._settings = settings
         self._reporter = reporter
         self._output = output
+        self._folder = folder
         self._clock = clock
         self._send = send
         self._wake = wake
@@ -289,7 +290,7 @@ class JobAtWork:
         attempt(self.work.store_usage)
         said = one_line(verdict.message or "", _DETAIL) or verdict.why
         detail = f"{said} ({verdict.left})" if verdict.left else said
-        self._verification = Verification(self.ear, verdict.message)
+        self._verification = Verification(self.ear, verdict.message, self._folder)
         self._verification.start(self._settings, self._send, self._reporter.job, detail, self._wake)
 
     def _finish(self, verification: Verification) -> None:

@@ -11,8 +11,8 @@ import tempfile
 from contextlib import contextmanager
 
 from baton.core.errors import GitFailed
-from baton.core.value import Value
-from baton.storage.files import read_file
+from baton.core.value import Any, Value
+from baton.storage.files import read_file, replace_file
 from baton.worktrees.git import Git, gitlinks, work_tree_git
 from baton.worktrees.keeping import is_elsewhere, is_merged
 from baton.worktrees.making import size_and_times
@@ -38,7 +38,7 @@ class Contents(Value):
     their own, `former` the repositories of submodules that are not checked out any more, in git's folder of the
     worktree, `unsupported` what git cannot hold. `commits` counts those that no branch or tag of the user has and that
     no merge has brought elsewhere. `operation` waits for the user, such as a rebase. `copied` are the files that the
-    user's settings brought and that are as they were: they are no work."""
+    user's settings or a validation brought and that are as they were: they are no work."""
 
     head: str | None = None
     changed: Sequence[str] = ()
@@ -124,12 +124,38 @@ def count_unmerged(tree: Tree, head: str | None) -> int:
 
 
 def unchanged_copies(tree: Tree) -> set[str]:
-    """Return the files that the user's settings brought, and that are as they were."""
+    """Return the files that the user's settings or a validation brought, and that are as they were."""
+    noted = _noted_copies(tree)
+    return {name for name, *before in noted if size_and_times(os.path.join(tree.path, name)) == before}
+
+
+def _noted_copies(tree: Tree) -> list[list[Any]]:
     try:
-        copied = json.loads(read_file(f"{tree.path}.copied"))
+        noted: list[list[Any]] = json.loads(read_file(f"{tree.path}.copied"))
     except (FileNotFoundError, ValueError):
-        return set()
-    return {name for name, *before in copied if size_and_times(os.path.join(tree.path, name)) == before}
+        return []
+    return noted
+
+
+def ignored_files(tree: Tree) -> set[str]:
+    """Return the ignored files in a worktree, without nested repositories and unchanged copies."""
+    found = _status(own_git(tree), thorough=False).ignored
+    return {name for name in found if not name.endswith("/")} - unchanged_copies(tree)
+
+
+def note_products(tree: Tree, before: set[str], since_ns: int) -> None:
+    """Note ignored files that a validation has made as files that are no work as long as they are unchanged: those that
+    were not there before, and that were written since this time. A file that the validation moved has an older time,
+    and may be work."""
+    made = []
+    for name in sorted(ignored_files(tree) - before):
+        found = size_and_times(os.path.join(tree.path, name))
+        if found is not None and found[1] > since_ns:  # guard: moved-by-validation
+            made.append([name, *found])
+    if made:
+        names = {name for name, *_ in made}
+        known = [each for each in _noted_copies(tree) if each[0] not in names]
+        replace_file(f"{tree.path}.copied", json.dumps([*known, *made]).encode(), durable=False)
 
 
 def _without_missing(top: str, found: Contents) -> Contents:

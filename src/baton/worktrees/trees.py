@@ -3,7 +3,7 @@
 <data>/worktrees/<repository>/<job>-<attempt>/       the worktree
 <data>/worktrees/<repository>/<job>-<attempt>.json   its record, which outlives the folder and the job
 <data>/worktrees/<repository>/<job>-<attempt>.lock   locked by the runner, or the command, that uses it
-<data>/worktrees/<repository>/<job>-<attempt>.copied the files that the user's settings brought, with size and time
+<data>/worktrees/<repository>/<job>-<attempt>.copied files that settings or a validation brought, with size and times
 <data>/worktrees/<repository>/kept/                  what was saved and git cannot hold
 """
 
