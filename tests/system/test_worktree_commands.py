@@ -82,7 +82,7 @@ def test_a_job_works_in_its_own_worktree_until_it_is_merged(office):
     assert "+done" in office("diff", job["job_id"]).out
     assert "1 file changed" in office("diff", job["job_id"], "--stat").out
     (tree,) = office.until_free()
-    assert (tree["state"], tree["holds"], tree["title"]) == ("unmerged", "1 untracked", "Make it")
+    assert (tree["state"], tree["holds"], tree["title"]) == ("unmerged", "1 untracked file", "Make it")
     merged = office("merge", job["job_id"], "--check", "--json").json
     assert Path(office.repo.top, "part", "made.txt").read_text() == "done\n"
     assert office.repo("log", "-1", "--format=%s") == "Make it"
@@ -114,7 +114,7 @@ def test_what_a_validation_made_and_git_ignores_is_no_work(office):
     validate = 'mkdir .cache && echo "*" > .cache/.gitignore && echo x > .cache/x && echo y > y.o && test -e made.txt'
     job = office.job("echo done > made.txt", "--validate", validate)
     (tree,) = office.until_free()
-    assert tree["holds"] == "1 untracked"
+    assert tree["holds"] == "1 untracked file"
     assert office("merge", job["job_id"], "--json").json["kept"] == ""
     assert (office.trees(), os.path.exists(job["checkout"]["path"])) == ([], False)
     assert not {".cache", "y.o"} & set(os.listdir(office.repo.top))
@@ -215,7 +215,7 @@ def test_the_settings_of_the_repository_prepare_the_worktree(office):
     assert office("result", job["job_id"]).text == "key\nprepared"
     office("merge", job["job_id"])
     (tree,) = office.trees()
-    assert (tree["state"], tree["holds"]) == ("merged", "1 ignored")
+    assert (tree["state"], tree["holds"]) == ("merged", "1 ignored file")
     assert "nothing to remove" in office("worktree", "remove", "--merged").err
     office("worktree", "remove", "--merged", "--force")
     assert office.trees() == []
@@ -279,7 +279,7 @@ def test_a_job_after_another_begins_with_its_work(office):
     [
         (("--base", "nonsense"), "base 'nonsense' is no commit"),
         (("--base=-x",), "base '-x' is no commit, branch"),
-        (("--workdir", "/tmp"), "is not in a git repository"),
+        (("--workdir", "/tmp"), "--worktree: /tmp is not in a git repository"),
         (("--expect", "/etc/passwd"), "must be relative"),
     ],
 )

@@ -56,18 +56,23 @@ class Contents(Value):
     def unsaved(self) -> list[str]:
         """What its removal would lose, as words for the user: commits stay on their branch."""
         counts = {
-            "uncommitted": self.changed, "untracked": self.untracked, "ignored": self.ignored,
-            "nested repositories": self.nested, "changed submodules": self.submodules,
-            "former submodules": self.former, "special files": self.unsupported,
+            "uncommitted file": self.changed, "untracked file": self.untracked, "ignored file": self.ignored,
+            "nested repository": self.nested, "changed submodule": self.submodules,
+            "former submodule": self.former, "special file": self.unsupported,
         }  # fmt: skip
-        words = [f"{len(paths)} {what}" for what, paths in counts.items() if paths]
+        words = [_counted(len(paths), what) for what, paths in counts.items() if paths]
         return [*words, *([f"{self.operation} in progress"] if self.operation else [])]
 
     @property
     def words(self) -> str:
         """What is in it that is found nowhere else, for the user; "" for nothing."""
-        commits = [f"{self.commits} unmerged commit{'s' if self.commits > 1 else ''}"] if self.commits else []
+        commits = [_counted(self.commits, "unmerged commit")] if self.commits else []
         return ", ".join([*commits, *self.unsaved])
+
+
+def _counted(number: int, noun: str) -> str:
+    plural = f"{noun[:-1]}ies" if noun.endswith("y") else f"{noun}s"
+    return f"{number} {noun if number == 1 else plural}"
 
 
 def examine(tree: Tree, *, thorough: bool = True) -> Contents:

@@ -237,6 +237,12 @@ class Repository:
 _BLOCKER = "refs/heads/baton"
 
 
+def _unfit(why: str) -> InvalidValue:
+    error = InvalidValue("worktree", why)
+    error.args = (f"--worktree: {why}",)
+    return error
+
+
 def find_repository(folder: str, base: str = "HEAD") -> Repository:
     """Return the repository that a folder lies in, with the commit of `base`. InvalidValue if worktrees of it cannot be
     made, or if there is no such commit."""
@@ -247,24 +253,23 @@ def find_repository(folder: str, base: str = "HEAD") -> Repository:
     code, out, messages = call(("rev-parse", *asked, "--symbolic-full-name", glob), folder)
     lines = os.fsdecode(out).splitlines()
     if lines[:1] == ["true"]:
-        raise InvalidValue("worktree", f"{folder} is a bare repository: a job needs its work tree; clone it first")
+        raise _unfit(f"{folder} is a bare repository: a job needs its work tree; clone it first")
     if len(lines) < 4:
         why = first_error(messages)
-        raise InvalidValue("worktree", f"{folder} is not in a git repository" if "not a git" in why else why)
+        raise _unfit(f"{folder} is not in a git repository" if "not a git" in why else why)
     top, git_dir, common = lines[1], lines[2], os.path.realpath(os.path.join(folder, lines[3]))
     inside = os.path.realpath(folder)
     if inside != top and not inside.startswith(top.rstrip("/") + "/"):  # guard: foreign-work-tree
-        raise InvalidValue("worktree", f"{folder} is not in the work tree of its repository ({top}): see core.worktree")
+        raise _unfit(f"{folder} is not in the work tree of its repository ({top}): see core.worktree")
     if _BLOCKER in lines:
-        raise InvalidValue(
-            "worktree",
+        raise _unfit(
             f"{top} has a branch named 'baton', which blocks branches such as baton/JOB-1; rename it: "
             "git branch -m baton OTHER-NAME",
         )
     found = lines[4] if code == 0 else ""
     if re.fullmatch(r"[0-9a-f]{40}|[0-9a-f]{64}", found) is None:
         if base == "HEAD":
-            raise InvalidValue("worktree", f"{top} has no commit yet; make one first: git commit")
+            raise _unfit(f"{top} has no commit yet; make one first: git commit")
         raise InvalidValue("base", f"{one_line(base, 80)!r} is no commit of {top}")
     return Repository(top, git_dir, common, found)
 

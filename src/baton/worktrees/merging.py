@@ -183,7 +183,7 @@ def _plan(tree: Tree, target: Repository, title: str, *, squash: bool) -> Plan:
     if new is None:
         return plan  # the branch has all of it already
     added, changed = _changes(git, old, new)
-    _refuse_untracked(target, added)
+    _refuse_untracked(tree, target, added)
     return plan.replace(new=new, added=added, changed=changed)
 
 
@@ -272,7 +272,7 @@ def _changes(git: Git, old: str, new: str) -> tuple[list[str], list[str]]:
     return [path for kind, path in kinds if kind == "A"], [path for kind, path in kinds if kind != "A"]
 
 
-def _refuse_untracked(target: Repository, added: list[str]) -> None:
+def _refuse_untracked(tree: Tree, target: Repository, added: list[str]) -> None:
     """Refuse to add a path that exists already, as an untracked or ignored file, or where a file is in place of one of
     its folders."""
     known = set(target.git().names("ls-files", "-z"))
@@ -299,7 +299,8 @@ def _refuse_untracked(target: Repository, added: list[str]) -> None:
     blocked = [path for path in added if blocks(path)]
     if blocked:  # guard: merge-untracked
         raise WorktreeRefused(
-            f"{target.top} has {_some(blocked)}, which git does not know and the merge would replace; move it first"
+            f"{target.top} has {_some(blocked)}, which git does not know and the merge would replace; move or remove "
+            f"it there, or ignore it in the job's worktree ({tree.path}), and merge again"
         )
 
 
