@@ -110,6 +110,23 @@ def test_a_job_that_changed_nothing_is_not_merged(office):
     assert (record["commit"], record["already"], record["kept"]) == (None, False, "")
 
 
+def test_submit_and_wait_say_how_to_go_on_with_the_work_in_a_worktree(office):
+    done = office("submit", "--worktree", "echo x > x.txt")
+    (first,) = (each["job_id"] for each in office("list", "--json").json)
+    line = f"its work is in a worktree: baton diff {first}, baton merge {first}"
+    assert line in done.err.splitlines()
+    assert line in office("wait", first).err.splitlines()
+    assert "worktree" not in office("wait", first, "--json").err
+    second = office.job("echo y > y.txt")["job_id"]
+    both = f"their work is in worktrees: baton diff ID, baton merge ID for each of {first} {second}"
+    assert both in office("wait", first, second).err.splitlines()
+    office.until_free()
+    office("merge", first)
+    assert "worktree" not in office("wait", first).err
+    assert "worktree" not in office("submit", "true").err
+    assert "worktree" not in office("submit", "false", "--worktree", code=1).err
+
+
 def test_what_a_validation_made_and_git_ignores_is_no_work(office):
     validate = 'mkdir .cache && echo "*" > .cache/.gitignore && echo x > .cache/x && echo y > y.o && test -e made.txt'
     job = office.job("echo done > made.txt", "--validate", validate)

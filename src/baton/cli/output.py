@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 from collections.abc import Iterable, Sequence
@@ -10,6 +11,10 @@ from collections.abc import Iterable, Sequence
 from baton.cli.options import UNIT_SEC
 from baton.core.errors import BatonError
 from baton.core.fields import one_line, printable
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from baton.core.job import Job
 
 STATUS_COLOURS = {
     "pending": "yellow", "running": "cyan", "completed": "green", "error": "red", "cancelled": "bright_black",
@@ -24,6 +29,7 @@ _CODES = {
     "bold yellow": "1;33",
 }  # fmt: skip
 _LEAST_COLUMN = 6
+_SHOWN_IDS = 5
 
 
 def on_terminal() -> bool:
@@ -106,6 +112,20 @@ def _escape(character: str) -> str:
 def counted(number: int, noun: str) -> str:
     """Return `1 job` or `2 jobs`."""
     return f"{number} {noun}{'' if number == 1 else 's'}"
+
+
+def say_worktrees(jobs: Iterable[Job]) -> None:
+    """Say how to go on with the work of completed jobs that is in worktrees on this machine."""
+    ids = [
+        job.job_id
+        for job in jobs
+        if job.status == "completed" and job.checkout is not None and os.path.isdir(job.checkout.get("path") or "")
+    ]
+    if len(ids) == 1:
+        say(f"its work is in a worktree: baton diff {ids[0]}, baton merge {ids[0]}")
+    elif ids:
+        more = f" and {len(ids) - _SHOWN_IDS} more" if len(ids) > _SHOWN_IDS else ""
+        say(f"their work is in worktrees: baton diff ID, baton merge ID for each of {' '.join(ids[:_SHOWN_IDS])}{more}")
 
 
 def ago(then_ns: int, now_ns: int) -> str:

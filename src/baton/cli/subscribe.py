@@ -11,7 +11,7 @@ from typing import Any
 from baton.cli import options as opt
 from baton.cli.jobs import each_job
 from baton.cli.options import jobs_of
-from baton.cli.output import json_text, on_terminal, say
+from baton.cli.output import json_text, on_terminal, say, say_worktrees
 from baton.cli.parser import Verb
 from baton.cli.request_view import request_line
 from baton.cli.terminal import print_coloured
@@ -131,6 +131,8 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
         jobs.mark_seen(found)
     if subscription.timed_out is not None:
         say(f"baton: {subscription.timed_out}")
+    if not options.json:
+        say_worktrees(found)
     return 1 if unproven or code else subscription.exit_code
 
 
