@@ -56,7 +56,7 @@ def test_a_change_in_the_same_second_as_the_index_is_seen(repo):
         if text == "step 2\n":
             git(tree.path, "commit", "-qam", "step 2")
         os.utime(index, (1_700_000_000, 1_700_000_000))
-    assert examine(tree).words == "1 unmerged commit, 1 uncommitted"
+    assert examine(tree).words == "1 unmerged commit, 1 uncommitted file"
     assert "+step 3" in diff(tree)[0].decode()
     assert git(tree.path, "status", "--porcelain") == " M a.txt"  # last: it writes the index anew
 
@@ -397,4 +397,4 @@ def test_a_worktree_that_is_made_again_has_all_that_it_needs(repo, tmp_path):
     again = Maker().restore(tree.folder, A, find_repository(repo.top), needs, base=tree.base, title="")
     assert git(inner, "rev-parse", "HEAD") == commit
     assert git(inner, "symbolic-ref", "--short", "HEAD") == f"baton/{A}"
-    assert (Path(tree.path, ".env").read_text(), examine(again).words) == ("SECRET=1\n", "1 ignored")
+    assert (Path(tree.path, ".env").read_text(), examine(again).words) == ("SECRET=1\n", "1 ignored file")
