@@ -10,6 +10,7 @@ unexport PYTHONDONTWRITEBYTECODE
 demo: $(VENV)/.installed
 	@scripts/system-packages tmux=tmux
 	$(BIN)/baton demo
+	@echo 'First, so that the shell finds baton:  . $(BIN)/activate'
 
 test: $(VENV)/.dev-installed system-packages lint
 	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
@@ -90,7 +91,7 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[board]'
 	@touch $@
 
 $(VENV)/.dev-installed: pyproject.toml | $(VENV)/bin/python
