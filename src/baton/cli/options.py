@@ -250,8 +250,9 @@ IDEMPOTENCY_KEY = _value(
     "other work (default: always a new job)",
 )  # fmt: skip
 HEADLESS = _flag(
-    "--headless", "run the agent without questions, with output for programs (default: on its screen)", default=None
-)
+    "--headless", "run the agent without a screen: it asks through `baton requests` (default: on its screen)",
+    default=None,
+)  # fmt: skip
 YOLO = _flag("--yolo", "let the agent do everything without asking (default: it asks)", default=None)
 
 # Submit, worker, monitor

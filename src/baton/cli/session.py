@@ -305,7 +305,7 @@ _ACTIONS = (
         opt.NAME.but(help="give the session this name"), opt.AGENT, opt.WORKDIR.but(default="."),
         opt.JOB_ID.but(help="run this pending job; the session ends with it (default: none)"),
         opt.FIRST_PROMPT,
-        opt.HEADLESS.but(default=False, help="run one task without questions, then end (default: interactive)"),
+        opt.HEADLESS.but(default=False, help="run one task without a screen, then end (default: interactive)"),
         opt.YOLO.but(default=False), opt.REPLACE, opt.TMUX_SOCKET, opt.ALLOW_PLAINTEXT,
     ), create, "start an agent in a new tmux session"),
     Verb("stop", (
