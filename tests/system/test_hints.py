@@ -30,6 +30,20 @@ def test_verbs_of_other_programs_and_near_misses_name_the_verb(baton):
         assert baton.refused(typed, code=64).endswith("see `baton --help`\n"), typed
 
 
+def test_words_that_are_no_status_name_the_status_and_the_option(baton):
+    for typed in ("failed", "waiting"):
+        said = baton.refused("list", "--status", typed, code=64)
+        assert "has the status error; --needs-me shows the jobs that wait for you" in said
+
+
+def test_a_change_that_cannot_be_is_refused_in_plain_words(baton):
+    job = baton("register", "x").text
+    assert f"job {job} has not started and cannot fail; pick it first" in baton.refused("status", job, "--set", "error")
+    baton("status", job, "--set", "running")
+    baton("status", job, "--set", "error")
+    assert f"job {job} has failed already and cannot be cancelled\n" in baton.refused("cancel", job)
+
+
 @pytest.mark.parametrize("scheme", ["sqlite", "file"])
 def test_a_registry_that_does_not_exist_cannot_be_read(baton, tmp_path, scheme):
     url = f"{scheme}:{tmp_path}/missing/jobs"

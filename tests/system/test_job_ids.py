@@ -101,7 +101,7 @@ class TestSeveralJobs:
         assert [line[:16] for line in done.err.splitlines()] == ["baton: no job ff", "baton: job id mu"]
         again = baton("status", ONE, TWO, THREE, "--set", "running", code=1)
         assert again.out == f"{THREE} running\n"
-        assert again.err.count("cannot become running") == 2
+        assert again.err.count("is cancelled already and cannot be started") == 2
         assert [job["job_id"] for job in baton("get", "ffff", THREE, code=1).json] == [THREE]
         assert baton("get", "ffff", "fffe", code=1).json == []
         waited = baton("wait", "ffff", ONE, code=1)

@@ -116,7 +116,7 @@ def _condition(options: argparse.Namespace) -> JobFilter:
         since.append(now - parse_duration("--newer-than", options.newer_than))
     older = options.older_than
     return JobFilter(
-        statuses=[check_status(each) for each in options.status],
+        statuses=[_status(each) for each in options.status],
         agent=options.for_agent and agent_name(options.for_agent),
         agent_session=options.agent_session,
         created_from_ns=max(since, default=None),
@@ -124,6 +124,14 @@ def _condition(options: argparse.Namespace) -> JobFilter:
         label=options.label,
         unseen=options.needs_me,
     )
+
+
+def _status(typed: str) -> Status:
+    try:
+        return check_status(typed)
+    except InvalidValue as error:
+        hint = "a job that has failed has the status error; --needs-me shows the jobs that wait for you"
+        raise InvalidValue("--status", f"{error.why}; {hint}") from None
 
 
 def _chosen_columns(options: argparse.Namespace) -> list[str]:

@@ -99,11 +99,16 @@ class KeyTaken(BatonError):
         self.fields = fields
 
 
+_IS = {"pending": "has not started", "error": "has failed already"}
+_BECOMES = {"pending": "be requeued", "running": "be started", "error": "fail"}
+
+
 class IllegalTransition(BatonError):
     """A status may not follow the job's present one."""
 
     def __init__(self, job_id: str, current: str, wanted: str, hint: str = "") -> None:
-        super().__init__(f"job {job_id} is {current} and cannot become {wanted}{hint and '; ' + hint}")
+        state, change = _IS.get(current, f"is {current} already"), _BECOMES.get(wanted, f"be {wanted}")
+        super().__init__(f"job {job_id} {state} and cannot {change}{hint and '; ' + hint}")
         self.job_id = job_id
         self.current = current
         self.wanted = wanted
