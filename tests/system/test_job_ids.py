@@ -57,9 +57,14 @@ def test_what_begins_several_ids_names_them_all(baton):
     assert baton("list", "--status", "pending").out.count("abcd") == 2
 
 
-def test_what_begins_no_id_or_cannot_begin_one_is_refused(baton):
-    assert "no job ffff in sqlite:" in baton.refused("get", "ffff")
-    assert "no job ffffffff in sqlite:" in baton.refused("get", "ffffffff")
+def test_what_begins_no_id_or_cannot_begin_one_is_refused(baton, tmp_path):
+    """The message names the folder; the registry only if the user has named it."""
+    hint = "`baton list` shows all jobs, with --all-homes also those of other folders"
+    url = f"sqlite:{home_of(tmp_path)}/jobs/registry.db"
+    for typed in ("ffff", "ffffffff"):
+        assert baton.refused("get", typed) == f"baton: no job {typed} in {tmp_path}; {hint}\n"
+        assert f"no job {typed} in {url}; " in baton.refused("get", typed, "--registry", url)
+    assert f"no request ffff in {tmp_path}; " in baton.refused("approve", "ffff")
     for wrong in ("abc", "../abcd1111", "ABCD", "", "abcd*"):
         assert "job id must be" in baton("get", wrong, code=None).err
 

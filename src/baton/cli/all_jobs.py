@@ -29,7 +29,7 @@ def confirm_all(
     chosen = JobFilter(statuses=[check_status(each) for each in statuses])
     found = [job for job in jobs.each_job(chosen) if wanted(job)][::-1]
     if not found:
-        say(f"no jobs to {verb} in {jobs.registry.where}")
+        say(f"no jobs to {verb} in {jobs.place}")
     elif not options.yes:
         for job in found[:_SHOWN]:
             say(f"  {job.job_id}  {job.status:<9}  {one_line(job.title or job.prompt, 60)}")

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from baton.jobs.verbs import Jobs
 
 
+OF_OTHERS = "--all-homes shows those of other folders"
+
+
 class Home:
     """The jobs of one home. `folder` is the folder that it serves. `alone`: the command reads no other."""
 

@@ -10,7 +10,7 @@ from functools import cache, partial
 from itertools import islice
 
 from baton.cli import options as opt
-from baton.cli.homes import Home, all_homes, short_folder, this_home
+from baton.cli.homes import OF_OTHERS, Home, all_homes, short_folder, this_home
 from baton.cli.options import parse_duration, parse_since
 from baton.cli.output import STATE_COLOURS, age, counted, json_text, on_terminal, print_table, say
 from baton.cli.parser import Verb
@@ -256,7 +256,7 @@ def _print_screen(
     room = max(limit - len(upper), 0)
     lines = list(_lines(homes, upper[:limit] + rest[:room]))
     if not lines:
-        where = f"{counted(len(homes), 'home')}" if options.all_homes else homes[0].jobs.registry.where
+        where = counted(len(homes), "home") if options.all_homes else f"{homes[0].jobs.place}; {OF_OTHERS}"
         say(f"no {'such ' if condition != JobFilter(statuses=[]) else ''}jobs in {where}")
         return
     _print_table(sorted(lines, key=lambda line: (line.place, -line.job.created_ns)), columns, options)

@@ -6,7 +6,7 @@ import argparse
 import time
 
 from baton.cli import options as opt
-from baton.cli.homes import all_homes, short_folder, this_home
+from baton.cli.homes import OF_OTHERS, all_homes, short_folder, this_home
 from baton.cli.jobs import each_of
 from baton.cli.output import age, ago, counted, json_text, on_terminal, print_table, say
 from baton.cli.parser import Verb
@@ -65,7 +65,7 @@ def requests(options: argparse.Namespace, settings: Settings) -> None:
         elif found or not on_terminal():
             _print(found, options)
         else:
-            where = counted(len(homes), "home") if options.all_homes else homes[0].jobs.registry.where
+            where = counted(len(homes), "home") if options.all_homes else f"{homes[0].jobs.place}; {OF_OTHERS}"
             say(f"no {'' if options.all else 'open '}requests in {where}")
     finally:
         for home in homes:

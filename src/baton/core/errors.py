@@ -72,11 +72,14 @@ class InvalidSession(InvalidValue):
         self.name = name
 
 
+_ALSO = "with --all-homes also those of other folders"
+
+
 class JobNotFound(BatonError):
     """The registry has no job with this id."""
 
     def __init__(self, job_id: str, where: str) -> None:
-        super().__init__(f"no job {job_id} in {where}; `baton list` shows all jobs")
+        super().__init__(f"no job {job_id} in {where}; `baton list` shows all jobs, {_ALSO}")
         self.job_id = job_id
 
 
@@ -161,7 +164,7 @@ class RequestNotFound(BatonError):
     """The registry has no request with this id."""
 
     def __init__(self, request_id: str, where: str) -> None:
-        super().__init__(f"no request {request_id} in {where}; `baton requests` shows all open requests")
+        super().__init__(f"no request {request_id} in {where}; `baton requests` shows all open requests, {_ALSO}")
         self.request_id = request_id
 
 

@@ -164,7 +164,7 @@ def find_request(jobs: Jobs, typed: str) -> Request:
     if of_jobs:
         hint = "`baton requests --all` shows those that are closed"
         raise BatonError(f"job {of_jobs[0]} has no open request; {hint}")
-    raise RequestNotFound(typed, jobs.registry.where)
+    raise RequestNotFound(typed, jobs.place)
 
 
 def answer(jobs: Jobs, request_id: str, given: Answer, *, inexact: bool = False) -> Request:

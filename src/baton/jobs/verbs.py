@@ -46,11 +46,13 @@ class Jobs:
         *,
         clock: Clock | None = None,
         home: str | None = None,
+        folder: str | None = None,
         host: str | None = None,
         secrets: Iterable[str | None] = (),
         warn: Callable[[str], None] = _warn,
     ) -> None:
         self.registry = registry
+        self.place = folder or registry.where  # as messages name it: the folder that the home serves, or the url
         self.logs_dir = os.path.abspath(logs_dir)
         self.home = home and os.path.abspath(home)
         self._host = host or os.uname().nodename
@@ -114,7 +116,7 @@ class Jobs:
         """Return the id of a job that a user typed; its first characters are enough where no other id begins so."""
         found = self.registry.find_ids(typed, limit=_MATCHES + 1)
         if not found:
-            raise JobNotFound(typed, self.registry.where)
+            raise JobNotFound(typed, self.place)
         if len(found) > 1:
             raise AmbiguousId(typed, [self._describe(each) for each in found[:_MATCHES]], len(found) > _MATCHES)
         return found[0]
@@ -380,14 +382,16 @@ def _each_page(read: Callable[[int, str | None], AnyPage], limit: int | None, af
 
 def open_jobs(settings: Settings) -> Jobs:
     """Open the registry and the history that the settings name; the first registration makes the home folder."""
-    from baton.registry import open_registry
+    from baton.registry import open_registry, registry_is_of_home
 
     secrets = [settings.mqtt_password]
     if settings.registry and "@" in settings.registry:
         from baton.core.redact import url_password
 
         secrets.append(url_password(settings.registry))
-    jobs = Jobs(open_registry(settings), settings.logs_dir, home=settings.home, host=settings.host, secrets=secrets)
+    registry = open_registry(settings)
+    folder = settings.folder if registry_is_of_home(settings, registry.url) else None
+    jobs = Jobs(registry, settings.logs_dir, home=settings.home, folder=folder, host=settings.host, secrets=secrets)
     if settings.notify is not None:
         from baton.core.notification import Wish
 

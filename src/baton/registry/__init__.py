@@ -106,6 +106,13 @@ def open_url(url: str, *, clock: Clock | None = None, allow_network_fs: bool = F
     )
 
 
+def registry_is_of_home(settings: Settings, url: str) -> bool:
+    """Return whether the registry is in the home, and the user has not named it."""
+    return (
+        settings.registry is None and settings.sources["registry_dir"] == "default" and not leaves(url, settings.home)
+    )
+
+
 def leaves(url: str, folder: str) -> bool:
     """Return whether a registry is not in this folder."""
     scheme, _, path = url.partition(":")
