@@ -321,6 +321,14 @@ def test_the_search_ends_at_the_file_system(tmp_path):
         assert inside("list").out == ""
 
 
+def test_doctor_does_not_call_ok_what_is_not_installed(tmp_path):
+    """Only the agent of the settings is worth a warning."""
+    baton = Baton(tmp_path, PATH="/usr/bin:/bin", BATON_AGENT="gemini")
+    states = {each["what"]: each["state"] for each in baton("doctor", "--json").json}
+    assert (states["agent gemini"], states["agent codex"], states["agent shell"]) == ("warning", "-", "ok")
+    assert "\n-        agent codex: codex is not installed: " in baton("doctor").out
+
+
 @pytest.mark.parametrize("version", ["2.1.197", "9.9.9"])
 def test_doctor_warns_of_an_agent_that_baton_is_not_tested_with(tmp_path, version):
     program = tmp_path / "bin" / "claude"

@@ -44,12 +44,13 @@ _SHOWN = 5  # names in one line
 
 
 class Finding(NamedTuple):
-    state: str  # ok, warning or broken
+    state: str  # ok, warning, broken, or - for what is absent and not needed by the settings
     what: str
     detail: str  # how it is, and what to do about it
 
 
 _ok = partial(Finding, "ok")
+_absent = partial(Finding, "-")
 _warning = partial(Finding, "warning")
 _broken = partial(Finding, "broken")
 
@@ -74,8 +75,10 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         ("tls", "cryptography", "`baton broker init`"),
         ("board", "textual", "`baton board`"),
     ):
-        missing = f"not installed; {user} needs it: {install_command(extra)}"
-        yield _ok(f"extra {extra}", missing if find_spec(module) is None else "installed")
+        if find_spec(module) is not None:
+            yield _ok(f"extra {extra}", "installed")
+        else:
+            yield _absent(f"extra {extra}", f"not installed; {user} needs it: {install_command(extra)}")
 
 
 def _sqlite() -> Finding:
@@ -145,7 +148,7 @@ def _agents(settings: Settings) -> Iterator[Finding]:
         if found is not None:
             yield _ok(what, found) if name == "shell" else _agent_version(what, agent, found)
         else:
-            finding = _warning if name == settings.agent else _ok
+            finding = _warning if name == settings.agent else _absent
             yield finding(what, f"{agent.program} is not installed: {agent.install}")
 
 
@@ -298,4 +301,8 @@ def _live_agents(settings: Settings) -> Iterator[Finding]:
         yield _ok("live agents", f"{fresh} fresh, in {directory.where}")
 
 
-VERBS = (Verb("doctor", (opt.JSON,), doctor),)
+_EPILOG = (
+    "Each line begins with ok, warning, broken (the exit code is then 1), or - for an agent or an extra that is not "
+    "installed and that your settings do not need."
+)
+VERBS = (Verb("doctor", (opt.JSON,), doctor, epilog=_EPILOG),)
