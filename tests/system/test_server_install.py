@@ -57,6 +57,8 @@ def test_each_agent_gets_the_server_in_its_own_file_of_the_project(baton, work, 
     server = tomllib.loads((work / CODEX).read_text())["mcp_servers"]["baton"]
     assert (server["command"], server["args"]) == ("baton", ["mcp"])
     assert "asks you to approve" in done.err and "warning" not in done.err
+    assert "may need your approval of its tools (docs/how-to/use-mcp.md)" in done.err
+    assert done.err.endswith("the skills are separate: baton skills install\n")
     assert os.listdir(tmp_path / "user") == []  # nothing in the user's own configuration
     assert {stat.S_IMODE((work / name).stat().st_mode) & 0o444 for name in FILES} == {0o444}
 

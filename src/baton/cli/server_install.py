@@ -34,7 +34,8 @@ _IF_TRUSTED = "reads the file in a folder that you trust there"
 _PLACES = (
     _Place("Claude Code", "claude", ".mcp.json", "mcpServers in ", add_to_json, remove_from_json,
            "asks you to approve the server"),
-    _Place("Codex", "agents", os.path.join(".codex", "config.toml"), "", add_to_toml, remove_from_toml, _IF_TRUSTED),
+    _Place("Codex", "agents", os.path.join(".codex", "config.toml"), "", add_to_toml, remove_from_toml,
+           f"{_IF_TRUSTED}, and may need your approval of its tools (docs/how-to/use-mcp.md)"),
     _Place("Gemini", "agents", os.path.join(".gemini", "settings.json"), "mcpServers in ", add_to_json,
            remove_from_json, _IF_TRUSTED),
 )  # fmt: skip
@@ -66,6 +67,7 @@ def install_server(options: argparse.Namespace) -> None:
     report(steps, nothing=nothing, as_json=options.json, dry_run=options.dry_run)
     if changes and not options.uninstall and not options.dry_run:
         say("; ".join(f"{change.place.agent} {change.place.note}" for change in changes))
+        say("the skills are separate: baton skills install")
         if shutil.which("baton") is None:
             say("baton: warning: baton is not on your PATH; the agents start the server by that name")
 
