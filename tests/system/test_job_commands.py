@@ -547,6 +547,8 @@ def test_help_of_every_verb(default):
     from baton.cli.main import VERBS
 
     overview = default("--help").out
+    headings = [line for line in overview.splitlines() if line.endswith(":")]
+    assert headings == ["every day:", "queues, workers and sessions:", "events:", "setup and care:"]
     for verb in (verb for verb, (_, text) in VERBS.items() if text):  # the others are called by programs
         assert f"  {verb}  " in overview
         assert default(verb, "--help").out.startswith(f"usage: baton {verb}")

@@ -13,56 +13,65 @@ from baton.core.errors import BatonError
 
 INTERRUPTED = 130
 
-# verb: (module below baton.cli, one line of help)
-VERBS = {
-    "submit": ("submit", "run a task with an agent in tmux and wait until its result is verified"),
-    "worker": ("worker", "run the jobs of a queue, each in its own session"),
-    "monitor": ("monitor", "find jobs and sessions that died or take too long, and requeue, fail or stop them"),
-    "register": ("jobs", "add a job to a queue and print its id"),
-    "list": ("listing", "show what each job is doing, how it ended and why"),
-    "explain": ("explain", "show what a job is doing and every fact that says so"),
-    "get": ("jobs", "print one job as JSON"),
-    "status": ("jobs", "print or set the status of a job"),
-    "pick": ("jobs", "claim the next pending job of a queue and print its id"),
-    "renew": ("jobs", "extend the lease of a claimed job"),
-    "release": ("jobs", "return a claimed job to its queue"),
-    "cancel": ("jobs", "cancel a job and stop its agent"),
-    "retry": ("submit", "run a job again, as a new job"),
-    "follow-up": ("submit", "run a new job in the conversation of an ended job"),
-    "send": ("session", "type a text, or press keys, in the session that runs a job"),
-    "wait": ("subscribe", "wait until jobs end; the exit code says how they ended"),
-    "result": ("result", "print what a job left: the agent's last message, its output, or all of it as JSON"),
-    "diff": ("worktree", "show what a job has changed in its git worktree"),
-    "merge": ("worktree", "merge the work of a job with a git worktree into the current branch"),
-    "worktree": ("worktree", "manage the git worktrees of jobs: list, remove, salvage"),
-    "cost": ("cost", "show what jobs have used: tokens and US dollars, by day, agent and label"),
-    "requests": ("requests", "show what agents ask: all open requests, or one with its whole call"),
-    "approve": ("requests", "allow what an agent asks"),
-    "deny": ("requests", "deny what an agent asks, with a reason for the agent"),
-    "answer": ("requests", "answer the question of an agent"),
-    "rules": ("rules", "let rules answer requests of agents: list, add, remove, test"),
-    "board": ("board", "show the jobs of all your folders on the terminal, those first that need you"),
-    "web": ("web", "show the jobs of all your folders in a browser, and answer, cancel, retry there"),
-    "attach": ("session", "attach the terminal to the session that runs a job"),
-    "publish": ("publish", "record an event of a job and send it to the broker"),
-    "subscribe": ("subscribe", "print the events of jobs until the jobs end"),
-    "watch": ("subscribe", "print the events of jobs until the jobs end (the same as subscribe)"),
-    "logs": ("logs", "print or verify the audit log of a job"),
-    "session": ("session", "manage agents in tmux: create, stop, resume, list, show, attach, send, capture, prune"),
-    "agent": ("agent", "manage live agents: publish, refresh, resolve, list, show, remove, cleanup, watch"),
-    "prune": ("prune", "remove what jobs that ended long ago have left: records, audit logs, session files"),
-    "registry": ("registry", "manage the job registry: stats, migrate, upgrade, reconcile, grants, prune"),
-    "broker": ("broker", "manage MQTT brokers: up, down, status, logs, init, check"),
-    "config": ("config", "print every setting and where it comes from, or write a config file: show, init"),
-    "trust": ("trust", "show what a folder holds, and make it a home of your own"),
-    "doctor": ("doctor", "check the installation, the folders, the jobs and the agents"),
-    "skills": ("skills", "give agents the skills to use baton: install"),
-    "mcp": ("mcp", "serve the Model Context Protocol to an agent, which hands work to other agents"),
-    "completion": ("completion", "print the completion script for bash, zsh or fish"),
-    "demo": ("demo", "run three agents, answer one, merge its work, and remove everything again"),
-    "version": ("config", "print the version"),
-    "hook": ("hook", ""),  # called by agents, not by people
+# heading in the overview: verb: (module below baton.cli, one line of help)
+GROUPS = {
+    "every day": {
+        "submit": ("submit", "run a task with an agent in tmux and wait until its result is verified"),
+        "list": ("listing", "show what each job is doing, how it ended and why"),
+        "requests": ("requests", "show what agents ask: all open requests, or one with its whole call"),
+        "approve": ("requests", "allow what an agent asks"),
+        "deny": ("requests", "deny what an agent asks, with a reason for the agent"),
+        "answer": ("requests", "answer the question of an agent"),
+        "result": ("result", "print what a job left: the agent's last message, its output, or all of it as JSON"),
+        "diff": ("worktree", "show what a job has changed in its git worktree"),
+        "merge": ("worktree", "merge the work of a job with a git worktree into the current branch"),
+        "board": ("board", "show the jobs of all your folders on the terminal, those first that need you"),
+        "web": ("web", "show the jobs of all your folders in a browser, and answer, cancel, retry there"),
+        "attach": ("session", "attach the terminal to the session that runs a job"),
+        "explain": ("explain", "show what a job is doing and every fact that says so"),
+        "wait": ("subscribe", "wait until jobs end; the exit code says how they ended"),
+        "cancel": ("jobs", "cancel a job and stop its agent"),
+        "retry": ("submit", "run a job again, as a new job"),
+        "follow-up": ("submit", "run a new job in the conversation of an ended job"),
+        "send": ("session", "type a text, or press keys, in the session that runs a job"),
+        "cost": ("cost", "show what jobs have used: tokens and US dollars, by day, agent and label"),
+    },
+    "queues, workers and sessions": {
+        "register": ("jobs", "add a job to a queue and print its id"),
+        "worker": ("worker", "run the jobs of a queue, each in its own session"),
+        "monitor": ("monitor", "find jobs and sessions that died or take too long, and requeue, fail or stop them"),
+        "get": ("jobs", "print one job as JSON"),
+        "status": ("jobs", "print or set the status of a job"),
+        "pick": ("jobs", "claim the next pending job of a queue and print its id"),
+        "renew": ("jobs", "extend the lease of a claimed job"),
+        "release": ("jobs", "return a claimed job to its queue"),
+        "session": ("session", "manage agents in tmux: create, stop, resume, list, show, attach, send, capture, prune"),
+        "agent": ("agent", "manage live agents: publish, refresh, resolve, list, show, remove, cleanup, watch"),
+    },
+    "events": {
+        "publish": ("publish", "record an event of a job and send it to the broker"),
+        "subscribe": ("subscribe", "print the events of jobs until the jobs end"),
+        "watch": ("subscribe", "print the events of jobs until the jobs end (the same as subscribe)"),
+        "logs": ("logs", "print or verify the audit log of a job"),
+    },
+    "setup and care": {
+        "doctor": ("doctor", "check the installation, the folders, the jobs and the agents"),
+        "demo": ("demo", "run three agents, answer one, merge its work, and remove everything again"),
+        "rules": ("rules", "let rules answer requests of agents: list, add, remove, test"),
+        "worktree": ("worktree", "manage the git worktrees of jobs: list, remove, salvage"),
+        "prune": ("prune", "remove what jobs that ended long ago have left: records, audit logs, session files"),
+        "config": ("config", "print every setting and where it comes from, or write a config file: show, init"),
+        "trust": ("trust", "show what a folder holds, and make it a home of your own"),
+        "registry": ("registry", "manage the job registry: stats, migrate, upgrade, reconcile, grants, prune"),
+        "broker": ("broker", "manage MQTT brokers: up, down, status, logs, init, check"),
+        "skills": ("skills", "give agents the skills to use baton: install"),
+        "mcp": ("mcp", "serve the Model Context Protocol to an agent, which hands work to other agents"),
+        "completion": ("completion", "print the completion script for bash, zsh or fish"),
+        "version": ("config", "print the version"),
+        "hook": ("hook", ""),  # called by agents, not by people
+    },
 }
+VERBS = {verb: row for verbs in GROUPS.values() for verb, row in verbs.items()}
 # What people type who know other programs.
 _OTHER_NAMES = {
     "kill": "cancel", "stop": "cancel", "abort": "cancel", "ps": "list", "ls": "list", "jobs": "list", "top": "list",
@@ -115,12 +124,14 @@ def overview() -> str:
     from textwrap import fill
 
     width = help_width()
-    shown = {verb: text for verb, (_, text) in VERBS.items() if text}
-    column = max(map(len, shown)) + 4
-    verbs = [
-        fill(text, width, initial_indent=f"  {verb}".ljust(column), subsequent_indent=" " * column)
-        for verb, text in shown.items()
-    ]
+    column = max(map(len, VERBS)) + 4
+    lines = []
+    for heading, verbs in GROUPS.items():
+        lines += ["", f"{heading}:"]
+        for verb, (_, text) in verbs.items():
+            if text:
+                indent = f"  {verb}".ljust(column)
+                lines.append(fill(text, width, initial_indent=indent, subsequent_indent=" " * column))
     codes = (
         "See baton VERB --help for the options of a verb. Exit codes: 0 ok, 1 refused or failed, 2 timed out, "
         "3 nothing to pick, 4 cancelled, 64 wrong command line, 130 interrupted, 129 SIGHUP, 143 SIGTERM."
@@ -131,8 +142,7 @@ def overview() -> str:
             "usage: baton VERB [options]",
             "",
             fill(purpose, width),
-            "",
-            *verbs,
+            *lines,
             "",
             fill(codes, width, break_on_hyphens=False),
         ]
