@@ -9,6 +9,7 @@ import pytest
 
 from baton.board import actions, details
 from baton.board.query import Board, Need, describe
+from baton.board.tabs import TabReader
 from baton.core.errors import BatonError, RequestClosed
 from baton.core.signal import Asked
 from baton.jobs import requests
@@ -234,6 +235,18 @@ def test_actions_are_in_the_audit_log_with_their_surface(env):
     assert details.view(settings, job.job_id).kind == "none"
     with pytest.raises(BatonError, match="no worktree"):
         details.diff(settings, job.job_id)
+
+
+def test_a_file_that_is_not_there_has_no_size_in_the_result(env):
+    with jobs_in(env, "one") as jobs:
+        job = start(jobs, "x", expected_artifacts=["report.md", "there.md"], workdir=str(env / "one"))
+        jobs.update_status(job.job_id, "error")
+    (env / "one" / "there.md").write_text("four")
+    board = board_of(env)
+    (card,) = board.cards
+    shown = [text for text, _ in TabReader(board).read(card.key, "result").lines]
+    assert "file      report.md, missing here, or a folder" in shown
+    assert "file      there.md, 4 bytes" in shown
 
 
 def test_actions_are_refused_inside_a_session(env, monkeypatch):

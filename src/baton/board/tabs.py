@@ -189,6 +189,11 @@ def _limit(each: dict[str, Any]) -> str:
     return f"{each['limit']} {each['sec']} s: {each['clock']}{left}"
 
 
+def _file(each: dict[str, Any]) -> str:
+    size = each.get("size")
+    return f"{each.get('path')}, {'missing here, or a folder' if size is None else f'{size} bytes'}"
+
+
 def _result(settings: Any, card: Card) -> list[Line]:
     found = details.result(settings, card.job_id)
     if found is None:
@@ -196,7 +201,7 @@ def _result(settings: Any, card: Card) -> list[Line]:
     about = [
         ("outcome", card.state), ("reason", found.get("reason")), ("ended by", found.get("ended_by")),
         ("checked", ", ".join(map(str, found.get("verified_by") or ()))),
-        *(("file", f"{each.get('path')}, {each.get('size')} bytes") for each in found.get("artifacts") or ()),
+        *(("file", _file(each)) for each in found.get("artifacts") or ()),
     ]  # fmt: skip
     lines: list[Line] = [(f"{name:<8}  {clean_line(str(text), 1000)}", "") for name, text in about if text]
     message = str(found.get("message") or "")
