@@ -30,6 +30,16 @@ def test_verbs_of_other_programs_and_near_misses_name_the_verb(baton):
         assert baton.refused(typed, code=64).endswith("see `baton --help`\n"), typed
 
 
+def test_a_near_miss_of_an_option_names_the_option(baton):
+    for words, option in (
+        (["submit", "--agnet", "shell"], "--agent"), (["list", "--statsu=error"], "--status"),
+        (["session", "list", "--jsno"], "--json"), (["session", "create", "x", "--headles"], "--headless"),
+    ):  # fmt: skip
+        assert f"; did you mean {option}?; see `baton {words[0]} --help`" in baton.refused(*words, code=64), words
+    assert "did you mean" not in baton.refused("list", "--frobnicate", code=64)
+    assert "did you mean" not in baton.refused("list", "agent", code=64)
+
+
 def test_words_that_are_no_status_name_the_status_and_the_option(baton):
     for typed in ("failed", "waiting"):
         said = baton.refused("list", "--status", typed, code=64)

@@ -110,8 +110,19 @@ class Parser(argparse.ArgumentParser):
                 setattr(options, self.second, words[0])
                 rest = []
         if rest:
-            self.error(f"unrecognized arguments: {' '.join(rest)}")
+            self.error(f"unrecognized arguments: {' '.join(rest)}{self._hint(rest[0], options)}")
         return options
+
+    def _hint(self, typed: str, options: Any) -> str:
+        """Return which option the user may have meant, if one of the verb or of its action is near."""
+        from difflib import get_close_matches
+
+        known = set(self._option_string_actions)
+        for action in self._actions:
+            if isinstance(action.choices, dict):
+                known.update(action.choices[options.action]._option_string_actions)  # noqa: SLF001  a parser like this
+        near = get_close_matches(typed.partition("=")[0], sorted(known), 1, 0.7) if typed.startswith("--") else []
+        return f"; did you mean {near[0]}?" if near else ""
 
     def error(self, message: str) -> NoReturn:
         from baton.core.fields import one_line
