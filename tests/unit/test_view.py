@@ -222,7 +222,7 @@ def test_a_key_answers_what_has_been_on_the_screen(moment, key, answers):
     panel._press(key)
     panel._press(key)
     assert [answer for _, answer, _ in panel.answers] == answers
-    assert '"command": "git push origin main"' in "".join(lines)
+    assert "command: git push origin main" in lines
     assert lines[-1] == f"y allows it, n denies it ({request.request_id})"
 
 
@@ -245,7 +245,7 @@ def test_a_key_for_one_request_does_not_answer_the_next(moment):
     ("changes", "room", "has_keys"),
     [
         ({}, 20, True),
-        ({}, 4, False),
+        ({}, 3, False),
         ({"exact": False}, 20, False),
         ({"call": {"command": "x" * 5000}}, 20, False),
         ({"kind": RequestKind.QUESTION, "options": (QUESTION,)}, 20, True),
@@ -277,5 +277,22 @@ def test_every_character_of_a_call_is_visible(moment):
     command = "a\u202eb \x1b[2J\n" + "\u65e5" * 60
     lines = Panel(a_request(a_job().replace(attempt=1), call={"command": command})).lines(40, 30)
     assert all(line.isprintable() for line in lines)
-    assert "\\u202e" in "".join(lines)
+    assert "<U+202E>" in "".join(lines)
     assert "".join(lines).count("\u65e5") == 60
+
+
+@pytest.mark.parametrize("keys", [True, False])
+def test_a_call_is_shown_line_by_line_as_by_baton_requests(moment, keys):
+    call = {"file_path": "/tmp/sort.py", "content": "def sort(a):\n    return a\n\nprint(1)  " + "# " * 40 + "end"}
+    request = a_request(a_job().replace(attempt=1), tool="Write", call=call)
+    lines = Panel(request, keys=keys).lines(60, 20)
+    body = lines[1:-1]
+    assert body[:6] == ["Write", "file_path: /tmp/sort.py", "content:", "  | def sort(a):", "  |     return a", "  | "]
+    assert body[6].startswith("  | print(1)")
+    assert all(line.startswith("    ") for line in body[7:]), "what is wrapped cannot pass for a line of the call"
+    assert max(map(len, lines)) <= 60
+
+
+def test_a_call_that_does_not_fit_is_named_with_the_command_that_shows_it(moment):
+    request = a_request(a_job().replace(attempt=1), call={"command": "x" * 5000})
+    assert f"`baton requests {request.request_id}` shows the whole call" in Panel(request).lines(60, 20)

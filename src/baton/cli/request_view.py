@@ -7,11 +7,11 @@ import sys
 import threading
 import time
 
-from baton.cli.output import json_text, say
+from baton.cli.output import say
 from baton.cli.terminal import cut_text, text_width
 from baton.core.clock import SECOND_NS
 from baton.core.errors import BatonError
-from baton.core.fields import one_line
+from baton.core.fields import one_line, visible
 from baton.core.request import Answer, Request, RequestKind
 from baton.core.signal import ALLOW, DENY
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _LEAST_SHOWN_NS = SECOND_NS // 2  # a key that comes sooner was meant for what was on the screen before
 _LINES_AROUND = 2  # above and below the call
+_LEAD = " " * 4  # before the rest of a line that was too long
 
 
 def how_to_answer(request_id: str, kind: str, *, screen_only: bool = False) -> str:
@@ -81,12 +82,15 @@ class RequestPanel:
         by = " of a subagent, which the agent's own screen may not show" if request.agent_ref is not None else ""
         top = cut_text(one_line(f"job {request.job_id} waits for an answer{by}: {request.summary}"), width)
         body = _wrap(_whole_text(request), width)
-        is_whole = self._keys is not None and len(body) + _LINES_AROUND <= room
-        keys = _keys_of(request) if is_whole else {}
+        is_whole = len(body) + _LINES_AROUND <= room
+        keys = _keys_of(request) if is_whole and self._keys is not None else {}
         if not keys:
             self._shown = None
-            how = how_to_answer(request.request_id, request.kind, screen_only=request.screen_only)
-            return [top, cut_text(how + more, width)][:room]
+            how = how_to_answer(request.request_id, request.kind, screen_only=request.screen_only) + more
+            if is_whole:
+                return [top, *body, cut_text(how, width)]
+            whole = f"`baton requests {request.request_id}` shows the whole call"
+            return [top, cut_text(how, width), *([] if request.kind is RequestKind.QUESTION else [whole])][:room]
         if self._shown is None or self._shown[0].request_id != request.request_id:
             self._shown = request, time.monotonic_ns()
         pressed = "y allows it, n denies it" if "y" in keys else f"press {', '.join(keys)}"
@@ -130,27 +134,32 @@ def _keys_of(request: Request) -> dict[str, Answer]:
     }
 
 
-def _whole_text(request: Request) -> str:
-    """Return the whole call, with every character visible; of a question, the question with its choices."""
+def _whole_text(request: Request) -> list[str]:
+    """Return the whole call in lines, with every character visible; of a question, the question with its choices."""
+    from baton.jobs.requests import call_lines
+
     if request.kind is not RequestKind.QUESTION:
-        return f"{json_text(request.tool)[1:-1]} {json_text(request.call, indent=2)}"
-    parts = []
-    for each in request.questions:
-        choices = [f"  {number}. {json_text(choice)[1:-1]}" for number, choice in enumerate(each["choices"], 1)]
-        parts += [json_text(each["question"])[1:-1], *choices]
-    return "\n".join(parts)
+        lines = [request.tool, *call_lines(request.call)]
+    else:
+        lines = []
+        for each in request.questions:
+            choices = [f"  {number}. {choice}" for number, choice in enumerate(each["choices"], 1)]
+            lines += [each["question"], *choices]
+    return [visible(line) for line in lines]
 
 
-def _wrap(text: str, width: int) -> list[str]:
-    """Return the text in lines of at most this width, with nothing left out."""
+def _wrap(text: Sequence[str], width: int) -> list[str]:
+    """Return the text in lines of at most this width, with nothing left out. The rest of a line is indented: it cannot
+    be taken for a line of its own."""
+    lead = _LEAD if width > 2 * len(_LEAD) else ""
     lines = []
-    for line in text.split("\n"):
+    for line in text:
         while text_width(line) > width:
             end = len(line)
             while end > 1 and text_width(line[:end]) > width:
                 end = min(end - 1, width)
             lines.append(line[:end])
-            line = line[end:]  # noqa: PLW2901
+            line = lead + line[end:]  # noqa: PLW2901
         lines.append(line)
     return lines
 
