@@ -37,6 +37,7 @@ for number, text in enumerate(sys.stdin):
     else:
         exec(given.partition("# end")[0])
 """
+REFUSED = "not completed: the validation failed with exit code 1: 1 failed"
 ANSWER = "# The answer\n\n" + "".join(f"{number}. see /srv/project/src/module_{number}.py\n" for number in range(400))
 
 
@@ -138,6 +139,23 @@ def test_an_agent_that_is_sent_back_learns_what_the_validation_printed(desk):
     assert reason[0].startswith("not completed: the validation failed with exit code 1")
     assert reason[-100:] == lines[-100:]
     assert "/srv/" not in desk("logs", job, "--json").out
+
+
+@pytest.mark.parametrize(("work", "out"), [("echo work", "work\n"), ("true", f"baton: {REFUSED}\n")])
+def test_what_a_failed_validation_printed_is_shown_below_the_message_and_not_in_lists(desk, work, out):
+    job = done(desk, work, "--validate", "echo test_sort /srv/a; echo '  expected 1'; echo 1 failed; exit 1")
+    shown = desk("result", job)
+    assert shown.out == out
+    assert "the validation printed:\ntest_sort /srv/a\n  expected 1\n1 failed\n" in shown.err
+    assert "publish again" not in shown.err
+    assert "test_sort" not in desk("result", job, "--output").err
+    assert desk("list", "--columns", "id,reason").out.count(f"{job}\t{REFUSED}\n") == 1
+    assert desk("wait", job, code=1).out == f"{job}\terror\t{REFUSED}\n"
+
+
+def test_a_validation_that_printed_one_line_is_not_repeated_in_the_reason(desk):
+    job = done(desk, "true", "--validate", "echo test_sort failed; exit 1")
+    assert desk.job(job)["reason"] == "not completed: the validation failed with exit code 1: test_sort failed"
 
 
 def test_the_reason_of_a_failure_is_the_agents_own(desk):

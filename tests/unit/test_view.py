@@ -107,6 +107,16 @@ def test_of_more_jobs_than_lines_those_that_matter_are_shown_and_the_rest_is_cou
     assert lines[-1].startswith("10 completed, 1 failed, 19 pending after")
 
 
+def test_of_a_reason_with_several_lines_the_first_is_shown_and_how_to_see_the_others():
+    job = a_job("one")
+    view = LiveTable([job])
+    reason = "the validation failed: test_b\ntest_a\ntest_b"
+    view.over([job.replace(status=Status.ERROR, reason=reason, finished_at=format_time(NOW))])
+    view._left = True
+    shown = f"{job.job_id} failed: the validation failed: test_b; `baton result {job.job_id}` shows more"
+    assert drawn(view, 150)[2].rstrip() == shown
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_whole_reason_of_each_failure_is_below_the_table_at_the_end(width):
     jobs = [a_job("one"), a_job("two"), a_job("three")]

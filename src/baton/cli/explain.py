@@ -13,7 +13,7 @@ from baton.cli.parser import Verb
 from baton.cli.terminal import terminal_width
 from baton.config import Settings
 from baton.core.clock import SECOND_NS, duration_text, parse_time
-from baton.core.fields import one_line
+from baton.core.fields import first_line, one_line
 from baton.core.value import Any
 from baton.jobs.verbs import open_jobs
 from baton.sessions.explanation import explain_job
@@ -41,7 +41,7 @@ def _print(explained: dict[str, Any]) -> None:
     lines = [
         ("job", f"{explained['job_id']} {explained['title'] or ''}"),
         ("activity", f"{explained['state']}{since} (attempt {explained['attempt']})"),
-        ("cause", explained["cause"]),
+        ("cause", first_line(explained["cause"] or "")),
         ("rule", explained["rule"]),
         ("known by", known if explained["known_by"] == "registry" else f"{known}, {_ago(explained['at'], now_ns)}"),
         ("note", explained["note"]),

@@ -269,8 +269,10 @@ class _Row:
         """Return the whole reason of a failure, to be wrapped."""
         from rich.text import Text
 
+        job_id = self._job.job_id
         reason = " ".join((reason_of(Outline.of(self._job), "") or self._message).split())
-        return Text(f"{self._job.job_id} failed: {reason}") if reason else None
+        more = f"; `baton result {job_id}` shows more" if "\n" in (self._job.reason or "").strip() else ""
+        return Text(f"{job_id} failed: {reason}{more}") if reason else None
 
 
 def _table(rows: Sequence[_Row], width: int) -> Table:

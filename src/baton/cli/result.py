@@ -16,7 +16,7 @@ from baton.cli.output import json_text, on_terminal, say
 from baton.cli.parser import Verb
 from baton.config import Settings
 from baton.core.errors import BatonError, UsageError
-from baton.core.fields import one_line
+from baton.core.fields import first_line, one_line, printable_lines
 from baton.core.job import TERMINAL, Job, Status
 from baton.jobs.output import OutputReader
 from baton.jobs.results import host_of, result_record
@@ -73,15 +73,26 @@ def _show(jobs: Jobs, job_id: str, settings: Settings, options: argparse.Namespa
     if found is not None and found.message is not None:
         text = found.message.rstrip("\n") + "\n"
         _print(text[start : start + _CHUNK].encode(errors="replace") for start in range(0, len(text), _CHUNK))
+        _say_validation(jobs, job, options)
         return 0
     if not reader.exists():
+        _say_validation(jobs, job, options)
         raise _no_output(job, settings, wanted=options.output)
     if reader.begins_late:
         say(f"baton: the beginning of this output is not kept: it is longer than {settings.keep_output_mb} MB")
     _print(reader.read())
+    _say_validation(jobs, job, options)
     if job.status not in TERMINAL:
         raise _not_ended(job)
     return 0
+
+
+def _say_validation(jobs: Jobs, job: Job, options: argparse.Namespace) -> None:
+    """Print what the validation printed that refused the results of this job, except with --output."""
+    found = None if options.output or job.status is not Status.ERROR else jobs.get_result(job.job_id)
+    if found is not None and found.validation:
+        say("the validation printed:")
+        print(printable_lines(found.validation), file=sys.stderr)
 
 
 def _prints_output(job: Job, settings: Settings) -> bool:
@@ -96,7 +107,7 @@ def _no_output(job: Job, settings: Settings, *, wanted: bool) -> BatonError:
     host = host_of(job)
     if host is not None and host != settings.host:
         return BatonError(f"the output of job {job.job_id} is on {host}, where it ran; run `baton result` there")
-    why = f": {one_line(job.reason, 500)}" if job.reason and not wanted else ""
+    why = f": {one_line(first_line(job.reason), 500)}" if job.reason and not wanted else ""
     what = "output" if wanted else "message and no output"
     return BatonError(f"job {job.job_id} is {job.status} and left no {what} here{why}")
 

@@ -17,7 +17,7 @@ from baton.cli.request_view import request_line
 from baton.cli.terminal import print_coloured
 from baton.config import Settings
 from baton.core.errors import UsageError
-from baton.core.fields import one_line
+from baton.core.fields import first_line, one_line
 from baton.core.job import Job, Status
 from baton.core.outcome import outcome_of
 from baton.jobs.verbs import Jobs, open_jobs
@@ -170,7 +170,7 @@ def _is_proven(jobs: Jobs, job: Job) -> bool:
 
 def _line(outcome: dict[str, Any]) -> str:
     """Return the id of a job, its status, and why it ended so if that is not plain."""
-    why = "" if outcome["status"] == Status.COMPLETED else one_line(outcome["reason"] or "", 200)
+    why = "" if outcome["status"] == Status.COMPLETED else one_line(first_line(outcome["reason"] or ""), 200)
     return "\t".join(filter(None, (outcome["job_id"], outcome["status"], why)))
 
 

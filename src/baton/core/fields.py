@@ -234,6 +234,11 @@ def visible(untrusted: str) -> str:
     )
 
 
+def first_line(text: str) -> str:
+    """Return the first line of a text that is not empty. What a validation printed stands below the reason of a job."""
+    return next(iter(text.strip().splitlines()), "")
+
+
 def one_line(untrusted: str, longest: int | None = None) -> str:
     """Return the text as one printable line, cut to `longest` characters."""
     if longest is not None:  # of a prompt of 1 MB, clean only the part that is shown

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from baton.core.clock import parse_time
 from baton.core.event import EventName
+from baton.core.fields import first_line
 from baton.core.job import TERMINAL, Job, Status, is_unseen, waiting_text
 from baton.core.value import Any, Value
 
@@ -142,7 +143,12 @@ def state_of(status: Status, activity: str) -> str:
 
 
 def reason_of(job: Outline, activity: str) -> str:
-    """Return why a job failed, was cancelled, waits, makes no progress, is blocked or disputed; "" for other jobs."""
+    """Return why a job failed, was cancelled, waits, makes no progress, is blocked or disputed, in a line; "" for other
+    jobs."""
+    return first_line(_whole_reason(job, activity))
+
+
+def _whole_reason(job: Outline, activity: str) -> str:
     if activity == "disputed":
         return job.disputed or ""
     if activity in _WITH_CAUSE:

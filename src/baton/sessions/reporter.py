@@ -107,7 +107,7 @@ class Reporter:
     def refused(self, error: NotVerified) -> None:
         """Report that the job failed because its results were refused for the last time."""
         printed = last_lines(error.validation or "", longest=MAX_DETAIL_BYTES // 2)
-        reason = f"{error.why}\n{printed}" if printed else None
+        reason = f"{error.why}\n{printed}" if printed.strip() not in error.why else None
         end = Ending(ended_by="verification", reason=reason, validation=error.validation)
         self._record(EventName.ERROR, error.why, patience_ns=self._patience_ns, end=end)
 

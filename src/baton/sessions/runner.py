@@ -235,7 +235,7 @@ class Runner:
                 continue
             if refused is None:
                 return f"the agent ended ({ended.text})"
-            print_line(f"baton: {refused}")
+            print_line(f"baton: {refused.why}")
             if not self._can_continue() or not self._reporter.may_try_again():
                 self._reporter.refused(refused)
                 return refused.why
