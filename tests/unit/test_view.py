@@ -117,6 +117,19 @@ def test_of_a_reason_with_several_lines_the_first_is_shown_and_how_to_see_the_ot
     assert drawn(view, 150)[2].rstrip() == shown
 
 
+@pytest.mark.parametrize(
+    ("reason", "line"),
+    [
+        ("", ""),
+        ("it failed", "it failed"),
+        ("it failed: b\na\nb", "it failed: b"),
+        ("it ended with exit code 3:\n  trying\n  no such file\n", "it ended with exit code 3: no such file"),
+    ],
+)
+def test_the_line_of_a_reason_says_what_is_wrong(reason, line):
+    assert fields.first_line(reason) == line
+
+
 @pytest.mark.parametrize("width", [60, 80, 200])
 def test_the_whole_reason_of_each_failure_is_below_the_table_at_the_end(width):
     jobs = [a_job("one"), a_job("two"), a_job("three")]

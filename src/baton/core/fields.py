@@ -235,8 +235,10 @@ def visible(untrusted: str) -> str:
 
 
 def first_line(text: str) -> str:
-    """Return the first line of a text that is not empty. What a validation printed stands below the reason of a job."""
-    return next(iter(text.strip().splitlines()), "")
+    """Return the first line of a reason: what a validation printed stands below it. If it only announces what stands
+    below it, such as the last lines of a screen, add the last of them."""
+    lines = text.strip().splitlines()
+    return f"{lines[0]} {lines[-1].strip()}" if len(lines) > 1 and lines[0].endswith(":") else "".join(lines[:1])
 
 
 def one_line(untrusted: str, longest: int | None = None) -> str:
