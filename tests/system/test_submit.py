@@ -350,6 +350,45 @@ def test_ctrl_c_without_a_terminal_lets_it_go_on(office):
     wait_until(lambda: not office.sessions())
 
 
+@pytest.mark.parametrize("how", [[], ["--detach"]])
+@pytest.mark.parametrize("seen", ["registry", "history"])
+def test_ctrl_c_at_any_moment_of_the_start_leaves_no_job_that_no_process_starts(office, tmp_path, seen, how):
+    logs = tmp_path / ".hermes" / "delegate_job_logs"
+    office("list")  # make the home
+    for number in range(3):
+        before = len(office.jobs())
+        moments = {
+            "registry": lambda: len(office.jobs()) > before,  # noqa: B023
+            "history": lambda: len(os.listdir(logs)) > before if logs.exists() else False,  # noqa: B023
+        }
+        running = office.start("submit", f"sleep 1234 # {number}", *how)
+        while not moments[seen]():
+            assert running.process.poll() is None
+        running.signal(signal.SIGINT)
+        done = running.end()
+        job = office.jobs()[0]
+        begun = job["job_id"] in done.out or f"baton wait {job['job_id']}" in done.err
+        assert begun or f"had not begun and is cancelled: {job['job_id']}" in done.err, done
+        office.wait_for_status(job["job_id"], "running" if begun else "cancelled")
+        office("cancel", job["job_id"])
+    wait_until(lambda: not office.sessions())
+
+
+def test_explain_says_that_no_process_will_start_a_job_whose_submitter_was_killed(office, tmp_path):
+    running = office.start(*batch(tmp_path, {"prompt": "sleep 1234"}, {"prompt": "true"}), "--parallel", "1")
+    running.says("started")
+    (pending,) = office.jobs("pending")
+    assert "will start it" not in office("explain", pending["job_id"]).out
+    running.kill()
+    said = office("explain", pending["job_id"]).out
+    assert "no process will start it: the process that submitted it has ended" in said
+    for verb in ("cancel", "retry"):
+        assert f"`baton {verb} {pending['job_id']}`" in said
+    assert "`baton monitor`" in said
+    office("cancel", *(job["job_id"] for job in office.jobs()))
+    wait_until(lambda: not office.sessions())
+
+
 def test_ctrl_c_in_a_batch_withdraws_what_has_not_begun(office, tmp_path):
     running = office.start(*batch(tmp_path, {"prompt": "sleep 1"}, {"prompt": "true"}), "--parallel", "1")
     running.says("started")

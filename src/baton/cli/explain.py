@@ -14,16 +14,18 @@ from baton.cli.terminal import terminal_width
 from baton.config import Settings
 from baton.core.clock import SECOND_NS, duration_text, parse_time
 from baton.core.fields import first_line, one_line
+from baton.core.job import Job, Status
 from baton.core.value import Any
-from baton.jobs.verbs import open_jobs
+from baton.jobs.verbs import Jobs, open_jobs
 from baton.sessions.explanation import explain_job
+from baton.sessions.inventory import Inventory
 
 _LONGEST = 1000
 
 
 def explain(options: argparse.Namespace, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
-        found, code = each_job(jobs, jobs_of(options), lambda job_id: explain_job(settings, jobs, jobs.get_job(job_id)))
+        found, code = each_job(jobs, jobs_of(options), lambda job_id: _explain(settings, jobs, jobs.get_job(job_id)))
     if options.json:
         print(json_text(found if len(jobs_of(options)) > 1 else found[0], indent=2))
         return code
@@ -32,6 +34,20 @@ def explain(options: argparse.Namespace, settings: Settings) -> int:
             print()
         _print(each)
     return code
+
+
+def _explain(settings: Settings, jobs: Jobs, job: Job) -> dict[str, Any]:
+    explained = explain_job(settings, jobs, job)
+    if job.status is Status.PENDING and not job.is_blocked:
+        from baton.delegation.attempts import submitter_is_dead
+
+        if submitter_is_dead(job, settings.host) and Inventory(settings).made_for(job.job_id) is None:
+            explained["note"] = (
+                "no process will start it: the process that submitted it has ended; "
+                f"`baton cancel {job.job_id}` and then `baton retry {job.job_id}` run it as a new job, "
+                "`baton monitor` starts it if an attempt was lost, and ends it as an error otherwise"
+            )
+    return explained
 
 
 def _print(explained: dict[str, Any]) -> None:

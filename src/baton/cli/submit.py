@@ -20,7 +20,7 @@ from baton.cli.progress_view import open_view, summarize
 from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
 from baton.core.fields import json_object, texts_of
-from baton.core.job import TERMINAL, Job
+from baton.core.job import TERMINAL, Job, Status
 from baton.core.limits import may_wait
 from baton.delegation.attempts import Attempts, this_submitter
 from baton.delegation.submit import (
@@ -222,12 +222,29 @@ def _detach(settings: Settings, submissions: list[Submission], options: argparse
 def _start(settings: Settings, submissions: list[Submission]) -> list[str]:
     """Register jobs and start the session of the one that needs a session."""
     with open_jobs(settings) as jobs:
+        signals = _Signals()
         registered = register(jobs, submissions)
         attempts = Attempts(settings, jobs, Inventory(settings))
-        for each in registered:
-            if each.agent is not None and (error := start_submission(attempts, each)):
-                raise BatonError(error)
+        try:
+            with signals:
+                for each in registered:
+                    if each.agent is not None and (error := start_submission(attempts, each)):
+                        raise BatonError(error)
+        except (KeyboardInterrupt, _Terminated):
+            _cancel_pending(attempts, [each.job.job_id for each in registered if each.agent is not None])
+            raise SystemExit(128 + (signals.received or signal.SIGINT)) from None
     return [each.job.job_id for each in registered]
+
+
+def _cancel_pending(attempts: Attempts, job_ids: Sequence[str]) -> None:
+    """Cancel the jobs whose session has not claimed them yet: no process would start them."""
+    for job_id in job_ids:
+        if attempts.jobs.get_job(job_id).status is Status.PENDING:
+            attempts.jobs.update_status(job_id, "cancelled")
+            attempts.stop(job_id, "its job was cancelled", hard=True)  # it may be half started
+            say(f"had not begun and is cancelled: {job_id}")
+        else:
+            say(f"it goes on; wait for it: baton wait {job_id}")
 
 
 def _run_in_background(settings: Settings, submissions: list[Submission], options: argparse.Namespace) -> list[str]:
@@ -282,17 +299,17 @@ def _follow(
     tell: Callable[[Sequence[Job]], None] = lambda _jobs: None,
 ) -> int:
     """Run the jobs until they end. `tell` is called with the registered jobs before the first of them starts."""
-    signals = _Signals()
     with open_jobs(settings) as jobs:
+        signals = _Signals()
         parallel = options.parallel if len(submissions) > 1 else 1
         delegation = Delegation(settings, jobs, submissions, parallel=parallel, log=lambda line: say(f"baton: {line}"))
         tell(delegation.jobs)
         try:
-            with signals:
-                try:
+            try:
+                with signals:
                     _show_events(delegation, settings, as_json=options.json)
-                except KeyboardInterrupt:
-                    return _interrupted(delegation)
+            except KeyboardInterrupt:
+                return _interrupted(delegation, signals)
         except (_Terminated, OSError):  # an OSError: the reader of the output has gone, perhaps with the terminal
             _leave(delegation)
             if not signals.received:
@@ -331,11 +348,15 @@ class _Terminated(BaseException):
 
 
 class _Signals:
-    """Raises `_Terminated` for the first SIGTERM or SIGHUP, and only inside the `with` block."""
+    """Raises `_Terminated` for the first SIGTERM or SIGHUP, and KeyboardInterrupt for SIGINT, and only inside a `with`
+    block: outside, jobs are being registered or cancelled. A SIGINT from there is raised by the next block. A second
+    one is raised at once: the registry may not answer."""
 
     def __init__(self) -> None:
         self.received = 0
-        self._inside = False
+        self._inside = self._is_interrupted = False
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, self._interrupt)
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is signal.SIG_DFL:  # nohup ignores it
                 signal.signal(number, self._handle)
@@ -344,6 +365,8 @@ class _Signals:
         self._inside = True
         if self.received:
             raise _Terminated
+        if self._is_interrupted:
+            self._interrupt()
 
     def __exit__(self, *_: object) -> None:
         self._inside = False
@@ -353,13 +376,20 @@ class _Signals:
         if first and self._inside:
             raise _Terminated
 
+    def _interrupt(self, *_: object) -> None:
+        if self._inside or self._is_interrupted:
+            self._inside = self._is_interrupted = False
+            raise KeyboardInterrupt
+        self._is_interrupted = True
 
-def _interrupted(delegation: Delegation) -> int:
+
+def _interrupted(delegation: Delegation, signals: _Signals) -> int:
     """Ask the user whether the jobs continue or are cancelled, and return the exit code."""
     answer = ""
     if sys.stdin.isatty():
         try:
-            answer = input(_question(delegation.not_started())).strip().lower()
+            with signals:
+                answer = input(_question(delegation.not_started())).strip().lower()
         except (EOFError, KeyboardInterrupt, OSError):
             answer = ""
     if answer.startswith("c"):

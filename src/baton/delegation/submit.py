@@ -277,7 +277,10 @@ class Delegation:
         """Cancel the jobs that this process has not started, and return their ids."""
         with self._starting:
             waiting, self._waiting = self._waiting, []
-        return [job.job_id for job in waiting if not job.attempt and self._cancel(job)]
+        cancelled = [job.job_id for job in waiting if not job.attempt and self._cancel(job)]
+        for job_id in cancelled:
+            self._attempts.stop(job_id, "its job was cancelled", hard=True)  # its session may be half started
+        return cancelled
 
     def _cancel(self, job: Job) -> bool:
         try:

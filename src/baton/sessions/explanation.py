@@ -58,6 +58,8 @@ def _snapshot_of(settings: Settings, job: Job) -> tuple[Snapshot | None, str | N
     """Return what the runner of the job has written last, or else why there is nothing."""
     if job.is_blocked:
         return None, "the job is blocked: no process may start it yet"
+    if job.status is Status.PENDING:
+        return None, "the job is pending: it has not begun"
     if job.status is not Status.RUNNING:
         return None, f"the job is {job.status.value}: nothing is kept but how it ended"
     inventory = Inventory(settings)
