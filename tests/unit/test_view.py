@@ -187,6 +187,21 @@ def test_the_activity_that_was_written_counts_and_not_the_last_event(kind):
     assert drawn(view, 120)[1].split()[1] == "unknown"
 
 
+def test_the_cause_of_a_blocked_job_is_whole_below_the_table_with_what_to_do():
+    job = a_job("x")
+    view = LiveTable([job])
+    cause = "Codex asks whether you trust this folder: /srv/project/with/a/long/name/that/does/not/fit"
+    view.show(event(job, "started"))
+    view.read(with_activity(job, "blocked", cause))
+    lines = drawn(view, 60)
+    assert max(map(len, lines)) <= 60
+    wanted = f"job {job.job_id} is blocked: {cause}; `baton attach {job.job_id}` and answer there"
+    assert "".join(lines[2:-1]).replace(" ", "") == wanted.replace(" ", "")
+    assert len(drawn(view, 60, height=5)) <= 5
+    view.read(with_activity(job, "working"))
+    assert "baton attach" not in "".join(drawn(view, 60))
+
+
 def test_an_agent_that_says_itself_that_it_waits_does():
     job = a_job("x")
     view = LiveTable([job])

@@ -169,6 +169,8 @@ class LiveTable:
 
         rows = sorted(self._rows.values(), key=lambda row: _ORDER.index(row.state) if row.state in _ORDER else 0)
         asked = [] if self._left else self._panel.lines(width, height - 3 - min(len(rows), max(height // 3, 1)))
+        if not asked and not self._left:
+            asked = _blocked_lines(rows, width)[: max(height - 4, 0)]
         room = max(height - 3 - len(asked), 1)
         shown = rows if len(rows) <= room else rows[: max(room - 1, 1)]
         parts: list[Table | Text] = [_table(shown, width)]
@@ -257,6 +259,12 @@ class _Row:
         is_written = self._job.activity is not None and self._job.activity["kind"] == state
         return reason_of(Outline.of(self._job), state) if is_written else ""
 
+    def blocked(self) -> str:
+        """Return why the agent of the job is blocked, and what to do."""
+        job_id = self._job.job_id
+        why = one_line(self._why("blocked") or self._message, 400)
+        return f"job {job_id} is blocked: {why}; `baton attach {job_id}` and answer there"
+
     def _idle_left(self, now_ns: int) -> str:
         """Return how long the agent may still be silent."""
         written = present_activity(self._job, now_ns=now_ns)
@@ -303,6 +311,14 @@ def _table(rows: Sequence[_Row], width: int) -> Table:
         line[1].stylize(STATE_COLOURS.get(line[1].plain, ""))
         table.add_row(*(line[column] for column in fixed))
     return table
+
+
+def _blocked_lines(rows: Sequence[_Row], width: int) -> list[str]:
+    """Return what a person must do for the first blocked job, wrapped: its row is cut."""
+    from textwrap import wrap
+
+    blocked = [row for row in rows if row.state == "blocked"]
+    return wrap(blocked[0].blocked(), max(width, 10), break_on_hyphens=False) if blocked else []
 
 
 def _counts(rows: Iterable[_Row]) -> str:
