@@ -330,11 +330,23 @@ def test_ctrl_c_and_c_cancels_it(office):
     running = office.start("submit", "sleep 1234", terminal=True)
     running.says("working")
     running.type("\x03")
-    running.says("let it go on without you")
+    running.says("let it go on without you (Enter), or cancel it (c, then Enter)?")
     running.type("c\n")
     assert running.end().code == 4
     assert office.the_job()["status"] == "cancelled"
     wait_until(lambda: not office.agents())
+    wait_until(lambda: not office.sessions())
+
+
+def test_ctrl_c_in_wait_says_that_the_job_goes_on(office):
+    job_id = office.detached("sleep 1234")
+    waiting = office.start("wait", job_id, terminal=True)
+    waiting.says("working")
+    waiting.type("\x03")
+    waiting.says(f"it goes on; wait for it: baton wait {job_id}")
+    assert waiting.end().code == 130
+    assert office.job(job_id)["status"] == "running"
+    office("cancel", job_id)
     wait_until(lambda: not office.sessions())
 
 
@@ -408,7 +420,7 @@ def test_ctrl_c_in_a_batch_says_beforehand_that_what_has_not_begun_is_cancelled(
     running = office.start(*batch(tmp_path, *orders), "--parallel", "1", terminal=True)
     running.says("working")
     running.type("\x03")
-    running.says("let it go on without you (Enter; 2 jobs not begun are cancelled), or cancel all (c)?")
+    running.says("let it go on without you (Enter; 2 jobs not begun are cancelled), or cancel all (c, then Enter)?")
     running.type("c\n")
     assert running.end().code == 4
     assert [job["status"] for job in office.jobs()] == ["cancelled"] * 3
@@ -696,7 +708,7 @@ def test_what_a_person_sees_on_a_real_terminal(office, tmp_path, columns):
     assert re.fullmatch(r"1 failed, 1 waiting, 30 pending after \d+s", seen[22])
     assert len(seen) == 23
     office.tmux("send-keys", "-t", "screen", "C-c")
-    wait_until(lambda: "cancel all (c)?" in "".join(screen()))
+    wait_until(lambda: "cancel all (c, then Enter)?" in "".join(screen()))
     office.tmux("send-keys", "-t", "screen", "c", "Enter")
     wait_until(lambda: any(re.fullmatch(r"1 failed, 31 cancelled in \d+s", line) for line in screen()))
     seen = screen()

@@ -402,9 +402,9 @@ def _interrupted(delegation: Delegation, signals: _Signals) -> int:
 
 def _question(not_started: int) -> str:
     if not not_started:
-        return "\nlet it go on without you (Enter), or cancel it (c)? "
+        return "\nlet it go on without you (Enter), or cancel it (c, then Enter)? "
     them = f"{counted(not_started, 'job')} not begun {'is' if not_started == 1 else 'are'}"
-    return f"\nlet it go on without you (Enter; {them} cancelled), or cancel all (c)? "
+    return f"\nlet it go on without you (Enter; {them} cancelled), or cancel all (c, then Enter)? "
 
 
 def _leave(delegation: Delegation) -> None:

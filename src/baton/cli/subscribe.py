@@ -117,12 +117,12 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
         subscription = Subscription(
             jobs, settings, job_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
         )
-        with BackgroundMonitor(settings):
-            if on_terminal() and not options.json:
-                _show_progress(subscription, settings)
-            else:
-                for payload in subscription:
-                    _say_request(subscription, payload)
+        try:
+            with BackgroundMonitor(settings):
+                _follow(subscription, settings, as_json=options.json)
+        except KeyboardInterrupt:
+            say(f"it goes on; wait for it: baton wait {' '.join(job_ids)}")
+            raise
         found = [job for job_id in subscription.outcomes() if (job := subscription.find_job(job_id)) is not None]
         unproven = [job for job in found if not _is_proven(jobs, job)]
         outcomes = subscription.last_outcomes(of_all=True)
@@ -134,6 +134,15 @@ def wait(options: argparse.Namespace, settings: Settings) -> int:
     if not options.json:
         say_worktrees(found)
     return 1 if unproven or code else subscription.exit_code
+
+
+def _follow(subscription: Subscription, settings: Settings, *, as_json: bool) -> None:
+    """Follow the jobs until they end: in a table on a terminal, quietly elsewhere."""
+    if on_terminal() and not as_json:
+        _show_progress(subscription, settings)
+        return
+    for payload in subscription:
+        _say_request(subscription, payload)
 
 
 def _say_request(subscription: Subscription, payload: dict[str, Any]) -> None:
