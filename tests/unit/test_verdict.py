@@ -34,3 +34,9 @@ def test_the_reason_of_a_failure_has_the_last_lines_of_the_screen():
         *(f"line {number}" for number in range(31, 40)),
         "  it failed",
     ]
+
+
+def test_banners_and_frames_are_no_part_of_a_reason():
+    screen = " ███ ░░░███ \n░░░  ███░\n╭──────╮\n│ no such model: größe-2 │\n╰──────╯\nE  assert 1 == 2 -> …\n"
+    said = ExitStatus(1).describe("the agent", lambda: screen).splitlines()
+    assert said[1:] == ["no such model: größe-2", "E  assert 1 == 2 ->"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from signal import Signals
 
 from baton.core.result import last_lines
@@ -12,6 +13,8 @@ if TYPE_CHECKING:
 
 _LINES = 10
 _LINES_BYTES = 2000
+# A word of a banner or a frame: not ASCII, and without letters and digits. `==` and `->` are words of messages.
+_ART = re.compile(r"(?<!\S)(?=\S*[^\x00-\x7f])[^\w\s]+(?!\S)\s*")
 
 
 class ExitStatus:
@@ -42,5 +45,6 @@ class ExitStatus:
 
 
 def _last_lines(screen: str) -> str:
-    """Return the last lines that are not empty."""
-    return last_lines("\n".join(line.rstrip() for line in screen.splitlines() if line.strip()), _LINES, _LINES_BYTES)
+    """Return the last lines that are not empty, without banners and frames."""
+    lines = (_ART.sub("", line).rstrip() for line in screen.splitlines())
+    return last_lines("\n".join(line for line in lines if line.strip()), _LINES, _LINES_BYTES)
