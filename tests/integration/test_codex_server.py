@@ -86,6 +86,8 @@ def test_the_server_is_begun_and_the_pane_shows_its_conversation(stage):
     assert channel.answer(asked.key, ALLOWED)
     assert [each.how for each in stage.until(TurnEnded)] == [WELL]
     assert [each.decision for each in stage.of(Settled)] == ["allow"]
+    assert channel.take_text() == f"shell: ls\n{stand_in.MESSAGE}\n"
+    assert channel.take_text() == ""
     channel.close()
     stage.channels.clear()
     assert not os.path.lexists(path)

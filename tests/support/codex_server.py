@@ -20,6 +20,7 @@ import tempfile
 
 THREAD = "0199a213-81c0-7800-8aa1-bbab2a03a530"
 TURN = "0199a213-81c0-7800-8aa1-bbab2a03a531"
+MESSAGE = "There are two files."
 
 
 def read_exactly(client, size):
@@ -104,6 +105,7 @@ class Server:
             client.tell("serverRequest/resolved", requestId=0)
             done = {"type": "commandExecution", "id": "c1", "status": "completed", "exitCode": 0}
             client.tell("item/completed", item=done)
+            client.tell("item/completed", item={"type": "agentMessage", "id": "m1", "text": MESSAGE})
             client.tell("turn/completed", turn={"id": TURN, "status": "completed", "items": []})
 
     def work(self, client, prompt):

@@ -15,6 +15,7 @@ from baton.channels.codex_protocol import Protocol
 from baton.channels.contract import Channel, Setup
 from baton.channels.forward import LONGEST_SOCKET_PATH
 from baton.channels.server_process import ServerProcess
+from baton.channels.shown_work import ShownWork
 from baton.channels.websocket import WebSocket, WebSocketError
 from baton.core.clock import Clock, SystemClock
 from baton.core.errors import AgentUnusable
@@ -59,6 +60,7 @@ class CodexServer(Channel):
         self._path = ""
         self._connections = 0
         self._lost = ""
+        self._work = ShownWork()
 
     # -- beginning ---------------------------------------------------------------------------------------------------
 
@@ -128,6 +130,10 @@ class CodexServer(Channel):
                 raise self._agent.unusable("did not begin: its server opened no socket")
             time.sleep(0.01)
 
+    def take_text(self) -> str:
+        with self._lock:
+            return self._work.take()
+
     # -- the thread --------------------------------------------------------------------------------------------------
 
     def _listen(self) -> None:
@@ -186,6 +192,7 @@ class CodexServer(Channel):
 
     def _say(self, signals: Iterable[Signal]) -> None:
         for each in signals:
+            self._work.add(each)
             self._hear(Heard(signal=each, source=SOURCE, at_ns=self._clock.monotonic_ns()))
 
     def _send(self, message: Mapping[str, Any]) -> bool:

@@ -10,8 +10,8 @@ from abc import abstractmethod
 from baton.channels.contract import Channel
 from baton.channels.forward import HOOK_PATH
 from baton.channels.gateway import Exchange, Gateway
-from baton.core.facts import describe_call
-from baton.core.signal import Blocked, Heard, Signal, ToolStarted, TurnEnded
+from baton.channels.shown_work import ShownWork
+from baton.core.signal import Blocked, Heard, Signal
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from baton.adapters.contract import Agent, Task
     from baton.channels.contract import Hear
     from baton.core.value import Any
-
-_TEXT_LINES = 1000  # that the runner has not taken
 
 
 class GatewayChannel(Channel):
@@ -41,14 +39,13 @@ class GatewayChannel(Channel):
         self._hear: Hear = lambda _: None
         self._held: dict[str, Exchange] = {}  # the turns that wait for `end_turn`
         self._counts: dict[str, int] = {}
-        self._text: list[str] = []  # for `take_text`
+        self._work = ShownWork()
 
     # -- the runner's side ----------------------------------------------------------------------------------------
 
     def take_text(self) -> str:
         with self._lock:
-            text, self._text = "".join(f"{line}\n" for line in self._text), []
-        return text
+            return self._work.take()
 
     def facts(self) -> Mapping[str, Any]:
         return {"messages": dict(self._counts), "refused": dict(self._gateway.refused)}
@@ -72,11 +69,7 @@ class GatewayChannel(Channel):
         """Look at what no message says. Return after how many seconds to look again; None: after the next message."""
 
     def _say(self, signal: Signal, source: str) -> None:
-        if isinstance(signal, ToolStarted):
-            self._text.append(describe_call(signal.name, signal.call))
-        elif isinstance(signal, TurnEnded) and (signal.message or signal.why):
-            self._text.append(signal.message or signal.why)
-        del self._text[:-_TEXT_LINES]
+        self._work.add(signal)
         self._hear(Heard(signal=signal, source=source, at_ns=time.monotonic_ns()))
 
     def _say_all(self, signals: Iterable[Signal], source: str) -> None:
