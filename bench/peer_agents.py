@@ -137,6 +137,8 @@ def measure_programs(
             memory[BATON.name] = _baton_memory(here)
             if cao is not None:
                 memory[CAO.name] = f"server {cao.memory_mb():.0f} MB"
+            # Its runner writes until it has ended, which tmux does not wait for.
+            here("session", "stop", "running", "--mode", "hard")
         finally:
             if cao is not None:
                 cao.close()
