@@ -1,4 +1,4 @@
-"""Write the output of an agent that has a screen of its own from its signals: the tools it calls, and its last words."""
+"""Write the output of an agent with a screen of its own from its signals: the tools it calls, and its last words."""
 
 from __future__ import annotations
 
