@@ -6,11 +6,10 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from baton.adapters.contract import Mode
 from baton.cli import options as opt
-from baton.cli.all_jobs import confirm_all
 from baton.cli.jobs import each_job
 from baton.cli.main import INTERRUPTED
 from baton.cli.options import job_and_text, jobs_of
@@ -32,10 +31,12 @@ from baton.delegation.submit import (
     repeat_submission,
     start_submission,
 )
-from baton.delegation.targets import Target, target_live_agent, target_session
 from baton.delegation.worktrees import trust_place
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
+
+if TYPE_CHECKING:
+    from baton.delegation.targets import Target
 
 CANCELLED = 4
 _EPILOG = (
@@ -58,6 +59,8 @@ def retry(options: argparse.Namespace, settings: Settings) -> int:
         raise UsageError("--status chooses the jobs of --all; give both")
     with open_jobs(settings) as jobs:
         if options.all:
+            from baton.cli.all_jobs import confirm_all
+
             options.ids = confirm_all(
                 jobs, options, "retry", options.status or ["error"], lambda job: job.retried_by is None
             )
@@ -195,7 +198,9 @@ def _parse_line(settings: Settings, common: dict[str, Any], number: int, line: s
         raise InvalidValue("--batch", f"line {number}: {error}") from None
 
 
-def _find_target(options: argparse.Namespace, settings: Settings) -> Target:
+def _find_target(options: argparse.Namespace, settings: Settings) -> "Target":
+    from baton.delegation.targets import target_live_agent, target_session
+
     if options.session is not None:
         return target_session(settings, options.session)
     target = target_live_agent(settings, options.to, agent_def_dir=options.agent_def_dir)
