@@ -85,18 +85,19 @@ def test_it_goes_on_with_folders_that_come_later_and_stands_by_where_another_mon
     shop, blog = user("shop"), user("blog")
     shop("register", "x")
     blog("register", "x")
-    with Watching(blog) as other, Watching(shop, "--all-homes") as every:
+    with Watching(blog) as other:
         assert "watching" in other.line()
-        lines = [every.line(), every.line()]
-        assert any("every 0.05 s" in line for line in lines), lines
-        assert any(f"another monitor is at work in {blog.folder}" in line for line in lines), lines
-        later = user("later")
-        job = with_expired_lease(later)
-        wait_until(lambda: is_pending(later, job), "the new folder")
-        assert other.stop() == 0
-        job = with_expired_lease(blog)
-        wait_until(lambda: is_pending(blog, job), "the folder of the other monitor")
-        assert every.stop() == 0
+        with Watching(shop, "--all-homes") as every:
+            lines = [every.line(), every.line()]
+            assert any("every 0.05 s" in line for line in lines), lines
+            assert any(f"another monitor is at work in {blog.folder}" in line for line in lines), lines
+            later = user("later")
+            job = with_expired_lease(later)
+            wait_until(lambda: is_pending(later, job), "the new folder")
+            assert other.stop() == 0
+            job = with_expired_lease(blog)
+            wait_until(lambda: is_pending(blog, job), "the folder of the other monitor")
+            assert every.stop() == 0
 
 
 def test_a_registry_that_moves_and_a_home_that_goes_away_do_not_end_it(user):

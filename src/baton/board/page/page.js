@@ -23,7 +23,7 @@ let selected = null;
 let tab = "live";
 let stream = null;
 let movedAt = 0;
-let leftAt = -1; // the place of an answered card that had the focus
+let left = null; // an answered card that had the focus, and its place
 let offset = 0; // how far the server's clock is ahead
 const open = new Set();
 let cost = [];
@@ -280,10 +280,10 @@ function showRequests(waiting) {
   for (const id of asked.keys()) if (!alive.has(id)) asked.delete(id);
   const moved = arrange($("cards"), wanted.map(([card, id]) => [`ask-${id}`, () => requestCard(card, id), () => {}]));
   if (moved) movedAt = performance.now();
-  if (moved && leftAt >= 0) { // the card with the focus is gone: go on with the one in its place
-    const next = $("cards").children[Math.min(leftAt, wanted.length - 1)];
+  if (left && !left.box.isConnected) { // the card with the focus is gone: go on with the one in its place
+    const next = $("cards").children[Math.min(left.at, wanted.length - 1)];
     (next ? next.querySelector(".open") : $("list")).focus({ preventScroll: true });
-    leftAt = -1;
+    left = null;
   }
 }
 
@@ -366,16 +366,16 @@ function questionForm(request, send) {
 async function answer(box, key, request, verb, more) {
   if (performance.now() - movedAt < STILL_MS) { say("The list has just moved, so nothing was sent. Look again, then tap."); return; }
   const buttons = [...box.querySelectorAll("button")];
-  const at = box.contains(document.activeElement) ? [...$("cards").children].indexOf(box) : -1;
+  if (box.contains(document.activeElement)) left = { box, at: [...$("cards").children].indexOf(box) }; // the card may go before the reply comes
   for (const each of buttons) each.disabled = true;
   try {
     const found = await call(api(`/jobs/${key}/requests/${request.request_id}/${verb}`), { ...more, text_sha256: request.text_sha256 });
-    leftAt = at;
     say(found.done);
     call(api(`/jobs/${key}/requests/${request.request_id}/outcome`))
       .then((known) => { if (known.not_used) say(`Your answer was not used: ${known.not_used}`); }, () => {});
   } catch (error) {
     say(error.message);
+    left = null;
     for (const each of buttons) each.disabled = false;
   }
 }
