@@ -237,7 +237,9 @@ def test_keys_move_through_the_list_and_close_a_job(browser):
     ActionChains(browser).send_keys("j").send_keys("j").perform()
     assert script(browser, "return document.activeElement.className") in ("job", "open")
     ActionChains(browser).send_keys("w").perform()
-    kind, symbol = script(browser, "const it = document.activeElement; return [it.className, it.firstChild.textContent]")
+    kind, symbol = script(
+        browser, "const it = document.activeElement; return [it.className, it.firstChild.textContent]"
+    )
     assert kind == "open" or symbol in "◆✖▲◷✔", (kind, symbol)
     ActionChains(browser).send_keys(Keys.ENTER).perform()
     wait_until(lambda: script(browser, "return !document.getElementById('detail').hidden"), "the job is open")
