@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import json
 import os
@@ -84,6 +85,41 @@ def test_a_target_with_copies_of_an_interrupted_migration_is_completed(new, tmp_
     assert migrate(source, target)[0] == 30
     assert list(target.export()) == before
     target.close()
+
+
+def test_ended_between_any_two_steps_it_can_be_run_again(tmp_path, monkeypatch):
+    """From SQLite to files in the same folder, ended before each rename: what it leaves are copies."""
+    original = tmp_path / "original"
+    source = open_url(f"sqlite:{original}/registry.db")
+    fill(source, 12)
+    before = list(source.export())
+    source.close()
+    rename, steps = os.replace, 0
+
+    class Ended(BaseException):
+        pass
+
+    for end in itertools.count(1):
+        folder = tmp_path / str(end)
+        shutil.copytree(original, folder)
+        source, target = open_url(f"sqlite:{folder}/registry.db"), open_url(f"file:{folder}")
+        left = itertools.count(1)
+
+        def rename_or_end(old, new, left=left, end=end):
+            if next(left) == end:
+                raise Ended
+            rename(old, new)
+
+        monkeypatch.setattr(os, "replace", rename_or_end)
+        with contextlib.suppress(Ended):
+            migrate(source, target)
+            break
+        monkeypatch.setattr(os, "replace", rename)
+        steps += 1
+        assert migrate(source, target)[0] == 12, f"before rename {end}"
+        assert list(target.export()) == before
+        source.close()
+    assert steps > 12
 
 
 @pytest.mark.parametrize("new", BACKENDS)

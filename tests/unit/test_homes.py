@@ -10,7 +10,7 @@ import pytest
 
 from baton.core.errors import BatonError, InvalidValue, UntrustedHome
 from baton.storage import homes, new_homes
-from baton.storage.files import make_private_dir
+from baton.storage.files import make_home, make_private_dir
 from support.homes import trust_in_place
 
 
@@ -382,6 +382,29 @@ class TestNamedByPath:
         assert not homes.find(state, path).made
         assert make(state, path).home_id == home.home_id
         assert homes.find(state, path).made
+
+    def test_one_that_another_command_is_making_is_never_found_without_its_id(self, state, folder, tmp_path):
+        """The other command has made the folder and not yet its `home.json`."""
+        path = str(tmp_path / "home")
+        homes.load_settings({"state_dir": state, "home": path}, {"HOME": "/"})
+        os.mkdir(path)
+        make_home(path)
+        assert homes.find(state, path).made
+
+    def test_an_entry_that_appears_while_it_is_read_is_read(self, state, folder, tmp_path, monkeypatch):
+        path = str(tmp_path / "home")
+        home = make(state, path)
+        read, first = homes.read_small, []
+
+        def read_too_early(path):
+            if path.startswith(f"{state}/folders") and not first:
+                first.append(path)
+                return None
+            return read(path)
+
+        monkeypatch.setattr(homes, "read_small", read_too_early)
+        assert homes.find(state, path) == home
+        assert first
 
     def test_anything_else_is_untrusted(self, state, folder, tmp_path):
         (tmp_path / "other" / "jobs").mkdir(parents=True)

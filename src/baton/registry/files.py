@@ -28,11 +28,11 @@ from contextlib import contextmanager, nullcontext
 
 from baton.core import lifecycle
 from baton.core.clock import Clock
-from baton.core.errors import JobDisputed, RegistryUnavailable
+from baton.core.errors import InvalidRecord, JobDisputed, RegistryUnavailable
 from baton.core.job import TERMINAL, Status
 from baton.registry import FILES_NOTE, MOVED_NOTE, NEWER_DATABASE, holds_records, read_note, record_ids, refuse_moved
 from baton.registry.change_log import ChangeLog
-from baton.registry.contract import Change
+from baton.registry.contract import Change, Entry
 from baton.registry.file_index import Index
 from baton.registry.file_transaction import OTHER_FILES, FileTransaction, is_new
 from baton.registry.schema import VERSION, refuse_upgrade, submitter_of_queue
@@ -185,6 +185,13 @@ class FileRegistry(Registry):
                     self._note_version()
                 finally:
                     shutil.rmtree(staging.folder, ignore_errors=True)
+
+    def left_copies(self) -> Iterator[Entry | InvalidRecord]:
+        from baton.registry.entries import read_entries
+
+        with self._translated_errors():
+            tx = FileTransaction(self, imports=True)  # the note of version 2 is the last thing that an import writes
+            yield from read_entries(tx, tx.ids())
 
     @contextmanager
     def freeze(self) -> Iterator[None]:

@@ -95,7 +95,7 @@ def finish_interrupted(current: Registry, leftover: Registry) -> str | None:
 
 def _refuse_other_jobs(source: Registry, target: Registry) -> None:
     """Refuse a target that holds anything but copies, which an interrupted migration left."""
-    there = {_id(each): each for each in target.export()}
+    there = {_id(each): each for each in target.left_copies()}
     for each in source.export() if there else ():
         if there.get(_id(each)) == each:
             del there[_id(each)]

@@ -34,15 +34,16 @@ tell_waiting: Callable[[str], None] | None = None
 
 
 def on_first_write(folder: str, action: Callable[[], None]) -> None:
-    """Call the action once, before this process creates the first folder at or below this one."""
+    """Call the action once, before this process first makes a folder at or below this one, or needs it made."""
     _first_writes[folder] = action
 
 
 def make_private_dir(path: str) -> None:
     """Create the folder and its missing parents, 0700 whatever the umask. Existing folders stay as they are."""
-    if os.path.isdir(path):
+    if not _first_writes and os.path.isdir(path):
         return
     place = os.path.abspath(path)
+    # Also if the folder exists: another command may be making the home in it, and has not recorded all of it.
     for folder in [each for each in _first_writes if f"{place}/".startswith(f"{each}/")]:
         action = _first_writes.pop(folder)
         try:
@@ -50,9 +51,9 @@ def make_private_dir(path: str) -> None:
         except BaseException:
             _first_writes[folder] = action
             raise
-        if os.path.isdir(path):
-            return
-    parent = os.path.dirname(os.path.abspath(path))
+    if os.path.isdir(path):
+        return
+    parent = os.path.dirname(place)
     if not os.path.isdir(parent):
         make_private_dir(parent)
     try:

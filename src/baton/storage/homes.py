@@ -301,6 +301,8 @@ def _read_entry(state: str, path: str) -> Home | None:
             os.lstat(path)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        content = read_small(path)  # again: another command may have written it a moment ago
+    if content is None:
         raise BatonError(f"{path} cannot be read or is not a file; remove it")
     try:
         entry = json.loads(content)
