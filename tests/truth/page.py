@@ -23,7 +23,7 @@ end for which baton first ends the agent, or which only a limit tells, counts wi
 
 A row may begin `working` up to 4 s before the model is asked, because the turn begins first; for opencode, which loads its plugins in its
 first turn, up to 10 s. The page shows the newest run of each row, not the share of all runs: a wrong row may have been run again. In the
-newest whole runs, on 2026-11-18 on a busy machine, Codex had 37 of 37 rows right and opencode 36 of 37; that one was run again.
+newest whole run of all six programs, on 2026-11-18 beside `make crash` on two cores, every row was right at its first try.
 
 Run it again with `make truth`; `make truth AGENT="codex qwen" ROWS="T3 T8"` runs some rows, and changes these here. It installs the
 programs from npm, and runs them without any network but loopback where the system allows that. `make test` replays recorded messages of

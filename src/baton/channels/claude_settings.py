@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from baton.core.value import Any
 
 LOGS_PATH = "/v1/logs"
-TOKEN = "BATON_GATEWAY_TOKEN"  # noqa: S105  the name of a variable
+TOKEN = "BATON_GATEWAY_TOKEN"  # noqa: S105  # nosec B105: the name of a variable
 _HOOKS = (
     "UserPromptSubmit", "PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure", "PostToolBatch", "Stop",
     "StopFailure", "SubagentStart", "SubagentStop", "PreCompact", "PostCompact", "SessionEnd", "Notification",

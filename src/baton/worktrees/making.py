@@ -199,7 +199,7 @@ class Maker:
         with open(log, "wb") as output:
             process = subprocess.Popen(  # noqa: S602  the command of the user, from the user's own settings
                 command,
-                shell=True,
+                shell=True,  # nosec B602
                 cwd=tree.path,
                 env=environment,
                 stdin=subprocess.DEVNULL,
