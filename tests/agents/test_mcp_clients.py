@@ -9,6 +9,7 @@ import subprocess
 
 import pytest
 
+from support.command import BATON
 from truth.scripted_model import Call, Say, bash, cue
 
 # Codex passes few variables on to a server: these name the test's own tmux and broker, and the key of the other agent.
@@ -57,7 +58,7 @@ class Claude(Lead):
     def __init__(self, world) -> None:
         super().__init__(world)
         self.config = world.folder / "mcp.json"
-        self.config.write_text(json.dumps({"mcpServers": {"baton": {"command": "baton", "args": ["mcp"]}}}))
+        self.config.write_text(json.dumps({"mcpServers": {"baton": {"command": BATON, "args": ["mcp"]}}}))
         world.allow()  # nothing: what the other agent does, it asks for
 
     def tool(self, name: str, **given) -> Call:
@@ -85,7 +86,7 @@ class Codex(Lead):
         path = world.home / ".codex" / "config.toml"
         path.write_text(
             path.read_text()
-            + '[mcp_servers.baton]\ncommand = "baton"\nargs = ["mcp"]\ntool_timeout_sec = 120\n'
+            + f'[mcp_servers.baton]\ncommand = {json.dumps(BATON)}\nargs = ["mcp"]\ntool_timeout_sec = 120\n'
             + f"env_vars = {json.dumps(_VARIABLES)}\n"
             + '[mcp_servers.baton.tools.submit]\napproval_mode = "approve"\n'
         )
