@@ -120,9 +120,10 @@ def test_what_is_not_http_or_not_whole_fails(answering, pieces):
     assert caught.value.status == 0
 
 
-def test_a_header_without_end_fails(answering):
+@pytest.mark.parametrize("end", [(None,), (b"\r\n{}",)])
+def test_a_header_that_is_too_long_fails(answering, end):
     with pytest.raises(HttpFailed, match="not http"):
-        call(answering(OK, *[b"x: y\r\n" * 20_000] * 4, None), within_sec=60)
+        call(answering(OK, *[b"x: y\r\n" * 20_000] * 4, *end), within_sec=60)
 
 
 def test_a_long_body_fails(answering, monkeypatch):
@@ -186,6 +187,10 @@ def test_a_long_event_is_dropped_and_the_next_one_is_read(answering, monkeypatch
     assert (found, stream.dropped > 0) == ([{"b": 1}], True)
     long_at_once = b'data: "' + b"x" * 90 + b'"\ndata: "' + b"x" * 90 + b'"\n\ndata: {"b": 1}\n\n'
     assert events(answering(OK + b"\r\n", long_at_once))[0] == [{"b": 1}]
+    stream = answering(OK + b"\r\n" + long, None).server.open_events("/event", within_sec=5)
+    stream.read(0.05)
+    assert stream.dropped == 1, "it is not kept until its line ends"
+    stream.close()
 
 
 @pytest.mark.parametrize("with_head", [True, False])
