@@ -403,8 +403,12 @@ class SqliteFile:
         self._real_path = os.path.realpath(self.path)
         logs, path = {}, f"{self._real_path}-wal"
         for link in (f"{_OPEN_FILES}/{name}" for name in os.listdir(_OPEN_FILES)):
-            if os.path.realpath(link).removesuffix(" (deleted)") == path and (log := _identity(link)):
-                logs[link] = log  # without one, another thread has closed it meanwhile
+            try:
+                is_log = os.readlink(link).removesuffix(" (deleted)") == path
+            except FileNotFoundError:
+                continue  # another thread has closed it meanwhile, as the listing its own
+            if is_log and (log := _identity(link)):
+                logs[link] = log
         return logs
 
     def _connect(self, options: str) -> Connection:
