@@ -401,15 +401,8 @@ class SqliteFile:
     def _open_logs(self) -> dict[str, tuple[int, int]]:
         """Return the logs of this database that the process has open, by the link of the descriptor."""
         self._real_path = os.path.realpath(self.path)
-        logs, path = {}, f"{self._real_path}-wal"
-        for link in (f"{_OPEN_FILES}/{name}" for name in os.listdir(_OPEN_FILES)):
-            try:
-                is_log = os.readlink(link).removesuffix(" (deleted)") == path
-            except FileNotFoundError:
-                continue  # another thread has closed it meanwhile, as the listing its own
-            if is_log and (log := _identity(link)):
-                logs[link] = log
-        return logs
+        links = [f"{_OPEN_FILES}/{name}" for name in os.listdir(_OPEN_FILES)]
+        return {link: log for link in links if (log := _identity(link, opened_as=f"{self._real_path}-wal"))}
 
     def _connect(self, options: str) -> Connection:
         path = self.path.replace("%", "%25").replace("?", "%3f").replace("#", "%23")
@@ -472,8 +465,11 @@ def _connect(uri: str) -> Connection:
     return raw
 
 
-def _identity(path: str) -> tuple[int, int] | None:
+def _identity(path: str, opened_as: str | None = None) -> tuple[int, int] | None:
+    """Return which file it is; None without one, and for the link of a descriptor that was not `opened_as` this."""
     try:
+        if opened_as is not None and os.readlink(path).removesuffix(" (deleted)") != opened_as:
+            return None
         found = os.stat(path)
     except FileNotFoundError:
         return None
