@@ -65,6 +65,7 @@ def test_a_session_is_created_talked_to_stopped_and_resumed(desk, tmp_path):
 def test_each_way_of_stopping_has_its_state(desk):
     for mode, state in (("graceful", "stopped"), ("hard", "terminated"), ("soft", "archived")):
         desk.create(mode)
+        wait_until(lambda mode=mode: desk("session", "capture", mode).text)
         told = desk("session", "stop", mode, "--mode", mode, "--json").json
         assert told["state"] == state
         assert bool(told["ended"]) == (mode != "soft")
@@ -134,7 +135,8 @@ def test_an_interactive_shell_has_job_control_and_the_terminal_to_itself(desk):
         terminal.see("Running")
         terminal.type("stty -a | head -1\r")
         terminal.see("columns 100")
-    assert {each["command"] for each in desk("session", "stop", "gpu", "--json").json["ended"]} == {"bash", "sleep"}
+    ended = {each["command"] for each in desk("session", "stop", "gpu", "--json").json["ended"]}
+    assert ended - {"tmux"} == {"bash", "sleep"}, "the runner may be calling tmux just then"
 
 
 def test_the_agent_gets_the_environment_of_whoever_made_the_session(desk, tmp_path):
