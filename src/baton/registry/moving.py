@@ -87,7 +87,7 @@ class MovingVerbs(Recording):
                 entries = next(batches(read_entries(tx, job_ids)), None)
 
     def left_copies(self) -> Iterator[Entry | InvalidRecord]:
-        """Return every job as an import stored it that was perhaps interrupted. Only inside `importing`."""
+        """Return every job as it is stored, also if the import that stored it was interrupted. Only in `importing`."""
         return self.export()
 
     def import_entries(self, entries: Iterable[Entry]) -> None:

@@ -9,6 +9,7 @@ from baton.sessions.tmux import Tmux
 
 _LIFE_SEC = 10.0
 _LINES = 500
+_TRIES = 3
 
 
 class Screen:
@@ -41,7 +42,11 @@ class Screen:
         """Return its last lines; "" if the pane is gone."""
         if self._pane_id is None:
             return ""
+        # A call may fail because `session stop` ended it with the processes of the agent: make it again.
+        return next(filter(None, (self._capture(self._pane_id) for _ in range(_TRIES))), "")
+
+    def _capture(self, pane_id: str) -> str | None:
         try:
-            return self._tmux.capture(self._pane_id, _LINES)
+            return self._tmux.capture(pane_id, _LINES)
         except BatonError:
-            return ""  # the pane is gone
+            return None

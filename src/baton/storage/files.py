@@ -34,7 +34,7 @@ tell_waiting: Callable[[str], None] | None = None
 
 
 def on_first_write(folder: str, action: Callable[[], None]) -> None:
-    """Call the action once, before this process first makes a folder at or below this one, or needs it made."""
+    """Call the action once, when this process first asks `make_private_dir` for a folder at or below this one."""
     _first_writes[folder] = action
 
 
