@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import pkgutil
+import re
 import subprocess
 import sys
 
@@ -23,6 +24,52 @@ def test_a_default_is_used_where_no_value_is_given():
     assert Point(x=1) == Point(x=1, y=0)
     assert Point(x=1, y=2).y == 2
     assert Point.fields() == ("x", "y")
+
+
+# Each is an annotation of a field `x`, in a function with the local names `Local` and, filled only later, `Later`.
+ANNOTATIONS = [
+    "int", "int | None", "'a string' | int", "dict[str, list[int]]", "Callable[[int], str]", "Literal['a', 1]",
+    "Annotated[int, len]", "typing.Any", "y", "Local", "Local | Later", "Missing", "Missing.Inner[int] | None",
+    "Missing | None", "None | Missing", "'a string' | Missing", "Missing['a', 1]", "dict[str, Missing]", "Missing(1)",
+    "str | None if Missing else int", "(Missing, str)",
+]  # fmt: skip
+_IN_A_FUNCTION = """
+import typing
+from collections.abc import Callable
+from typing import Annotated, Literal
+from baton.core.value import Value
+
+def make():
+    class Local: ...
+    class Record(Value):
+        y: int = 1
+        x: {annotation}
+        if y:
+            z: {annotation} = 2
+        else:
+            never: int
+        def method(self): return Local, Later
+    Later = Local
+    return Record
+
+Record = make()
+"""
+
+
+@pytest.mark.parametrize("annotation", ANNOTATIONS)
+def test_fields_are_found_whatever_their_annotation(annotation):
+    evaluated = sys.version_info < (3, 14)  # where the module does not say otherwise
+    for future in ("", "from __future__ import annotations"):
+        names = {"__name__": "some_module"}
+        code = compile(future + _IN_A_FUNCTION.format(annotation=annotation), "some_module", "exec", dont_inherit=True)
+        if evaluated and not future and re.search("Missing|Later|string", annotation):
+            with pytest.raises((NameError, TypeError)):
+                exec(code, names)
+            continue
+        exec(code, names)
+        record = names["Record"]
+        assert record.fields() == ("y", "x", "z")
+        assert record(x=0).as_dict() == {"y": 1, "x": 0, "z": 2}
 
 
 def test_a_missing_or_unknown_field_is_refused():

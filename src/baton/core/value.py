@@ -19,11 +19,54 @@ else:
         return lambda cls: cls
 
 
+class _Unevaluated:
+    """Stands for every name in an annotation whose value is not asked for."""
+
+    def _same(self, *_operands: object) -> _Unevaluated:
+        return self
+
+    __call__ = __getitem__ = __or__ = __ror__ = _same
+
+    def __getattr__(self, name: str) -> _Unevaluated:
+        return self
+
+
+class _UnevaluatedNames(dict[str, object]):
+    """The globals of a function that finds `_Unevaluated` under every name."""
+
+    def __missing__(self, name: str) -> _Unevaluated:
+        return _Unevaluated()
+
+
+def _field_names(namespace: dict[str, Any]) -> tuple[str, ...]:
+    """Return the names that a class body annotates.
+
+    From Python 3.14 on, a module without `from __future__ import annotations` has a function for them in the class
+    body (PEP 649, PEP 749). Its names are not looked up: those that only a type checker imports are not there. The
+    standard library's `annotationlib` does the same; importing it takes longer than a whole quick verb.
+    """
+    if "__annotations__" in namespace:
+        return tuple(namespace["__annotations__"])
+    annotate = namespace.get("__annotate_func__")
+    if annotate is None:
+        return ()
+    code, names = annotate.__code__, _UnevaluatedNames()
+    cells = []
+    for name, cell in zip(code.co_freevars, annotate.__closure__ or (), strict=True):
+        try:
+            cell.cell_contents  # noqa: B018
+        except ValueError:  # `__classdict__` is filled when the class is made, a later local name later still
+            cell = type(cell)(names if name == "__classdict__" else _Unevaluated())  # noqa: PLW2901
+        cells.append(cell)
+    unevaluated = type(annotate)(code, names, closure=tuple(cells))
+    return tuple(unevaluated(2))  # annotationlib.Format.VALUE_WITH_FAKE_GLOBALS
+
+
 class _ValueType(type):
     """Make a slot of each annotated field, and take its default, if any, out of the class."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], namespace: dict[str, Any]) -> _ValueType:
-        fields = tuple(namespace.get("__annotations__", ())) if bases else ()
+        fields = _field_names(namespace) if bases else ()
         defaults = {field: namespace.pop(field) for field in fields if field in namespace}
         made = super().__new__(cls, name, bases, namespace | {"__slots__": fields, "_defaults": defaults})
         setters = tuple((field, getattr(made, field).__set__) for field in fields)
