@@ -9,7 +9,6 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from statistics import median
 
 import pytest
 
@@ -71,11 +70,6 @@ def test_imports_go_one_way(name, path):
             assert place(imported) <= place(name), f"{name} imports {imported}"
 
 
-def test_few_modules_stand_beside_the_packages():
-    beside = [entry.name for entry in os.scandir(ROOT) if entry.is_file() and not entry.name.startswith(".")]
-    assert len(beside) <= 8, sorted(beside)
-
-
 @pytest.mark.parametrize(
     "package", sorted(name for name in ORDER if os.path.isdir(os.path.join(ROOT, name.removeprefix("baton."))))
 )
@@ -86,56 +80,24 @@ def test_a_package_says_what_it_is_for(package):
         )
 
 
-# -- sizes and silence ---------------------------------------------------------------------------------------------
-
-
-def lines_of(path):
-    with open(path) as file:
-        return file.read().splitlines()
-
-
-def handlers():
-    """Yield every except clause: its place, its node and its lines."""
-    for _, path in modules():
-        lines = lines_of(path)
-        for node in ast.walk(ast.parse("\n".join(lines))):
-            if isinstance(node, ast.ExceptHandler):
-                place = f"{os.path.relpath(path, ROOT)}:{node.lineno}"
-                yield place, node, lines[node.lineno - 1 : node.end_lineno]
+# -- errors that are passed over ------------------------------------------------------------------------------------
 
 
 def silent_handlers():
-    for place, node, lines in handlers():
-        if len(node.body) == 1 and isinstance(node.body[0], ast.Pass | ast.Continue):
-            yield place, lines
-
-
-def test_few_errors_are_passed_over_in_silence():
-    silent = [place for place, _ in silent_handlers()]
-    assert len(silent) <= 28, silent
+    """Yield every except clause that passes the error over: its place and its lines."""
     for _, path in modules():
-        assert "suppress(" not in "\n".join(lines_of(path)), f"{path}: an except clause that says why"
+        lines = Path(path).read_text().splitlines()
+        for node in ast.walk(ast.parse("\n".join(lines))):
+            if isinstance(node, ast.ExceptHandler) and all(isinstance(e, ast.Pass | ast.Continue) for e in node.body):
+                yield f"{os.path.relpath(path, ROOT)}:{node.lineno}", lines[node.lineno - 1 : node.end_lineno]
 
 
 def test_an_error_that_is_passed_over_has_its_reason_beside_it():
-    assert len([place for place, lines in silent_handlers() if not any("#" in line for line in lines)]) == 0
+    assert [place for place, lines in silent_handlers() if not any("#" in line for line in lines)] == []
 
 
-def test_few_places_catch_every_exception():
-    def catches_all(node):
-        return node.type is None or any(
-            isinstance(each, ast.Name) and each.id == "Exception" for each in ast.walk(node.type)
-        )
-
-    found = [place for place, node, _ in handlers() if catches_all(node)]
-    assert len(found) <= 5, found
-
-
-def test_modules_stay_small():
-    sizes = {os.path.relpath(path, ROOT): len(lines_of(path)) for _, path in modules()}
-    assert {path: size for path, size in sizes.items() if size > 500} == {}
-    assert median(sizes.values()) <= 150
-    assert sum(sizes.values()) <= 51_200
+def test_errors_are_passed_over_by_an_except_clause_alone():
+    assert [name for name, path in modules() if "suppress(" in Path(path).read_text()] == []
 
 
 # -- what is loaded --------------------------------------------------------------------------------------------------
