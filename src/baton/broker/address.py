@@ -7,10 +7,10 @@ a subscriber uses its own, if it has one.
 
 from __future__ import annotations
 
-import _socket
 from collections.abc import Mapping
 
 from baton.config import Settings
+from baton.core.cpython import socket
 from baton.core.errors import BrokerUnavailable, InvalidValue
 from baton.core.job import Job
 from baton.core.value import Value
@@ -40,9 +40,9 @@ def is_loopback(host: str) -> bool:
     """Return whether a host is `localhost` or a loopback address, and not a name that only begins like one."""
     if host.lower() == "localhost":
         return True
-    family, own = (_socket.AF_INET6, bytes(15) + b"\x01") if ":" in host else (_socket.AF_INET, b"\x7f")
+    family, own = (socket.AF_INET6, bytes(15) + b"\x01") if ":" in host else (socket.AF_INET, b"\x7f")
     try:
-        return _socket.inet_pton(family, host).startswith(own)
+        return socket.inet_pton(family, host).startswith(own)
     except (OSError, ValueError):
         return False
 

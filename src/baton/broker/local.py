@@ -12,13 +12,13 @@
 
 from __future__ import annotations
 
-import _socket
 import fcntl
 import json
 import os
 import re
 import time
 
+from baton.core.cpython import socket
 from baton.core.errors import BrokerUnavailable, InvalidValue, RegistryBusy
 from baton.core.job import new_token
 from baton.core.value import Value
@@ -322,9 +322,9 @@ def _port_is_free(port: int) -> bool:
 
 def _bind(port: int) -> int | None:
     """Bind a port for a moment, any free one for 0; return it, or None when it is taken."""
-    probe = _socket.socket(_socket.AF_INET, _socket.SOCK_STREAM)
+    probe = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        probe.setsockopt(_socket.SOL_SOCKET, _socket.SO_REUSEADDR, 1)
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((HOST, port))
         bound: int = probe.getsockname()[1]
     except OSError:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import _thread
 import json
 import os
 import select
 import time
 from socket import AF_UNIX, SO_PEERCRED, SOCK_STREAM, SOL_SOCKET, socket
 from struct import unpack
+from threading import Lock, Thread
 
 from baton.adapters.codex import SERVER_LOG, Codex
 from baton.channels.codex_protocol import Protocol
@@ -50,8 +50,8 @@ class CodexServer(Channel):
         self._clock = clock or SystemClock()
         self._protocol = Protocol(agent, task, self._send, self._clock)
         self._hear: Hear = lambda _heard: None
-        self._lock = _thread.allocate_lock()
-        self._ended = _thread.allocate_lock()  # held by the thread
+        self._lock = Lock()
+        self._listener: Thread | None = None
         self._woken, self._wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
         self._is_closing = False
         self._server: ServerProcess | None = None
@@ -92,8 +92,8 @@ class CodexServer(Channel):
             except OSError as error:
                 why = error if self._server.wait(_END_SEC) is None else self._server.why_ended()
                 raise self._agent.unusable(f"did not begin: {why}") from None
-        self._ended.acquire()
-        _thread.start_new_thread(self._listen, ())
+        self._listener = Thread(target=self._listen, daemon=True)
+        self._listener.start()
         return Setup(argv=tuple(self._agent.screen(self._task, address, self._protocol.thread)))
 
     def _socket_path(self) -> str:
@@ -147,7 +147,6 @@ class CodexServer(Channel):
         finally:
             if not self._is_closing and not self._lost:  # it failed: nothing else would say that the turn is over
                 self._lose("baton can no longer talk with Codex's server")
-            self._ended.release()
 
     def _step(self, wait_sec: float) -> None:
         """Read and write what is there, or wait for it."""
@@ -244,9 +243,10 @@ class CodexServer(Channel):
     def close(self) -> None:
         self._is_closing = True
         self._wake_up()
-        with self._ended:  # the thread has ended
-            if self._connection is not None:
-                self._connection.close()
+        if self._listener is not None:
+            self._listener.join()
+        if self._connection is not None:
+            self._connection.close()
         if self._server is not None:
             self._server.end()
         os.close(self._woken)

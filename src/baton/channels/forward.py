@@ -3,8 +3,9 @@ it imports little."""
 
 from __future__ import annotations
 
-import _socket
 import os
+
+from baton.core.cpython import socket
 
 HOOK_SOCKET = "hook.sock"  # in the session's folder
 HOOK_PATH = "/hook"
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 def forward(folder: str, message: bytes) -> bytes | None:
     """Return the answer of the runner, when it comes; empty for none. None: there is no runner."""
-    client = _socket.socket(_socket.AF_UNIX, _socket.SOCK_STREAM)
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with_socket_path(folder, client.connect)
         client.sendall(b"POST %s HTTP/1.1\r\nContent-Length: %d\r\n\r\n" % (HOOK_PATH.encode(), len(message)) + message)
@@ -28,7 +29,7 @@ def forward(folder: str, message: bytes) -> bytes | None:
         client.close()
 
 
-def _read_answer(client: _socket.socket) -> bytes:
+def _read_answer(client: socket.socket) -> bytes:
     """Return the body; empty if the runner ends before it answers."""
     answer = b""
     while True:

@@ -7,13 +7,13 @@ which the agent waits 40 ms for the second.
 
 from __future__ import annotations
 
-import _thread
 import errno
 import os
 import select
 import socket
 import time
 from collections import deque
+from threading import Lock, Thread
 
 from baton.channels.forward import HOOK_SOCKET, with_socket_path
 from baton.core.hashing import constant_time_equal
@@ -89,8 +89,8 @@ class Gateway:
         self._listeners: dict[int, socket.socket] = {}
         self._connections: dict[int, _Connection] = {}
         self._replies: deque[tuple[Exchange, _Connection, bytes]] = deque()
-        self._lock = _thread.allocate_lock()
-        self._ended = _thread.allocate_lock()
+        self._lock = Lock()
+        self._thread: Thread | None = None
         self._is_closing = False
         self._socket_path: str | None = None
         self._woken = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -130,17 +130,17 @@ class Gateway:
         self._poll.register(listener.fileno(), _IN)
 
     def start(self) -> None:
-        self._ended.acquire()
-        _thread.start_new_thread(self._run, ())
+        self._thread = Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     def close(self) -> None:
         """Stop listening, and wait for the end of the thread. Clients that wait for a reply get none."""
         if self._is_closing:
             return
         self._is_closing = True
-        if self._ended.locked():
+        if self._thread is not None:
             self.wake()
-            self._ended.acquire()
+            self._thread.join()
         for connection in list(self._connections.values()):
             self._drop(connection)
         for listener in self._listeners.values():
@@ -165,16 +165,13 @@ class Gateway:
     # -- the thread ---------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        try:
-            while not self._is_closing:
-                wanted = self._tick()
-                self._send_replies()
-                for fd, events in self._poll.poll(self._wait_ms(wanted)):
-                    self._handle(fd, events)
-                self._refuse_slow()
-                self._send_replies()
-        finally:
-            self._ended.release()
+        while not self._is_closing:
+            wanted = self._tick()
+            self._send_replies()
+            for fd, events in self._poll.poll(self._wait_ms(wanted)):
+                self._handle(fd, events)
+            self._refuse_slow()
+            self._send_replies()
 
     def _wait_ms(self, wanted: float | None) -> int | None:
         deadlines = [each.deadline for each in self._connections.values() if each.deadline is not None]

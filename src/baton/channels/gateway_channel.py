@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import _thread
 import os
 import time
 from abc import abstractmethod
+from threading import Lock
 
 from baton.channels.contract import Channel
 from baton.channels.forward import HOOK_PATH
@@ -35,7 +35,7 @@ class GatewayChannel(Channel):
         self._agent, self._task = agent, task
         self._environment = os.environ if environment is None else environment
         self._gateway = Gateway(paths, self._receive, self._lose, self._tick)
-        self._lock = _thread.allocate_lock()
+        self._lock = Lock()
         self._hear: Hear = lambda _: None
         self._held: dict[str, Exchange] = {}  # the turns that wait for `end_turn`
         self._counts: dict[str, int] = {}

@@ -6,10 +6,10 @@ read by another. What is pending is state of the server: after a lost connection
 
 from __future__ import annotations
 
-import _thread
 import os
 import time
-from _queue import SimpleQueue
+from queue import SimpleQueue
+from threading import Lock, Thread
 
 from baton.adapters.contract import Mode
 from baton.channels.choices import objects
@@ -60,10 +60,10 @@ class OpencodeChannel(Channel):
         self._process: OpencodeProcess | None = None
         self._events: OpencodeEvents | None = None
         self._stream: EventStream | None = None
-        self._lock = _thread.allocate_lock()  # of what is known of the session
+        self._lock = Lock()  # of what is known of the session
         self._requests: SimpleQueue[tuple[str, Any, bool] | None] = SimpleQueue()
         self._threads = 0
-        self._counting = _thread.allocate_lock()
+        self._counting = Lock()
         self._text: list[str] = []
         self._input: Writer | None = None
         self._closing = False
@@ -86,7 +86,7 @@ class OpencodeChannel(Channel):
         assert self._events is not None
         for target in (self._read_events, self._send_requests):
             self._threads += 1
-            _thread.start_new_thread(self._run, (target,))
+            Thread(target=self._run, args=(target,), daemon=True).start()
         if self._task.prompt is not None:
             self._prompt(self._task.prompt)
         argv = self._agent.attach_command(server.url, self._events.session, self._task)

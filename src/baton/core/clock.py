@@ -10,12 +10,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from datetime import datetime, timedelta, timezone
-else:
-    # In Python 3.11 the module `datetime` runs thousands of lines, 1 ms, and then takes these from the same place.
-    from _datetime import datetime, timedelta, timezone
+from baton.core.cpython import datetime, timedelta, timezone
 
 SECOND_NS = 1_000_000_000
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)

@@ -3,15 +3,8 @@
 
 from __future__ import annotations
 
-from _operator import _compare_digest as constant_time_equal  # hmac.compare_digest
-
-try:
-    from _sha2 import sha256  # type: ignore[import-not-found,unused-ignore]  # Python 3.12 and later
-except ImportError:
-    try:
-        from _sha256 import sha256  # type: ignore[import-not-found,unused-ignore]
-    except ImportError:
-        from hashlib import sha256
+from baton.core.cpython import compare_digest as constant_time_equal
+from baton.core.cpython import sha256
 
 __all__ = ["constant_time_equal", "hmac_sha256", "sha256"]
 

@@ -47,7 +47,7 @@ class AgentProcess:
         if text is None or self._child.stdin is None:
             return
         pipe, self._child.stdin = self._child.stdin, None
-        import _thread
+        from threading import Thread
 
         def write() -> None:
             try:
@@ -56,7 +56,7 @@ class AgentProcess:
             except OSError:
                 pass  # the agent closed it before the end of the text
 
-        _thread.start_new_thread(write, ())
+        Thread(target=write, daemon=True).start()
 
     def take_pipes(self) -> tuple[int | None, int | None]:
         """Return this process's ends of the pipes to standard input, if it stays open, and to standard output. The

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from _thread import allocate_lock
 from collections import deque
+from threading import Lock
 
 from baton.core.signal import Asked, Conversation, Heard, Said, ToolStarted, TurnStarted
 
@@ -22,7 +22,7 @@ class Ear:
     def __init__(self, wake: Callable[[], None]) -> None:
         self._wake = wake
         self._waiting: deque[Heard] = deque()
-        self._lock = allocate_lock()
+        self._lock = Lock()
         # Turns, tools and requests that have begun, and conversations that have ended: a verification during which it
         # changes is void.
         self.begun = 0

@@ -2,8 +2,8 @@
 
 import json
 import time
-from _queue import SimpleQueue  # `queue` would load threading
 from collections.abc import Callable, Mapping
+from queue import SimpleQueue
 from typing import Any
 
 from baton.config import Settings

@@ -3,7 +3,6 @@ systems."""
 
 from __future__ import annotations
 
-import _thread
 import errno
 import fcntl
 import os
@@ -370,8 +369,9 @@ def lock_within(fd: int, path: str, timeout_sec: float = LOCK_TIMEOUT_SEC) -> No
         return
     if timeout_sec <= 0:
         raise RegistryBusy(f"{path} is locked by another process")
-    done = _thread.allocate_lock()
-    done.acquire()
+    from threading import Event, Thread  # only here: a lock is nearly always free at once
+
+    done = Event()
     own = os.dup(fd)
     failure: list[OSError] = []
 
@@ -381,14 +381,14 @@ def lock_within(fd: int, path: str, timeout_sec: float = LOCK_TIMEOUT_SEC) -> No
         except OSError as error:
             failure.append(error)
         os.close(own)
-        done.release()
+        done.set()
 
-    _thread.start_new_thread(block, ())
-    locked = done.acquire(timeout=min(_NOTICE_SEC, timeout_sec))
+    Thread(target=block, daemon=True).start()
+    locked = done.wait(min(_NOTICE_SEC, timeout_sec))
     if not locked and timeout_sec > _NOTICE_SEC:
         if tell_waiting is not None:
             tell_waiting(f"waiting for {path}, which another process has locked (find it with: fuser {path})")
-        locked = done.acquire(timeout=timeout_sec - _NOTICE_SEC)
+        locked = done.wait(timeout_sec - _NOTICE_SEC)
     if not locked:
         raise RegistryBusy(
             f"{path} has been locked for {timeout_sec:g} s; another baton is stuck, stopped or busy with a migration "

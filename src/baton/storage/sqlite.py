@@ -9,21 +9,15 @@ from __future__ import annotations
 
 import os
 import time
-from _thread import RLock
-from _weakrefset import WeakSet
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
+from weakref import WeakSet
 
+from baton.core.cpython import RLock, sqlite3
 from baton.core.errors import NewerSchema, RegistryBusy, RegistryUnavailable
 from baton.core.hashing import sha256
 from baton.storage import files
 from baton.storage.stamp import stamp_of
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import sqlite3
-else:
-    import _sqlite3 as sqlite3  # `sqlite3` adds converters that nothing here uses, and loads `datetime` for them
 
 LEAST_SQLITE = (3, 35)  # UPDATE ... RETURNING
 _BUSY_TIMEOUT_SEC = 30

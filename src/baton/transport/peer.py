@@ -6,11 +6,11 @@ the connected socket. The port alone proves nothing: the program that listens ma
 
 from __future__ import annotations
 
-import _socket
 import os
 import sys
 import time
 
+from baton.core.cpython import socket
 from baton.core.value import Any
 
 TYPE_CHECKING = False
@@ -58,14 +58,14 @@ def _owner(local: tuple[Any, ...], remote: tuple[Any, ...]) -> int | None:
 def _ask_kernel(local: tuple[Any, ...], remote: tuple[Any, ...]) -> int | None:
     """Ask for this one socket (sock_diag(7)): reading the tables takes milliseconds where there are many sockets. None
     also if the kernel does not answer."""
-    family = _socket.AF_INET6 if ":" in local[0] else _socket.AF_INET
+    family = socket.AF_INET6 if ":" in local[0] else socket.AF_INET
     ports = b"".join(end[1].to_bytes(2) for end in (local, remote))
-    addresses = b"".join(_socket.inet_pton(family, end[0]).ljust(16, b"\0") for end in (local, remote))
-    asked = bytes((family, _socket.IPPROTO_TCP, 0, 0)) + b"\xff" * 4 + ports + addresses + bytes(4) + b"\xff" * 8
+    addresses = b"".join(socket.inet_pton(family, end[0]).ljust(16, b"\0") for end in (local, remote))
+    asked = bytes((family, socket.IPPROTO_TCP, 0, 0)) + b"\xff" * 4 + ports + addresses + bytes(4) + b"\xff" * 8
     header = ((len(asked) + 16, 4), (_SOCK_DIAG_BY_FAMILY, 2), (_NLM_F_REQUEST, 2), (0, 8))
     message = b"".join(part.to_bytes(size, sys.byteorder) for part, size in header) + asked
     try:
-        netlink = _socket.socket(_socket.AF_NETLINK, _socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
+        netlink = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_SOCK_DIAG)
     except OSError:
         return None
     try:
@@ -95,8 +95,8 @@ def _owner_in_tables(local: tuple[Any, ...], remote: tuple[Any, ...]) -> int | N
 def _encode(end: tuple[Any, ...], *, mapped: bool) -> str:
     """Return an address and port as in the kernel's tables: words in the byte order of the machine, in hexadecimal. A
     server that listens for IPv6 sees an IPv4 address `mapped` into IPv6."""
-    family = _socket.AF_INET6 if ":" in end[0] else _socket.AF_INET
-    raw = _socket.inet_pton(family, end[0])
+    family = socket.AF_INET6 if ":" in end[0] else socket.AF_INET
+    raw = socket.inet_pton(family, end[0])
     if mapped and len(raw) == 4:
         raw = _MAPPED + raw
     words = (raw[start : start + 4] for start in range(0, len(raw), 4))

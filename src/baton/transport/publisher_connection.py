@@ -1,16 +1,16 @@
 """Publish over one short connection: TCP or TLS, CONNECT, PUBLISH with QoS 1, PUBACK, DISCONNECT.
 
 Written by hand, because paho takes 100 ms to import and an agent publishes hundreds of times. `ssl` is imported for TLS
-alone, and sockets come from `_socket`, without the modules that `socket` loads.
+alone, and sockets come without the modules that `socket` loads.
 """
 
 from __future__ import annotations
 
-import _socket
 import os
 import time
 
 from baton.broker.address import Address
+from baton.core.cpython import socket
 from baton.core.errors import BatonError, BrokerUnavailable
 from baton.core.value import Any, Self
 
@@ -88,16 +88,16 @@ class PublisherConnection:
         try:
             # As bytes: for text, the lookup first loads the tables of international names.
             host = address.host.encode() if address.host.isascii() else address.host
-            found = _socket.getaddrinfo(host, address.port, 0, _socket.SOCK_STREAM)
+            found = socket.getaddrinfo(host, address.port, 0, socket.SOCK_STREAM)
         except (OSError, UnicodeError):
             raise self._failure("has a name that cannot be looked up; check MQTT_BROKER") from None
         failure: OSError | None = None
         for family, kind, protocol, _, place in found:
-            connection = _socket.socket(family, kind, protocol)
+            connection = socket.socket(family, kind, protocol)
             try:
                 connection.settimeout(max(deadline - time.monotonic(), 0.001))
                 connection.connect(place)
-                connection.setsockopt(_socket.IPPROTO_TCP, _socket.TCP_NODELAY, 1)
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             except OSError as error:
                 connection.close()
                 failure = error
