@@ -6,6 +6,7 @@ import signal
 
 import pytest
 
+from support import as_root
 from support.backends import BACKENDS, clocked_registry, registry_url
 from support.brokers import Broker
 from support.clock import FakeClock
@@ -37,15 +38,29 @@ def figure(request):
 def pytest_configure(config):
     if hasattr(config, "workerinput") or not config.getoption("numprocesses", None):
         _let_children_have_default_signals()
+    config.addinivalue_line(
+        "markers", f"{as_root.MARK}: needs what only root may do; an ordinary user gets a namespace"
+    )
     if not hasattr(config, "workerinput"):  # of several processes, the one that prints
         config.pluginmanager.register(_Figures(config))
+        config.pluginmanager.register(_NotProved())
 
 
 def pytest_collection_modifyitems(config, items):
-    """At full size, `--timeout` holds for every test: what a test takes then depends on what else the machine does."""
+    as_root.replace_tests(items)
+    # At full size, `--timeout` holds for every test: what a test takes then depends on what else the machine does.
     if config.getoption("--full"):
         for item in items:
             item.own_markers[:] = [mark for mark in item.own_markers if mark.name != "timeout"]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item, call):
+    """Root, and CI, can run every test: a skipped one is a failure there."""
+    report = yield
+    if report.skipped and not hasattr(report, "wasxfail") and (os.geteuid() == 0 or os.environ.get("CI")):
+        report.outcome, report.longrepr = "failed", f"skipped, but nothing is left out here: {report.longrepr[2]}"
+    return report
 
 
 def pytest_collection_finish():
@@ -90,6 +105,23 @@ class _Figures:
     def pytest_terminal_summary(self, terminalreporter):
         if self._lines:
             terminalreporter.section("guarantees")
+            for line in sorted(self._lines):
+                terminalreporter.line(line)
+
+
+class _NotProved:
+    """Names each test that this machine does not let its user run, and why."""
+
+    def __init__(self) -> None:
+        self._lines: list[str] = []
+
+    def pytest_runtest_logreport(self, report):
+        if report.skipped and not hasattr(report, "wasxfail"):
+            self._lines.append(f"not proved here: {report.nodeid}: {report.longrepr[2].removeprefix('Skipped: ')}")
+
+    def pytest_terminal_summary(self, terminalreporter):
+        if self._lines:
+            terminalreporter.section("not proved here")
             for line in sorted(self._lines):
                 terminalreporter.line(line)
 

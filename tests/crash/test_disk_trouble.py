@@ -202,6 +202,7 @@ HOMES = {"closed": Home, "killed": home_of_the_killed}
 # -- the disk is full --------------------------------------------------------------------------------------
 
 
+@pytest.mark.as_root
 def test_a_full_disk(backend, disk, tmp_path, figure):
     """With no room at all, with room for one page, for two, and so on, until every command succeeds."""
     home = Home(f"{disk.folder}/home", backend, tmp_path)
@@ -228,6 +229,7 @@ def test_a_full_disk(backend, disk, tmp_path, figure):
     complaints.report(figure, f"R8 disk full ({backend})")
 
 
+@pytest.mark.as_root
 def test_a_verb_that_found_no_room_has_changed_nothing(backend, disk, full, figure):
     """The same for every verb of the registry, in particular for those that change several jobs. At the small size,
     every second verb begins with every second size of the room, the others with the sizes between."""
@@ -273,6 +275,7 @@ def test_a_verb_that_found_no_room_has_changed_nothing(backend, disk, full, figu
 # -- the disk may not be written to ------------------------------------------------------------------------
 
 
+@pytest.mark.as_root
 @pytest.mark.parametrize("writer", HOMES)
 def test_a_read_only_disk(backend, writer, disk, tmp_path, figure):
     home = HOMES[writer](f"{disk.folder}/home", backend, tmp_path)
@@ -288,6 +291,7 @@ def test_a_read_only_disk(backend, writer, disk, tmp_path, figure):
     complaints.report(figure, f"R8 read-only disk, last writer {writer} ({backend})")
 
 
+@pytest.mark.as_root
 @pytest.mark.parametrize("writer", HOMES)
 def test_a_folder_of_somebody_else(backend, writer, open_folder, tmp_path, figure):
     home = HOMES[writer](f"{open_folder}/home", backend, tmp_path)
@@ -343,6 +347,7 @@ def baton_logging_to(disk, tmp_path):
     return Baton(tmp_path, DELEGATE_JOB_LOGS_DIR=f"{disk.folder}/logs")
 
 
+@pytest.mark.as_root
 @pytest.mark.parametrize("verb", ["logs", "pick"])
 def test_an_audit_log_on_a_full_disk(verb, disk, baton_logging_to, figure):
     """Wherever the room ends: the job is registered, the gap shows, and the next verb fills it."""
@@ -363,6 +368,7 @@ def test_an_audit_log_on_a_full_disk(verb, disk, baton_logging_to, figure):
     complaints.report(figure, f"R8 audit log on a full disk, filled by {verb}", "warned")
 
 
+@pytest.mark.as_root
 def test_an_audit_log_on_a_read_only_disk(disk, baton_logging_to, figure):
     baton = baton_logging_to
     earlier = baton("register", "logged from the start").text

@@ -136,6 +136,7 @@ def test_a_stop_ends_the_making_and_leaves_nothing(repo, tmp_path):
     assert (list(repo.trees.all()), repo("branch", "--list", "baton/*")) == ([], "")
 
 
+@pytest.mark.as_root
 def test_a_full_disk_leaves_nothing(tmp_path):
     repo = Repo(tmp_path, {"big": "x" * 4_000_000})
     with SmallDisk(str(tmp_path / "small")) as disk:

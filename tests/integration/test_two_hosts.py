@@ -16,7 +16,7 @@ from support.office import Office
 from support.postgres import PostgresServer
 from support.waiting import wait_until
 
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="only root can lay a cable")
+pytestmark = pytest.mark.as_root
 
 PORT = 8883
 

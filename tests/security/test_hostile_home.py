@@ -85,9 +85,8 @@ def test_before_trust_every_verb_is_refused_and_nothing_is_run_reached_or_writte
     figure("S8 before trust", f"{arrival.__name__}: {len(done)} verbs refused, 0 effects", held=True)
 
 
+@pytest.mark.as_root
 def test_a_home_of_another_user_is_passed_over(hostile):
-    if os.geteuid() != 0:
-        return  # only root can make one; its own homes are in the tests above
     of_another_user(hostile)
     commands = {name: COMMANDS[name] for name in ("list", "get", "session list", "logs", "config show")}
     for name, result in traced(hostile, commands, installed=False).items():
@@ -111,7 +110,9 @@ def test_verbs_without_a_home_use_nothing_of_one(hostile, name):
 GOES_ON = {"demo", "broker up", "trust"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind", [pytest.param(kind, marks=[pytest.mark.as_root] if kind == "foreign" else []) for kind in KINDS]
+)
 def test_after_trust_in_place_nothing_is_run_reached_or_waited_for(hostile, kind, figure, full):
     """The user has trusted the home where it is; then a checkout brings something hostile into it."""
     trust_in_place(hostile.home, hostile.env)

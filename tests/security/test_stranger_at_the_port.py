@@ -25,7 +25,7 @@ from support.waiting import wait_until
 
 # Root can be anybody, so these tests need root, as CI has. The child gives root up by itself: the interpreter need not
 # be readable for others.
-pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+pytestmark = pytest.mark.as_root
 NOBODY = 65534
 LISTEN = """
 import os, socket, sys

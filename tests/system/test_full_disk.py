@@ -8,6 +8,8 @@ from support.office import Office
 from support.small_disk import SmallDisk
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.as_root
+
 
 @pytest.fixture
 def disk(tmp_path):

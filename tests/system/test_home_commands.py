@@ -280,6 +280,7 @@ class TestState:
         assert baton("list", BATON_STATE_DIR=str(tmp_path / "after")).out.startswith(job)
         assert (baton.folder / ".hermes").resolve().is_relative_to(tmp_path / "after")
 
+    @pytest.mark.as_root
     def test_one_of_another_user_is_refused(self, baton, tmp_path):
         (tmp_path / "theirs").mkdir()
         os.chown(tmp_path / "theirs", 1, 1)
@@ -291,6 +292,7 @@ class TestState:
         assert f"{tmp_path}/file" in baton.refused("register", "x", BATON_STATE_DIR=str(tmp_path / "file"))
 
 
+@pytest.mark.as_root
 def test_a_home_of_another_user_is_passed_over(baton):
     (baton.folder / ".hermes").mkdir()
     os.chown(baton.folder / ".hermes", 1, 1)
@@ -303,6 +305,7 @@ def test_a_home_of_another_user_is_passed_over(baton):
     assert "belongs to another user" in baton.refused("list", "--home", "./their")
 
 
+@pytest.mark.as_root
 def test_a_folder_that_cannot_be_written_works_without_a_link(tmp_path):
     with SmallDisk(str(tmp_path / "disk")) as disk, disk.read_only():
         baton = Baton(disk.folder, HOME=str(tmp_path))
@@ -312,6 +315,7 @@ def test_a_folder_that_cannot_be_written_works_without_a_link(tmp_path):
         assert os.listdir(disk.folder) == []
 
 
+@pytest.mark.as_root
 def test_the_search_ends_at_the_file_system(tmp_path):
     outside = Baton(tmp_path)
     outside("register", "x")

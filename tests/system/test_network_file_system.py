@@ -8,6 +8,8 @@ import pytest
 
 from support.command import Baton
 
+pytestmark = pytest.mark.as_root(may=": <>/dev/fuse")
+
 
 @pytest.fixture
 def share(tmp_path):

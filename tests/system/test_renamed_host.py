@@ -10,6 +10,7 @@ import pytest
 from support.office import Office
 from support.waiting import wait_until
 
+pytestmark = pytest.mark.as_root
 RENAMED = ["unshare", "--uts", "sh", "-c", 'hostname renamed; exec "$@"', "sh"]
 
 

@@ -367,6 +367,7 @@ def test_an_agent_that_does_not_begin_leaves_nothing(desk, tmp_path):
     assert [event for event, _ in desk.story(job)] == ["error"]
 
 
+@pytest.mark.as_root
 def test_a_disk_that_is_full_or_read_only_is_one_clear_error(desk, tmp_path):
     with SmallDisk(str(tmp_path / "disk"), 512) as disk:
         home = {"BATON_HOME": os.path.join(disk.folder, "home")}

@@ -268,6 +268,7 @@ def test_a_folder_that_was_moved(user, tmp_path):
 # -- other users ---------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.as_root
 def test_a_folder_of_another_user(user):
     user.carry()
     for path, folders, names in os.walk(user.hermes):
@@ -283,6 +284,7 @@ def test_a_folder_of_another_user(user):
     assert owners == {os.getuid()}
 
 
+@pytest.mark.as_root
 def test_one_file_of_another_user(user):
     user.carry()
     (user.hermes / "planted").write_text("x")

@@ -69,7 +69,7 @@ def files_of(path):
     }
 
 
-@pytest.fixture(params=["same file system", "another file system"])
+@pytest.fixture(params=["same file system", pytest.param("another file system", marks=pytest.mark.as_root)])
 def anywhere(request, place, tmp_path):
     """The same place, with the state on its file system or on another one."""
     if request.param == "same file system":
@@ -119,6 +119,7 @@ def test_a_failure_in_the_middle_changes_nothing(anywhere, name, monkeypatch):
     place.take()
 
 
+@pytest.mark.as_root
 def test_a_full_disk_loses_nothing(place, tmp_path):
     (place.home / "big").write_bytes(os.urandom(3_000_000))
     with SmallDisk(str(tmp_path / "disk")) as disk:

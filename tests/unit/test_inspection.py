@@ -172,6 +172,7 @@ def test_a_hard_link_is_refused_where_the_files_stay(home):
     assert look(home).refused == [], "it is copied"
 
 
+@pytest.mark.as_root
 def test_files_of_another_user_are_refused(home):
     for name in ("jobs", "x"):
         (home / name).touch()
