@@ -159,7 +159,8 @@ def test_a_server_that_does_not_begin_says_why(stage, prompt, environment, why):
 
 
 def test_a_server_of_another_user_is_not_spoken_to(stage, monkeypatch):
-    monkeypatch.setattr(codex_server.os, "getuid", lambda: 4242)
+    another = os.getuid() + 1
+    monkeypatch.setattr(codex_server.os, "getuid", lambda: another)
     with pytest.raises(AgentUnusable, match="another user listens there"):
         stage.channel().open(stage.hear)
     assert not (stage.folder / "sent").exists()

@@ -8,6 +8,7 @@ import sys
 
 import pytest
 
+from baton.sessions.processes import started_at
 from support import acp_agent
 from support.homes import home_of
 from support.sessions import SessionDesk
@@ -184,5 +185,5 @@ def test_one_that_stays_is_ended_with_what_it_started(desk):
     with open(os.path.join(desk.folder, "child"), encoding="utf-8") as file:
         child = int(file.read())
     desk("session", "stop", "s", "--mode", "hard")
-    wait_until(lambda: not os.path.exists(f"/proc/{child}"))
+    wait_until(lambda: started_at(child) is None)
     assert not [each for each in desk.processes() if "acp_agent" in each.command]
