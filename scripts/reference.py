@@ -64,7 +64,8 @@ def settings() -> str:
         "`baton config init` writes your config file, with every setting, its default and what it is as comments.\n\n"
         "The config file is `baton.toml`: the user's in `$XDG_CONFIG_HOME/baton/`, and the one in the home\n"
         "(`.hermes/baton.toml`), which takes precedence. `BATON_CONFIG` names another file instead of both.\n"
-        "A config file is a regular file of at most 1 MiB; the one in a home is not a link.\n\n"
+        "A config file is a regular file of at most 1 MiB that [no other user can\n"
+        "change](../security.md#attackers); the one in a home is not a link.\n\n"
         'In the user\'s file, `[repository."/PATH"]` holds values for the folders below that path; the nearest path\n'
         "takes precedence:\n\n"
         '```toml\nagent = "codex"\n\n[repository."~/code/site"]\nagent = "claude-code"\ntimeout_sec = 7200\n```\n\n'

@@ -27,6 +27,7 @@ from baton.core.job import (
 )
 from baton.core.job_checks import ON_LIMIT
 from baton.core.value import Any, Value
+from baton.own_files import why_shared
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -321,7 +322,7 @@ class Settings:
         import tomllib
 
         try:
-            table = tomllib.loads(_read_settings(path, follow=not in_home).decode())
+            table = tomllib.loads(_read_settings(path, follow=not in_home, in_place=in_place).decode())
         except OSError as error:
             raise InvalidValue("config file", f"{path} cannot be read: {error.strerror}") from None
         except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
@@ -384,12 +385,16 @@ _TRUE = frozenset({"1", "true", "yes", "on"})
 _FALSE = frozenset({"0", "false", "no", "off"})
 
 
-def _read_settings(path: str, *, follow: bool) -> bytes:
-    """Return the content of a config file: a regular file of at most 1 MiB. The one in a home is not a link."""
+def _read_settings(path: str, *, follow: bool, in_place: bool) -> bytes:
+    """Return the content of a config file: a regular file of at most 1 MiB that only the user can change, except in a
+    home in place. The one in a home is not a link."""
     fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW))
     with open(fd, "rb") as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):  # guard: settings-file-kind
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):  # guard: settings-file-kind
             raise OSError(errno.EINVAL, "it is not a regular file")
+        if not in_place and (why := why_shared(path, found)) is not None:  # guard: settings-of-others
+            raise InvalidValue("config file", f"{path} {why}")
         content = file.read(_LONGEST_FILE + 1)
     if len(content) > _LONGEST_FILE:  # guard: settings-file-size
         raise OSError(errno.EFBIG, "it is larger than 1 MiB")

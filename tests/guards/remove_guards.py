@@ -42,6 +42,7 @@ class Guard(NamedTuple):
 
 
 _HOSTILE = "tests/system/test_hostile_content.py"
+_OF_OTHERS = "tests/system/test_files_of_others.py"
 _REPOSITORY = "tests/security/test_hostile_repository.py"
 _WORKTREES = "tests/integration/test_git_worktrees.py"
 _KEPT = "tests/integration/test_work_is_kept.py"
@@ -240,6 +241,11 @@ GUARDS = (
     Guard("answer-for-itself", condition("False"), "tests/system/test_request_commands.py -k names_it"),
     Guard("answerer-not-named", condition("False"), "tests/system/test_request_commands.py -k names_it"),
     Guard("rules-of-others", condition("False"), "tests/system/test_rule_commands.py -k other_users"),
+    Guard("settings-of-others", condition("False"), f"{_OF_OTHERS} -k run_nothing"),
+    Guard("folders-of-others", condition("False"), "tests/unit/test_own_files.py -k way"),
+    Guard("links-of-others", condition("False"), "tests/unit/test_own_files.py -k another_user"),
+    Guard("state-of-others", condition("False"), f"{_OF_OTHERS} -k state"),
+    Guard("home-of-others", condition("False"), f"{_OF_OTHERS} -k state"),
     Guard("rule-outside", condition("False"), "tests/unit/test_rules.py -k outside"),
     Guard("rule-reserved", condition("False"), "tests/unit/test_rules.py -k reserved"),
     Guard("rule-out-of-bounds", replace(r"return .*", "return True"), "tests/unit/test_rules.py -k out_of_bounds"),

@@ -95,7 +95,7 @@ def test_a_file_that_other_users_may_write_is_not_used(user):
     user.rules.parent.mkdir(parents=True)
     user.rules.touch()
     user.rules.chmod(0o666)
-    assert "chmod 600" in user.refused("rules", "test", "--command", "ls")
+    assert "run `chmod go-w " in user.refused("rules", "test", "--command", "ls")
 
 
 def test_an_agent_may_not_use_rules(user):

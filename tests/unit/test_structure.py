@@ -19,7 +19,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 # A package imports only from those before it in this list.
 ORDER = [
-    "baton", "baton.core", "baton.config", "baton.storage", "baton.wire", "baton.registry", "baton.history",
+    "baton", "baton.core", "baton.own_files", "baton.config", "baton.storage", "baton.wire", "baton.registry", "baton.history",
     "baton.worktrees", "baton.jobs",
     "baton.broker", "baton.transport", "baton.live_agents", "baton.adapters", "baton.channels",
     "baton.sessions", "baton.delegation",

@@ -4,6 +4,7 @@ import os
 import shlex
 
 from baton.core.errors import InvalidValue
+from baton.own_files import others_can_read
 
 
 def read_variables(field: str, path: str) -> dict[str, str]:
@@ -20,7 +21,7 @@ def read_variables(field: str, path: str) -> dict[str, str]:
 def read_login(field: str, path: str) -> dict[str, str]:
     """Return user name and password in a file that only the user can read, for the record of a job."""
     variables = read_variables(field, path)
-    if os.stat(path).st_mode & 0o077:
+    if others_can_read(os.stat(path)):
         raise InvalidValue(field, f"{path} can be read by other users; run: chmod 600 {path}")
     if not variables.get("MQTT_USERNAME") or not variables.get("MQTT_PASSWORD"):
         raise InvalidValue(field, f"{path} must set MQTT_USERNAME and MQTT_PASSWORD")

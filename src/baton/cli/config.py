@@ -10,7 +10,7 @@ from baton.cli.parser import Verb
 from baton.config import KNOWN, NOT_IN_FILES, TYPE_NAMES, Settings, hide_password, user_file
 from baton.core.errors import BatonError, InvalidValue, WrongState
 from baton.registry import registry_url
-from baton.storage.files import open_private, remove_file, write_all
+from baton.storage.files import make_private_dir, open_private, remove_file, write_all
 
 _HEAD = """\
 # Settings of baton: remove the # in front of a setting to change it.
@@ -70,7 +70,7 @@ def init(options: argparse.Namespace) -> None:
         raise InvalidValue("HOME", "is not set, and this user has no home folder; name the file with BATON_CONFIG")
     path = os.path.abspath(path)
     try:
-        os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
+        make_private_dir(os.path.dirname(path))
         fd = open_private(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
     except OSError as error:
         if os.path.lexists(path):

@@ -19,16 +19,18 @@ from baton.broker.local import known_broker
 from baton.cli import options as opt
 from baton.cli.output import counted, json_text
 from baton.cli.parser import Verb
-from baton.config import Settings, hide_password
+from baton.config import Settings, hide_password, rules_file
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import BatonError, TmuxUnavailable
 from baton.core.fields import one_line
 from baton.delegation.reconcile import monitor_lock
 from baton.history.verify import verify_log
 from baton.jobs.reconciliation import find_disagreements
+from baton.jobs.rules import read_rules
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.live_agents import open_directory
 from baton.live_agents.record import State as EntryState
+from baton.own_files import others_can_read
 from baton.registry import other_registry_here, registry_url
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import State
@@ -68,7 +70,18 @@ def doctor(options: argparse.Namespace, settings: Settings) -> int:
 def _examine(settings: Settings) -> Iterator[Finding]:
     yield _ok("python", f"{sys.version.split()[0]} at {sys.executable}")
     yield from (_sqlite(), _tmux(), _locale(), _path())
-    for check in (_config, _folders, _file_system, _registry, _broker, _sessions, _live_agents, _agents, _notify):
+    for check in (
+        _config,
+        _rules,
+        _folders,
+        _file_system,
+        _registry,
+        _broker,
+        _sessions,
+        _live_agents,
+        _agents,
+        _notify,
+    ):
         yield from check(settings)
     for extra, module, user in (
         ("postgres", "psycopg", "PostgreSQL"),
@@ -167,10 +180,19 @@ def _config(settings: Settings) -> Iterator[Finding]:
     with_password = [name for name, url in urls.items() if hide_password(url) != url]
     sources = [settings.sources[name] for name in (*with_password, "mqtt_password")]
     for path in settings.files:
-        if path in sources and os.stat(path).st_mode & 0o077:
+        if path in sources and others_can_read(os.stat(path)):
             yield _warning("config", f"{path} holds a password and other users can read it; run: chmod 600 {path}")
         else:
             yield _ok("config", path)
+
+
+def _rules(_settings: Settings) -> Iterator[Finding]:
+    refused: list[str] = []
+    read_rules(os.environ, refused.append)
+    if refused:
+        yield _broken("rules", refused[0])
+    elif os.path.exists(path := rules_file(os.environ)):
+        yield _ok("rules", path)
 
 
 def _folders(settings: Settings) -> Iterator[Finding]:
@@ -185,7 +207,7 @@ def _folders(settings: Settings) -> Iterator[Finding]:
                 yield _broken(what, f"{path} does not exist, and {parent} is not writable")
         elif not os.path.isdir(path):
             yield _broken(what, f"{path} is a file, not a folder; move it, or use another folder with --home")
-        elif os.stat(path).st_mode & 0o077:
+        elif others_can_read(os.stat(path)):
             yield _warning(what, f"other users can read {path}; run: chmod 700 {path}")
         elif not os.access(path, os.W_OK):
             yield _broken(what, f"{path} is not writable")

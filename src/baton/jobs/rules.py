@@ -9,7 +9,8 @@ import os
 from baton.config import rules_file, state_folder
 from baton.core.rule_file import LONGEST_FILE, parse_rules
 from baton.core.rules import Call, RuleBook, read_call
-from baton.storage.files import check_owner, open_given_file, read_open_file
+from baton.own_files import why_shared
+from baton.storage.files import open_given_file, read_open_file
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -35,10 +36,8 @@ def read_text(path: str) -> str:
     if not path:
         raise FileNotFoundError
     with open_given_file(path) as file:  # it may be a link: many users keep their settings in a repository
-        found = os.fstat(file.fileno())
-        check_owner(found, path)
-        if found.st_mode & 0o022:  # guard: rules-of-others
-            raise ValueError("can be written by other users; run `chmod 600` on it")
+        if (why := why_shared(path, os.fstat(file.fileno()))) is not None:  # guard: rules-of-others
+            raise ValueError(why)
         content = read_open_file(file, path, LONGEST_FILE)
     try:
         return content.decode()

@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from baton.core.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable, UsageError
 from baton.core.value import Value
+from baton.own_files import why_replaceable
 from baton.sessions.session import SESSION_NAME, TMUX_SOCKET, Session, State
 
 _OLDEST = (3, 2)  # new-session -e, and arguments that are not joined for a shell
@@ -254,13 +255,13 @@ def check_socket(socket: str) -> None:
     if not socket.startswith("/"):
         return  # tmux keeps it in a folder that belongs to the user, and checks that
     try:
-        found, folder = os.lstat(socket), os.stat(os.path.dirname(socket))
+        found = os.lstat(socket)
     except OSError:
         return  # tmux says that there is no server, or creates the socket
-    others_may_replace_it = folder.st_mode & 0o022 and not folder.st_mode & stat.S_ISVTX
-    own = found.st_uid == os.geteuid() and folder.st_uid in (os.geteuid(), 0) and not others_may_replace_it
-    if not stat.S_ISSOCK(found.st_mode) or not own:  # guard: tmux-socket
-        raise TmuxUnavailable(f"tmux socket {socket} is not used: it is not a socket in a folder of this user")
+    is_own = stat.S_ISSOCK(found.st_mode) and found.st_uid == os.geteuid()
+    why = why_replaceable(socket) if is_own else "is not a socket of this user"
+    if why is not None:  # guard: tmux-socket
+        raise TmuxUnavailable(f"tmux socket {socket} is not used: it {why}")
 
 
 class TmuxSnapshot:

@@ -22,6 +22,7 @@ from baton.config import DEFAULT_HOME, Home, Settings
 from baton.core.errors import BatonError, InvalidValue, UntrustedHome
 from baton.core.hashing import sha256
 from baton.core.value import Any
+from baton.own_files import why_shared
 from baton.storage import files
 
 HOME_FILE = "home.json"
@@ -44,8 +45,7 @@ def load_settings(
         if home.link is not None:  # a registry may be named by its path below the link
             files.on_first_write(os.path.join(home.folder, home.link), lambda: _make(settings, home))
     else:
-        for name in _FOLDERS:
-            files.refuse_link(os.path.join(home.path, name))
+        _check_folders(home)
     if home.made and not _link_is_right(home):
         from baton.storage.new_homes import keep_link
 
@@ -79,8 +79,7 @@ def settings_of(state_dir: str, home: Home) -> Settings:
     if not now.made:
         raise BatonError(f"its home {home.path} is gone; `baton trust --remove {home.folder}` forgets it")
     settings = Settings(None, {name: value for name, value in os.environ.items() if name != "BATON_HOME"})
-    for name in _FOLDERS:
-        files.refuse_link(os.path.join(now.path, name))
+    _check_folders(now)
     settings.use_home(now, _repository(now.folder) if "repository" in settings.tables else "")
     return settings
 
@@ -127,15 +126,25 @@ def home_path(state: str, home_id: str) -> str:
 
 
 def check_state(state_dir: str) -> str:
-    """Return the real path of the user's state. Refuse one of another user."""
+    """Return the real path of the user's state. Refuse one that another user owns, can write or can replace."""
     state = os.path.realpath(state_dir)
     try:
         owner = os.stat(state).st_uid
     except FileNotFoundError:
-        return state
+        owner = os.geteuid()  # it will be
     if owner != os.geteuid():  # guard: state-of-another-user
         raise BatonError(f"{state} belongs to another user; set BATON_STATE_DIR to a folder of your own")
+    if (why := why_shared(state_dir)) is not None:  # guard: state-of-others
+        raise BatonError(f"{state_dir} {why}, or set BATON_STATE_DIR to a folder of your own")
     return state
+
+
+def _check_folders(home: Home) -> None:
+    """Refuse a home that others can write, except one in place, and a folder of it that leads elsewhere."""
+    if not home.in_place and (why := why_shared(home.path)) is not None:  # guard: home-of-others
+        raise BatonError(f"{home.path} {why}")
+    for name in _FOLDERS:
+        files.refuse_link(os.path.join(home.path, name))
 
 
 def read_home_id(path: str) -> str | None:
