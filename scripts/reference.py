@@ -33,10 +33,10 @@ def commands() -> str:
             continue
         parser = describe(verb)
         parts.append(f"\n## baton {verb}\n\n```text\n{parser.format_help().strip()}\n```\n")
-        for action in parser._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                for name, each in action.choices.items():
-                    parts.append(f"\n### baton {verb} {name}\n\n```text\n{each.format_help().strip()}\n```\n")
+        parts += [
+            f"\n### baton {each.name}\n\n```text\n{each.format_help().strip()}\n```\n"
+            for each in parser.actions.values()
+        ]
     return "".join(parts)
 
 

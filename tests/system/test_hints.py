@@ -31,11 +31,12 @@ def test_verbs_of_other_programs_and_near_misses_name_the_verb(baton):
 
 
 def test_a_near_miss_of_an_option_names_the_option(baton):
-    for words, option in (
-        (["submit", "--agnet", "shell"], "--agent"), (["list", "--statsu=error"], "--status"),
-        (["session", "list", "--jsno"], "--json"), (["session", "create", "x", "--headles"], "--headless"),
+    for verb, words, option in (
+        ("submit", ["--agnet", "shell"], "--agent"), ("list", ["--statsu=error"], "--status"),
+        ("session list", ["--jsno"], "--json"), ("session create", ["x", "--headles"], "--headless"),
     ):  # fmt: skip
-        assert f"; did you mean {option}?; see `baton {words[0]} --help`" in baton.refused(*words, code=64), words
+        refused = baton.refused(*verb.split(), *words, code=64)
+        assert f"; did you mean {option}?; see `baton {verb} --help`" in refused, words
     assert "did you mean" not in baton.refused("list", "--frobnicate", code=64)
     assert "did you mean" not in baton.refused("list", "agent", code=64)
 

@@ -228,7 +228,7 @@ def test_values_nested_too_deeply_are_refused_in_one_line(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "module", ["argparse", "baton.cli.main", "baton.cli.publish", "baton.transport.publisher_connection"]
+    "module", ["baton.cli.main", "baton.cli.parser", "baton.cli.publish", "baton.transport.publisher_connection"]
 )
 def test_interrupted_while_it_loads_it_exits_as_interrupted(tmp_path, module):
     code = """

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import ast
 import glob
 import os
@@ -111,13 +110,7 @@ def test_the_doctor_finds_nothing_broken_and_names_the_extras(baton):
 
 def test_every_command_tells_its_help(baton):
     verbs = [verb for verb, (_, text) in VERBS.items() if text]
-    actions = [
-        [verb, name]
-        for verb in verbs
-        for each in describe(verb)._actions
-        if isinstance(each, argparse._SubParsersAction)
-        for name in each.choices
-    ]
+    actions = [[verb, name] for verb in verbs for name in describe(verb).actions]
     assert "usage: baton VERB" in baton("--help").out
     for words in [*([verb] for verb in verbs), *actions]:
         result = baton(*words, "--help")

@@ -1,6 +1,5 @@
 """agent publish | refresh | resolve | list | show | remove | cleanup | watch: the directory of live agents."""
 
-import argparse
 import os
 import time
 from collections import Counter
@@ -9,7 +8,7 @@ from collections.abc import Callable, Iterator
 from baton.cli import options as opt
 from baton.cli.options import parse_duration
 from baton.cli.output import json_text, on_terminal, print_table, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.core.errors import BatonError, ControlRefused, InvalidValue, OwnershipLost, RegistryUnavailable
 from baton.core.fields import one_line, printable
@@ -26,10 +25,10 @@ from baton.sessions.manifest import Manifest, read_manifest
 _OK = "ok"
 
 
-def _with_directory(action: Callable[..., int | None]) -> Callable[[argparse.Namespace, Settings], int | None]:
+def _with_directory(action: Callable[..., int | None]) -> Callable[[Options, Settings], int | None]:
     """Open the directory for the time of an action, and pass it as a third argument."""
 
-    def run(options: argparse.Namespace, settings: Settings) -> int | None:
+    def run(options: Options, settings: Settings) -> int | None:
         with open_directory(settings) as directory:
             return action(options, settings, directory)
 
@@ -37,7 +36,7 @@ def _with_directory(action: Callable[..., int | None]) -> Callable[[argparse.Nam
 
 
 @_with_directory
-def resolve_name(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
+def resolve_name(options: Options, settings: Settings, directory: Directory) -> int:
     found = _find(options, settings, directory)
     if options.explain and options.json:
         shown = _explain(options, settings, directory, found, control=options.control)
@@ -58,7 +57,7 @@ def resolve_name(options: argparse.Namespace, settings: Settings, directory: Dir
 
 
 def _explain(
-    options: argparse.Namespace, settings: Settings, directory: Directory, found: Resolution, *, control: bool
+    options: Options, settings: Settings, directory: Directory, found: Resolution, *, control: bool
 ) -> dict[str, object]:
     """Return the result of a look-up as JSON. `control`: say whether the agent can be controlled: `ok`, or why not."""
     shown: dict[str, object] = {
@@ -76,13 +75,13 @@ def _explain(
     return shown
 
 
-def _check_control(options: argparse.Namespace, settings: Settings, record: AgentRecord) -> None:
+def _check_control(options: Options, settings: Settings, record: AgentRecord) -> None:
     need, folder = options.need_agent_def_dir, options.agent_def_dir
     control_target(record, host=settings.host, needs_agent_def_dir=need, agent_def_dir=folder)
 
 
 @_with_directory
-def list_names(options: argparse.Namespace, settings: Settings, directory: Directory) -> None:
+def list_names(options: Options, settings: Settings, directory: Directory) -> None:
     now_ns = directory.now_ns()
     entries = list(directory.all())
     fresh = Counter(entry.record.agent_name for entry in entries if entry.record and entry.state is State.FRESH)
@@ -109,7 +108,7 @@ def list_names(options: argparse.Namespace, settings: Settings, directory: Direc
 
 
 @_with_directory
-def show(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
+def show(options: Options, settings: Settings, directory: Directory) -> int:
     found = _find(options, settings, directory)
     if found.record is None and not found.entries:
         found.found()
@@ -118,7 +117,7 @@ def show(options: argparse.Namespace, settings: Settings, directory: Directory) 
 
 
 @_with_directory
-def watch(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
+def watch(options: Options, settings: Settings, directory: Directory) -> int:
     if not 0 < options.interval < float("inf"):
         raise InvalidValue("--interval", "must be more than 0")
     end = None if options.timeout is None else time.monotonic() + options.timeout
@@ -170,11 +169,11 @@ def _change_text(change: str, entry: Entry, now_ns: int) -> str:
     return f"{time.strftime('%H:%M:%S')}  {change:<9}  {name}  {entry.state}  {one_line(more, 1000)}"
 
 
-def _find(options: argparse.Namespace, settings: Settings, directory: Directory) -> Resolution:
+def _find(options: Options, settings: Settings, directory: Directory) -> Resolution:
     return resolve(directory, Names(settings.agent_name_prefix), options.name, by_id=options.id)
 
 
-def _print_record(options: argparse.Namespace, record: AgentRecord, note: str | None = None) -> None:
+def _print_record(options: Options, record: AgentRecord, note: str | None = None) -> None:
     """Print the record as JSON, or a line for scripts: name, id, generation, session, socket, host; and a note."""
     if options.json:
         print(json_text(record.record(), indent=2))
@@ -210,7 +209,7 @@ def _left(record: AgentRecord, now_ns: int) -> str:
 
 
 @_with_directory
-def publish(options: argparse.Namespace, settings: Settings, directory: Directory) -> None:
+def publish(options: Options, settings: Settings, directory: Directory) -> None:
     names = Names(settings.agent_name_prefix)
     name = names.canonical(options.name)
     lease_ns = _lease_ns(options)
@@ -244,7 +243,7 @@ def publish(options: argparse.Namespace, settings: Settings, directory: Director
     _print_published(options, stored)
 
 
-def _matching_manifest(options: argparse.Namespace, name: str, path: str) -> Manifest:
+def _matching_manifest(options: Options, name: str, path: str) -> Manifest:
     """Read the manifest that --manifest names; refuse options that contradict it."""
     manifest = read_manifest(path)
     for option, value in (
@@ -258,12 +257,12 @@ def _matching_manifest(options: argparse.Namespace, name: str, path: str) -> Man
     return manifest
 
 
-def _print_published(options: argparse.Namespace, record: AgentRecord) -> None:
+def _print_published(options: Options, record: AgentRecord) -> None:
     _print_record(options, record, f"{record.agent_name} is published until {in_seconds(record.lease_expires_at)}")
 
 
 @_with_directory
-def refresh(options: argparse.Namespace, settings: Settings, directory: Directory) -> None:
+def refresh(options: Options, settings: Settings, directory: Directory) -> None:
     lease_ns = _lease_ns(options)
     agent_id = _owned_id(options, settings, directory)
     record = ownership.refresh(directory, agent_id, options.generation, lease_ns=lease_ns)
@@ -271,7 +270,7 @@ def refresh(options: argparse.Namespace, settings: Settings, directory: Director
 
 
 @_with_directory
-def remove(options: argparse.Namespace, settings: Settings, directory: Directory) -> None:
+def remove(options: Options, settings: Settings, directory: Directory) -> None:
     agent_id = _owned_id(options, settings, directory)
     record = ownership.remove(directory, agent_id, options.generation)
     if record is None:
@@ -280,7 +279,7 @@ def remove(options: argparse.Namespace, settings: Settings, directory: Directory
     _print_record(options, record, f"{record.agent_name} is removed")
 
 
-def _owned_id(options: argparse.Namespace, settings: Settings, directory: Directory) -> str:
+def _owned_id(options: Options, settings: Settings, directory: Directory) -> str:
     """Return the id under which the generation published, also after its lease expired.
 
     For a name that was never published, return the id that it would have."""
@@ -293,12 +292,12 @@ def _owned_id(options: argparse.Namespace, settings: Settings, directory: Direct
     return found.found().agent_id
 
 
-def _lease_ns(options: argparse.Namespace) -> int:
+def _lease_ns(options: Options) -> int:
     return ownership.check_lease(parse_duration("--lease", options.lease), "--lease")
 
 
 @_with_directory
-def cleanup(options: argparse.Namespace, settings: Settings, directory: Directory) -> int:
+def cleanup(options: Options, settings: Settings, directory: Directory) -> int:
     shown, failed = [], False
     grace_sec, ask_tmux = _grace_sec(options.grace_seconds), not options.no_tmux_check
     for each in clean_up(settings, directory, tmux_check=ask_tmux, grace_sec=grace_sec, dry_run=options.dry_run):
@@ -355,10 +354,6 @@ _ACTIONS = (
     Verb("remove", (*_AGENT, _GENERATION), remove, "remove a name that you own"),
     Verb("cleanup", (
         opt.GRACE_SECONDS,
-        # An option of its own: how argparse shows two names of one option depends on the Python version.
-        opt.GRACE.but(
-            type=str, dest="grace_seconds", default=argparse.SUPPRESS, help="set --grace-seconds (default: 300)"
-        ),
         opt.DRY_RUN,
         opt.NO_TMUX_CHECK.but(help="decide by the lease alone (default: ask tmux too)"),
     ), cleanup, "remove entries that are expired, missing or malformed, with a reason for each"),

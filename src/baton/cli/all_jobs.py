@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 
 from baton.cli.output import ask, counted, say
+from baton.cli.parser import Options
 from baton.core.errors import BatonError, UsageError
 from baton.core.fields import one_line
 from baton.core.job import Job, check_status
@@ -17,7 +17,7 @@ _SHOWN = 20
 
 def confirm_all(
     jobs: Jobs,
-    options: argparse.Namespace,
+    options: Options,
     verb: str,
     statuses: Sequence[str],
     wanted: Callable[[Job], bool] = lambda _job: True,

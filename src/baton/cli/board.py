@@ -1,16 +1,15 @@
 """board: show the jobs of all homes on the terminal, and act on them."""
 
-import argparse
 import sys
 
 from baton.cli.homes import refuse_one_home
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.core.errors import MissingExtra, UsageError
 from baton.storage.installation import install_command
 
 
-def board(options: argparse.Namespace, settings: Settings) -> None:
+def board(options: Options, settings: Settings) -> None:
     refuse_one_home(options, "baton board")
     try:
         import textual as textual  # noqa: PLC0414  only to know whether it is there

@@ -1,6 +1,5 @@
 """broker up | down | status | logs | init | check: manage the local broker and production brokers."""
 
-import argparse
 import os
 import shlex
 import time
@@ -10,14 +9,14 @@ from baton.broker.local import HOST, known_broker, log_path, running_broker, sto
 from baton.broker.login import read_variables
 from baton.cli import options as opt
 from baton.cli.output import json_text, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.core.errors import BrokerUnavailable, InvalidValue
 from baton.core.fields import printable
 from baton.storage.files import read_file
 
 
-def up(options: argparse.Namespace, settings: Settings) -> None:
+def up(options: Options, settings: Settings) -> None:
     began = time.monotonic()
     broker = running_broker(settings.state_dir)
     if options.json:
@@ -27,7 +26,7 @@ def up(options: argparse.Namespace, settings: Settings) -> None:
         say(f"ready after {time.monotonic() - began:.2f} s (process {broker.pid})")
 
 
-def down(options: argparse.Namespace, settings: Settings) -> None:
+def down(options: Options, settings: Settings) -> None:
     broker = stop_broker(settings.state_dir)
     if options.json:
         print(json_text({"stopped": broker is not None}))
@@ -35,7 +34,7 @@ def down(options: argparse.Namespace, settings: Settings) -> None:
         say("the local broker is not running" if broker is None else f"stopped (process {broker.pid})")
 
 
-def status(options: argparse.Namespace, settings: Settings) -> int:
+def status(options: Options, settings: Settings) -> int:
     broker = known_broker(settings.state_dir)
     if broker is None or not broker.alive():
         nowhere = {"running": False, "host": None, "port": None, "pid": None}
@@ -47,7 +46,7 @@ def status(options: argparse.Namespace, settings: Settings) -> int:
     return 0
 
 
-def logs(options: argparse.Namespace, settings: Settings) -> None:
+def logs(options: Options, settings: Settings) -> None:
     if options.tail < 1:
         raise InvalidValue("--tail", "must be at least 1")
     try:
@@ -59,7 +58,7 @@ def logs(options: argparse.Namespace, settings: Settings) -> None:
         print(line)
 
 
-def init(options: argparse.Namespace, _settings: Settings) -> None:
+def init(options: Options, _settings: Settings) -> None:
     from baton.broker.production import write_set
 
     kind, folder = ("mosquitto", options.mosquitto) if options.mosquitto else ("nats", options.nats)
@@ -87,7 +86,7 @@ def init(options: argparse.Namespace, _settings: Settings) -> None:
         say(f"mosquitto does not run as root and cannot read files of root; run: {command}")
 
 
-def check(options: argparse.Namespace, settings: Settings) -> int:
+def check(options: Options, settings: Settings) -> int:
     from baton.broker.address import broker_address
     from baton.transport.check import check_broker
 

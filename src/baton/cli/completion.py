@@ -1,12 +1,10 @@
 """completion: print the completion script for bash, zsh or fish, built from the parsers."""
 
-import argparse
-
 from baton.adapters import BUILT_IN
 from baton.cli import options as opt
 from baton.cli.main import VERBS as KNOWN_VERBS
 from baton.cli.main import describe
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.core.event import EventName
 from baton.core.job import Status
 
@@ -25,7 +23,7 @@ _VALUES = {
 }
 
 
-def completion(options: argparse.Namespace) -> None:
+def completion(options: Options) -> None:
     script = _fish() if options.shell == "fish" else _bash()
     if options.shell == "zsh":
         script = "autoload -U +X bashcompinit && bashcompinit\n" + script.replace("for bash", "for zsh")
@@ -38,20 +36,18 @@ def _words() -> tuple[Words, dict[str, str]]:
     listed: dict[str, str] = {}
     for verb in words[""]:
         parser = describe(verb)
-        places = [(verb, parser)]
-        for action in parser._actions:
-            if isinstance(action, argparse._SubParsersAction):
-                places += [(f"{verb} {name}", child) for name, child in action.choices.items()]
-        for place, each in places:
+        for each in (parser, *parser.actions.values()):
+            place = each.name
             words[place] = [
-                name for action in each._actions if action.help != argparse.SUPPRESS for name in action.option_strings
+                word
+                for option in each.options
+                for word in (option.settings.get("choices", ()) if option.is_positional else option.names)
+                if option.settings["help"]
             ]
-            words[place] += [
-                str(name) for action in each._actions if not action.option_strings for name in action.choices or ()
-            ]
-            for action in each._actions:
-                if isinstance(action.metavar, str) and action.metavar in _LISTED:
-                    listed.setdefault(place, _LISTED_BY_VERB.get(verb, _LISTED[action.metavar]))
+            words[place] += each.actions
+            for option in each.options:
+                if option.metavar in _LISTED:
+                    listed.setdefault(place, _LISTED_BY_VERB.get(verb, _LISTED[option.metavar]))
     return words, listed
 
 

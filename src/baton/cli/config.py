@@ -1,12 +1,11 @@
 """config show | init, version: print the settings, write a config file with every setting, print the version."""
 
-import argparse
 import os
 
 from baton import __version__
 from baton.cli import options as opt
 from baton.cli.output import json_text, print_table, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import KNOWN, NOT_IN_FILES, TYPE_NAMES, Settings, hide_password, user_file
 from baton.core.errors import BatonError, InvalidValue, WrongState
 from baton.registry import registry_url
@@ -36,11 +35,11 @@ _TABLES = """
 """
 
 
-def version(options: argparse.Namespace) -> None:
+def version(options: Options) -> None:
     print(json_text({"version": __version__}) if options.json else f"baton {__version__}")
 
 
-def show(options: argparse.Namespace, settings: Settings) -> None:
+def show(options: Options, settings: Settings) -> None:
     rows = settings.shown()
     if settings.registry is None:
         # Not set: the files in the registry folder decide.
@@ -64,7 +63,7 @@ def _shown(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def init(options: argparse.Namespace) -> None:
+def init(options: Options) -> None:
     """Write the config file of the user, with every setting as a comment."""
     if not (path := user_file(os.environ)):
         raise InvalidValue("HOME", "is not set, and this user has no home folder; name the file with BATON_CONFIG")

@@ -1,12 +1,11 @@
 """cost: show what jobs have used: tokens and US dollars, by day, agent and label."""
 
-import argparse
 import time
 
 from baton.cli import options as opt
 from baton.cli.options import parse_since
 from baton.cli.output import counted, json_text, on_terminal, print_table, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.core.clock import format_micros
 from baton.core.spending import usd_text
@@ -14,7 +13,7 @@ from baton.jobs.costs import Costs, Sum, sum_costs
 from baton.jobs.verbs import open_jobs
 
 
-def cost(options: argparse.Namespace, settings: Settings) -> None:
+def cost(options: Options, settings: Settings) -> None:
     since_ns = parse_since("--since", options.since, time.time_ns())
     with open_jobs(settings) as jobs:
         costs = sum_costs(jobs, since_ns)

@@ -3,7 +3,6 @@
 Each command is run as a user types it, in a temporary folder with a home, settings and a tmux server of its own.
 """
 
-import argparse
 import json
 import os
 import re
@@ -21,7 +20,7 @@ from functools import partial
 from baton.cli import demo_agent
 from baton.cli import options as opt
 from baton.cli.output import on_terminal, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.cli.terminal import print_styled
 from baton.core.errors import BatonError
 from baton.core.job import TERMINAL
@@ -44,7 +43,7 @@ _NEXT = """Try next, the last one with Claude Code:
     baton submit "Write a haiku into haiku.txt" --expect haiku.txt"""
 
 
-def demo(options: argparse.Namespace) -> None:
+def demo(options: Options) -> None:
     if options.acp:
         demo_agent.serve()
         return

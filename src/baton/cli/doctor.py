@@ -1,6 +1,5 @@
 """doctor: check the installation, the folders, the jobs and the agents, and print one line for each."""
 
-import argparse
 import os
 import re
 import shutil
@@ -18,7 +17,7 @@ from baton.adapters.contract import Agent
 from baton.broker.local import known_broker
 from baton.cli import options as opt
 from baton.cli.output import counted, json_text
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import Settings, hide_password, rules_file
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import BatonError, TmuxUnavailable
@@ -57,7 +56,7 @@ _warning = partial(Finding, "warning")
 _broken = partial(Finding, "broken")
 
 
-def doctor(options: argparse.Namespace, settings: Settings) -> int:
+def doctor(options: Options, settings: Settings) -> int:
     findings = list(_examine(settings))
     if options.json:
         print(json_text([finding._asdict() for finding in findings]))

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 
 from baton.cli import options as opt
 from baton.cli.jobs import each_job
 from baton.cli.options import jobs_of
 from baton.cli.output import ago, json_text, on_terminal, print_table
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.cli.terminal import terminal_width
 from baton.config import Settings
 from baton.core.clock import SECOND_NS, duration_text, parse_time
@@ -23,7 +22,7 @@ from baton.sessions.inventory import Inventory
 _LONGEST = 1000
 
 
-def explain(options: argparse.Namespace, settings: Settings) -> int:
+def explain(options: Options, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
         found, code = each_job(jobs, jobs_of(options), lambda job_id: _explain(settings, jobs, jobs.get_job(job_id)))
     if options.json:

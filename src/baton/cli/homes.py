@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 from contextlib import contextmanager
 
 from baton.cli.output import say
+from baton.cli.parser import Options
 from baton.core.errors import BatonError, UsageError
 from baton.core.fields import one_line
 from baton.jobs.verbs import open_jobs
@@ -50,7 +50,7 @@ def this_home(settings: Settings) -> Home:
     return Home(settings.folder, jobs, alone=True)
 
 
-def all_homes(options: argparse.Namespace, settings: Settings) -> list[Home]:
+def all_homes(options: Options, settings: Settings) -> list[Home]:
     """Return every home of the user. Homes with the same registry are one. Name each that cannot be read."""
     from baton.storage.homes import known, settings_of
 
@@ -68,7 +68,7 @@ def all_homes(options: argparse.Namespace, settings: Settings) -> list[Home]:
     return list(found.values())
 
 
-def refuse_one_home(options: argparse.Namespace, what: str) -> None:
+def refuse_one_home(options: Options, what: str) -> None:
     """Raise UsageError for options that name one registry, in a command that reads all of them."""
     for name in ("home", "registry", "registry_dir"):
         if hasattr(options, name):

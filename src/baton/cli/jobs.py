@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 
 from baton.cli import options as opt
 from baton.cli.options import job_of, jobs_of
 from baton.cli.output import json_text, say
-from baton.cli.parser import Verb, read_text
+from baton.cli.parser import Options, Verb, read_text
 from baton.config import Settings
 from baton.core.drafts import new_job
 from baton.core.errors import BatonError, InvalidValue, NothingPending, UsageError
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
 _POLL_SEC = 0.2
 
 
-def register(options: argparse.Namespace, settings: Settings) -> None:
+def register(options: Options, settings: Settings) -> None:
     if [options.text, options.prompt, options.prompt_file].count(None) != 2:
         raise UsageError("give the prompt once: as PROMPT, --prompt TEXT, --prompt-file FILE, or - for stdin")
     workdir = os.getcwd() if options.workdir is None else os.path.abspath(options.workdir)
@@ -73,7 +72,7 @@ def register(options: argparse.Namespace, settings: Settings) -> None:
     print_id(job, as_json=options.json, state="registered")
 
 
-def get(options: argparse.Namespace, settings: Settings) -> int:
+def get(options: Options, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
         found, code = each_job(jobs, jobs_of(options), jobs.get_job)
     from baton.core.outline import public_record
@@ -84,7 +83,7 @@ def get(options: argparse.Namespace, settings: Settings) -> int:
     return code
 
 
-def status(options: argparse.Namespace, settings: Settings) -> int:
+def status(options: Options, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
 
         def do(job_id: str) -> Job:
@@ -95,7 +94,7 @@ def status(options: argparse.Namespace, settings: Settings) -> int:
         return _print_each(jobs, options, do)
 
 
-def cancel(options: argparse.Namespace, settings: Settings) -> int:
+def cancel(options: Options, settings: Settings) -> int:
     from baton.sessions.stop import cancel_job
 
     with open_jobs(settings) as jobs:
@@ -116,7 +115,7 @@ def _show_unproven(process: Process) -> None:
     say(f"baton: process {process.pid} ({process.command}) may be the agent's: {why}; `kill {process.pid}` ends it")
 
 
-def renew(options: argparse.Namespace, settings: Settings) -> None:
+def renew(options: Options, settings: Settings) -> None:
     with open_jobs(settings) as jobs:
         job = jobs.with_id(
             job_of(options),
@@ -125,14 +124,14 @@ def renew(options: argparse.Namespace, settings: Settings) -> None:
     print(json_text(job.public(), indent=2) if options.json else job.lease_expires_at)
 
 
-def release(options: argparse.Namespace, settings: Settings) -> int:
+def release(options: Options, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
         return _print_each(
             jobs, options, lambda job_id: jobs.release(job_id, attempt=options.attempt, reason=options.reason)
         )
 
 
-def pick(options: argparse.Namespace, settings: Settings) -> None:
+def pick(options: Options, settings: Settings) -> None:
     queue = f"tmux:{settings.agent}" if options.agent_session is None else options.agent_session
     # The caller's pid, not this process's own: this process ends in a moment.
     holder = f"{settings.host}:{os.getppid()}" if options.holder is None else options.holder
@@ -180,7 +179,7 @@ def each_job(jobs: Jobs, typed: Sequence[str], do: Callable[[str], Result]) -> t
     return each_of(typed, lambda each: jobs.with_id(each, do))
 
 
-def _print_each(jobs: Jobs, options: argparse.Namespace, do: Callable[[str], Job]) -> int:
+def _print_each(jobs: Jobs, options: Options, do: Callable[[str], Job]) -> int:
     """Do this with each job that the user named, and print its status; of several jobs with their ids."""
     typed = jobs_of(options)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -13,7 +12,7 @@ from baton.cli import options as opt
 from baton.cli.homes import OF_OTHERS, Home, all_homes, short_folder, this_home
 from baton.cli.options import parse_duration, parse_since
 from baton.cli.output import STATE_COLOURS, age, counted, json_text, on_terminal, print_table, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.cli.terminal import terminal_width
 from baton.config import Settings
 from baton.core.clock import format_micros, parse_time
@@ -93,7 +92,7 @@ _COLUMNS: dict[str, tuple[str, Callable[[_Line], str]]] = {
 }
 
 
-def list_jobs(options: argparse.Namespace, settings: Settings) -> None:
+def list_jobs(options: Options, settings: Settings) -> None:
     condition, columns = _condition(options), _chosen_columns(options)
     homes = all_homes(options, settings) if options.all_homes else [this_home(settings)]
     try:
@@ -109,7 +108,7 @@ def list_jobs(options: argparse.Namespace, settings: Settings) -> None:
             home.jobs.registry.close()
 
 
-def _condition(options: argparse.Namespace) -> JobFilter:
+def _condition(options: Options) -> JobFilter:
     now = time.time_ns()
     since = [] if options.since is None else [parse_since("--since", options.since, now)]
     if options.newer_than is not None:
@@ -134,7 +133,7 @@ def _status(typed: str) -> Status:
         raise InvalidValue("--status", f"{error.why}; {hint}") from None
 
 
-def _chosen_columns(options: argparse.Namespace) -> list[str]:
+def _chosen_columns(options: Options) -> list[str]:
     if options.columns is None:
         return []
     if options.json:
@@ -201,7 +200,7 @@ def _merge_newest(parts: Sequence[Iterator[_Found]]) -> Iterator[_Found]:
     return heapq.merge(*parts, reverse=True, key=lambda found: found[:3])
 
 
-def _list_page(homes: Sequence[Home], condition: JobFilter, options: argparse.Namespace) -> Iterator[_Found]:
+def _list_page(homes: Sequence[Home], condition: JobFilter, options: Options) -> Iterator[_Found]:
     """Yield jobs up to --limit, and say where the list continues."""
     one_more = None if options.limit is None else options.limit + 1
     found = _newest(homes, condition, one_more, options.cursor, whole=options.json)
@@ -215,7 +214,7 @@ def _list_page(homes: Sequence[Home], condition: JobFilter, options: argparse.Na
 # -- how they are shown ----------------------------------------------------------------------------------------------
 
 
-def _print_json(homes: Sequence[Home], condition: JobFilter, options: argparse.Namespace) -> None:
+def _print_json(homes: Sequence[Home], condition: JobFilter, options: Options) -> None:
     """Print the array piece by piece: 100,000 jobs need no more memory than one page."""
     separator = "[\n"
     for _, _, folder, job in _list_page(homes, condition, options):
@@ -243,9 +242,7 @@ def _print_lines(homes: Sequence[Home], found: Iterable[_Found], columns: Sequen
         sys.stdout.write("\t".join([cell(line) or "-" for cell in cells]) + "\n")
 
 
-def _print_screen(
-    homes: Sequence[Home], condition: JobFilter, columns: Sequence[str], options: argparse.Namespace
-) -> None:
+def _print_screen(homes: Sequence[Home], condition: JobFilter, columns: Sequence[str], options: Options) -> None:
     limit = _SCREEN if options.limit is None else options.limit
     if limit < 1:
         raise InvalidValue("limit", "must be at least 1")
@@ -275,7 +272,7 @@ def _urgent(homes: Sequence[Home], condition: JobFilter, limit: int) -> list[_Fo
     return list({each[1:3]: each for each in found}.values())
 
 
-def _print_table(lines: Sequence[_Line], columns: Sequence[str], options: argparse.Namespace) -> None:
+def _print_table(lines: Sequence[_Line], columns: Sequence[str], options: Options) -> None:
     if not columns:
         columns = [name for name in _ON_SCREEN if name != "folder" or options.all_homes]
         if options.cost:

@@ -1,6 +1,5 @@
 """logs: print, follow, list and verify the audit logs of jobs."""
 
-import argparse
 import math
 import os
 import select
@@ -14,7 +13,7 @@ from baton.cli import options as opt
 from baton.cli.jobs import each_of
 from baton.cli.options import jobs_of, parse_since
 from baton.cli.output import STATUS_COLOURS, ago, counted, json_text, on_terminal, print_table, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.core.clock import format_micros, parse_time
 from baton.core.errors import AmbiguousId, BatonError, InvalidValue, JobNotFound, RegistryUnavailable, UsageError
@@ -30,7 +29,7 @@ _POLL_SEC = 0.2
 _LOG_SEC = 1.0
 
 
-def logs(options: argparse.Namespace, settings: Settings) -> int:
+def logs(options: Options, settings: Settings) -> int:
     since_ns = None if options.since is None else parse_since("--since", options.since, time.time_ns())
     _check_options(options)
     if options.list:
@@ -49,7 +48,7 @@ def logs(options: argparse.Namespace, settings: Settings) -> int:
     return code
 
 
-def _check_options(options: argparse.Namespace) -> None:
+def _check_options(options: Options) -> None:
     if options.tail is not None and options.tail < 1:
         raise InvalidValue("--tail", "must be at least 1")
     if options.list and (options.ids or options.job or options.verify or options.tail or options.follow):
@@ -118,7 +117,7 @@ def _no_log(job_id: str, settings: Settings) -> BatonError:
     return BatonError(f"no audit log of job {job_id} in {settings.logs_dir}; `baton logs --list` shows all")
 
 
-def _follow(settings: Settings, job_ids: Sequence[str], printer: _Printer, options: argparse.Namespace) -> int:
+def _follow(settings: Settings, job_ids: Sequence[str], printer: _Printer, options: Options) -> int:
     """Print the lines of the logs as they are added, until every job has ended."""
     growing = [GrowingLog(job_id, settings.logs_dir) for job_id in job_ids]
     deadline = time.monotonic() + (options.timeout or math.inf)

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from baton.cli.options import COMMON
-from baton.cli.parser import USAGE, Parser, Verb, build_parser, help_width
-from baton.core.errors import BatonError
+from baton.cli.parser import Parser, Verb, build_parser, help_width
+from baton.core.errors import BatonError, UsageError
 
 INTERRUPTED = 130
 
@@ -81,7 +81,7 @@ _OTHER_NAMES = {
     "resume": "session", "sessions": "session", "agents": "agent", "worktrees": "worktree",
 }  # fmt: skip
 _FOR_PEOPLE = ("no_verify", "yolo")  # options that an agent may not use
-_TAKE_A_VALUE = {name for option in COMMON if "metavar" in option.settings for name in option.names}
+_TAKE_A_VALUE = {name for option in COMMON if option.takes_value for name in option.names}
 
 
 def load_verb(name: str) -> Verb:
@@ -102,7 +102,7 @@ def run_verb(name: str, arguments: Sequence[str]) -> int:
     verb = load_verb(name)
     if verb.options is None:
         return verb.function(arguments) or 0
-    options = build_parser(verb, VERBS[name][1], COMMON).parse_args(arguments)
+    options = build_parser(verb, VERBS[name][1], COMMON).parse(arguments)
     for option in _FOR_PEOPLE:
         if getattr(options, option, None):
             from baton.jobs.caller import refuse_inside_session
@@ -175,12 +175,12 @@ def main(arguments: Sequence[str]) -> int:
     if verb is None:
         if rest not in ([], ["--help"]):
             print("baton: a verb is missing; see `baton --help`", file=sys.stderr)
-            return USAGE
+            return UsageError.exit_code
         print(overview(), file=sys.stdout if rest else sys.stderr)
-        return 0 if rest else USAGE
+        return 0 if rest else UsageError.exit_code
     if verb not in VERBS:
         print(f"baton: there is no verb {verb[:40]!r}; {_hint(verb)}", file=sys.stderr)
-        return USAGE
+        return UsageError.exit_code
     try:
         code = run_verb(verb, rest)
         sys.stdout.flush()
@@ -240,7 +240,7 @@ def run() -> None:
         _prepare_streams()
         try:
             code = main(sys.argv[1:])
-        except SystemExit as stop:  # from argparse, after --help or a wrong option
+        except SystemExit as stop:  # after --help, or by a signal
             code = stop.code if isinstance(stop.code, int) else 1
         sys.stdout.flush()
     except BatonError as error:

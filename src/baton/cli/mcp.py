@@ -1,13 +1,12 @@
 """mcp: serve the Model Context Protocol to an agent."""
 
-import argparse
 import os
 
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.mcp.server import Server
 
 
-def mcp(options: argparse.Namespace) -> None:
+def mcp(options: Options) -> None:
     """Serve one client on standard input and output, until it closes them."""
     reading, writing = _take_streams()
     Server(vars(options), reading, writing).run()

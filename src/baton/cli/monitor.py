@@ -1,6 +1,5 @@
 """monitor: find jobs and sessions that died or take too long, and requeue, fail or stop them."""
 
-import argparse
 import os
 import signal
 import time
@@ -8,7 +7,7 @@ import time
 from baton.cli import options as opt
 from baton.cli.homes import refuse_one_home
 from baton.cli.output import json_text, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import Home, Settings, hide_password
 from baton.core.errors import BatonError, InvalidValue, RegistryMoved
 from baton.core.fields import one_line
@@ -24,7 +23,7 @@ from baton.storage.homes import known, load_settings, settings_of
 class _Watch:
     """The monitor of one home. `folder`: the folder that the home serves, where there are several."""
 
-    def __init__(self, settings: Settings, options: argparse.Namespace, folder: str | None = None) -> None:
+    def __init__(self, settings: Settings, options: Options, folder: str | None = None) -> None:
         self._options = options
         self._folder = folder
         self.url = registry_url(settings)
@@ -61,7 +60,7 @@ class _Watch:
             os.close(self._lock)
 
 
-def monitor(options: argparse.Namespace, settings: Settings) -> int:
+def monitor(options: Options, settings: Settings) -> int:
     """Sweep once, or until a signal ends the process. One process sweeps a home; others wait until it has ended."""
     if not 0.05 <= options.interval <= 86400:
         raise InvalidValue("--interval", "must be from 0.05 s to a day")
@@ -84,7 +83,7 @@ def monitor(options: argparse.Namespace, settings: Settings) -> int:
         watch.close()
 
 
-def _registry_now(options: argparse.Namespace, url: str) -> str:
+def _registry_now(options: Options, url: str) -> str:
     """Return where the jobs of this home are now: a migration may have moved them."""
     try:
         return registry_url(load_settings(vars(options)))
@@ -105,7 +104,7 @@ def _stand_by(watch: _Watch, interval_sec: float) -> None:
 class _AllHomes:
     """The monitor of every home of the user. A home that cannot be watched is named, once, and the others go on."""
 
-    def __init__(self, options: argparse.Namespace, settings: Settings) -> None:
+    def __init__(self, options: Options, settings: Settings) -> None:
         self._options = options
         self._state_dir = settings.state_dir
         self._watched: dict[str, _Watch] = {}  # by the folder

@@ -9,7 +9,7 @@ import os
 import re
 from collections.abc import Callable
 
-from baton.cli.parser import OneOf, Option, argparse
+from baton.cli.parser import BadValue, OneOf, Option, Options
 from baton.core.errors import InvalidValue, UsageError
 
 UNIT_SEC = {"s": 1, "m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
@@ -55,7 +55,7 @@ def _parse_moment(field: str, text: str, now_ns: int, sign: int) -> int:
 def time_limit(
     option: str, number: type[int | float] = float, years: int = 1, *, zero: bool = False
 ) -> Callable[[str], float]:
-    """Return the argparse type of an option that limits a time: seconds, or a duration such as `10m`."""
+    """Return the type of an option that limits a time: seconds, or a duration such as `10m`."""
 
     def parse(text: str) -> float:
         try:
@@ -65,7 +65,7 @@ def time_limit(
                 seconds = number(parse_duration(option, text) // 10**9)
             except InvalidValue:
                 why = f"must be seconds, or such as 90s, 10m or 2h, not {text[:40]!r}"
-                raise argparse.ArgumentTypeError(why) from None
+                raise BadValue(why) from None
         if not 0 <= seconds <= years * 366 * 86400 or (seconds == 0 and not zero):
             least = "at least" if zero else "more than"
             raise InvalidValue(option, f"must be {least} 0 and at most {years} year{'s' if years > 1 else ''}")
@@ -75,7 +75,7 @@ def time_limit(
 
 
 def whole(least: int) -> Callable[[str], int]:
-    """Return the argparse type of an option that is a whole number of at least this."""
+    """Return the type of an option that is a whole number of at least this."""
 
     def parse(text: str) -> int:
         try:
@@ -83,24 +83,24 @@ def whole(least: int) -> Callable[[str], int]:
         except ValueError:
             number = least - 1
         if number < least:
-            raise argparse.ArgumentTypeError(f"must be a whole number of at least {least}, not {text[:40]!r}")
+            raise BadValue(f"must be a whole number of at least {least}, not {text[:40]!r}")
         return number
 
     return parse
 
 
 def dollars(text: str) -> float:
-    """Parse an amount of US dollars, for argparse."""
+    """Return an amount of US dollars: the type of an option."""
     try:
         amount = float(text)
     except ValueError:
         amount = 0.0
     if not 0.000001 <= amount < 1e9:
-        raise argparse.ArgumentTypeError(f"must be an amount of US dollars, such as 2.50, not {text[:40]!r}")
+        raise BadValue(f"must be an amount of US dollars, such as 2.50, not {text[:40]!r}")
     return amount
 
 
-def job_of(options: argparse.Namespace) -> str:
+def job_of(options: Options) -> str:
     """Return the id of the job that a command line with the options JOB names."""
     given = {each for each in (options.id, options.job) if each is not None}
     if len(given) > 1:
@@ -111,7 +111,7 @@ def job_of(options: argparse.Namespace) -> str:
     return job_id
 
 
-def jobs_of(options: argparse.Namespace) -> list[str]:
+def jobs_of(options: Options) -> list[str]:
     """Return the ids that a command line with the options JOBS names, each once."""
     named = dict.fromkeys([*options.ids, *options.job])
     if not named and (job_id := os.environ.get("BATON_JOB_ID")) is not None:
@@ -121,7 +121,7 @@ def jobs_of(options: argparse.Namespace) -> list[str]:
     return list(named)
 
 
-def job_and_text(options: argparse.Namespace, text: str) -> str:
+def job_and_text(options: Options, text: str) -> str:
     """Return the id of the job that a command line with the options JOB_AND and this positional argument names. With
     --job, the first positional argument is the text."""
     if options.job is not None and getattr(options, text) is None:
@@ -144,7 +144,7 @@ COMMON = (
     _value("--home", "DIR", "use the home at this path, or give its link this name (default: .hermes)"),
     _value("--registry", "URL", f"use this job registry: {_REGISTRY_URL} (default: the one in --registry-dir)"),
     _value("--registry-dir", "DIR", "keep the registry in this folder (default: jobs in --home)"),
-    _flag("--allow-network-fs", argparse.SUPPRESS),
+    _flag("--allow-network-fs", "", default=None),
     _flag("--debug", "show the traceback of an error (default: one line)"),
 )
 JSON = _flag("--json", "print JSON (default: text)")
@@ -369,7 +369,7 @@ STOP_MODE = Option(
     help="end the agent (graceful), kill it (hard), or archive the session and let it run (soft) (default: graceful)",
 )  # fmt: skip
 GRACEFUL = Option(
-    "--graceful", action="store_const", const="graceful", dest="mode", default=argparse.SUPPRESS,
+    "--graceful", action="store_const", const="graceful", dest="mode",
     help="end the agent and keep its conversation, as --mode graceful",
 )  # fmt: skip
 CAPTURE_ID = _flag(
@@ -411,7 +411,7 @@ NAME_LEASE = LEASE.but(
     type=str, default="24h", metavar="AGE", help="own the name for this long: 90s, 15m, 24h, 7d (default: 24h)"
 )
 _KEEP_YOUNG = "keep entries that became stale less than S seconds ago; also 90s, 15m (default: 300)"
-GRACE_SECONDS = _value("--grace-seconds", "S", _KEEP_YOUNG, default="300")
+GRACE_SECONDS = Option("--grace-seconds", "--grace", metavar="S", help=_KEEP_YOUNG, default="300")
 EXPLAIN = _flag("--explain", "print each entry that was examined and why it was used or not (default: the result only)")
 CONTROL = _flag("--control", "check that the session can be controlled from this host (default: no check)")
 

@@ -1,19 +1,18 @@
 """prune: remove what jobs that ended long ago have left."""
 
-import argparse
 import time
 
 from baton.cli import options as opt
 from baton.cli.options import parse_duration
 from baton.cli.output import counted, json_text, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.delegation.prune import Prune, size_text
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 
 
-def prune(options: argparse.Namespace, settings: Settings) -> int:
+def prune(options: Options, settings: Settings) -> int:
     before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
     stopped, dry_run = options.stopped, options.dry_run
     with open_jobs(settings) as jobs:

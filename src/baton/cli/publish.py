@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import sys
@@ -11,14 +10,14 @@ from collections.abc import Sequence
 from baton.cli import options as opt
 from baton.cli.options import job_of
 from baton.cli.output import say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.core.errors import BrokerUnavailable, InvalidValue, NotVerified, UsageError
 from baton.jobs.verbs import open_jobs
 from baton.transport.publish import TRIES, Published, publish_event
 
 
-def publish(options: argparse.Namespace, settings: Settings) -> None:
+def publish(options: Options, settings: Settings) -> None:
     if options.attempts < 1:
         raise UsageError("--attempts must be at least 1")
     try:
@@ -35,7 +34,7 @@ def publish(options: argparse.Namespace, settings: Settings) -> None:
         say(f"baton: warning: not sent yet: {published.trouble}; the event is recorded and will be sent later")
 
 
-def _publish(options: argparse.Namespace, settings: Settings) -> Published:
+def _publish(options: Options, settings: Settings) -> Published:
     with open_jobs(settings) as jobs:
         return jobs.with_id(
             job_of(options),

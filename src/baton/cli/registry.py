@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import sys
 import time
@@ -11,7 +10,7 @@ from collections.abc import Callable
 from baton.cli import options as opt
 from baton.cli.options import parse_duration
 from baton.cli.output import counted, json_text, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.cli.terminal import write_control
 from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, WrongState
@@ -23,7 +22,7 @@ from baton.registry.verbs import Registry
 _POLL_SEC = 0.5
 
 
-def stats(options: argparse.Namespace, settings: Settings) -> None:
+def stats(options: Options, settings: Settings) -> None:
     with open_jobs(settings) as jobs:
         counts = jobs.stats()
         where = jobs.registry.where
@@ -37,7 +36,7 @@ def stats(options: argparse.Namespace, settings: Settings) -> None:
             print(f"{name + ' events' if name == 'unsent' else one_line(name):<14} {count}")
 
 
-def migrate(options: argparse.Namespace, settings: Settings) -> None:
+def migrate(options: Options, settings: Settings) -> None:
     from contextlib import nullcontext
 
     from baton.registry.migrate import finish_interrupted
@@ -96,7 +95,7 @@ def _move(
             time.sleep(_POLL_SEC)
 
 
-def upgrade(options: argparse.Namespace, settings: Settings) -> None:
+def upgrade(options: Options, settings: Settings) -> None:
     registry = open_registry(settings)
     before = registry.schema()
     registry.upgrade(force=options.force)
@@ -107,7 +106,7 @@ def upgrade(options: argparse.Namespace, settings: Settings) -> None:
     print(json_text(done) if options.json else text)
 
 
-def reconcile(options: argparse.Namespace, settings: Settings) -> None:
+def reconcile(options: Options, settings: Settings) -> None:
     from baton.jobs.caller import refuse_inside_session
     from baton.jobs.reconciliation import reconcile as settle
 
@@ -118,7 +117,7 @@ def reconcile(options: argparse.Namespace, settings: Settings) -> None:
     print(json_text(job.public()) if options.json else text)
 
 
-def grants(options: argparse.Namespace, settings: Settings) -> None:
+def grants(options: Options, settings: Settings) -> None:
     url = registry_url(settings)
     if not url.startswith("postgres"):
         raise InvalidValue("registry", "must be on PostgreSQL: files and SQLite know only the rights of their folder")
@@ -139,7 +138,7 @@ def grants(options: argparse.Namespace, settings: Settings) -> None:
     print(json_text({"sql": script}) if options.json else script)
 
 
-def prune(options: argparse.Namespace, settings: Settings) -> None:
+def prune(options: Options, settings: Settings) -> None:
     before_ns = time.time_ns() - parse_duration("--older-than", options.older_than)
     with open_jobs(settings) as jobs:
         pruned = jobs.prune(before_ns)

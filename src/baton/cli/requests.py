@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import time
 
 from baton.cli import options as opt
 from baton.cli.homes import OF_OTHERS, all_homes, short_folder, this_home
 from baton.cli.jobs import each_of
 from baton.cli.output import age, ago, counted, json_text, on_terminal, print_table, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.cli.request_view import how_to_answer
 from baton.config import Settings
 from baton.core.clock import parse_time
@@ -48,7 +47,7 @@ class _Found:
         return record | {"folder": self.folder} if with_folder else record
 
 
-def requests(options: argparse.Namespace, settings: Settings) -> None:
+def requests(options: Options, settings: Settings) -> None:
     if options.id is not None:
         if options.all_homes or options.follow or options.all:
             raise UsageError("with a request ID, leave out --all-homes, --follow and --all")
@@ -92,7 +91,7 @@ def _job(jobs: Jobs, job_id: str) -> Job | None:
         return None  # `baton list` names a record that cannot be read
 
 
-def _print(found: Sequence[_Found], options: argparse.Namespace) -> None:
+def _print(found: Sequence[_Found], options: Options) -> None:
     now_ns = time.time_ns()
     headings = ["ID", "KIND", "AGE", "JOB", "AGENT", *(["STATE"] if options.all or options.follow else [])]
     rows = []
@@ -113,7 +112,7 @@ def _state(request: Request) -> str:
     )
 
 
-def _follow(homes: Sequence[Home], options: argparse.Namespace) -> None:
+def _follow(homes: Sequence[Home], options: Options) -> None:
     """Print each request when it opens, and again when it closes, until interrupted."""
     shown: dict[tuple[str, str], _Found] = {}
     stamps: list[object] = []
@@ -144,7 +143,7 @@ def _again(homes: Sequence[Home], before: _Found) -> _Found | None:
     return None
 
 
-def _show_one(options: argparse.Namespace, settings: Settings) -> None:
+def _show_one(options: Options, settings: Settings) -> None:
     with open_jobs(settings) as jobs:
         request = find_request(jobs, options.id)
         job = _job(jobs, request.job_id)
@@ -206,17 +205,17 @@ def _commands(request: Request) -> str:
 # -- answering ---------------------------------------------------------------------------------------------------------
 
 
-def approve(options: argparse.Namespace, settings: Settings) -> int:
+def approve(options: Options, settings: Settings) -> int:
     given = Answer(answer=ALLOW, by="", via="cli", scope="job" if options.for_job else "once")
     return _answer_each(options, settings, options.ids, lambda _: given, inexact=options.inexact)
 
 
-def deny(options: argparse.Namespace, settings: Settings) -> int:
+def deny(options: Options, settings: Settings) -> int:
     given = Answer(answer=DENY, by="", via="cli", reason=options.reason or DENIED)
     return _answer_each(options, settings, options.ids, lambda _: given)
 
 
-def answer(options: argparse.Namespace, settings: Settings) -> int:
+def answer(options: Options, settings: Settings) -> int:
     def chosen(request: Request) -> Answer:
         choices = choose(request, options.choice, own_words=options.text)
         return Answer(answer=ALLOW, by="", via="cli", choices=choices)
@@ -225,7 +224,7 @@ def answer(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _answer_each(
-    options: argparse.Namespace,
+    options: Options,
     settings: Settings,
     typed: Sequence[str],
     decide: Callable[[Request], Answer],

@@ -1,6 +1,5 @@
 """result: print what a job left: the agent's last message, its output, or everything as JSON."""
 
-import argparse
 import codecs
 import math
 import select
@@ -13,7 +12,7 @@ from baton.cli import options as opt
 from baton.cli.jobs import each_job
 from baton.cli.options import jobs_of
 from baton.cli.output import json_text, on_terminal, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.core.errors import BatonError, UsageError
 from baton.core.fields import first_line, one_line, printable_lines
@@ -26,7 +25,7 @@ _POLL_SEC = 0.2
 _CHUNK = 1 << 16
 
 
-def result(options: argparse.Namespace, settings: Settings) -> int:
+def result(options: Options, settings: Settings) -> int:
     typed = jobs_of(options)
     if options.follow and (options.json or len(typed) > 1):
         raise UsageError("--follow follows the output of one job; leave out --json and further IDs")
@@ -54,7 +53,7 @@ def _not_ended(job: Job) -> BatonError:
     return BatonError(f"job {job.job_id} is {state}; -f follows")
 
 
-def _show(jobs: Jobs, job_id: str, settings: Settings, options: argparse.Namespace, *, several: bool) -> int:
+def _show(jobs: Jobs, job_id: str, settings: Settings, options: Options, *, several: bool) -> int:
     job = jobs.get_job(job_id)
     if several:
         print(f"==> {job_id} <==", flush=True)
@@ -87,7 +86,7 @@ def _show(jobs: Jobs, job_id: str, settings: Settings, options: argparse.Namespa
     return 0
 
 
-def _say_validation(jobs: Jobs, job: Job, options: argparse.Namespace) -> None:
+def _say_validation(jobs: Jobs, job: Job, options: Options) -> None:
     """Print what the validation printed that refused the results of this job, except with --output."""
     found = None if options.output or job.status is not Status.ERROR else jobs.get_result(job.job_id)
     if found is not None and found.validation:

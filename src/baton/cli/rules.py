@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from contextlib import contextmanager
@@ -10,7 +9,7 @@ from contextlib import contextmanager
 from baton.cli import options as opt
 from baton.cli.options import parse_duration
 from baton.cli.output import json_text, print_table, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import rules_file
 from baton.core.clock import format_time
 from baton.core.errors import BatonError, InvalidValue, UsageError
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
 _NEVER = "an allow rule matches no command with an active character, a line break or an assignment before the program"
 
 
-def list_rules(options: argparse.Namespace) -> None:
+def list_rules(options: Options) -> None:
     refuse_inside_session("rules")
     path, book = _path(), _book()
     if options.json:
@@ -52,7 +51,7 @@ def list_rules(options: argparse.Namespace) -> None:
     print_table(("N", "DECISION", "MATCHES", "EXPIRES"), rows)
 
 
-def add(options: argparse.Namespace) -> None:
+def add(options: Options) -> None:
     refuse_inside_session("rules")
     table = {
         "decision": options.decision,
@@ -72,7 +71,7 @@ def add(options: argparse.Namespace) -> None:
     print(json_text(rule.as_dict()) if options.json else f"added: {rule.describe()}")
 
 
-def remove(options: argparse.Namespace) -> None:
+def remove(options: Options) -> None:
     refuse_inside_session("rules")
     with _changing() as (path, text):
         rules = _parse(path, text).rules
@@ -87,7 +86,7 @@ def remove(options: argparse.Namespace) -> None:
     print(json_text(rule.as_dict()) if options.json else f"removed: {rule.describe()}")
 
 
-def test(options: argparse.Namespace) -> None:
+def test(options: Options) -> None:
     refuse_inside_session("rules")
     if (options.command is None) is (options.path is None) and options.tool is None:
         raise UsageError("give --command LINE, --path FILE, or --tool TOOL")

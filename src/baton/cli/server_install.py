@@ -1,12 +1,12 @@
 """skills install --mcp: add the MCP server `baton mcp` to a project's settings for its agents, or remove it."""
 
-import argparse
 import os
 import shutil
 from collections.abc import Callable
 from typing import NamedTuple
 
 from baton.cli.output import ask, say
+from baton.cli.parser import Options
 from baton.cli.project_files import Step, refuse_links, remove_with_folders, report, write_file
 from baton.cli.server_entry import Edit, add_to_json, add_to_toml, remove_from_json, remove_from_toml
 from baton.core.errors import BatonError, UsageError
@@ -47,7 +47,7 @@ class _Change(NamedTuple):
     part: str
 
 
-def install_server(options: argparse.Namespace) -> None:
+def install_server(options: Options) -> None:
     if options.dir is not None or options.force:
         raise UsageError("--dir and --force are for skills; with --mcp run the command in the folder of the project")
     chosen = [place for place in _PLACES if getattr(options, place.flag)] or list(_PLACES)

@@ -1,6 +1,5 @@
 """session create | stop | resume | list | show | attach | send | capture | prune, and attach, send: agents in tmux."""
 
-import argparse
 import os
 import signal
 import sys
@@ -12,7 +11,7 @@ from baton.adapters.contract import Mode
 from baton.cli import options as opt
 from baton.cli.options import job_and_text, job_of, parse_duration
 from baton.cli.output import ago, counted, json_text, on_terminal, print_table, say
-from baton.cli.parser import OneOf, Verb, read_text
+from baton.cli.parser import OneOf, Options, Verb, read_text
 from baton.config import Settings
 from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue, SessionGone, TmuxUnavailable, UsageError
@@ -32,7 +31,7 @@ _LIFE = {True: "running", False: "lost", None: "unknown"}
 _ENDED = {Status.COMPLETED: "completed", Status.ERROR: "failed", Status.CANCELLED: "was cancelled"}
 
 
-def create(options: argparse.Namespace, settings: Settings) -> None:
+def create(options: Options, settings: Settings) -> None:
     agent, workdir, prompt, job = options.agent, options.workdir, options.prompt, None
     if options.job is not None:
         if prompt is not None:
@@ -61,7 +60,7 @@ def create(options: argparse.Namespace, settings: Settings) -> None:
             say(f"baton: note: {problem}")
 
 
-def stop(options: argparse.Namespace, settings: Settings) -> None:
+def stop(options: Options, settings: Settings) -> None:
     from baton.sessions.stop import StopMode, stop_session
 
     if not 0 <= options.grace <= 3600:
@@ -92,7 +91,7 @@ def stop(options: argparse.Namespace, settings: Settings) -> None:
         say(f"ended {len(stopped.ended)} process{'es' if len(stopped.ended) > 1 else ''}: {processes}")
 
 
-def resume(options: argparse.Namespace, settings: Settings) -> None:
+def resume(options: Options, settings: Settings) -> None:
     prompt = None if options.prompt is None else read_text("prompt", options.prompt)
     check_prompt(prompt)
     inventory = Inventory(settings)
@@ -103,7 +102,7 @@ def resume(options: argparse.Namespace, settings: Settings) -> None:
     _print_started(options, session)
 
 
-def _print_started(options: argparse.Namespace, session: Session) -> None:
+def _print_started(options: Options, session: Session) -> None:
     if options.json:
         print(json_text(session.record(), indent=2))
     else:
@@ -111,7 +110,7 @@ def _print_started(options: argparse.Namespace, session: Session) -> None:
         say(f"attach to it: baton session attach {session.name}")
 
 
-def prune(options: argparse.Namespace, settings: Settings) -> int:
+def prune(options: Options, settings: Settings) -> int:
     from baton.sessions.prune import Verdict, prune_sessions
 
     inventory = Inventory(settings)
@@ -150,7 +149,7 @@ def prune(options: argparse.Namespace, settings: Settings) -> int:
     return 1 if failed else 0
 
 
-def list_sessions(options: argparse.Namespace, settings: Settings) -> None:
+def list_sessions(options: Options, settings: Settings) -> None:
     inventory = Inventory(settings)
     if options.name is not None:
         sessions = [named_session(settings, inventory, options.name)]
@@ -184,7 +183,7 @@ def _is_alive(session: Session, tmux: TmuxSnapshot) -> bool | None:
         return None
 
 
-def show(options: argparse.Namespace, settings: Settings) -> None:
+def show(options: Options, settings: Settings) -> None:
     inventory = Inventory(settings)
     session = named_session(settings, inventory, options.name)
     print(json_text(_shown(session, TmuxSnapshot()) | {"folder": inventory.folder_of(session)}, indent=2))
@@ -194,7 +193,7 @@ def _shown(session: Session, tmux: TmuxSnapshot) -> dict[str, object]:
     return session.record() | {"alive": _is_alive(session, tmux) if session.state is State.RUNNING else None}
 
 
-def attach(options: argparse.Namespace, settings: Settings) -> int:
+def attach(options: Options, settings: Settings) -> int:
     session = named_session(settings, Inventory(settings), options.name)
     with open_jobs(settings) as jobs:
         message = _asked_there(jobs, session)
@@ -222,7 +221,7 @@ def _attach_to(session: Session, *, read_only: bool, message: str | None) -> int
     tmux.attach(session.name, read_only=read_only, message=message)
 
 
-def attach_job(options: argparse.Namespace, settings: Settings) -> int:
+def attach_job(options: Options, settings: Settings) -> int:
     """Attach to the session that runs a job, or name what is left of an ended job."""
     with open_jobs(settings) as jobs:
         job = jobs.with_id(job_of(options), jobs.get_job)
@@ -239,7 +238,7 @@ def attach_job(options: argparse.Namespace, settings: Settings) -> int:
     raise SessionGone(f"job {job.job_id} {_ENDED[job.status]}{when}: {offer}")
 
 
-def send(options: argparse.Namespace, settings: Settings) -> None:
+def send(options: Options, settings: Settings) -> None:
     text = _text_to_send(options)
     session = named_session(settings, Inventory(settings), options.name)
     typed = {"text": text, "keys": options.key, "enter": not options.no_enter}
@@ -251,7 +250,7 @@ def send(options: argparse.Namespace, settings: Settings) -> None:
     _print_sent(session, text, options)
 
 
-def send_to_job(options: argparse.Namespace, settings: Settings) -> None:
+def send_to_job(options: Options, settings: Settings) -> None:
     """Type into the session that runs a job."""
     job_id = job_and_text(options, "text")
     text = _text_to_send(options)
@@ -267,7 +266,7 @@ def send_to_job(options: argparse.Namespace, settings: Settings) -> None:
     _print_sent(session, text, options)
 
 
-def _text_to_send(options: argparse.Namespace) -> str | None:
+def _text_to_send(options: Options) -> str | None:
     """Return the text to type; None for keys."""
     if (options.text is None) == (not options.key):
         raise UsageError("give either a TEXT to type or --key")
@@ -278,13 +277,13 @@ def _text_to_send(options: argparse.Namespace) -> str | None:
     return text
 
 
-def _print_sent(session: Session, text: str | None, options: argparse.Namespace) -> None:
+def _print_sent(session: Session, text: str | None, options: Options) -> None:
     if options.json:
         sent = {"keys": options.key} if text is None else {"sent": len(text)}
         print(json_text({"session": session.name, "job_id": session.job_id} | sent))
 
 
-def capture(options: argparse.Namespace, settings: Settings) -> None:
+def capture(options: Options, settings: Settings) -> None:
     if options.lines is not None and not 0 < options.lines <= 1_000_000:
         raise InvalidValue("--lines", "must be from 1 to 1000000")
     inventory = Inventory(settings)

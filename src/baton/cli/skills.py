@@ -1,13 +1,12 @@
 """skills install: copy the skills to the folders where agents read them, or remove them again."""
 
-import argparse
 import json
 import os
 
 from baton import __version__
 from baton.cli import options as opt
 from baton.cli.output import counted, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.cli.project_files import Step, refuse_links, remove_with_folders, report, write_file
 from baton.core.errors import BatonError, UsageError
 from baton.core.hashing import sha256
@@ -32,7 +31,7 @@ def skill_files() -> dict[str, bytes]:
     raise BatonError("this installation of baton has no skills; install it again: pip install tmux-baton")
 
 
-def install(options: argparse.Namespace) -> None:
+def install(options: Options) -> None:
     if options.mcp:
         from baton.cli.server_install import install_server
 
@@ -43,7 +42,7 @@ def install(options: argparse.Namespace) -> None:
         _install(options)
 
 
-def _install(options: argparse.Namespace) -> None:
+def _install(options: Options) -> None:
     files = skill_files()
     targets = _targets(options)
     for folder in targets:
@@ -64,7 +63,7 @@ def _install(options: argparse.Namespace) -> None:
         _report(steps, options)
 
 
-def _uninstall(options: argparse.Namespace) -> None:
+def _uninstall(options: Options) -> None:
     """Remove the files that were installed and not changed since, and folders that are empty then."""
     if options.force:
         raise UsageError("--force replaces files; --uninstall removes only files that you did not change")
@@ -96,7 +95,7 @@ def _plan_removal(base: str, folder: str) -> list[Step]:
     return [*steps, Step(os.path.join(folder, _MANIFEST), "removed", None)] if hashes else []
 
 
-def _targets(options: argparse.Namespace) -> list[str]:
+def _targets(options: Options) -> list[str]:
     if options.dir is not None:
         if not options.dir:
             raise UsageError("--dir must be a path")
@@ -170,7 +169,7 @@ def _apply(folder: str, plan: list[Step], files: dict[str, bytes]) -> None:
     write_file(os.path.join(folder, _MANIFEST), json.dumps(note, indent=2).encode() + b"\n")
 
 
-def _report(steps: list[Step], options: argparse.Namespace, nothing: str = "all skills are installed already") -> None:
+def _report(steps: list[Step], options: Options, nothing: str = "all skills are installed already") -> None:
     report(steps, nothing=nothing, as_json=options.json, dry_run=options.dry_run)
 
 

@@ -1,6 +1,5 @@
 """submit, retry, follow-up: run a task with an agent and wait until its result is verified."""
 
-import argparse
 import json
 import os
 import signal
@@ -14,7 +13,7 @@ from baton.cli.jobs import each_job
 from baton.cli.main import INTERRUPTED
 from baton.cli.options import job_and_text, jobs_of
 from baton.cli.output import counted, json_text, on_terminal, say, say_worktrees
-from baton.cli.parser import Verb, read_text
+from baton.cli.parser import Options, Verb, read_text
 from baton.cli.progress_view import open_view, summarize
 from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
@@ -47,13 +46,13 @@ _EPILOG = (
 _FORCE = "retry a job that has not ended: then two agents work (default: refuse)"
 
 
-def submit(options: argparse.Namespace, settings: Settings) -> int:
+def submit(options: Options, settings: Settings) -> int:
     """Run new jobs."""
     settings, submissions = _build_submissions(options, settings)
     return _run(options, settings, submissions)
 
 
-def retry(options: argparse.Namespace, settings: Settings) -> int:
+def retry(options: Options, settings: Settings) -> int:
     """Run jobs again, as new jobs."""
     if options.status and not options.all:
         raise UsageError("--status chooses the jobs of --all; give both")
@@ -75,7 +74,7 @@ def retry(options: argparse.Namespace, settings: Settings) -> int:
     return code or ran
 
 
-def _repeat(job: Job, settings: Settings, options: argparse.Namespace) -> Submission:
+def _repeat(job: Job, settings: Settings, options: Options) -> Submission:
     if job.status not in TERMINAL:
         if not options.force:  # guard: retry-ended-only
             what = f"job {job.job_id} is {job.status}: with a retry, two agents would do the same work"
@@ -87,7 +86,7 @@ def _repeat(job: Job, settings: Settings, options: argparse.Namespace) -> Submis
     return again
 
 
-def follow_up(options: argparse.Namespace, settings: Settings) -> int:
+def follow_up(options: Options, settings: Settings) -> int:
     """Run a new job in the conversation of an ended one."""
     from baton.delegation.follow_up import follow_submission
 
@@ -103,7 +102,7 @@ def follow_up(options: argparse.Namespace, settings: Settings) -> int:
     return _run(options, settings, [following])
 
 
-def _run(options: argparse.Namespace, settings: Settings, submissions: list[Submission]) -> int:
+def _run(options: Options, settings: Settings, submissions: list[Submission]) -> int:
     _warn_of_blockers(settings, submissions)
     return (_detach if options.detach else _follow)(settings, submissions, options)
 
@@ -125,14 +124,14 @@ def _warn_of_blockers(settings: Settings, submissions: Sequence[Submission]) -> 
 # -- which jobs ------------------------------------------------------------------------------------------------
 
 
-def _given(options: argparse.Namespace) -> dict[str, Any]:
+def _given(options: Options) -> dict[str, Any]:
     """Return the options that describe the job or its session, as `build_submission` takes them."""
     given = {name: value for name, value in vars(options).items() if name in GIVEN and value is not None}
     given.pop("prompt", None)  # it may stand in a file
     return given
 
 
-def _check_options(options: argparse.Namespace) -> None:
+def _check_options(options: Options) -> None:
     if sum(each is not None for each in (options.prompt, options.prompt_file, options.batch)) != 1:
         raise UsageError("give the task as one of: a PROMPT, --prompt-file FILE, --batch FILE")
     if sum(each is not None for each in (options.session, options.to, options.agent_session)) > 1:
@@ -144,7 +143,7 @@ def _check_options(options: argparse.Namespace) -> None:
             raise UsageError(f"--{name}: the session runs already and has its own; leave it out")
 
 
-def _build_submissions(options: argparse.Namespace, settings: Settings) -> tuple[Settings, list[Submission]]:
+def _build_submissions(options: Options, settings: Settings) -> tuple[Settings, list[Submission]]:
     """Return the jobs, and the settings of the home that they are registered in."""
     _check_options(options)
     queue = options.agent_session
@@ -198,7 +197,7 @@ def _parse_line(settings: Settings, common: dict[str, Any], number: int, line: s
         raise InvalidValue("--batch", f"line {number}: {error}") from None
 
 
-def _find_target(options: argparse.Namespace, settings: Settings) -> "Target":
+def _find_target(options: Options, settings: Settings) -> "Target":
     from baton.delegation.targets import target_live_agent, target_session
 
     if options.session is not None:
@@ -212,7 +211,7 @@ def _find_target(options: argparse.Namespace, settings: Settings) -> "Target":
 # -- run them --------------------------------------------------------------------------------------------------
 
 
-def _detach(settings: Settings, submissions: list[Submission], options: argparse.Namespace) -> int:
+def _detach(settings: Settings, submissions: list[Submission], options: Options) -> int:
     with_session = [each.job for each in submissions if each.agent is not None]
     if len(with_session) > 1 or any(may_wait(job) for job in with_session):
         job_ids = _run_in_background(settings, submissions, options)
@@ -252,7 +251,7 @@ def _cancel_pending(attempts: Attempts, job_ids: Sequence[str]) -> None:
             say(f"it goes on; wait for it: baton wait {job_id}")
 
 
-def _run_in_background(settings: Settings, submissions: list[Submission], options: argparse.Namespace) -> list[str]:
+def _run_in_background(settings: Settings, submissions: list[Submission], options: Options) -> list[str]:
     """Let a new process run the jobs, as many at once as --parallel allows. Return their ids once it has registered
     them."""
     sys.stdout.flush()
@@ -268,9 +267,7 @@ def _run_in_background(settings: Settings, submissions: list[Submission], option
     return [str(each) for each in answered["job_ids"]]
 
 
-def _be_background(
-    settings: Settings, submissions: list[Submission], options: argparse.Namespace, writing: int
-) -> NoReturn:
+def _be_background(settings: Settings, submissions: list[Submission], options: Options, writing: int) -> NoReturn:
     """Run the jobs in this new process, without a terminal. Tell the process that waits their ids, or the error."""
     code = 1
     try:
@@ -300,7 +297,7 @@ def _be_background(
 def _follow(
     settings: Settings,
     submissions: list[Submission],
-    options: argparse.Namespace,
+    options: Options,
     tell: Callable[[Sequence[Job]], None] = lambda _jobs: None,
 ) -> int:
     """Run the jobs until they end. `tell` is called with the registered jobs before the first of them starts."""

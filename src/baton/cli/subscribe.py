@@ -1,6 +1,5 @@
 """subscribe (alias watch), wait: print the events of jobs until the jobs end, or only how each ended."""
 
-import argparse
 import json
 import os
 import select
@@ -12,7 +11,7 @@ from baton.cli import options as opt
 from baton.cli.jobs import each_job
 from baton.cli.options import jobs_of
 from baton.cli.output import json_text, on_terminal, say, say_worktrees
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.cli.request_view import request_line
 from baton.cli.terminal import print_coloured
 from baton.config import Settings
@@ -27,7 +26,7 @@ from baton.transport.subscription import Subscription
 _COLOURS = {"completed": 32, "error": 31, "permission_required": 33}  # green, red, yellow
 
 
-def subscribe(options: argparse.Namespace, settings: Settings) -> int:
+def subscribe(options: Options, settings: Settings) -> int:
     if options.follow_all and (options.ids or options.job):
         raise UsageError("give either job IDs or --follow-all")
     readable = on_terminal() and not options.json
@@ -60,7 +59,7 @@ def subscribe(options: argparse.Namespace, settings: Settings) -> int:
     return code or subscription.exit_code
 
 
-def _find_jobs(jobs: Jobs, options: argparse.Namespace) -> tuple[list[str], int]:
+def _find_jobs(jobs: Jobs, options: Options) -> tuple[list[str], int]:
     """Return the ids of the jobs that the user named, and 1 if one of several was not found."""
     return each_job(jobs, jobs_of(options), lambda job_id: jobs.get_job(job_id).job_id)
 
@@ -106,7 +105,7 @@ def _readable(payload: dict[str, Any]) -> str:
     return f"{what}  {'  '.join(filter(None, words))}".rstrip()
 
 
-def wait(options: argparse.Namespace, settings: Settings) -> int:
+def wait(options: Options, settings: Settings) -> int:
     """Wait until the jobs end, or until a limit of the wait is exceeded."""
     from baton.delegation.reconcile import BackgroundMonitor
 

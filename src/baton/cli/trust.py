@@ -1,13 +1,12 @@
 """trust: show what a folder holds that would become a home, and make it one when the user agrees."""
 
-import argparse
 import os
 import sys
 from collections.abc import Iterator
 
 from baton.cli import options as opt
 from baton.cli.output import ask, json_text, print_table, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import DEFAULT_HOME, SET_IN_PLACE, Home, Settings, hide_password
 from baton.core.errors import BatonError, UsageError, WrongState
 from baton.core.fields import one_line
@@ -22,7 +21,7 @@ from baton.storage.new_homes import forget, keep_registry
 _SHOWN = 200
 
 
-def trust(options: argparse.Namespace) -> int:
+def trust(options: Options) -> int:
     refuse_inside_session("trust")
     settings = Settings(vars(options))
     by_path = "/" in settings.home
@@ -51,7 +50,7 @@ def trust(options: argparse.Namespace) -> int:
     return _adopt(options, settings, candidate)
 
 
-def _adopt(options: argparse.Namespace, settings: Settings, candidate: Candidate) -> int:
+def _adopt(options: Options, settings: Settings, candidate: Candidate) -> int:
     in_place = candidate.kind is Kind.FOLDER and (options.in_place or candidate.link is None)
     owner = os.lstat(candidate.content).st_uid
     if owner != os.geteuid() and not options.owner:  # guard: trust-of-another-user
@@ -97,9 +96,7 @@ def _adopt(options: argparse.Namespace, settings: Settings, candidate: Candidate
     return 0
 
 
-def _moved_registry(
-    options: argparse.Namespace, settings: Settings, candidate: Candidate, contents: Contents
-) -> str | None:
+def _moved_registry(options: Options, settings: Settings, candidate: Candidate, contents: Contents) -> str | None:
     """Return the url to which a migration moved the jobs, if it leads out of the content: the user must confirm it."""
     url = contents.moved_to
     if url is None or candidate.kind in (Kind.MOVED, Kind.AGAIN):
@@ -162,7 +159,7 @@ def _record(home: Home) -> dict[str, object]:
     return {"folder": home.folder, "home": home.path, "home_id": home.home_id, "in_place": home.in_place}
 
 
-def _print_known(options: argparse.Namespace, settings: Settings) -> None:
+def _print_known(options: Options, settings: Settings) -> None:
     homes = known(settings.state_dir)
     if options.json:
         print(json_text([_record(home) for home in homes], indent=2))

@@ -1,6 +1,5 @@
 """web: show the jobs of all homes in a browser."""
 
-import argparse
 import ipaddress
 import os
 import signal
@@ -11,7 +10,7 @@ from baton.board.web_access import DEFAULT_PORT, RIGHTS, Access, Logins, parse_r
 from baton.cli import options as opt
 from baton.cli.homes import refuse_one_home
 from baton.cli.output import counted, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, UsageError
 from baton.jobs.caller import refuse_inside_session
@@ -21,7 +20,7 @@ _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
 _UNIX = "unix:"
 
 
-def web(options: argparse.Namespace, settings: Settings) -> int:
+def web(options: Options, settings: Settings) -> int:
     """Serve the board until a signal ends the process; or print a new address, or end all logins."""
     refuse_inside_session("baton web")  # guard: web-inside-session
     refuse_one_home(options, "baton web")
@@ -41,7 +40,7 @@ def web(options: argparse.Namespace, settings: Settings) -> int:
 
 
 def _serve(
-    options: argparse.Namespace,
+    options: Options,
     settings: Settings,
     logins: Logins,
     address: tuple[str, int] | str,
@@ -73,11 +72,11 @@ def _serve(
         board.close()
 
 
-def _first_name(options: argparse.Namespace) -> str:
+def _first_name(options: Options) -> str:
     return options.name[0] if options.name else "127.0.0.1"
 
 
-def _address(options: argparse.Namespace) -> tuple[str, int] | str:
+def _address(options: Options) -> tuple[str, int] | str:
     listen: str = options.listen
     if listen.startswith(_UNIX):
         path = os.path.abspath(listen.removeprefix(_UNIX))
@@ -101,7 +100,7 @@ def _own_name(address: tuple[str, int] | str) -> list[str]:
     return [] if isinstance(address, str) or ipaddress.ip_address(address[0]).is_unspecified else [address[0]]
 
 
-def _tls(options: argparse.Namespace) -> ssl.SSLContext | None:
+def _tls(options: Options) -> ssl.SSLContext | None:
     if options.cert is None:
         if options.key is not None:
             raise UsageError("--key needs --cert")

@@ -1,6 +1,5 @@
 """worker: run the jobs of a queue, each in its own session."""
 
-import argparse
 import os
 import signal
 import time
@@ -8,7 +7,7 @@ from collections import Counter
 
 from baton.cli import options as opt
 from baton.cli.output import say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.core.clock import duration_text
 from baton.core.errors import InvalidValue
@@ -20,7 +19,7 @@ from baton.sessions.launch import usable_agent
 from baton.sessions.tmux import Tmux
 
 
-def work(options: argparse.Namespace, settings: Settings) -> int:
+def work(options: Options, settings: Settings) -> int:
     """Run jobs until the worker is stopped, has run --max-jobs, or finds the queue empty with --until-empty."""
     for name, least in (("concurrency", 1), ("max_jobs", 1), ("drain", 0)):
         value = getattr(options, name)

@@ -1,6 +1,5 @@
 """worktree, diff, merge: what jobs have done in their git worktrees, and what becomes of it."""
 
-import argparse
 import os
 import sys
 from typing import Any
@@ -9,7 +8,7 @@ from baton.cli import options as opt
 from baton.cli.jobs import each_of
 from baton.cli.options import job_of, jobs_of
 from baton.cli.output import json_text, on_terminal, print_table, say
-from baton.cli.parser import Verb
+from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.core.errors import BatonError, GitFailed, JobNotFound, UsageError, WorktreeRefused
 from baton.core.fields import check_id_beginning
@@ -25,7 +24,7 @@ from baton.worktrees.trees import Tree, Trees, UseLock
 _ENDING_SEC = 20.0  # in which the session of an ended job ends
 
 
-def list_trees(options: argparse.Namespace, settings: Settings) -> int:
+def list_trees(options: Options, settings: Settings) -> int:
     """Show every worktree, branch and salvaged commit that baton has made."""
     damaged: list[BatonError] = []
     found = list(Trees(settings.data_dir).all(damaged))
@@ -135,7 +134,7 @@ def _kept_row(path: str) -> dict[str, Any]:
 # -- remove, salvage ---------------------------------------------------------------------------------------------------
 
 
-def remove(options: argparse.Namespace, settings: Settings) -> int:
+def remove(options: Options, settings: Settings) -> int:
     if options.merged == bool(options.ids or options.job):
         raise UsageError("give either IDs or --merged")
     if options.force:
@@ -174,7 +173,7 @@ def _remove(tree: Tree, *, force: bool) -> dict[str, Any]:
     return {"name": tree.name, "kept": done.kept}
 
 
-def save(options: argparse.Namespace, settings: Settings) -> int:
+def save(options: Options, settings: Settings) -> int:
     results, code = each_of(jobs_of(options), lambda each: _save(_one(settings, each)))
     if options.json:
         print(json_text(results))
@@ -234,7 +233,7 @@ def _tree_of(settings: Settings, jobs: Jobs, typed: str) -> tuple[Tree, Job | No
     return Trees(settings.data_dir).find_exact(path) or Tree.of_job(job), job
 
 
-def diff(options: argparse.Namespace, settings: Settings) -> None:
+def diff(options: Options, settings: Settings) -> None:
     with open_jobs(settings) as jobs:
         tree, _ = _tree_of(settings, jobs, job_of(options))
     shown, left_out = merging.diff(tree, stat=options.stat)
@@ -259,7 +258,7 @@ def _style(line: str) -> str:
     return {"+": "32", "-": "31", "@": "36"}.get(line[:1], "")
 
 
-def merge(options: argparse.Namespace, settings: Settings) -> None:
+def merge(options: Options, settings: Settings) -> None:
     with open_jobs(settings) as jobs:
         tree, job = _tree_of(settings, jobs, job_of(options))
     if job is not None and job.status not in TERMINAL:
