@@ -288,7 +288,7 @@ GUARDS = (
     ),
     Guard(
         "columns-win",
-        replace(r"\{\*\*json\.loads\(others\), \*\*record\}", "record | json.loads(others)"),
+        replace(r"\{\*\*parse_json\(others\), \*\*record\}", "record | parse_json(others)"),
         "tests/system/test_grants.py -k another_worker_runs",
     ),
     Guard("own-server", condition("False"), "tests/security/test_server_of_a_folder.py"),

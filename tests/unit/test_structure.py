@@ -100,6 +100,31 @@ def test_errors_are_passed_over_by_an_except_clause_alone():
     assert [name for name, path in modules() if "suppress(" in Path(path).read_text()] == []
 
 
+# -- what differs between releases of Python ------------------------------------------------------------------------
+
+
+def lines_with(pattern):
+    """Yield the module of each line of the sources that the pattern is found in."""
+    for name, path in modules():
+        yield from (name for line in Path(path).read_text().splitlines() if re.search(pattern, line))
+
+
+def test_private_modules_of_python_are_imported_in_one_place():
+    assert set(lines_with(r"^\s*(from|import) _(?!_future__)")) == set()
+
+
+# Each reads what baton itself has just written, or has checked before.
+_READ_THEIR_OWN = {
+    "baton.board.details", "baton.cli.demo_agent", "baton.jobs.caller", "baton.jobs.job_history", "baton.mcp.tools",
+    "baton.sessions.reporter", "baton.sessions.runner", "baton.storage.installation", "baton.transport.publish",
+}  # fmt: skip
+
+
+def test_json_of_other_programs_is_read_by_one_function():
+    """How deep it may be nested differs between releases of Python."""
+    assert set(lines_with(r"json\.loads?\(")) == _READ_THEIR_OWN
+
+
 # -- what is loaded --------------------------------------------------------------------------------------------------
 
 
@@ -119,8 +144,9 @@ def loaded_by(*arguments, folder, stdin=""):
 
 # Each costs milliseconds that an agent pays hundreds of times a day.
 HEAVY = {
-    "asyncio", "dataclasses", "datetime", "inspect", "logging", "pathlib", "psycopg", "random", "rich", "secrets",
-    "socket", "sqlite3", "ssl", "subprocess", "tempfile", "tomllib", "typing", "unittest", "urllib", "uuid", "shutil", "hmac",
+    "annotationlib", "argparse", "ast", "asyncio", "dataclasses", "datetime", "hmac", "inspect", "locale", "logging",
+    "pathlib", "psycopg", "random", "rich", "secrets", "shutil", "socket", "sqlite3", "ssl", "subprocess", "tempfile",
+    "tomllib", "typing", "unittest", "urllib", "uuid",
 }  # fmt: skip
 
 

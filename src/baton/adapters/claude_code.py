@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 
 from baton.adapters.contract import UUID, Agent, Capabilities, Launch, Mode, Task, checked_argument
-from baton.core.fields import json_object, one_line
+from baton.core.fields import json_object, one_line, parse_json
 from baton.core.value import Any
 from baton.storage.files import open_given_file
 
@@ -90,7 +89,7 @@ class ClaudeCode(Agent):
         path = os.path.join(folder, ".claude.json")
         try:
             with open(path, encoding="utf-8") as file:
-                known = json.load(file)
+                known = parse_json(file.read())
         except (OSError, ValueError):
             known = {}
         problems = []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
@@ -10,6 +9,7 @@ from collections.abc import Mapping
 from baton.adapters.acp_agent import AcpAgent
 from baton.adapters.contract import UUID, Capabilities, Launch, Task, checked_argument
 from baton.adapters.folder_trust import main_repositories
+from baton.core.fields import parse_json
 
 ALLOW_ALL = "COPILOT_ALLOW_ALL"  # by any value, its tools; by "true", also every folder
 PLUGIN = "copilot-plugin"  # in the session's folder
@@ -93,7 +93,7 @@ def _is_trusted(workdir: str, path: str) -> bool:
     try:
         with open(path, encoding="utf-8") as file:
             lines = [line for line in file if not line.lstrip().startswith("//")]
-        trusted = json.loads("".join(lines)).get("trustedFolders") or []
+        trusted = parse_json("".join(lines)).get("trustedFolders") or []
     except (OSError, ValueError, AttributeError):
         return False
     folders = [os.path.realpath(each) for each in trusted if isinstance(each, str) and each]

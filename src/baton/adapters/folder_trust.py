@@ -3,9 +3,9 @@ agents, trust in a repository holds in its worktrees."""
 
 from __future__ import annotations
 
-import json
 import os
 
+from baton.core.fields import parse_json
 from baton.storage.homes import main_work_tree
 
 
@@ -13,7 +13,7 @@ def trusts(path: str, workdir: str) -> bool:
     """Return whether the file says that the folder is trusted: by the nearest folder upwards that it names."""
     try:
         with open(path, encoding="utf-8") as file:
-            known = json.load(file)
+            known = parse_json(file.read())
         rules = {os.path.realpath(folder): str(level) for folder, level in known.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return False

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Mapping
 
 from baton.adapters.acp_agent import AcpAgent
 from baton.adapters.contract import UUID, Capabilities, Launch, Task, checked_argument
 from baton.adapters.folder_trust import trusts
+from baton.core.fields import parse_json
 from baton.core.value import Any
 
 DEFAULTS = "qwen-defaults.json"  # settings below those of the user, in the session's folder
@@ -79,7 +79,7 @@ def system_defaults(environment: Mapping[str, str]) -> str:
 def _settings(path: str) -> dict[str, Any]:
     try:
         with open(path, encoding="utf-8") as file:
-            found = json.load(file)
+            found = parse_json(file.read())
     except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

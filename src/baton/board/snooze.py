@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Mapping
 
+from baton.core.fields import parse_json
 from baton.storage.files import make_private_dir, read_file, replace_file
 from baton.storage.stamp import stamp_of
 
@@ -46,11 +47,11 @@ class Snoozed:
         self._stamp, self._entries = stamp, {}
         try:
             content = read_file(self._path)
-            found = json.loads(content) if len(content) <= _LONGEST else {}
+            found = parse_json(content) if len(content) <= _LONGEST else {}
             for key, (until, what) in found.items():
                 if isinstance(until, int) and isinstance(what, str):
                     self._entries[key] = (until, what)
-        except (OSError, ValueError, TypeError, AttributeError, RecursionError):
+        except (OSError, ValueError, TypeError, AttributeError):
             return  # a file that is missing or damaged snoozes nothing
 
     def _write(self) -> None:

@@ -19,6 +19,7 @@ import time
 from collections.abc import Mapping
 
 from baton.core.errors import InvalidValue
+from baton.core.fields import parse_json
 from baton.core.hashing import sha256
 from baton.storage.files import make_private_dir, read_file, remove_file, replace_file
 
@@ -128,7 +129,7 @@ class Logins:
 def _read(path: str) -> tuple[int, float]:
     """Return the port and the end of a token or a login; of one that cannot be read, an end that is over."""
     try:
-        found = json.loads(read_file(path, 1000))
+        found = parse_json(read_file(path, 1000))
         return int(found["port"]), float(found["until"])
     except (OSError, ValueError, TypeError, KeyError):
         return 0, 0.0

@@ -25,7 +25,7 @@ from baton.board import web_routes
 from baton.board.web_access import Access, Refused, place_of
 from baton.board.web_routes import SharedBoard, readable
 from baton.core.errors import BatonError
-from baton.core.fields import one_line
+from baton.core.fields import one_line, parse_json
 from baton.core.value import Any
 
 MOST_CONNECTIONS = 64
@@ -228,8 +228,8 @@ class Handler(BaseHTTPRequestHandler):
         if len(content) < length:
             raise Refused(400, "the body is incomplete")
         try:
-            body = json.loads(content)
-        except (ValueError, RecursionError):
+            body = parse_json(content)
+        except ValueError:
             raise Refused(400, "the body is not JSON") from None
         if not isinstance(body, dict):
             raise Refused(400, "the body must be an object")

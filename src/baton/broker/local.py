@@ -20,6 +20,7 @@ import time
 
 from baton.core.cpython import socket
 from baton.core.errors import BrokerUnavailable, InvalidValue, RegistryBusy
+from baton.core.fields import parse_json
 from baton.core.job import new_token
 from baton.core.value import Value
 from baton.storage import files
@@ -92,7 +93,7 @@ def known_broker(state_dir: str) -> LocalBroker | None:
     """Return the broker that the files describe, whose process may have ended."""
     folder = broker_dir(state_dir)
     try:
-        found: Any = json.loads(files.read_file(os.path.join(folder, "broker.json")))
+        found: Any = parse_json(files.read_file(os.path.join(folder, "broker.json")))
         port, writer, reader = found["port"], found["writer_password"], found["reader_password"]
     except (OSError, ValueError, TypeError, KeyError):
         return None

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 
+from baton.core.fields import parse_json
 from baton.storage.files import read_given_file
 
 TYPE_CHECKING = False
@@ -26,7 +26,7 @@ def read_settings(path: str) -> dict[str, Any]:
         text = read_given_file(path, _MAX_BYTES).decode(errors="replace")
     except OSError:
         return {}
-    found = json.loads(_TEXT_OR_COMMENT.sub(lambda part: part[1] or " ", text).strip() or "{}")
+    found = parse_json(_TEXT_OR_COMMENT.sub(lambda part: part[1] or " ", text).strip() or "{}")
     if not isinstance(found, dict):
         raise ValueError(f"{path} is no JSON object")
     return found

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
+from baton.core.fields import parse_json
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
@@ -31,7 +30,7 @@ class Event(Value):
 def read_events(body: bytes) -> list[Event]:
     """Return the events of a message. ValueError, TypeError, AttributeError or KeyError: it has another form."""
     found = []
-    for record in _records(json.loads(body)):
+    for record in _records(parse_json(body)):
         about = {each["key"]: _value(each["value"]) for each in record.get("attributes") or ()}
         if isinstance(about.get("event.name"), str):
             found.append(Event(name=about["event.name"], about=about))

@@ -11,7 +11,7 @@ import socket
 import time
 from binascii import b2a_base64
 
-from baton.core.fields import json_object
+from baton.core.fields import json_object, parse_json
 from baton.core.value import Any
 from baton.transport.peer import refuse_stranger
 
@@ -59,8 +59,8 @@ class Server:
         if not 200 <= status < 300:
             raise HttpFailed(f"{method} {path.partition('?')[0]} was answered with {status}", status)
         try:
-            return json.loads(text) if text.strip() else None
-        except (ValueError, RecursionError):
+            return parse_json(text) if text.strip() else None
+        except ValueError:
             raise HttpFailed(f"{method} {path.partition('?')[0]} was answered with something that is no JSON") from None
 
     def open_events(self, path: str, *, within_sec: float) -> EventStream:

@@ -13,6 +13,7 @@ from baton.cli.output import say
 from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.core.errors import BrokerUnavailable, InvalidValue, NotVerified, UsageError
+from baton.core.fields import NestedTooDeeply, parse_json
 from baton.jobs.verbs import open_jobs
 from baton.transport.publish import TRIES, Published, publish_event
 
@@ -69,11 +70,11 @@ def _data(pairs: Sequence[str]) -> dict[str, object]:
         if not separator or not name:
             raise UsageError(f"--data must look like name=value, not {pair[:40]!r}")
         try:
-            data[name] = json.loads(text)
+            data[name] = parse_json(text)
+        except NestedTooDeeply:
+            raise InvalidValue("data", f"is nested too deeply in {name[:40]}") from None
         except ValueError:
             data[name] = text
-        except RecursionError:
-            raise InvalidValue("data", f"is nested too deeply in {name[:40]}") from None
     return data
 
 

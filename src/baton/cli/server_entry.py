@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from baton.config import KNOWN
 from baton.core.errors import BatonError
-from baton.core.fields import no_duplicates
+from baton.core.fields import no_duplicates, parse_json
 from baton.core.hashing import sha256
 
 _NAME = "baton"
@@ -150,8 +150,8 @@ def _parse_toml(text: str) -> dict[str, Any]:
 
 def _parse_json(text: str) -> dict[str, Any]:
     try:
-        found = json.loads(text, object_pairs_hook=no_duplicates, parse_constant=_refuse_constant)
-    except (ValueError, RecursionError) as error:
+        found = parse_json(text, _DECODER.decode)
+    except ValueError as error:
         by_hand = f"add to mcpServers by hand: {_JSON_LINE}"
         raise BatonError(f"is not JSON that baton can change: {error}; {by_hand}") from None
     if not isinstance(found, dict) or not isinstance(found.get("mcpServers", {}), dict):
@@ -161,6 +161,9 @@ def _parse_json(text: str) -> dict[str, Any]:
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(f"{name} is not JSON")
+
+
+_DECODER = json.JSONDecoder(object_pairs_hook=no_duplicates, parse_constant=_refuse_constant)
 
 
 def _json_servers(text: str) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from baton.cli.output import counted, say
 from baton.cli.parser import Options, Verb
 from baton.cli.project_files import Step, refuse_links, remove_with_folders, report, write_file
 from baton.core.errors import BatonError, UsageError
+from baton.core.fields import parse_json
 from baton.core.hashing import sha256
 from baton.storage.files import outside, read_given_file
 
@@ -143,9 +144,9 @@ def _is_unchanged(path: str, digest: str) -> bool:
 def _recorded_hashes(folder: str) -> dict[str, str]:
     """Return the hashes that an earlier installation recorded; none if the manifest is invalid."""
     try:
-        files = json.loads(read_given_file(os.path.join(folder, _MANIFEST)))["files"]
+        files = parse_json(read_given_file(os.path.join(folder, _MANIFEST)))["files"]
         return {str(name): str(digest) for name, digest in files.items()}
-    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except (FileNotFoundError, ValueError, TypeError, KeyError, AttributeError):
         return {}
 
 

@@ -17,7 +17,7 @@ from baton.cli.parser import Options, Verb, read_text
 from baton.cli.progress_view import open_view, summarize
 from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
-from baton.core.fields import json_object, texts_of
+from baton.core.fields import json_object, parse_json, texts_of
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.limits import may_wait
 from baton.delegation.attempts import Attempts, this_submitter
@@ -179,7 +179,7 @@ def _in_order(settings: Settings, jobs: list[Submission], names: Sequence[Sequen
 def _parse_line(settings: Settings, common: dict[str, Any], number: int, line: str) -> tuple[Submission, Sequence[str]]:
     """Return the job of a line of the batch, and the names of the jobs that it comes after."""
     try:
-        given = json.loads(line)
+        given = parse_json(line)
         if not isinstance(given, dict) or not isinstance(given.get("prompt"), str):
             raise InvalidValue("prompt", "is missing: each line must be an object with a prompt")
         label = [given["label"]] if isinstance(given.get("label"), str) else given.get("label") or []
@@ -191,7 +191,7 @@ def _parse_line(settings: Settings, common: dict[str, Any], number: int, line: s
             given.setdefault("workdir", common.get("workdir", "."))
         given["after"] = [*common["after"], *texts_of("after", given.get("after"))]
         return build_submission(settings, **common | given), given["after"]
-    except (ValueError, RecursionError):
+    except ValueError:
         raise InvalidValue("--batch", f"line {number} is not JSON") from None
     except BatonError as error:
         raise InvalidValue("--batch", f"line {number}: {error}") from None

@@ -20,6 +20,9 @@ Check = Callable[[object], Any]
 # it is nested too deeply.
 UNEXPECTED_SHAPE = (AttributeError, KeyError, TypeError, ValueError, IndexError, OverflowError, RecursionError)
 
+MAX_LEVELS = 100  # of arrays and objects in a JSON text; what programs write has a few dozen at most
+_STRING_OR_BRACKET = re.compile(r'"(?:[^"\\]|\\.)*"?|[][{}]', re.DOTALL)
+
 # Characters that a terminal and a browser show as nothing, or as a space, though they count as printable.
 _UNSEEN = "[\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u2800\u3164\ufe00-\ufe0f\uffa0\U000e0100-\U000e01ef]"
 _HARMLESS = "\u200d\ufe0f\xa0\u202f\u3000"
@@ -185,10 +188,69 @@ def unknown_fields(record: Mapping[str, Any], known: Iterable[str]) -> dict[str,
     extra = {key: value for key, value in record.items() if key not in known}
     if extra:
         try:
-            json.dumps(extra, ensure_ascii=False, allow_nan=False).encode()
-        except (ValueError, RecursionError):
+            storable_json(extra).encode()
+        except ValueError:
             raise ValueError("holds a field that is not strict JSON") from None
     return extra
+
+
+def storable_json(value: object) -> str:
+    """Return a value as JSON that can be read again as a part of a record or a line. ValueError if there is none."""
+    try:
+        content = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    except TypeError as error:
+        raise ValueError(str(error)) from None
+    except RecursionError:
+        raise NestedTooDeeply from None
+    parse_json(content, most_levels=MAX_LEVELS - 10)
+    return content
+
+
+class NestedTooDeeply(ValueError):
+    """A JSON text whose arrays and objects are nested in more levels than baton follows."""
+
+    def __init__(self) -> None:
+        super().__init__("is nested too deeply")
+
+
+def parse_json(text: str | bytes, decode: Callable[[Any], Any] = json.loads, most_levels: int = MAX_LEVELS) -> Any:
+    """Return the value of a JSON text from another program. ValueError if it is none, NestedTooDeeply if arrays and
+    objects are nested in more than `most_levels`: how many levels Python follows differs in each release."""
+    try:
+        value = decode(text)
+    except RecursionError:
+        raise NestedTooDeeply from None
+    except ValueError as error:
+        if _brackets(text) > most_levels and _levels(text, getattr(error, "pos", None)) > most_levels:
+            raise NestedTooDeeply from None  # Python 3.11 does not read as far as the error
+        raise
+    if _brackets(text) > most_levels and _is_deeper(value, most_levels):  # guard: payload-depth
+        raise NestedTooDeeply
+    return value
+
+
+def _brackets(text: str | bytes) -> int:
+    """Return how many levels a text can have at most."""
+    return text.count("[") + text.count("{") if isinstance(text, str) else text.count(b"[") + text.count(b"{")
+
+
+def _is_deeper(value: object, most_levels: int) -> bool:
+    level = [value]
+    for _ in range(most_levels):
+        containers = [each for each in level if isinstance(each, dict | list)]
+        level = [inner for each in containers for inner in (each.values() if isinstance(each, dict) else each)]
+    return any(isinstance(each, dict | list) for each in level)
+
+
+def _levels(text: str | bytes, end: int | None) -> int:
+    """Return in how many levels the brackets of a text are nested that is no JSON from `end` on."""
+    if isinstance(text, bytes):
+        text = text.decode(errors="replace")
+    level = deepest = 0
+    for part in _STRING_OR_BRACKET.findall(text[:end]):
+        level += (part in "[{") - (part in "]}")
+        deepest = max(deepest, level)
+    return deepest
 
 
 def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -202,8 +264,8 @@ def no_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 def json_object(raw: str | bytes) -> dict[str, Any]:
     """Return the JSON object in a line; an empty one for anything else."""
     try:
-        found = json.loads(raw)
-    except (ValueError, RecursionError):
+        found = parse_json(raw)
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 

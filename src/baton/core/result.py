@@ -6,6 +6,7 @@ import json
 
 from baton.core import fields
 from baton.core.errors import InvalidRecord
+from baton.core.fields import parse_json
 from baton.core.redact import shorten
 from baton.core.value import Any, Value
 
@@ -35,8 +36,8 @@ class Result(Value):
     def parse(cls, content: str | bytes, job_id: str) -> Result:
         """Return the stored result of a job; raise InvalidRecord when it is not valid."""
         try:
-            record = json.loads(content)
-        except (ValueError, RecursionError):
+            record = parse_json(content)
+        except ValueError:
             raise InvalidRecord(job_id, "result", "is not JSON") from None
         if not isinstance(record, dict):
             raise InvalidRecord(job_id, "result", f"must be an object, not {fields.kind(record)}")

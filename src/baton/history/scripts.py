@@ -4,7 +4,6 @@ They are best effort: a log that cannot be written is a warning on standard erro
 goes on. A wrong value raises InvalidValue.
 """
 
-import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -12,7 +11,7 @@ from time import time_ns
 
 from baton.core.clock import parse_time
 from baton.core.errors import BatonError, InvalidValue
-from baton.core.fields import check_job_id
+from baton.core.fields import check_job_id, storable_json
 from baton.core.job import TERMINAL, check_status
 from baton.core.value import Any
 from baton.history import log
@@ -81,8 +80,8 @@ def _open(job_id: str, logs_dir: str | None, given_ns: int | None) -> Iterator[t
 
 def _check_json(name: str, value: Mapping[str, Any]) -> None:
     try:
-        json.dumps(value, allow_nan=False)
-    except (TypeError, ValueError, RecursionError) as error:
+        storable_json(value)
+    except ValueError as error:
         raise InvalidValue(name, f"must be JSON: {error}") from None
 
 

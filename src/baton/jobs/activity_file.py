@@ -9,6 +9,7 @@ import json
 import os
 
 from baton.core.errors import NotVerified
+from baton.core.fields import parse_json
 from baton.core.value import Any, Value
 from baton.storage.files import read_file, replace_file
 
@@ -49,7 +50,7 @@ def write_snapshot(folder: str, snapshot: Snapshot) -> None:
 def read_snapshot(folder: str) -> Snapshot | None:
     """Return what the file in the folder of a session says; None without one that can be read."""
     try:
-        found = json.loads(read_file(os.path.join(folder, ACTIVITY)))
+        found = parse_json(read_file(os.path.join(folder, ACTIVITY)))
         known = {name: value for name, value in found.items() if name in Snapshot.fields()}
         return Snapshot(**known)
     except (OSError, ValueError, TypeError, AttributeError):

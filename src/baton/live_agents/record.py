@@ -16,6 +16,7 @@ from baton.live_agents.names import check_agent_id, check_agent_name
 
 SCHEMA_VERSION = 1
 MAX_RECORD_BYTES = 64 * 1024
+_DECODER = json.JSONDecoder(object_pairs_hook=fields.no_duplicates)
 # In a directory of many machines, a record without a host is on an unknown one.
 UNNAMED_HOST = "a host that is not named"
 
@@ -79,8 +80,8 @@ class AgentRecord(Value):
         if len(content) > MAX_RECORD_BYTES:
             raise Unfit(f"is longer than {MAX_RECORD_BYTES} bytes")
         try:
-            value = json.loads(content.decode(), object_pairs_hook=fields.no_duplicates)
-        except (ValueError, RecursionError):
+            value = fields.parse_json(content.decode(), _DECODER.decode)
+        except ValueError:
             raise Unfit("is not JSON", State.MALFORMED) from None
         return cls.parse(value)
 

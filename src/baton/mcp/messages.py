@@ -6,6 +6,7 @@ import json
 import os
 import select
 
+from baton.core.fields import parse_json
 from baton.core.value import Any
 
 TYPE_CHECKING = False
@@ -66,13 +67,16 @@ def read_lines(fd: int, wake: int) -> Iterator[bytes | None]:
 def parse(line: bytes) -> Any:
     """Return the JSON value of a line; ProtocolError if it is none."""
     try:
-        return json.loads(line.decode(), parse_constant=_refuse_constant)
-    except (ValueError, RecursionError):
+        return parse_json(line.decode(), _DECODER.decode)
+    except ValueError:
         raise ProtocolError(PARSE_ERROR, "the line is not a JSON text in UTF-8") from None
 
 
 def _refuse_constant(name: str) -> None:
     raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def id_of(value: Any) -> str | int | None:

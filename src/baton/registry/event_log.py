@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Sequence
 
 from baton.core.event import EventName, StoredEvent
+from baton.core.fields import parse_json
 from baton.core.job import Job
 from baton.core.value import Any
 from baton.storage.files import fsync_dir, last_line, open_private, overwrite_from, read_file, replace_file
@@ -98,13 +99,13 @@ def _parse(raw: bytes) -> dict[str, Any] | None:
     """Return a line of a log, or None for what this version did not write: the earlier scripts kept a debug log under
     this name."""
     try:
-        line = json.loads(raw)
+        line = parse_json(raw)
         if isinstance(line, dict):
             if isinstance(line.get("sent"), list) and all(isinstance(seq, int) for seq in line["sent"]):
                 return line
             if isinstance(line["seq"], int) and isinstance(line["attempt"], int) and isinstance(line["payload"], str):
                 EventName(line["event"])
                 return line
-    except (ValueError, KeyError, RecursionError):
+    except (ValueError, KeyError):
         return None
     return None

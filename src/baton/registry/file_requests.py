@@ -10,6 +10,7 @@ import os
 import re
 
 from baton.core.errors import InvalidRecord, JobNotFound, RequestNotFound
+from baton.core.fields import parse_json
 from baton.core.job import Job, Status
 from baton.core.value import Any
 from baton.storage import files
@@ -113,8 +114,8 @@ class RequestFiles:
         call = None
         if calls:
             try:
-                call = json.loads(files.read_file(os.path.join(self._registry.folder, _name(job_id, row))))
-            except (OSError, ValueError, RecursionError):
+                call = parse_json(files.read_file(os.path.join(self._registry.folder, _name(job_id, row))))
+            except (OSError, ValueError):
                 why = f"holds {row.get('request_id')}, whose call cannot be read"
                 raise InvalidRecord(job_id, _FIELD, why) from None
         return Request.parse({**row, "job_id": job_id, "call": call}, job_id)

@@ -14,6 +14,7 @@ from baton.core import lifecycle
 from baton.core.clock import parse_time
 from baton.core.errors import InvalidRecord, JobNotFound, RegistryUnavailable
 from baton.core.event import EventName, StoredEvent
+from baton.core.fields import parse_json
 from baton.core.job import TERMINAL, Broker, Job, Status
 from baton.registry import FILES_NOTE, MOVED_NOTE, NEWER_DATABASE, read_note, record_ids
 from baton.registry.contract import Change, Entry, JobFilter, OutlinePage, Page, format_cursor
@@ -66,8 +67,8 @@ class FileTransaction(RequestFiles):
                 raise
             raise InvalidRecord(job_id, "record", f"cannot be read: {error.strerror}") from None
         try:
-            record = json.loads(content)
-        except (ValueError, RecursionError):
+            record = parse_json(content)
+        except ValueError:
             raise InvalidRecord(job_id, "record", "is not JSON") from None
         job = Job.parse(self._without_requests(record, job_id), job_id)
         if job.seen_at is None and job.status in TERMINAL and self._is_version_1:  # such an end counts as seen
@@ -129,7 +130,7 @@ class FileTransaction(RequestFiles):
         if not os.path.exists(self._batch_path):
             return
         try:
-            jobs = [Job.parse(record) for record in json.loads(files.read_file(self._batch_path))]
+            jobs = [Job.parse(record) for record in parse_json(files.read_file(self._batch_path))]
         except (ValueError, TypeError, InvalidRecord):
             raise RegistryUnavailable(f"{self._batch_path} is damaged; move it away") from None
         for job in jobs:

@@ -7,7 +7,7 @@ import json
 
 from baton.core.clock import format_time
 from baton.core.event import EventName
-from baton.core.fields import label, texts
+from baton.core.fields import label, parse_json, texts
 from baton.core.job import Status, is_unseen, topic_prefix, waiting_text
 from baton.core.job_checks import check_activity, check_usage, job_ids
 from baton.core.outline import LONGEST_PROMPT, Outline
@@ -64,7 +64,7 @@ class OutlineReader:
                 if name not in self._names:
                     self._names.add(label(name))
             if labels not in self._labels:
-                self._labels[labels] = texts(json.loads(labels))
+                self._labels[labels] = texts(parse_json(labels))
             more = _decode(others) if others and ('"title"' in others or '"usage"' in others) else {}
             title = more.get("title")
             for each in (title, detail, disputed, reason, ended_by):

@@ -15,7 +15,7 @@ from baton.core import lifecycle
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import InvalidRecord, JobDisputed, JobNotFound, RegistryBusy
 from baton.core.event import EventName, StoredEvent
-from baton.core.fields import JOB_ID
+from baton.core.fields import JOB_ID, parse_json
 from baton.core.job import JOB_FIELDS, OWN_DEFAULTS, TERMINAL, TIME_FIELDS, Broker, Job, Status
 from baton.core.value import Any
 from baton.registry.contract import Change
@@ -81,10 +81,10 @@ def job_from_row(row: Row) -> Job:
     try:
         for name in _JSON:
             if record.get(name) is not None:
-                record[name] = [] if record[name] == "[]" else json.loads(record[name])
+                record[name] = [] if record[name] == "[]" else parse_json(record[name])
         if others is not None:
             # Columns win: a login that may report on a job may write `other_fields`, but not the work itself.
-            record = {**json.loads(others), **record}  # guard: columns-win
+            record = {**parse_json(others), **record}  # guard: columns-win
     except (ValueError, TypeError):
         raise InvalidRecord(job_id, "record", "holds a column that is not JSON") from None
     return Job.parse(record, job_id, times_checked=True)

@@ -6,7 +6,7 @@ import json
 
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import InvalidRecord, RegistryBusy, RequestNotFound
-from baton.core.fields import json_object
+from baton.core.fields import json_object, parse_json
 from baton.core.job import Status
 from baton.core.value import Any
 
@@ -50,9 +50,9 @@ def _request_from(row: Sequence[Any]) -> Request:
     record = dict(zip(_COLUMNS, row, strict=True))
     try:
         record |= {name: None if record[name] is None else format_time(record[name]) for name in _TIMES}
-        record |= json.loads(record.pop("content")) | {name: record[name] for name in _COLUMNS if name in record}
-        record["call"] = json.loads(record["call"])
-    except (ValueError, TypeError, RecursionError, OverflowError):
+        record |= parse_json(record.pop("content")) | {name: record[name] for name in _COLUMNS if name in record}
+        record["call"] = parse_json(record["call"])
+    except (ValueError, TypeError, OverflowError):
         raise InvalidRecord(str(record["job_id"]), "requests", "holds a column that is not valid") from None
     return Request.parse(record, record["job_id"])
 

@@ -13,6 +13,7 @@ import time
 
 from baton.config import Settings
 from baton.core.errors import RunnerDied
+from baton.core.fields import parse_json
 from baton.jobs.caller import MARKER
 from baton.sessions.processes import HOME_MARKER, started_at
 from baton.storage.files import remove_file
@@ -125,7 +126,7 @@ def receive(folder: str) -> dict[str, str] | None:
     finally:
         os.close(fd)
     try:
-        found: dict[str, str] = json.loads(content)
+        found: dict[str, str] = parse_json(content)
     except ValueError:
         return None  # nothing was written, or the writer died before the end
     return found

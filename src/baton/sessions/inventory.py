@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 from baton.config import Settings
 from baton.core.errors import InvalidSession, NameInUse, SessionNotFound
+from baton.core.fields import parse_json
 from baton.sessions.processes import Process, ProcessId, command_line, marked_processes
 from baton.sessions.session import Session, State
 from baton.storage.files import make_home, refuse_link, refuse_network_fs
@@ -247,8 +248,8 @@ def _row(tx: sqlite3.Connection, name: str) -> Session | None:
 def _parse(row: tuple[object, ...]) -> Session:
     name, *columns, record = row
     try:
-        found = json.loads(str(record))
-    except (ValueError, RecursionError):
+        found = parse_json(str(record))
+    except ValueError:
         found = None
     if not isinstance(found, dict):
         raise InvalidSession(str(name), "record", "is not a JSON object")

@@ -13,7 +13,7 @@ from baton.adapters.contract import Agent, Mode, Task
 from baton.config import Settings, machine_of
 from baton.core.clock import format_micros
 from baton.core.errors import AgentUnusable, InvalidValue, RegistryUnavailable, RunnerDied, TmuxUnavailable, WrongState
-from baton.core.fields import one_line
+from baton.core.fields import one_line, parse_json
 from baton.core.job import Job
 from baton.core.parking import kept_conversation
 from baton.core.value import Value
@@ -305,7 +305,7 @@ def _wait_for_agent(inventory: Inventory, session: Session, pane: Pane, folder: 
 def read_begun(folder: str) -> dict[str, Any] | None:
     """Return what the runner wrote when the agent began or failed to; None before that."""
     try:
-        begun: dict[str, Any] = json.loads(read_file(os.path.join(folder, BEGUN)))
+        begun: dict[str, Any] = parse_json(read_file(os.path.join(folder, BEGUN)))
     except (FileNotFoundError, ValueError):
         return None
     return begun

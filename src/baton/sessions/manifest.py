@@ -5,6 +5,7 @@ from typing import Any
 
 from baton.config import present_host
 from baton.core.errors import ManifestGone, ManifestInvalid
+from baton.core.fields import parse_json
 from baton.core.value import Value
 from baton.live_agents.record import AgentRecord, new_record
 from baton.sessions.processes import ProcessId, started_at
@@ -53,12 +54,12 @@ class Manifest(Value):
 def read_manifest(path: str) -> Manifest:
     """Return the manifest in a file. Raise ManifestGone when there is no file, ManifestInvalid when it is not one."""
     try:
-        record = json.loads(read_file(path, _MAX_BYTES))
+        record = parse_json(read_file(path, _MAX_BYTES))
     except FileNotFoundError:
         raise ManifestGone(f"manifest {path} no longer exists") from None
     except OSError as error:
         raise ManifestInvalid(f"manifest {path} cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError):
+    except ValueError:
         raise ManifestInvalid(f"manifest {path} is not JSON") from None
     if not isinstance(record, dict) or record.get("schema_version") != SCHEMA_VERSION:
         raise ManifestInvalid(f"manifest {path} is not of schema_version {SCHEMA_VERSION}")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 import os
 
 from baton.core.errors import RegistryBusy
-from baton.core.fields import one_line
+from baton.core.fields import one_line, parse_json
 from baton.core.value import Value
 from baton.storage.files import read_file
 
@@ -114,7 +113,7 @@ def use_of(pid: str, inside: str, folder: str, *, by_files: bool) -> HomeUser | 
 def _read_manifest(session: str) -> dict[str, Any]:
     """Return the manifest of a session, as far as it can be read."""
     try:
-        found = json.loads(read_file(os.path.join(session, "manifest.json"), _LONGEST_MANIFEST))
-    except (OSError, ValueError, RecursionError):
+        found = parse_json(read_file(os.path.join(session, "manifest.json"), _LONGEST_MANIFEST))
+    except (OSError, ValueError):
         return {}
     return found if isinstance(found, dict) else {}

@@ -12,7 +12,6 @@ carry the recorded id. A real `.hermes` that is not recorded is untrusted: it ma
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import stat
@@ -20,6 +19,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 from baton.config import DEFAULT_HOME, Home, Settings
 from baton.core.errors import BatonError, InvalidValue, UntrustedHome
+from baton.core.fields import parse_json
 from baton.core.hashing import sha256
 from baton.core.value import Any
 from baton.own_files import why_shared
@@ -314,14 +314,14 @@ def _read_entry(state: str, path: str) -> Home | None:
     if content is None:
         raise BatonError(f"{path} cannot be read or is not a file; remove it")
     try:
-        entry = json.loads(content)
+        entry = parse_json(content)
         folder, home_id, in_place, uid = entry["path"], entry["home"], entry["in_place"], entry["uid"]
         link, registry = entry.get("link"), entry.get("registry")
         if not isinstance(folder, str) or not folder.startswith("/") or not _ID.fullmatch(home_id):
             raise ValueError
         if any(not isinstance(each, str | None) for each in (link, registry)):
             raise ValueError
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+    except (ValueError, KeyError, TypeError, AttributeError):
         raise BatonError(f"{path} is damaged; remove it, then run `baton trust` in its folder") from None
     if uid != os.geteuid() or os.lstat(path).st_uid != uid:  # guard: entry-of-another-user
         raise BatonError(f"{path} was written by another user; set BATON_STATE_DIR to a folder of your own")
@@ -332,9 +332,9 @@ def _read_entry(state: str, path: str) -> Home | None:
 def _read_home_file(path: str) -> tuple[str | None, str]:
     """Return the id and the folder in the `home.json` of a home."""
     try:
-        content = json.loads(read_small(os.path.join(path, HOME_FILE)) or b"null")
+        content = parse_json(read_small(os.path.join(path, HOME_FILE)) or b"null")
         home_id, folder = content["home_id"], content["folder"]
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError):
         return None, ""
     return (home_id, folder) if isinstance(home_id, str) and isinstance(folder, str) else (None, "")
 

@@ -7,7 +7,6 @@ only if no view or trigger could take part.
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import sqlite3
@@ -20,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from baton.core.errors import BatonError
-from baton.core.fields import one_line
+from baton.core.fields import one_line, parse_json
 from baton.core.value import Value
 from baton.storage.files import make_private_dir, open_private, outside
 
@@ -228,8 +227,8 @@ def _read_json(home: str, path: str) -> dict[str, Any]:
 def _parse_object(text: str | bytes) -> dict[str, Any]:
     """Return the JSON object; an empty one for anything else."""
     try:
-        record = json.loads(text)
-    except (ValueError, RecursionError):
+        record = parse_json(text)
+    except ValueError:
         record = {}
     return record if isinstance(record, dict) else {}
 
@@ -329,8 +328,8 @@ def _describe(
 def _session(text: object) -> FoundSession | None:
     """Return the session in a row; None if it is not one: baton names the row when it is used."""
     try:
-        record = json.loads(str(text))
-    except (ValueError, RecursionError):
+        record = parse_json(str(text))
+    except ValueError:
         return None
     if not isinstance(record, dict):
         return None

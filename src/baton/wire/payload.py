@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from baton.core.clock import format_micros, parse_time
 from baton.core.errors import InvalidValue, Rejected
 from baton.core.event import EventName, StoredEvent
-from baton.core.fields import check_job_id, no_duplicates
+from baton.core.fields import NestedTooDeeply, check_job_id, no_duplicates, parse_json
 from baton.core.hashing import constant_time_equal, hmac_sha256
 from baton.core.job import SCHEMA_VERSION, Job
 from baton.core.value import Any, NoReturn, Value
@@ -131,12 +131,11 @@ def parse_event(raw: bytes) -> Event:
     except UnicodeDecodeError:
         raise Rejected("encoding", "not UTF-8") from None
     try:
-        payload = _decoder.decode(text)
-    except RecursionError:
+        payload = parse_json(text, _decoder.decode, MAX_DEPTH)
+    except NestedTooDeeply:
         raise Rejected("json", "nested too deeply") from None
     except ValueError as error:
         raise Rejected("json", "not strict JSON" if isinstance(error, json.JSONDecodeError) else str(error)) from None
-    _check_depth(payload, MAX_DEPTH)
     return _check_fields(payload)
 
 
@@ -190,15 +189,6 @@ def _check_fields(payload: Any) -> Event:  # noqa: C901  one check a field
         attempt=attempt,
         signature=signed,
     )
-
-
-def _check_depth(value: object, left: int) -> None:
-    if isinstance(value, dict | list):
-        if left == 0:  # guard: payload-depth
-            raise Rejected("json", "nested too deeply")
-        for each in value.values() if isinstance(value, dict) else value:
-            if isinstance(each, dict | list):
-                _check_depth(each, left - 1)
 
 
 def _no_constant(_name: str) -> NoReturn:

@@ -11,6 +11,7 @@ import tempfile
 from contextlib import contextmanager
 
 from baton.core.errors import GitFailed
+from baton.core.fields import parse_json
 from baton.core.value import Any, Value
 from baton.storage.files import read_file, replace_file
 from baton.worktrees.git import Git, gitlinks, work_tree_git
@@ -136,7 +137,7 @@ def unchanged_copies(tree: Tree) -> set[str]:
 
 def _noted_copies(tree: Tree) -> list[list[Any]]:
     try:
-        noted: list[list[Any]] = json.loads(read_file(f"{tree.path}.copied"))
+        noted: list[list[Any]] = parse_json(read_file(f"{tree.path}.copied"))
     except (FileNotFoundError, ValueError):
         return []
     return noted

@@ -15,6 +15,7 @@ import re
 
 from baton.core import fields
 from baton.core.errors import BatonError, InvalidValue, RegistryBusy, WorktreeRefused
+from baton.core.fields import parse_json
 from baton.core.hashing import sha256
 from baton.core.value import Any, Self, Value
 from baton.storage.files import FileLock, is_locked, make_private_dir, read_file, remove_file, replace_file
@@ -101,7 +102,7 @@ class Tree(Value):
     def parse(cls, content: bytes, path: str) -> Tree:
         """Return the record in a file; BatonError if it is not valid."""
         try:
-            found = json.loads(content)
+            found = parse_json(content)
             values = {name: found[name] for name in cls.fields() if name in found}
             tree = cls(**values)
             for name in ("name", "path", "common", "top", "branch", "base", "title", "made_at"):
@@ -110,7 +111,7 @@ class Tree(Value):
                 raise ValueError("it names another worktree")
             if _HEX.fullmatch(tree.base) is None or not tree.branch.startswith("baton/"):
                 raise ValueError("it names no commit or no branch of baton")
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except (ValueError, TypeError, KeyError) as error:
             raise BatonError(f"{path} is damaged ({error}); its worktree stays as it is") from None
         return tree
 
