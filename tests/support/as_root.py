@@ -19,10 +19,13 @@ MARK = "as_root"  # with `may=...`, a command of the shell that must succeed the
 # Of a namespace: mounts of its own with a writable /run, a network of its own, a name of its own.
 _NAMESPACE = ("unshare", "--user", "--map-root-user", "--map-auto", "--mount", "--net", "--uts")
 _SUDO = ("sudo", "-n", "unshare", "--mount", "--net", "--uts")
+# With sudo the folder belongs to another user, below whose folders baton keeps nothing of root.
 _ALONE = """
 mount -t tmpfs -o mode=755 tmpfs /run && ip link set lo up || exit 99
+owner=$(stat -c %u:%g "$TMPDIR") && chown 0:0 "$TMPDIR" || exit 99
 "$@"; code=$?
 rm -rf --one-file-system "$TMPDIR"/*
+chown "$owner" "$TMPDIR"
 exit $code
 """
 # Another user's file, and a disk: what a namespace must allow.
