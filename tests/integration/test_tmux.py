@@ -115,6 +115,9 @@ def test_a_single_argument_would_be_a_shell_command(ours):
         "#{pane_id}",
         "é\u202e\U0001f600",
         "\x03",
+        "\x1b[31m\x1b[200~",
+        "".join(map(chr, range(1, 256))),
+        "\u0378\ufff9\U000e0001\U0010ffff",  # without a width
         "x" * 100_000,
         "",
     ],
@@ -134,9 +137,47 @@ def test_a_text_without_enter(ours, reader):
     assert hear(7) == b"onetwo\r"
 
 
+@pytest.mark.parametrize("mode", ["copy-mode", "clock-mode", "choose-tree"])
+def test_a_text_and_keys_arrive_while_a_person_scrolls_back(ours, reader, tmux, mode):
+    """With newer servers it takes a turn of the mouse wheel."""
+    pane_id, hear = reader
+    tmux(mode, "-t", pane_id)
+    ours.paste(pane_id, "one", enter=True)
+    assert hear(4) == b"one\r"
+    tmux(mode, "-t", pane_id)
+    ours.press(pane_id, ["C-c", "Escape"])
+    assert hear(6) == b"one\r\x03\x1b"
+
+
 def test_a_text_that_would_end_its_own_paste_is_refused(ours, reader):
     with pytest.raises(InvalidValue, match="end the paste"):
         ours.paste(reader[0], "a\x1b[201~b", enter=True)
+
+
+@pytest.fixture
+def dead(ours, tmux, tmp_path):
+    """A pane whose program has ended, beside a live session."""
+    pane = ours.new_session("dead", ["cat", "-u"], workdir=str(tmp_path))
+    tmux("set-option", "-t", "=dead:", "remain-on-exit", "on")
+    tmux.start("alive")
+    os.kill(pane.pid, 9)
+    wait_until(lambda: tmux("list-panes", "-t", "=dead:", "-F", "#{pane_dead}") == "1")
+    return pane
+
+
+def test_a_dead_pane_is_listed_as_dead_beside_the_others(ours, dead):
+    found = {pane.session_name: pane for pane in ours.panes()}
+    assert (found["dead"].pane_id, found["dead"].dead) == (dead.pane_id, True)
+    assert found["dead"].pid in (dead.pid, 0)
+    assert (found["alive"].dead, found["alive"].pid > 0) == (False, True)
+    assert ours.capture_of(dead.pane_id, dead.pid + 1) is None
+
+
+def test_a_text_for_a_dead_or_missing_pane_is_refused_and_stays_nowhere(ours, dead):
+    for pane_id in (dead.pane_id, "%99"):
+        with pytest.raises(SessionGone):
+            ours.paste(pane_id, "secret", enter=False)
+    assert ours.run("list-buffers") == ""
 
 
 def test_no_server_no_pane(ours, tmux, tmp_path):

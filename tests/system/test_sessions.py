@@ -88,9 +88,9 @@ def test_graceful_may_be_said_as_the_seeds_say_it(desk):
 
 
 def test_a_session_is_seen_and_typed_into_from_a_terminal(desk):
-    desk.create("gpu")
+    desk.create("gpu", PS1="prompt> ")
     with Terminal([BATON, "session", "attach", "gpu"], cwd=desk.folder, env=desk.env) as terminal:
-        terminal.see("$ ")
+        terminal.see("prompt>")
         terminal.type("echo $((40 + 2))-typed\r")
         terminal.see("42-typed")
         terminal.type("\x02", "d")  # tmux's own way out
@@ -166,6 +166,27 @@ def test_a_session_that_tmux_has_lost_is_shown_as_lost_and_can_be_stopped(desk):
 
 
 # -- what is kept --------------------------------------------------------------------------------------------
+
+
+def test_in_a_server_that_keeps_dead_panes_every_verb_works_and_a_stopped_session_can_be_resumed(desk):
+    desk.tmux.start("mine")
+    desk.tmux("set-option", "-g", "remain-on-exit", "on")
+    other = desk.tmux.start("dead")
+    os.kill(other, signal.SIGKILL)
+    wait_until(lambda: "1" in desk.tmux("list-panes", "-a", "-F", "#{pane_dead}"))
+    desk.create("gpu")
+    assert desk.row("gpu")["state"] == "running"
+    assert "running" in desk("session", "list").out
+    assert desk.show("gpu")["alive"] is True
+    desk("monitor", "--once")
+    assert "gone from tmux" not in desk("doctor", code=None).out
+    job_id = desk("submit", "--detach", "true", "--agent", "shell").text
+    assert desk.until_over(job_id)["status"] == "completed"
+    desk("session", "stop", "gpu")
+    assert "gpu" not in desk.tmux("list-sessions", "-F", "#{session_name}").split()
+    desk("session", "resume", "gpu")
+    assert desk.row("gpu")["state"] == "running"
+    assert "dead" in desk.tmux("list-sessions", "-F", "#{session_name}").split(), "what is not baton's stays"
 
 
 def test_the_archive_keeps_the_one_before_and_what_somebody_broke(desk):

@@ -66,7 +66,7 @@ def _check_session(name: str, manifest: Manifest, tmux: Tmux) -> None:
         raise errors.SessionGone(f"{name}: {error}") from None
     if not panes:
         raise errors.SessionGone(f"{name}: tmux at socket {tmux.socket} has no session {manifest.session_name!r}")
-    meant = [pane for pane in panes if manifest.pane_pid in (None, pane.pid)]
+    meant = [pane for pane in panes if manifest.pane_pid in (None, pane.pid) or not pane.pid]
     if meant and all(pane.dead for pane in meant):
         raise errors.SessionGone(f"{name}: tmux still shows session {manifest.session_name!r}, but its pane is dead")
     if not meant or manifest.process_lives() is False:

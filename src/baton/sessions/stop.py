@@ -11,6 +11,7 @@ from baton.config import Settings
 from baton.core.errors import AgentUnusable, BatonError, IllegalTransition, JobNotFound, WrongState
 from baton.core.job import Job, Status
 from baton.core.value import Value
+from baton.jobs.caller import MARKER
 from baton.jobs.verbs import Jobs
 from baton.sessions import env_pipe
 from baton.sessions.ending import EXIT, end_session, fail_job
@@ -172,8 +173,11 @@ def _kill_pane(session: Session) -> None:
     """End the tmux session, if the pane is still this session's: another one may have its name now."""
     tmux = Tmux(session.socket)
     try:
-        mine = any(pane.pane_id == session.pane_id and pane.pid == session.pane_pid for pane in tmux.panes())
+        pane = next((pane for pane in tmux.panes() if pane.pane_id == session.pane_id), None)
     except NoServer:
         return
+    mine = pane is not None and pane.pid == session.pane_pid
+    if pane is not None and not pane.pid:  # it is dead: the mark of the tmux session says whose it was
+        mine = tmux.marked(session.name, MARKER) == session.session_id
     if mine:  # guard: pane-identity
         tmux.kill_session(session.name)

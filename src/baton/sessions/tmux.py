@@ -21,6 +21,7 @@ _MESSAGE_MS = "4000"
 _WIDTH, _HEIGHT = 200, 50
 _PANE_FIELDS = "#{pane_id} #{pane_pid} #{pane_dead} #{session_name}"  # the name comes last: it may contain spaces
 _OWN_SERVER = "@baton"  # an option of tmux servers that baton started
+_NO_SUCH_FLAG = (b"command paste-buffer: unknown flag -S", b"usage: paste-buffer")
 _PASTE_END = "\x1b[201~"  # tmux would type what follows it as keys
 # tmux would type the name of a key that it does not know.
 _KEY = re.compile(
@@ -62,8 +63,8 @@ def check_keys(keys: Sequence[str]) -> None:
 
 class Pane(Value):
     pane_id: str
-    pid: int
-    dead: bool
+    pid: int  # 0: tmux names no process, as newer versions do for every dead pane
+    dead: bool  # no process runs in it
     session_name: str
 
 
@@ -81,10 +82,18 @@ class Tmux:
 
     def run(self, *arguments: str, stdin: bytes = b"") -> str:
         """Run a tmux command and return its output. Raise TmuxUnavailable, NameInUse or SessionGone."""
-        done = self._call(self.command(*arguments), stdin)
+        return self._run_all(arguments, stdin=stdin)
+
+    def _run_all(self, *commands: Sequence[str], stdin: bytes = b"") -> str:
+        """Run commands by one call of tmux, until one fails; the last one names the error."""
+        done = self._call(self._command_of_all(*commands), stdin)
         if done.returncode:
-            self._fail(arguments[0], done.stderr.decode(errors="replace").strip() or f"exit {done.returncode}")
+            self._fail(commands[-1][0], done.stderr.decode(errors="replace").strip() or f"exit {done.returncode}")
         return done.stdout.decode(errors="replace")
+
+    def _command_of_all(self, *commands: Sequence[str]) -> list[str]:
+        first, *others = commands
+        return [*self.command(*first), *(word for each in others for word in (";", *map(_one_argument, each)))]
 
     def _call(self, argv: list[str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
         env = {name: os.environ[name] for name in _SERVER_ENVIRONMENT if name in os.environ} | {"LC_ALL": "C.UTF-8"}
@@ -106,7 +115,7 @@ class Tmux:
                 f"tmux at socket {self.socket} has a session of that name already, perhaps from another folder; "
                 f"choose another name ({reason})"
             )
-        if reason.startswith(("can't find", "no such")):
+        if reason.startswith(("can't find", "no such", "target pane has exited")):
             raise SessionGone(f"tmux at socket {self.socket}: {reason}")
         raise TmuxUnavailable(f"tmux {verb} failed: {reason}")
 
@@ -123,8 +132,9 @@ class Tmux:
         listed = self.run("list-panes", "-a", "-F", _PANE_FIELDS)
         found = []
         for line in listed.removesuffix("\n").split("\n") if listed else ():
-            pane_id, pid, dead, name = line.split(" ", 3)
-            found.append(Pane(pane_id=pane_id, pid=int(pid), dead=dead == "1", session_name=name))
+            pane_id, pid_or_nothing, dead, name = line.split(" ", 3)
+            pid = int(pid_or_nothing or 0)
+            found.append(Pane(pane_id=pane_id, pid=pid, dead=dead == "1" or not pid, session_name=name))
         return found
 
     def socket_path(self) -> str:
@@ -138,11 +148,10 @@ class Tmux:
 
     def capture_of(self, pane_id: str, pid: int | None) -> str | None:
         """Return what the pane shows, by one call of tmux; None if another process has the pane."""
-        parts = [["display-message", "-p", "-t", pane_id, "#{pane_pid}"], ["capture-pane", "-p", "-J", "-t", pane_id]]
-        done = self._call([*self.command(), *parts[0], ";", *parts[1]])
-        if done.returncode:
-            self._fail("capture-pane", done.stderr.decode(errors="replace").strip())
-        owner, _, screen = done.stdout.decode(errors="replace").partition("\n")
+        shown = self._run_all(
+            ["display-message", "-p", "-t", pane_id, "#{pane_pid}"], ["capture-pane", "-p", "-J", "-t", pane_id]
+        )
+        owner, _, screen = shown.partition("\n")
         return screen if owner == str(pid) else None
 
     def changed_at(self, pane_id: str) -> int:
@@ -190,9 +199,15 @@ class Tmux:
         pieces.append(
             ["if-shell", "-F", "-t", f"={name}:", is_first, f"set -s {_OWN_SERVER} 1 ; {' ; '.join(passed_on)}"]
         )
-        done = self._call([*self.command(), *(word for piece in pieces for word in (*piece, ";"))])
-        if done.returncode:
-            self._fail("set-environment", done.stderr.decode(errors="replace").strip())
+        self._run_all(*pieces)
+
+    def marked(self, name: str, variable: str) -> str | None:
+        """Return the value that `mark` gave a variable in this session; None if there is none."""
+        try:
+            found, _, value = self.run("show-environment", "-t", f"={name}", variable).rstrip("\n").partition("=")
+        except TmuxUnavailable:
+            return None
+        return value if found == variable else None
 
     def own_server(self) -> int | None:
         """Return the process of the server, if baton started it; None if not, or if there is none."""
@@ -208,15 +223,28 @@ class Tmux:
             raise InvalidValue("text", "contains an escape sequence that would end the paste early")
         if text:
             before = self._times_shown(pane_id, text) if enter else 0
-            buffer = f"baton-{os.urandom(4).hex()}"
-            self.run("load-buffer", "-b", buffer, "-", stdin=text.encode())
-            self.run("paste-buffer", "-p", "-r", "-d", "-b", buffer, "-t", pane_id)
+            self._paste_buffer(pane_id, text.encode())
             # Wait until the text is shown: a program that reads both at once may apply Enter to an empty line.
             deadline = time.monotonic() + _SHOWN_SEC
             while enter and time.monotonic() < deadline and self._times_shown(pane_id, text) <= before:
                 time.sleep(0.02)
         if enter:
-            self.run("send-keys", "-t", pane_id, "Enter")
+            self.press(pane_id, ["Enter"])
+
+    def _paste_buffer(self, pane_id: str, content: bytes) -> None:
+        """Write these bytes to the pane, unchanged, by a buffer that is gone afterwards. Raise SessionGone if the pane
+        is dead: tmux 3.3 crashes when it pastes into one."""
+        buffer = f"baton-{os.urandom(4).hex()}"
+        load = ["load-buffer", "-b", buffer, "-"]
+        paste = ["if-shell", "-F", "-t", pane_id, "#{pane_dead}", "display-message -p dead"]
+        how = f"paste-buffer -p -r -d -b {buffer} -t {pane_id}"
+        # Newer servers write control characters as ^C, unless they are told -S, which older ones refuse.
+        done = self._call(self._command_of_all(load, [*paste, f"{how} -S"]), content)
+        if done.returncode and done.stderr.startswith(_NO_SUCH_FLAG):
+            done = self._call(self.command(*paste, how))
+        if done.returncode or done.stdout:
+            self._call(self.command("delete-buffer", "-b", buffer))
+            self._fail("paste-buffer", done.stderr.decode(errors="replace").strip() or "no such process in the pane")
 
     def _times_shown(self, pane_id: str, text: str) -> int:
         """Return how often the end of a text is on the screen, however the lines are broken."""
@@ -225,7 +253,8 @@ class Tmux:
     def press(self, pane_id: str, keys: Sequence[str]) -> None:
         """Press keys by their tmux names. Use it for dialogs: they ignore pasted text."""
         check_keys(keys)
-        self.run("send-keys", "-t", pane_id, "--", *keys)
+        # While a person scrolls back, keys would go to that mode of tmux and not to the program.
+        self._run_all(["copy-mode", "-q", "-t", pane_id], ["send-keys", "-t", pane_id, "--", *keys])
 
     def kill_session(self, name: str) -> None:
         """End exactly this session, if it exists."""
