@@ -325,6 +325,8 @@ GUARDS = (
     Guard("git-hooks", replace(r'"core.hooksPath": "/dev/null",', ""), f"{_REPOSITORY} -k no_program"),
     Guard("git-fsmonitor", replace(r'"core.fsmonitor": "false",', ""), f"{_REPOSITORY} -k no_program"),
     Guard("git-filters", condition("False"), f"{_REPOSITORY} -k no_program"),
+    Guard("git-hook-settings", condition("False"), f"{_REPOSITORY} -k hooks_of_the_configuration"),
+    Guard("git-checkout-in-worktree", replace('"--no-checkout", ', ""), f"{_REPOSITORY} -k no_program"),
     Guard("git-merge-drivers", condition("False"), f"{_REPOSITORY} -k no_driver"),
     Guard("git-diff-programs", replace('"--no-ext-diff", "--no-textconv", ', ""), f"{_REPOSITORY} -k no_program"),
     Guard("base-is-no-option", condition("False"), f"{_REPOSITORY} -k never_an_option"),

@@ -426,7 +426,9 @@ def test_files_that_git_was_asked_not_to_look_at_are_work(repo):
     assert repo("show", f"{saved.ref}:a.txt") == "hidden"
 
 
-def test_commits_that_left_the_branch_are_kept(repo):
+@pytest.mark.parametrize("relative", ["false", "true"])
+def test_commits_that_left_the_branch_are_kept(repo, relative):
+    repo("config", "worktree.useRelativePaths", relative)  # git 2.48 and newer
     tree = repo.make(A)
     git(tree.path, "checkout", "-q", "--detach")
     repo.write({"new.txt": "new\n"}, tree.path)

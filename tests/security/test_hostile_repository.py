@@ -81,9 +81,23 @@ class Hostile(Repo):
             for way in ("clean", "smudge"):
                 settings[f"filter.{driver}.{way}"] = self.canary(f"filter-{way}{mark}")
             settings[f"filter.{driver}.required"] = "true"
+        for event in HOOKS:  # from git 2.54 on
+            settings |= {
+                f"hook.my {event}.event": event,
+                f"hook.my {event}.command": self.canary(f"setting-{event}{mark}"),
+                f"hook.my {event}.enabled": "true",
+                f"hook.{event}.enabled": "true",
+            }
         with open(os.path.join(self.folder, "included"), "w") as file:
             file.write(f'[filter "inner"]\n\tprocess = {self.canary("filter-process")}\n\trequired = true\n')
+        with open(os.path.join(self.folder, "included-late"), "w") as file:
+            file.write(f'[filter "late"]\n\tsmudge = {self.canary("filter-late")}\n\trequired = true\n')
+            file.write(f'[hook "late"]\n\tcommand = {self.canary("setting-late")}\n\tevent = post-checkout\n')
+            file.write("\tevent = post-index-change\n\tevent = reference-transaction\n")
         settings["include.path"] = os.path.join(self.folder, "included")
+        # These hold in a worktree alone.
+        settings["includeIf.gitdir:**/worktrees/**.path"] = os.path.join(self.folder, "included-late")
+        settings["includeIf.onbranch:baton/**.path"] = os.path.join(self.folder, "included-late")
         with open(os.path.join(git_dir, "config"), "a") as file:
             for key, value in settings.items():
                 section, _, rest = key.partition(".")
@@ -95,13 +109,13 @@ class Hostile(Repo):
         return sorted(os.listdir(self.canaries))
 
 
-ATTRIBUTES = "*.txt filter=evil diff=evil merge=evil\n*.dat filter=inner\n*.x filter=with=equals\n"
+ATTRIBUTES = "*.txt filter=evil diff=evil merge=evil\n*.dat filter=inner\n*.x filter=with=equals\nlate filter=late\n"
 
 
 @pytest.fixture
 def hostile(tmp_path):
     repo = Hostile(tmp_path)
-    repo.write({".gitattributes": ATTRIBUTES, "c.dat": "data\n", "d.x": "x\n"})
+    repo.write({".gitattributes": ATTRIBUTES, "c.dat": "data\n", "d.x": "x\n", "late": "late\n"})
     repo.commit("attributes")
     repo.add_submodule(tmp_path)
     repo.poison(os.path.join(repo.top, ".git"))
@@ -152,6 +166,13 @@ def test_no_program_of_the_repository_runs(hostile):
     assert hostile("show", f"{saved.ref}:new-2.txt") == "new"
     remove(two, discard=True)
     assert hostile.ran() == []
+
+
+def test_hooks_of_the_configuration_are_turned_off_by_name(hostile):
+    """Also where git is too old to run them."""
+    safe = own_git(hostile.make("aaaaaaaa-1"))
+    for event in HOOKS:
+        assert safe.text("config", "--bool", f"hook.my {event}.enabled") == "false"
 
 
 def test_merging_runs_no_driver(hostile):

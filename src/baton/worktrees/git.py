@@ -53,7 +53,9 @@ _FIXED = {
     "submodule.recurse": "false",
     "advice.addEmbeddedRepo": "false",
 }
-_NAMED = re.compile(r"(filter|merge)\.(.+)\.(clean|smudge|process|required|driver)", re.DOTALL)
+_NAMED = re.compile(
+    r"(filter|merge|hook)\.(.+)\.(clean|smudge|process|required|driver|event|command|enabled)", re.DOTALL
+)
 # A custom merge driver is a program. In its place git merges the texts as it does without one.
 _MERGE = "git merge-file -q --marker-size=%L %A %O %B"
 _ERROR = re.compile(r"^(?:fatal|error): (.*)", re.MULTILINE)
@@ -129,8 +131,8 @@ class Git:
         return {key.removeprefix("filter.").removesuffix(".clean") for key in self._drivers if key.endswith(".clean")}
 
     def _find_drivers(self) -> dict[str, str]:
-        """Return the settings that turn off each filter and merge driver of the configuration, by its name: git knows
-        no option for all of them. The user's own are turned off, too."""
+        """Return the settings that turn off each filter, merge driver and hook of the configuration, by its name: git
+        knows no option for all of them. The user's own are turned off, too."""
         listed = self._call(("config", "--list", "--name-only", "-z"), b"", (0,), {}, {})[1]
         found: dict[str, str] = {}
         for key in set(os.fsdecode(listed).split("\0")):
@@ -140,6 +142,8 @@ class Git:
                 found[f"filter.{match[2]}.required"] = "false"
             elif match is not None and match[3] == "driver":  # guard: git-merge-drivers
                 found[f"merge.{match[2]}.driver"] = _MERGE
+            elif match is not None and match[1] == "hook":  # guard: git-hook-settings
+                found[f"hook.{match[2]}.enabled"] = "false"
         return found
 
     def _call(

@@ -50,7 +50,8 @@ def git_folder(tree: Tree) -> str | None:
         entry = os.path.join(root, name, "gitdir")
         if os.path.isfile(entry):
             there = read_given_file(entry, 65536).decode(errors="surrogateescape").rstrip("\n")
-            if os.path.join(root, name, there) == os.path.join(tree.path, ".git"):
+            # It may be relative: see worktree.useRelativePaths.
+            if os.path.normpath(os.path.join(root, name, there)) == os.path.join(tree.path, ".git"):
                 return os.path.join(root, name)
     return None
 

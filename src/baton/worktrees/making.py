@@ -132,9 +132,13 @@ class Maker:
             raise WorktreeRefused("stopped")
 
     def _check_out(self, git: Git, path: str, commit: str, *, new: str | None = None) -> None:
-        """Check out a branch, or a commit on a new branch."""
+        """Check out a branch, or a commit on a new branch. The files are written by a call of their own: configuration
+        that holds in the new worktree alone, by includeIf, may name programs, too."""
         branch = ("-b", new) if new is not None else ()
-        git.run("worktree", "add", "--quiet", "--lock", "--reason", "made by baton", *branch, "--", path, commit)
+        how = ("--quiet", "--no-checkout", "--lock", "--reason", "made by baton")  # guard: git-checkout-in-worktree
+        git.run("worktree", "add", *how, *branch, "--", path, commit)
+        self._check_stop()
+        work_tree_git(path, self._started).run("read-tree", "--reset", "-u", "HEAD")
         self._check_stop()
 
     def _fill(self, source: Repository, tree: Tree, needs: Needs) -> None:
