@@ -10,7 +10,7 @@ from baton.core.errors import InvalidValue
 from baton.core.fields import one_line
 from baton.jobs.caller import refuse_inside_session
 from baton.jobs.verbs import open_jobs
-from baton.sessions import launch, stop
+from baton.sessions import attach, launch, stop
 from baton.sessions.inventory import Inventory
 from baton.sessions.keyboard import check_text, type_for_job, type_into
 from baton.sessions.of_job import named_session
@@ -114,7 +114,7 @@ def resume_session(name: str, *, prompt: str | None = None, **where: "Unpack[Whe
 def attach_command(name: str, *, read_only: bool = False, **where: "Unpack[Where]") -> list[str]:
     """Return the command that shows a running session in a terminal. Run it without TMUX in the environment."""
     session = get_session(name, **where)
-    return live_pane(session)[0].attach_command(session.name, read_only=read_only)
+    return attach.attach_command(live_pane(session)[0], session.name, read_only=read_only)
 
 
 def send_text(name: str, text: str, *, enter: bool = True, **where: "Unpack[Where]") -> None:

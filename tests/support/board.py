@@ -21,7 +21,8 @@ class BoardTerminal:
         self, folder, env: Mapping[str, str], *, width: int = 80, height: int = 24, command=(BATON, "board")
     ) -> None:
         self._tmux = TmuxServer()
-        self._argv = ["env", "-i", *(f"{name}={value}" for name, value in env.items()), "TERM=tmux-256color", *command]
+        environment = {"TERM": "tmux-256color"} | dict(env)
+        self._argv = ["env", "-i", *(f"{name}={value}" for name, value in environment.items()), *command]
         self._folder = str(folder)
         # The pane stays when the board ends: what it left on the screen can be looked at.
         self._tmux(

@@ -23,7 +23,7 @@ class Terminal:
         self._master, slave = os.openpty()
         fcntl.ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, 100, 0, 0))
         self.process = subprocess.Popen(
-            argv, cwd=cwd, env=dict(env) | {"TERM": "xterm"}, stdin=slave, stdout=slave, stderr=slave,
+            argv, cwd=cwd, env={"TERM": "xterm"} | dict(env), stdin=slave, stdout=slave, stderr=slave,
             preexec_fn=self._own_terminal,
         )  # fmt: skip
         os.close(slave)

@@ -23,9 +23,10 @@ from baton.board.query import Board, Card
 from baton.board.reader import Done, Reader
 from baton.board.tabs import TABS, Page, Tab, TabReader, answers_lines, as_shown, first_tab, job_lines
 from baton.board.text_view import Line, TextView
-from baton.board.work import Work, run_attached
+from baton.board.work import Work
 from baton.core.job import TERMINAL
 from baton.core.request import Request, RequestKind
+from baton.sessions.attach import Client, run_attached
 
 _LEAST_WIDTH, _LEAST_HEIGHT = 60, 15
 _QUIT_SEC = 2.0
@@ -468,13 +469,13 @@ class BoardScreen(Screen[None]):
     def action_attach(self) -> None:
         card = self._card
         if card is not None:
-            self._reader.do(lambda: self._work.attach_command(card.key), self._show_session)
+            self._reader.do(lambda: self._work.client_for(card.key), self._show_session)
 
-    def _show_session(self, command: Sequence[str]) -> None:
+    def _show_session(self, client: Client) -> None:
         """Give the terminal to tmux until the user leaves the session."""
         with self.app.suspend():
-            run_attached(command)
-        self.tell("back on the board")
+            failure = run_attached(client)
+        self.tell("; ".join(filter(None, ("back on the board", failure, client.note))))
 
 
 def _is_choice(text: str) -> bool:

@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-from collections.abc import Sequence
-
 from baton.board import actions, details
 from baton.board.actions import Shown
 from baton.board.query import Board, Need
 from baton.config import Settings
+from baton.sessions.attach import Client, client_of
 from baton.sessions.inventory import Inventory
 from baton.sessions.of_job import not_here, running_session_of
 from baton.sessions.tmux import live_pane
@@ -72,18 +69,12 @@ class Work:
         self._board.snooze(key, _SNOOZE_SEC)
         return f"job {card.job_id} is at the end of the list for an hour, or until it changes; z brings it back"
 
-    def attach_command(self, key: str) -> list[str]:
-        """Return the command that shows the session of a running job."""
+    def client_for(self, key: str) -> Client:
+        """Return the tmux client that shows the session of a running job on this terminal."""
         settings, job_id = self._place(key)
         job = details.read_job(settings, job_id)
         session = running_session_of(Inventory(settings), job)
         if session is None:
             raise not_here(job)
         tmux, _ = live_pane(session)
-        return tmux.attach_command(session.name)
-
-
-def run_attached(command: Sequence[str]) -> None:
-    """Run a tmux client on this terminal until the user leaves it. It may run inside another tmux."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
-    subprocess.run(command, env=environment, check=False)
+        return client_of(tmux, session.name)

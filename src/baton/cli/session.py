@@ -18,6 +18,8 @@ from baton.core.errors import InvalidValue, SessionGone, TmuxUnavailable, UsageE
 from baton.core.fields import one_line, printable
 from baton.core.job import TERMINAL, Status
 from baton.jobs.verbs import Jobs, open_jobs
+from baton.sessions.attach import attach as attach_client
+from baton.sessions.attach import client_of
 from baton.sessions.inventory import Inventory
 from baton.sessions.keyboard import check_text, type_for_job, type_into
 from baton.sessions.launch import LAST_SCREEN, check_prompt, create_session, resume_session
@@ -215,10 +217,11 @@ def _attach_to(session: Session, *, read_only: bool, message: str | None) -> int
     tmux, _ = live_pane(session)
     if not (sys.stdin.isatty() and on_terminal()):
         raise UsageError("attach needs a terminal; `baton session capture` prints what the session shows")
-    if message is not None:
-        say(f"baton: note: {message}")
+    client = client_of(tmux, session.name, read_only=read_only)
+    for note in filter(None, (client.note, message)):
+        say(f"baton: note: {note}")
     sys.stdout.flush()
-    tmux.attach(session.name, read_only=read_only, message=message)
+    attach_client(client, message)
 
 
 def attach_job(options: Options, settings: Settings) -> int:

@@ -17,7 +17,6 @@ _OLDEST = (3, 2)  # new-session -e, and arguments that are not joined for a shel
 _TIMEOUT_SEC = 10
 _TRIES = 5
 _SHOWN_SEC = 1.0
-_MESSAGE_MS = "4000"
 _WIDTH, _HEIGHT = 200, 50
 _PANE_FIELDS = "#{pane_id} #{pane_pid} #{pane_dead} #{session_name}"  # the name comes last: it may contain spaces
 _OWN_SERVER = "@baton"  # an option of tmux servers that baton started
@@ -262,19 +261,6 @@ class Tmux:
             self.run("kill-session", "-t", f"={name}")  # guard: exact-tmux-target
         except (NoServer, SessionGone):
             pass  # it has ended
-
-    def attach_command(self, name: str, *, read_only: bool = False) -> list[str]:
-        """Return the command of a tmux client that shows the session."""
-        # -E: the variables of this client do not replace those of the session.
-        return self.command("attach-session", "-E", *(["-r"] if read_only else []), "-t", f"={name}")
-
-    def attach(self, name: str, *, read_only: bool = False, message: str | None = None) -> NoReturn:
-        """Replace this process by a tmux client that shows the session, and first this message of baton itself."""
-        argv = self.attach_command(name, read_only=read_only)
-        if message is not None:
-            argv += [";", "display-message", "-d", _MESSAGE_MS, message.replace("#", "##")]
-        environment = {name: value for name, value in os.environ.items() if name not in ("TMUX", "TMUX_PANE")}
-        os.execvpe(argv[0], argv, environment)  # noqa: S606  there is no shell in this
 
 
 def check_socket(socket: str) -> None:
