@@ -30,7 +30,7 @@ from queue import Queue
 from statistics import median
 from typing import TYPE_CHECKING
 
-from baton.broker.local import _free_port, _program, running_broker, stop_broker
+from baton.broker.local import _free_port, running_broker, server_program, stop_broker
 from baton.broker.production import write_set
 from baton.config import Settings
 from baton.core.clock import SECOND_NS
@@ -88,7 +88,7 @@ class Broker:
             text = re.sub(r"(?m)^(?:\s*tls \{.*\}|(?:cafile|certfile|keyfile|tls_version) .*)\n", "", text)
         with open(config, "w", encoding="utf-8") as file:
             file.write(text)
-        program = _program() if kind == "nats" else shutil.which("mosquitto") or "/usr/sbin/mosquitto"
+        program = server_program() if kind == "nats" else shutil.which("mosquitto") or "/usr/sbin/mosquitto"
         as_user: dict[str, Any] = {}
         if kind == "mosquitto" and os.geteuid() == 0:
             as_user = self._hand_over(folder.path)

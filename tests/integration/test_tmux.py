@@ -233,11 +233,24 @@ def test_tmux_is_missing_too_old_or_strange(tmp_path, monkeypatch):
         if fine:
             ours.check_version()
             continue
-        with pytest.raises(TmuxUnavailable, match=f"{told} is too old: baton needs tmux 3.2 or newer"):
+        with pytest.raises(TmuxUnavailable, match=f"^{told} at {program} is too old: baton needs tmux 3.2 or newer"):
             ours.check_version()
     for told in ("tmux next-3.6", "tmux master", "tmux openbsd-7.4"):
         _program(program, f"echo {told}")
-        ours.check_version()
+        assert ours.check_version() == told
+    for script, why in (
+        ("echo tmux: error while loading shared libraries: libx.so >&2; exit 127", "tmux: error while .*: libx.so"),
+        ("kill -4 $$", "exit code -4"),
+        ("true", "`tmux -V` prints nothing"),
+        ("echo a terminal multiplexer", "a terminal multiplexer"),
+    ):
+        _program(program, script)
+        with pytest.raises(TmuxUnavailable, match=f"^{program} cannot run: {why}; install tmux with "):
+            ours.check_version()
+    program.write_text("no program")
+    for call in (ours.check_version, ours.panes):
+        with pytest.raises(TmuxUnavailable, match="tmux cannot be started: Exec format error"):
+            call()
     _program(program, "echo something is wrong >&2; exit 1")
     with pytest.raises(TmuxUnavailable, match="tmux list-panes failed: something is wrong"):
         ours.panes()

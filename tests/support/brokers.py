@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 
-from baton.broker.local import _program
+from baton.broker.local import server_program
 from support.waiting import poll
 
 _OPEN_MOSQUITTO = """\
@@ -72,7 +72,7 @@ class Broker:
         return {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": str(self.port)}
 
     def start(self) -> None:
-        program = "mosquitto" if self.kind == "mosquitto" else _program()
+        program = "mosquitto" if self.kind == "mosquitto" else server_program()
         self._process = subprocess.Popen(
             [shutil.which(program) or f"/usr/sbin/{program}", "-c", self._config],
             stdout=subprocess.DEVNULL,

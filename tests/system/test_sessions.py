@@ -348,7 +348,7 @@ def test_what_cannot_be_made_is_refused_before_anything_is_there(desk, tmp_path)
         (["gpu", "--agent", "shell", "--yolo"], {}, "--yolo means nothing for it"),
         (["g p u", "--agent", "shell"], {}, "session name must be 1 to 64"),
         (["gpu", "--agent", "shell", "--job", "0badcafe"], {}, "no job 0badcafe"),
-        (["gpu", "--agent", "shell"], {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}, "tmux 2.8 is too old: baton needs tmux 3.2"),
+        (["gpu", "--agent", "shell"], {"PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}, f"tmux 2.8 at {tmp_path}/bin/tmux is too old: baton needs tmux 3.2"),
         (["gpu", "--agent", "shell"], {"PATH": f"{tmp_path}/only"}, "tmux is not installed"),
     ]  # fmt: skip
     for arguments, env, why in cases:

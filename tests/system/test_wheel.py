@@ -7,6 +7,7 @@ import glob
 import os
 import subprocess
 import sys
+import sysconfig
 import tomllib
 import venv
 import zipfile
@@ -106,6 +107,43 @@ def test_the_doctor_finds_nothing_broken_and_names_the_extras(baton):
     assert "broken" not in {each["state"] for each in findings}
     (python,) = (each["detail"] for each in findings if each["what"] == "python")
     assert python.endswith(os.path.join(os.path.dirname(baton.program), "python"))
+
+
+def test_an_installation_whose_programs_are_not_on_path_finds_what_is_beside_them(wheel, environment, tmp_path, tmux):
+    """`pip install --user`, from cron or before the next login: no PATH leads to ~/.local/bin."""
+    base = tmp_path / "user"
+    python = sys._base_executable
+    options = ["--user", "--break-system-packages", "--no-deps", "--no-index", "--no-warn-script-location"]
+    done = subprocess.run(
+        [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", python, "install", *options, wheel],
+        cwd="/", env=ENVIRONMENT | {"PYTHONUSERBASE": str(base)}, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done
+    # What it depends on, as pip would have put it there.
+    (site,) = base.glob("lib/python*/site-packages")
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (site / "dependencies.pth").write_text(f"{packages}\n")
+    (base / "bin" / "nats-server").symlink_to(environment / "bin" / "nats-server")
+    baton = command_of(base, tmp_path)
+    baton.env |= {"PYTHONUSERBASE": str(base), "BATON_TMUX_SOCKET": tmux.socket}
+    try:
+        done = baton("submit", "--agent", "shell", "command -v baton > out; baton version >> out", "--expect", "out")
+        assert "nats-server" not in done.err
+        assert (tmp_path / "out").read_text().splitlines()[0] == baton.program
+        assert baton("broker", "status").out.startswith("running")
+        for prefix, program in (([], baton.program), ([python, "-m"], "baton")):
+            baton.prefix, baton.program = prefix, program
+            told = baton("doctor").out
+            assert f"PATH: `baton` is not on PATH (agents get it from baton); add {base}/bin\n" in told
+            extra = f"{python} -m pip install --user" + " --break-system-packages" * is_managed()
+            assert f" needs it: {extra} 'tmux-baton[" in told
+    finally:
+        baton("broker", "down")
+
+
+def is_managed():
+    """Whether the system's Python refuses pip without a further option."""
+    return os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED"))
 
 
 def test_every_command_tells_its_help(baton):

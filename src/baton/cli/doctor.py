@@ -14,13 +14,13 @@ from typing import NamedTuple
 
 from baton.adapters import agent_names, find_agent
 from baton.adapters.contract import Agent
-from baton.broker.local import known_broker
+from baton.broker.local import known_broker, server_program
 from baton.cli import options as opt
 from baton.cli.output import counted, json_text
 from baton.cli.parser import Options, Verb
 from baton.config import Settings, hide_password, rules_file
 from baton.core.clock import format_time, parse_time
-from baton.core.errors import BatonError, TmuxUnavailable
+from baton.core.errors import BatonError, BrokerUnavailable, TmuxUnavailable
 from baton.core.fields import one_line
 from baton.delegation.reconcile import monitor_lock
 from baton.history.verify import verify_log
@@ -35,13 +35,14 @@ from baton.sessions.inventory import Inventory
 from baton.sessions.session import State
 from baton.sessions.tmux import Tmux
 from baton.storage.files import network_fs_kind, try_lock
-from baton.storage.installation import install_command
+from baton.storage.installation import EXTRAS, install_command, path_advice
 from baton.storage.sqlite import LEAST_SQLITE
 
 _VERSION_SEC = 10
 _NUMBER = re.compile(r"\d+\.\d+[\w.+-]*\b")
 _LOGS = 100  # the newest logs that are verified
 _SHOWN = 5  # names in one line
+_USERS = {"postgres": "PostgreSQL", "tls": "`baton broker init`", "board": "`baton board`"}
 
 
 class Finding(NamedTuple):
@@ -82,15 +83,11 @@ def _examine(settings: Settings) -> Iterator[Finding]:
         _notify,
     ):
         yield from check(settings)
-    for extra, module, user in (
-        ("postgres", "psycopg", "PostgreSQL"),
-        ("tls", "cryptography", "`baton broker init`"),
-        ("board", "textual", "`baton board`"),
-    ):
+    for extra, module in EXTRAS.items():
         if find_spec(module) is not None:
             yield _ok(f"extra {extra}", "installed")
         else:
-            yield _absent(f"extra {extra}", f"not installed; {user} needs it: {install_command(extra)}")
+            yield _absent(f"extra {extra}", f"not installed; {_USERS[extra]} needs it: {install_command(extra)}")
 
 
 def _sqlite() -> Finding:
@@ -105,10 +102,9 @@ def _sqlite() -> Finding:
 
 def _tmux() -> Finding:
     try:
-        Tmux("any").check_version()
+        return _ok("tmux", Tmux("any").check_version())
     except TmuxUnavailable as error:
         return _broken("tmux", f"{error}; sessions, submit and demo need it")
-    return _ok("tmux", _version("tmux", "-V"))
 
 
 def _version(*command: str) -> str:
@@ -132,7 +128,7 @@ def _locale() -> Finding:
 def _path() -> Finding:
     if (found := shutil.which("baton")) is not None:
         return _ok("PATH", found)
-    return _warning("PATH", f"`baton` is not on PATH (agents get it from baton); add {os.path.dirname(sys.executable)}")
+    return _warning("PATH", f"`baton` is not on PATH (agents get it from baton); {path_advice()}")
 
 
 def _notify(settings: Settings) -> Iterator[Finding]:
@@ -278,7 +274,12 @@ def _broker(settings: Settings) -> Iterator[Finding]:
     elif (broker := known_broker(settings.state_dir)) is not None and broker.alive():
         yield _ok("broker", f"local, at 127.0.0.1:{broker.port}")
     else:
-        yield _ok("broker", "local, not running; the first `baton publish` starts it")
+        try:
+            server_program()
+        except BrokerUnavailable as error:
+            yield _warning("broker", f"{error}; until then nothing is told of events before the next look at the jobs")
+        else:
+            yield _ok("broker", "local, not running; the first `baton publish` starts it")
 
 
 def _sessions(settings: Settings) -> Iterator[Finding]:

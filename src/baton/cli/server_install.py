@@ -12,6 +12,7 @@ from baton.cli.server_entry import Edit, add_to_json, add_to_toml, remove_from_j
 from baton.core.errors import BatonError, UsageError
 from baton.core.fields import printable_lines
 from baton.storage.files import read_file
+from baton.storage.installation import path_advice
 
 _LONGEST_FILE = 1 << 20
 _HINT = "replace it by a folder"
@@ -69,7 +70,8 @@ def install_server(options: Options) -> None:
         say("; ".join(f"{change.place.agent} {change.place.note}" for change in changes))
         say("the skills are separate: baton skills install")
         if shutil.which("baton") is None:
-            say("baton: warning: baton is not on your PATH; the agents start the server by that name")
+            where = "baton is not on your PATH, and the agents start the server by that name"
+            say(f"baton: warning: {where}; {path_advice()}")
 
 
 def has_server() -> bool:

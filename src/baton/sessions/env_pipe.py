@@ -8,7 +8,6 @@ import errno
 import json
 import os
 import select
-import sys
 import time
 
 from baton.config import Settings
@@ -52,7 +51,11 @@ def agent_environment(settings: Settings, session_id: str, folder: str) -> dict[
         if getattr(settings, name):
             environment[f"BATON_{name.upper()}"] = "1"
     if which("baton", path=environment.get("PATH")) is None:
-        environment["PATH"] = os.path.dirname(sys.executable) + os.pathsep + environment.get("PATH", os.defpath)
+        from baton.storage.installation import own_program
+
+        # At the end: the folder may hold other programs, such as a Python that is not the user's.
+        if (program := own_program("baton")) is not None:
+            environment["PATH"] = os.pathsep.join((environment.get("PATH") or os.defpath, os.path.dirname(program)))
     return environment
 
 

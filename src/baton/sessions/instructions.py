@@ -2,7 +2,6 @@
 
 import os
 import shlex
-import sys
 
 from baton.adapters.contract import Agent
 from baton.core.job import Job
@@ -46,9 +45,15 @@ def instructions(job: Job) -> str:
 
 
 def _command() -> str:
-    """Return `baton`, or its full path for login shells, which do not know a virtual environment."""
+    """Return `baton`, or its full path for login shells: they may know no other folders than those of the system, and
+    that of the user where the user has it on PATH."""
     from shutil import which
 
-    usual = os.pathsep.join((os.path.expanduser("~/.local/bin"), "/usr/local/bin", "/usr/bin", "/bin"))
-    ours = os.path.join(os.path.dirname(sys.executable), "baton")
-    return "baton" if which("baton", path=usual) or not os.path.exists(ours) else shlex.quote(ours)
+    from baton.storage.installation import own_program
+
+    usual = ["/usr/local/bin", "/usr/bin", "/bin"]
+    own = os.path.expanduser("~/.local/bin")
+    if own in os.environ.get("PATH", "").split(os.pathsep)[:-1]:  # the last one may be what baton itself has added
+        usual.append(own)
+    ours = None if which("baton", path=os.pathsep.join(usual)) else own_program("baton")
+    return "baton" if ours is None else shlex.quote(ours)

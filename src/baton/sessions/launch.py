@@ -238,9 +238,10 @@ def _start_runner(settings: Settings, inventory: Inventory, session: Session, pl
     pane = None
     try:
         # -P: Python must not import a folder named baton in the working directory.
-        pane = tmux.new_session(
-            session.name, [sys.executable, "-P", "-m", "baton.sessions.runner", folder], workdir=session.workdir
-        )
+        argv = [sys.executable, "-P", "-m", "baton.sessions.runner", folder]
+        # The folder of `pip install --user`, if it is not the usual one: Python finds baton there.
+        base = {name: os.environ[name] for name in ("PYTHONUSERBASE",) if name in os.environ}
+        pane = tmux.new_session(session.name, argv, workdir=session.workdir, environment=base)
         session = session.replace(
             socket=tmux.socket_path(), pane_id=pane.pane_id, pane_pid=pane.pid, pane_started=started_at(pane.pid)
         )

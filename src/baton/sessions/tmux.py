@@ -5,7 +5,7 @@ import re
 import stat
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from baton.core.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable, UsageError
@@ -100,6 +100,8 @@ class Tmux:
             return subprocess.run(argv, input=stdin, capture_output=True, timeout=_TIMEOUT_SEC, check=False, env=env)
         except FileNotFoundError:
             raise TmuxUnavailable("tmux is not installed; install it with your package manager") from None
+        except OSError as error:
+            raise TmuxUnavailable(f"tmux cannot be started: {error.strerror}") from None
         except subprocess.TimeoutExpired:
             raise TmuxUnavailable(f"tmux does not answer at socket {self.socket} within {_TIMEOUT_SEC} s") from None
 
@@ -118,13 +120,23 @@ class Tmux:
             raise SessionGone(f"tmux at socket {self.socket}: {reason}")
         raise TmuxUnavailable(f"tmux {verb} failed: {reason}")
 
-    def check_version(self) -> None:
-        """Raise TmuxUnavailable when tmux is not installed or too old."""
-        version = self._call(["tmux", "-V"]).stdout.decode(errors="replace").strip()
+    def check_version(self) -> str:
+        """Return the version. Raise TmuxUnavailable when tmux is not installed, cannot run, or is too old."""
+        done = self._call(["tmux", "-V"])
+        printed = (done.stdout + done.stderr).decode(errors="replace").strip()
+        version = printed.partition("\n")[0]
         found = re.search(r"(\d+)\.(\d+)", version)
-        if found is not None and (int(found[1]), int(found[2])) < _OLDEST:
+        runs = not done.returncode and version.startswith("tmux ")
+        if runs and (found is None or (int(found[1]), int(found[2])) >= _OLDEST):
+            return version
+        from shutil import which
+
+        path = which("tmux")
+        if runs:
             wanted = ".".join(map(str, _OLDEST))
-            raise TmuxUnavailable(f"{version} is too old: baton needs tmux {wanted} or newer")
+            raise TmuxUnavailable(f"{version} at {path} is too old: baton needs tmux {wanted} or newer")
+        why = version or (f"exit code {done.returncode}" if done.returncode else "`tmux -V` prints nothing")
+        raise TmuxUnavailable(f"{path} cannot run: {why}; install tmux with your package manager")
 
     def panes(self) -> list[Pane]:
         """Return the panes of all sessions. Raise NoServer when no server runs."""
@@ -165,13 +177,17 @@ class Tmux:
         """Copy what the pane shows from now on to a pipe of this process, of which `fd` is the end to write to."""
         self.run("pipe-pane", "-t", pane_id, f"cd / && exec cat >/proc/{os.getpid()}/fd/{fd}")
 
-    def new_session(self, name: str, argv: Sequence[str], *, workdir: str) -> Pane:
-        """Start a program in a new session, and return its pane. Raise NameInUse when the name is taken."""
+    def new_session(
+        self, name: str, argv: Sequence[str], *, workdir: str, environment: Mapping[str, str] | None = None
+    ) -> Pane:
+        """Start a program in a new session, and return its pane. Raise NameInUse when the name is taken. Every process
+        of the user may read these variables."""
         check_session_name(name)
         if len(argv) < 2:
             raise ValueError("tmux passes a single argument to a shell")
         command = [
             "new-session", "-d", "-P", "-F", "#{pane_id} #{pane_pid}", "-s", name,
+            *(word for each in (environment or {}).items() for word in ("-e", "=".join(each))),
             # guard: tmux-format-characters
             "-x", str(_WIDTH), "-y", str(_HEIGHT), "-c", workdir.replace("#", "##"), "--", *argv,
         ]  # fmt: skip
