@@ -20,7 +20,7 @@ from baton.cli.output import counted, json_text
 from baton.cli.parser import Options, Verb
 from baton.config import Settings, hide_password, rules_file
 from baton.core.clock import format_time, parse_time
-from baton.core.errors import BatonError, BrokerUnavailable, TmuxUnavailable
+from baton.core.errors import BatonError, BrokerUnavailable, InvalidValue, TmuxUnavailable, UsageError
 from baton.core.fields import one_line
 from baton.delegation.reconcile import monitor_lock
 from baton.history.verify import verify_log
@@ -31,10 +31,12 @@ from baton.live_agents import open_directory
 from baton.live_agents.record import State as EntryState
 from baton.own_files import others_can_read
 from baton.registry import other_registry_here, registry_url
+from baton.sessions.attach import is_utf8, locale_setting, usable_terminal
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import State
 from baton.sessions.tmux import Tmux
 from baton.storage.files import network_fs_kind, try_lock
+from baton.storage.homes import load_settings
 from baton.storage.installation import EXTRAS, install_command, path_advice
 from baton.storage.sqlite import LEAST_SQLITE
 
@@ -57,8 +59,8 @@ _warning = partial(Finding, "warning")
 _broken = partial(Finding, "broken")
 
 
-def doctor(options: Options, settings: Settings) -> int:
-    findings = list(_examine(settings))
+def doctor(options: Options) -> int:
+    findings = list(_examine(options))
     if options.json:
         print(json_text([finding._asdict() for finding in findings]))
     else:
@@ -67,22 +69,20 @@ def doctor(options: Options, settings: Settings) -> int:
     return 1 if any(finding.state == "broken" for finding in findings) else 0
 
 
-def _examine(settings: Settings) -> Iterator[Finding]:
+def _examine(options: Options) -> Iterator[Finding]:
     yield _ok("python", f"{sys.version.split()[0]} at {sys.executable}")
-    yield from (_sqlite(), _tmux(), _locale(), _path())
-    for check in (
-        _config,
-        _rules,
-        _folders,
-        _file_system,
-        _registry,
-        _broker,
-        _sessions,
-        _live_agents,
-        _agents,
-        _notify,
-    ):
-        yield from check(settings)
+    yield from (_sqlite(), _tmux(), _locale())
+    yield from _terminal()
+    yield _path()
+    yield from _rules()
+    try:
+        settings = load_settings(vars(options))
+    except InvalidValue as error:
+        yield _broken("config", f"{error}; until it is fixed, commands that use the settings are refused")
+    else:
+        yield from (_warning("home", warning) for warning in settings.warnings)
+        for check in (_config, _folders, _file_system, _registry, _broker, _sessions, _live_agents, _agents, _notify):
+            yield from check(settings)
     for extra, module in EXTRAS.items():
         if find_spec(module) is not None:
             yield _ok(f"extra {extra}", "installed")
@@ -114,15 +114,49 @@ def _version(*command: str) -> str:
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         return f"unknown version ({type(error).__name__})"
-    lines = [line for line in (done.stdout + done.stderr).splitlines() if _NUMBER.search(line)]
+    printed = (done.stdout + done.stderr).strip()
+    lines = [line for line in printed.splitlines() if _NUMBER.search(line)]
+    if done.returncode and not lines:
+        why = printed.partition("\n")[0] or f"exit code {done.returncode}"
+        return f"unknown version ({why})"
     return lines[0].strip() if lines else "unknown version"
 
 
 def _locale() -> Finding:
+    variable, locale = locale_setting()
+    if locale and not is_utf8(locale):
+        use = f"set {variable}=C.UTF-8 to show prompts, paths and what agents print correctly"
+        return _warning("locale", f"{variable}={locale} is not UTF-8; {use}")
     for encoding in (sys.getfilesystemencoding(), sys.stdout.encoding or "none"):
         if encoding.lower().replace("-", "") != "utf8":
             return _warning("locale", f"{encoding}, not UTF-8; set LANG=C.UTF-8 to show prompts and paths correctly")
     return _ok("locale", "UTF-8")
+
+
+def _terminal() -> Iterator[Finding]:
+    """Check that tmux can draw on the terminal, if the command has one."""
+    if not any(stream.isatty() for stream in (sys.stdin, sys.stdout, sys.stderr) if stream is not None):
+        return
+    name = os.environ.get("TERM", "")
+    try:
+        usable = usable_terminal(name)
+    except UsageError as error:
+        yield _warning("terminal", str(error))
+        return
+    if usable == name:
+        yield _ok("terminal", name)
+    else:
+        fix = "to install it, run on the machine of the terminal: infocmp -x | ssh HOST tic -x -"
+        yield _warning("terminal", f"this machine does not know {name}; attach treats it as {usable}; {fix}")
+
+
+def _rules() -> Iterator[Finding]:
+    path, refused = rules_file(os.environ), list[str]()
+    book = read_rules(os.environ, refused.append)
+    if refused:
+        yield _broken("rules", refused[0])
+    elif os.path.exists(path):
+        yield _ok("rules", f"{path}: {counted(len(book.rules), 'rule')}, {counted(len(book.answerers), 'answerer')}")
 
 
 def _path() -> Finding:
@@ -179,15 +213,6 @@ def _config(settings: Settings) -> Iterator[Finding]:
             yield _warning("config", f"{path} holds a password and other users can read it; run: chmod 600 {path}")
         else:
             yield _ok("config", path)
-
-
-def _rules(_settings: Settings) -> Iterator[Finding]:
-    refused: list[str] = []
-    read_rules(os.environ, refused.append)
-    if refused:
-        yield _broken("rules", refused[0])
-    elif os.path.exists(path := rules_file(os.environ)):
-        yield _ok("rules", path)
 
 
 def _folders(settings: Settings) -> Iterator[Finding]:
@@ -277,7 +302,7 @@ def _broker(settings: Settings) -> Iterator[Finding]:
         try:
             server_program()
         except BrokerUnavailable as error:
-            yield _warning("broker", f"{error}; until then nothing is told of events before the next look at the jobs")
+            yield _warning("broker", f"{error}; until then commands read the registry again and again")
         else:
             yield _ok("broker", "local, not running; the first `baton publish` starts it")
 
@@ -327,4 +352,5 @@ _EPILOG = (
     "Each line begins with ok, warning, broken (the exit code is then 1), or - for an agent or an extra that is not "
     "installed and that your settings do not need."
 )
-VERBS = (Verb("doctor", (opt.JSON,), doctor, epilog=_EPILOG),)
+# The settings are read by the checks: that they cannot be is one of the findings.
+VERBS = (Verb("doctor", (opt.JSON,), doctor, epilog=_EPILOG, reads_settings=False),)

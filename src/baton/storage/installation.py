@@ -73,7 +73,7 @@ def _pip_install() -> str:
         own = os.path.join(os.path.dirname(sys.executable), "pip")
         return f"{quote(own)} install" if os.path.exists(own) and shutil.which("pip") != own else "pip install"
     command = f"{quote(sys.executable)} -m pip install"
-    if __file__.startswith(os.path.join(site.getuserbase(), "")):
+    if (own_program("baton") or "").startswith(os.path.join(site.getuserbase(), "")):
         command += " --user"
     if os.path.exists(os.path.join(sysconfig.get_path("stdlib"), "EXTERNALLY-MANAGED")):
         command += " --break-system-packages"
