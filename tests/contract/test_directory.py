@@ -20,6 +20,7 @@ from baton.live_agents.record import State, new_record
 from baton.live_agents.resolve import Reason, resolve
 from baton.registry.postgres import PostgresRegistry
 from baton.sessions.live_agents import Action, Observer, cleanup_entries, control_target
+from support.open_files import no_more_files
 
 HOUR = 3600 * 10**9
 DAY = 24 * HOUR
@@ -595,6 +596,13 @@ def test_the_next_lookup_opens_no_other_record_once_names_are_noted(files, monke
     monkeypatch.setattr(files, "get", lambda agent_id: opened.append(agent_id) or real(agent_id))
     assert find(files, "n7").record is not None
     assert len(opened) <= 3
+
+
+def test_a_record_is_not_malformed_because_the_system_fails_to_read_it(files):
+    first = ownership.publish(files, record(files, agent_id="first"))
+    with no_more_files():
+        assert files.get("first").state is State.UNREADABLE
+    assert files.get("first").record == first
 
 
 def test_a_huge_record_is_not_read(files):

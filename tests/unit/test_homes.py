@@ -12,6 +12,7 @@ from baton.core.errors import BatonError, InvalidValue, UntrustedHome
 from baton.storage import homes, new_homes
 from baton.storage.files import make_home, make_private_dir
 from support.homes import trust_in_place
+from support.open_files import no_more_files
 
 
 @pytest.fixture
@@ -567,8 +568,20 @@ class TestAttacks:
         path = entry_of(state, folder)
         os.unlink(path)
         os.mkfifo(path)
-        with pytest.raises(BatonError, match="is not a file"):
+        with pytest.raises(BatonError, match="is not a regular file; move it away"):
             homes.find(state)
+
+    def test_an_entry_that_the_system_fails_to_read_is_kept(self, state, folder):
+        made = make(state)
+        (folder / ".git").write_text("gitdir: elsewhere")
+        with no_more_files():
+            with pytest.raises(BatonError) as one:
+                homes.find(state)
+            with pytest.raises(OSError, match="Too many open files"):
+                homes.read_home_id(made.path)
+            with pytest.raises(OSError, match="Too many open files"):
+                homes.main_work_tree(str(folder))  # else a new home would be made for a linked work tree
+        assert str(one.value).endswith("cannot be read: Too many open files; keep it, it names the home of a folder")
 
     @pytest.mark.parametrize("name", ["", ".git"])
     def test_git_itself_is_no_home(self, state, folder, name):

@@ -21,6 +21,7 @@ from baton.sessions.processes import (
     marked_processes,
     started_at,
 )
+from support.open_files import no_more_files
 from support.waiting import wait_until
 
 HOME = "0123456789abcdef"
@@ -64,6 +65,15 @@ def test_a_process_is_its_number_and_its_start(children):
     assert started_at(process.pid) is None
     process.wait()
     assert started_at(process.pid) is None
+
+
+def test_no_process_counts_as_ended_because_its_state_could_not_be_opened(children):
+    process = children("sleep", "600")
+    found = seen(process)
+    with no_more_files():
+        for look in (found.id.is_alive, lambda: command_line(found.id)):
+            with pytest.raises(OSError, match="Too many open files"):
+                look()
 
 
 def test_a_name_with_brackets_and_spaces_is_read_past(children, tmp_path):

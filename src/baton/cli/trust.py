@@ -66,7 +66,7 @@ def _adopt(options: Options, settings: Settings, candidate: Candidate) -> int:
     if contents.refused:
         raise BatonError(
             f"{candidate.content} cannot be a home: {'; '.join(contents.refused[:3])}"
-            f"{f'; and {len(contents.refused) - 3} more' if len(contents.refused) > 3 else ''}; remove them first"
+            f"{f'; and {len(contents.refused) - 3} more' if len(contents.refused) > 3 else ''}; move them away first"
         )
     if candidate.kind is Kind.MOVED and candidate.home is not None and options.yes and not options.moved_from:
         raise BatonError(f"{candidate.content} is the home of {candidate.home.folder}; confirm that with --from")

@@ -67,7 +67,8 @@ class FileDirectory(Directory):
         except (FileNotFoundError, NotADirectoryError):
             state, why = State.MISSING, "there is no record"
         except OSError as error:  # MALFORMED: a folder, a pipe, a link in place of the file
-            state = State.UNREADABLE if isinstance(error, PermissionError) else State.MALFORMED
+            unreadable = isinstance(error, PermissionError) or error.errno in files.SYSTEM_FAILED
+            state = State.UNREADABLE if unreadable else State.MALFORMED
             why = f"cannot be read: {error.strerror}"
         return Entry(agent_id=agent_id, state=state, why=why, touched_ns=touched_ns)
 

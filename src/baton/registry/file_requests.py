@@ -115,7 +115,9 @@ class RequestFiles:
         if calls:
             try:
                 call = parse_json(files.read_file(os.path.join(self._registry.folder, _name(job_id, row))))
-            except (OSError, ValueError):
+            except (OSError, ValueError) as error:
+                if isinstance(error, OSError) and error.errno in files.SYSTEM_FAILED:
+                    raise
                 why = f"holds {row.get('request_id')}, whose call cannot be read"
                 raise InvalidRecord(job_id, _FIELD, why) from None
         return Request.parse({**row, "job_id": job_id, "call": call}, job_id)

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 
 from baton.core.value import Value
 from baton.jobs.caller import MARKER
+from baton.storage.files import SYSTEM_FAILED
 
 _KERNEL_THREAD = 0x00200000
 _EXEC_SEC = 2.0
@@ -63,10 +64,13 @@ class Process(Value):
 
 
 def started_at(pid: int) -> int | None:
-    """Return when a process started, in ticks since boot; None when it has ended, also as a zombie."""
+    """Return when a process started, in ticks since boot; None when it has ended, also as a zombie. OSError when the
+    system failed, such as with too many open files: the process may live."""
     try:
         fields = _stat(str(pid))
-    except OSError:
+    except OSError as error:
+        if error.errno in SYSTEM_FAILED:
+            raise
         return None
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
 
@@ -171,7 +175,9 @@ def command_line(process: ProcessId) -> list[str]:
     """Return the words of the command line of a process; none if it has ended."""
     try:
         words = [os.fsdecode(word) for word in _read(str(process.pid), "cmdline").split(b"\0")]
-    except OSError:
+    except OSError as error:
+        if error.errno in SYSTEM_FAILED:
+            raise
         return []
     return words if process.is_alive() else []
 

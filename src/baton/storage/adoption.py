@@ -68,8 +68,8 @@ def find_candidate(state_dir: str, directory: str, name: str, *, moved_from: str
         is_real = not home.in_place and os.path.isdir(place) and not os.path.islink(place)
         if is_real:
             raise BatonError(
-                f"{folder} has a home already, {home.path}, so {place} is not used; remove or rename one of them, or "
-                f"forget the home first with: baton trust --remove {folder}"
+                f"{folder} has a home already, {home.path}, so {place} is not used; rename it, or forget the home "
+                f"first with: baton trust --remove {folder}"
             )
         return Candidate(kind=Kind.KNOWN, folder=folder, content=home.path, link=home.link, home=home)
     return _find_linked(state, folder, place, name) if os.path.islink(place) else _find_real(state, folder, place, name)
@@ -109,7 +109,7 @@ def _find_linked(state: str, folder: str, place: str, name: str) -> Candidate:
     target = os.path.normpath(os.path.join(folder, os.readlink(place)))
     home_id = os.path.basename(target)
     if target != home_path(state, home_id) or read_home_id(target) != home_id:
-        raise BatonError(f"{place} is a link to {target}, which is not one of your homes; remove the link")
+        raise BatonError(f"{place} is a link to {target}, which is not one of your homes; rename the link")
     entry = next((home for home in known(state) if home.home_id == home_id and not home.in_place), None)
     served = entry.folder if entry is not None else read_served_folder(target)
     if served != folder and os.path.isdir(served):

@@ -19,6 +19,8 @@ _NOTICE_SEC = 5.0
 IGNORE_ALL = b"*\n"
 LONGEST_FILE = 1024**3
 _LONGEST_LINE = 16 * 1024**2
+SYSTEM_FAILED = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EIO, errno.ENOSPC})
+"""Errors that say nothing about the file or process that was to be read."""
 _NETWORK = frozenset(
     {"nfs", "nfs4", "cifs", "smb3", "smbfs", "9p", "afs", "ceph", "glusterfs", "lustre", "gpfs", "ncpfs"}
 )

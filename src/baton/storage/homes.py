@@ -12,6 +12,7 @@ carry the recorded id. A real `.hermes` that is not recorded is untrusted: it ma
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import stat
@@ -26,8 +27,10 @@ from baton.own_files import why_shared
 from baton.storage import files
 
 HOME_FILE = "home.json"
+MOST_OPEN = 30  # registries of many homes that stay open: each has three files open, and a process may open 1,024
 _ID = re.compile(r"[0-9a-f]{16}")
 _SMALL = 65536
+_NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)  # missing, a link, a pipe
 _FOLDERS = ("jobs", "sessions", "delegate_job_logs")
 _OTHER_HOME = ".mam"  # some versions of the scripts that baton replaces use this name
 
@@ -158,11 +161,14 @@ def read_served_folder(path: str) -> str:
 
 
 def read_small(path: str) -> bytes | None:
-    """Return the content of a small regular file; None for anything else. Never follow a link, never block."""
+    """Return the content of a small regular file; None for anything else. Never follow a link, never block. OSError
+    when the file may be there and cannot be opened, such as with too many open files."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
+    except OSError as error:
+        if error.errno in _NO_FILE:
+            return None
+        raise
     try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):  # guard: small-file-kind
             return None
@@ -243,7 +249,7 @@ def _examine(state: str, folder: str, name: str, warnings: list[str]) -> Home | 
     place = os.path.join(folder, name)
     try:
         found = os.lstat(place)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
         return None
     is_link = stat.S_ISLNK(found.st_mode)
     if not is_link and not stat.S_ISDIR(found.st_mode):
@@ -304,15 +310,15 @@ def _known_by_id(state: str, home_id: str) -> Home:
 
 def _read_entry(state: str, path: str) -> Home | None:
     """Return the home that an entry of the map names; None if there is no entry. BatonError if it is not valid."""
-    content = read_small(path)
-    if content is None:
-        try:
-            os.lstat(path)
-        except (FileNotFoundError, NotADirectoryError):
+    try:
+        content = read_small(path)
+        if content is None and not os.path.lexists(path):
             return None
-        content = read_small(path)  # again: another command may have written it a moment ago
+        content = content or read_small(path)  # again: another command may have written it a moment ago
+    except OSError as error:
+        raise BatonError(f"{path} cannot be read: {error.strerror}; keep it, it names the home of a folder") from None
     if content is None:
-        raise BatonError(f"{path} cannot be read or is not a file; remove it")
+        raise BatonError(f"{path} is not a regular file; move it away, then run `baton trust` in the folder it was for")
     try:
         entry = parse_json(content)
         folder, home_id, in_place, uid = entry["path"], entry["home"], entry["in_place"], entry["uid"]
@@ -322,7 +328,7 @@ def _read_entry(state: str, path: str) -> Home | None:
         if any(not isinstance(each, str | None) for each in (link, registry)):
             raise ValueError
     except (ValueError, KeyError, TypeError, AttributeError):
-        raise BatonError(f"{path} is damaged; remove it, then run `baton trust` in its folder") from None
+        raise BatonError(f"{path} is damaged; move it away, then run `baton trust` in the folder it was for") from None
     if uid != os.geteuid() or os.lstat(path).st_uid != uid:  # guard: entry-of-another-user
         raise BatonError(f"{path} was written by another user; set BATON_STATE_DIR to a folder of your own")
     path = folder if in_place is True else home_path(state, home_id)
@@ -374,7 +380,7 @@ def linked_git_dir(folder: str) -> str | None:
     admin = _named_git_dir(folder)
     if admin is None or os.path.basename(os.path.dirname(admin)) != "worktrees":
         return None
-    back = _named_path(admin, read_small(os.path.join(admin, "gitdir")))
+    back = _named_path(admin, _read_of_git(os.path.join(admin, "gitdir")))
     if back != os.path.join(folder, ".git"):  # guard: forged-git-file
         return None
     return os.path.dirname(os.path.dirname(admin))
@@ -385,7 +391,7 @@ def submodule_git_dir(folder: str) -> str | None:
     git = _named_git_dir(folder)
     if git is None:
         return None
-    back = re.search(rb"^\s*worktree = (\S.*)$", read_small(os.path.join(git, "config")) or b"", re.MULTILINE)
+    back = re.search(rb"^\s*worktree = (\S.*)$", _read_of_git(os.path.join(git, "config")) or b"", re.MULTILINE)
     if back is None or _named_path(git, back[1]) != folder:  # guard: forged-submodule
         return None
     return git
@@ -393,8 +399,16 @@ def submodule_git_dir(folder: str) -> str | None:
 
 def _named_git_dir(folder: str) -> str | None:
     """Return the folder that a file `.git` names."""
-    content = read_small(os.path.join(folder, ".git"))
+    content = _read_of_git(os.path.join(folder, ".git"))
     return _named_path(folder, content[8:]) if content is not None and content.startswith(b"gitdir: ") else None
+
+
+def _read_of_git(path: str) -> bytes | None:
+    """Return the content of a small file of git; None for one that the user may not read: git does not, either."""
+    try:
+        return read_small(path)
+    except PermissionError:
+        return None
 
 
 def _named_path(folder: str, name: bytes | None) -> str | None:

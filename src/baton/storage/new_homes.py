@@ -116,13 +116,13 @@ def _why_not_replaced(state_dir: str, home: Home, place: str, found: os.stat_res
     if found.st_uid != os.geteuid():
         return f"{place} belongs to another user and is not used"
     if not stat.S_ISLNK(found.st_mode):
-        return f"{place} is not used: the home of {home.folder} is {home.path}; remove or rename it"
+        return f"{place} is not used: the home of {home.folder} is {home.path}; rename it"
     target = os.readlink(place)
     if target == home.path:
         return ""
     if os.path.basename(target) == home.home_id or _is_dead(state_dir, target):
         return None
-    return f"{place} is a link that leads elsewhere and is not followed; remove it"
+    return f"{place} is a link that leads elsewhere and is not followed; rename it"
 
 
 def _is_dead(state_dir: str, target: str) -> bool:

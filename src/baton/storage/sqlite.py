@@ -414,9 +414,7 @@ class SqliteFile:
         try:
             yield
         except sqlite3.Error as error:
-            from baton.storage.sqlite_advice import explain
-
-            raise RegistryUnavailable(f"{self.path}: {explain(str(error), self.lock.path)}") from error
+            raise RegistryUnavailable(f"{self.path}: {_explain(error, self.lock.path)}") from error
         except OSError as error:
             raise RegistryUnavailable(files.os_error_text(error, self.path)) from error
 
@@ -432,6 +430,14 @@ def _objects(raw: sqlite3.Connection) -> dict[str, str]:
 
 def schema_digest(raw: sqlite3.Connection) -> str:
     return str(sha256("\n".join(sorted(_objects(raw))).encode()).hexdigest())
+
+
+def _explain(error: sqlite3.Error, lock_path: str) -> str:
+    try:
+        from baton.storage.sqlite_advice import explain
+    except OSError as failed:  # with too many open files, a module cannot be read, either
+        return f"{failed.strerror}; nothing was changed"
+    return explain(str(error), lock_path)
 
 
 def _check_files(path: str) -> None:
