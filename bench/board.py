@@ -1,8 +1,9 @@
-"""Holds the boards to their limits of speed, with 50 running sessions and 1,000 jobs in 3 homes.
+"""Holds the boards to their limits of speed, with 50 running sessions and 1,000 jobs in 3 homes, and with 300 homes.
 
     python bench/board.py           everything, in about a minute
     python bench/board.py query     how long a refresh of the query takes
     python bench/board.py terminal  the board on a terminal: key to paint, its idle cost, how soon a change is on it
+    python bench/board.py homes     the idle cost and the open files of the board on a terminal with many homes
     python bench/board.py web       the page in a headless Chromium: first paint, and how soon a change is on it
 
 Exit code 1 when a limit is missed.
@@ -22,6 +23,7 @@ from baton.board.query import Board
 from table import ROOT, Folder, Row, chosen_parts, ms, run_parts, size, timed
 
 sys.path.insert(0, os.path.join(ROOT, "tests"))
+from support.homes import make_many
 from support.terminal import Terminal
 from support.web import User, WebBoard, ask, chromium, set_activity, start
 
@@ -29,10 +31,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 HOMES = ("one", "two", "three")
+MANY_HOMES = size(300, 20)
 JOBS, RUNNING = size(1000, 30), size(50, 6)
 REFRESHES, LOADS, CHANGES = size(200, 5), size(20, 1), size(10, 1)
 KEYS, IDLE_SEC = size(200, 5), size(20, 1)
 KEY_SEC, IDLE_SHARE = 0.050, 0.02
+OPEN_FILES = 128  # of a board: a process may open 1,024
 REFRESH_SEC, PAINT_SEC, CHANGE_SEC, ASSET_KB = 0.020, 0.300, 1.0, 60
 _WAIT_SEC = 30.0
 
@@ -98,16 +102,35 @@ def terminal(folder: Folder) -> Iterator[Row]:
         yield Row("  its median", ms(median(keys)))
         board.write("w")  # back to the first one, which waits
         board.settle()
-        before, began = _cpu_sec(board.process.pid), time.monotonic()
-        board.settle(IDLE_SEC)
-        share = (_cpu_sec(board.process.pid) - before) / (time.monotonic() - began)
-        yield Row("idle, of one core", f"{share:.1%}", "", "", f"<= {IDLE_SHARE:.0%}", share <= IDLE_SHARE)
+        yield _idle("idle, of one core", board)
         took = [_news_sec(user, board, number) for number in range(CHANGES)]
         slowest = max(took)
         yield Row(f"a change is on the terminal (slowest of {CHANGES})", ms(slowest), "", "", f"<= {ms(CHANGE_SEC)}",
                   slowest <= CHANGE_SEC)  # fmt: skip
         board.type("q")
         board.end()
+
+
+def homes(folder: Folder) -> Iterator[Row]:
+    """the board on a terminal with many homes"""
+    user = User(folder.new("user"))
+    make_many(os.path.join(user.root, "folders"), MANY_HOMES, user.env)
+    argv = [os.path.join(os.path.dirname(sys.executable), "baton"), "board"]
+    with Terminal(argv, cwd=user.root, env=user.env, rows=50) as board:
+        board.see("cancelled", _WAIT_SEC)
+        board.settle(size(6, 0))  # it has looked for new homes since
+        yield _idle(f"idle with {MANY_HOMES} homes, of one core", board)
+        files = len(os.listdir(f"/proc/{board.process.pid}/fd"))
+        yield Row("  its open files", str(files), "", "", f"<= {OPEN_FILES}", files <= OPEN_FILES)
+        board.type("q")
+        board.end()
+
+
+def _idle(what: str, board: Terminal) -> Row:
+    before, began = _cpu_sec(board.process.pid), time.monotonic()
+    board.settle(IDLE_SEC)
+    share = (_cpu_sec(board.process.pid) - before) / (time.monotonic() - began)
+    return Row(what, f"{share:.1%}", "", "", f"<= {IDLE_SHARE:.0%}", share <= IDLE_SHARE)
 
 
 def _cpu_sec(pid: int) -> float:
@@ -196,7 +219,7 @@ def _until(condition: Callable[[], object], what: str) -> None:
         time.sleep(0.005)
 
 
-PARTS = {"query": query, "terminal": terminal, "web": web}
+PARTS = {"query": query, "terminal": terminal, "homes": homes, "web": web}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 
 from baton.board.snooze import Snoozed
-from baton.config import Settings
+from baton.config import Home as Place
+from baton.config import Settings, user_file
 from baton.core.clock import SECOND_NS, parse_time
 from baton.core.errors import BatonError
 from baton.core.fields import one_line
@@ -24,7 +25,9 @@ from baton.core.request import Request
 from baton.core.spending import total_usage
 from baton.core.value import Any, Value
 from baton.jobs.verbs import Jobs, open_jobs
-from baton.storage.homes import known, settings_of
+from baton.registry import LOCAL_SCHEMES
+from baton.storage.homes import MOST_OPEN, known, settings_of
+from baton.storage.stamp import stamp_of
 
 _HOMES_SEC = 5.0  # after which the list of homes, and those that could not be read, are looked at again
 _REQUESTS_SEC = 5.0  # a request also closes by time, without a change of its job
@@ -111,16 +114,34 @@ class Home:
         self.number = 0  # the change number to go on with
         self.trouble: str | None = None
         self.is_away = False  # it cannot even be opened: its jobs are as they were last seen
+        self._stamp: object = None  # of the registry, when it was read last
         self._read_requests_at = 0.0
-        self._reloaded_at = 0.0
+        self._reloaded_at: float | None = None
 
-    def read(self) -> None:
-        """Read what changed since the last time. BatonError or OSError if the registry cannot be read."""
+    def read(self) -> bool:
+        """Read what changed since the last time. Return whether that took more than a look at the stamp of the
+        registry. BatonError or OSError if the registry cannot be read."""
         now = time.monotonic()
-        if self._reloaded_at == 0 or now - self._reloaded_at > _RELOAD_SEC:
-            self._reloaded_at, self.number, found = now, 0, {}
-        else:
-            found = self.outlines
+        reload = self._reloaded_at is None or now - self._reloaded_at > _RELOAD_SEC
+        stamp = self.jobs.registry.answers_stamp()
+        requests_are_old = bool(self.requests) and now - self._read_requests_at > _REQUESTS_SEC
+        if not reload and stamp is not None and stamp == self._stamp:
+            if requests_are_old:
+                self._read_requests(now)
+            return requests_are_old
+        if self._read_changes(reload=reload) or requests_are_old:
+            self._read_requests(now)
+        self._stamp = stamp
+        if reload:
+            self._reloaded_at = now
+        self._forget_old()
+        return True
+
+    def _read_changes(self, *, reload: bool) -> bool:
+        """Read the jobs that changed, or all of them. Return whether one of them has or had an open request."""
+        if reload:
+            self.number = 0
+        found: dict[str, Outline] = {} if reload else self.outlines
         asking = False
         while True:
             changed, following = self.jobs.registry.changes_since(self.number, limit=_PAGE)
@@ -133,11 +154,13 @@ class Home:
             if done:
                 break
         self.outlines = found
-        if asking or (self.requests and now - self._read_requests_at > _REQUESTS_SEC):
-            self._read_requests_at, self.requests = now, {}
-            for request in self.jobs.registry.list_requests():
-                self.requests.setdefault(request.job_id, []).append(request)
-        self._forget_old()
+        return asking
+
+    def _read_requests(self, now: float) -> None:
+        found: dict[str, list[Request]] = {}
+        for request in self.jobs.registry.list_requests():
+            found.setdefault(request.job_id, []).append(request)
+        self._read_requests_at, self.requests = now, found
 
     def _forget_old(self) -> None:
         if len(self.outlines) <= _MOST_ENDED:
@@ -158,6 +181,8 @@ class Board:
         self._state_dir = settings.state_dir
         self.snoozed = Snoozed(settings.state_dir)
         self._homes: dict[str, Home] = {}  # by the url of the registry
+        self._open: dict[Home, None] = {}  # those whose registry is open, the one that was read longest ago first
+        self._settings: dict[str, tuple[object, Settings, Jobs]] = {}  # of each folder, with the stamp of what they say
         self._unopened: dict[str, str] = {}  # folders that could not be opened, and why
         self._looked_at: float | None = None
         self._by_key: dict[str, Card] = {}
@@ -173,17 +198,19 @@ class Board:
             self._find_homes()
         for home in [home for home in self._homes.values() if not home.is_away]:
             try:
-                home.read()
+                if home.read():
+                    self._keep_open(home)
                 home.trouble = None
             except (BatonError, OSError) as error:
                 home.trouble = _why(error, home.folder)
+                self._close(home)
         changed = self._rebuild(time.time_ns())
         return changed or before != self.troubles
 
     def close(self) -> None:
         """Close all registries."""
         for home in self._homes.values():
-            home.jobs.registry.close()
+            self._close(home)
 
     @property
     def troubles(self) -> dict[str, str]:
@@ -268,11 +295,12 @@ class Board:
         self._looked_at = time.monotonic()
         self._unopened = {}
         found: dict[str, Home] = {}
+        user_stamp = stamp_of(user_file(os.environ))
         for entry in known(self._state_dir, lambda error: self._note(one_line(str(error), 200), error)):
             try:
-                settings = settings_of(self._state_dir, entry)
-                jobs = open_jobs(settings)
+                settings, jobs = self._read_settings(entry, user_stamp)
             except (BatonError, OSError) as error:
+                self._settings.pop(entry.folder, None)
                 self._note(entry.folder, error)
                 self._keep_away(entry.folder, found)
                 continue
@@ -289,8 +317,32 @@ class Board:
             found[url] = same if is_same and same is not None else Home(entry.folder, settings, jobs)
         for url, home in self._homes.items():
             if found.get(url) is not home:
-                home.jobs.registry.close()
+                self._close(home)
         self._homes = found
+
+    def _read_settings(self, entry: Place, user_stamp: object) -> tuple[Settings, Jobs]:
+        """Return the settings of a home, and its jobs: those of the last time while nothing that they follow from has
+        changed."""
+        before = self._settings.get(entry.folder)
+        paths = _deciding_files(entry, *(before[1:] if before is not None else ()))
+        stamps = {path: stamp_of(path) for path in paths} | {"user": user_stamp}
+        if before is not None and before[0] == (entry, stamps) and None not in stamps.values():
+            return before[1:]
+        settings = settings_of(self._state_dir, entry)
+        jobs = open_jobs(settings)
+        self._settings[entry.folder] = (entry, stamps), settings, jobs
+        return settings, jobs
+
+    def _keep_open(self, home: Home) -> None:
+        """Leave the registry of a home open, which was read now, and close the one that was read longest ago."""
+        self._open.pop(home, None)
+        self._open[home] = None
+        if len(self._open) > MOST_OPEN:
+            self._close(next(iter(self._open)))
+
+    def _close(self, home: Home) -> None:
+        self._open.pop(home, None)
+        home.jobs.registry.close()
 
     def _keep_away(self, folder: str, found: dict[str, Home]) -> None:
         """Keep the jobs of a home that was on the board and cannot be opened now."""
@@ -357,6 +409,17 @@ class Board:
             requests=asked,
             revision=revision,
         )
+
+
+def _deciding_files(entry: Place, settings: Settings | None = None, jobs: Jobs | None = None) -> set[str]:
+    """Return the files and folders that the settings of a home follow from, and those where a note may say that its
+    registry was moved. `settings` and `jobs` are those of the last time."""
+    found = {entry.path, os.path.join(entry.path, "baton.toml"), os.path.join(entry.path, "jobs")}
+    if settings is not None and jobs is not None:
+        scheme, _, path = jobs.registry.url.partition(":")
+        found.add(settings.registry_dir)
+        found |= {os.path.dirname(path) if scheme == "sqlite" else path} if scheme in LOCAL_SCHEMES else set()
+    return found
 
 
 def describe(card: Card) -> dict[str, Any]:

@@ -22,7 +22,7 @@ from baton.config import Settings, hide_password, rules_file
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import BatonError, BrokerUnavailable, InvalidValue, TmuxUnavailable, UsageError
 from baton.core.fields import one_line
-from baton.delegation.reconcile import monitor_lock
+from baton.delegation.reconcile import has_monitor
 from baton.history.verify import verify_log
 from baton.jobs.reconciliation import find_disagreements
 from baton.jobs.rules import read_rules
@@ -35,7 +35,7 @@ from baton.sessions.attach import is_utf8, locale_setting, usable_terminal
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import State
 from baton.sessions.tmux import Tmux
-from baton.storage.files import network_fs_kind, try_lock
+from baton.storage.files import network_fs_kind
 from baton.storage.homes import load_settings
 from baton.storage.installation import EXTRAS, install_command, path_advice
 from baton.storage.sqlite import LEAST_SQLITE
@@ -325,13 +325,8 @@ def _sessions(settings: Settings) -> Iterator[Finding]:
         names = ", ".join(lost[:_SHOWN])
         yield _warning("sessions", f"gone from tmux: {names}; `baton monitor --once` records how they ended")
     yield _ok("sessions", f"{len(running) - len(lost)} running")
-    monitored = False
-    if os.path.exists(monitor_lock(inventory)):
-        lock = try_lock(monitor_lock(inventory))
-        monitored = lock is None
-        if lock is not None:
-            os.close(lock)
-    yield _ok("monitor", "running" if monitored else "not running; `baton monitor` finds dead jobs and sessions")
+    found = has_monitor(settings)
+    yield _ok("monitor", "running" if found else "not running; `baton monitor` finds dead jobs and sessions")
 
 
 def _live_agents(settings: Settings) -> Iterator[Finding]:

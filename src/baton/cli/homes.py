@@ -24,12 +24,14 @@ OF_OTHERS = "--all-homes shows those of other folders"
 
 
 class Home:
-    """The jobs of one home. `folder` is the folder that it serves. `alone`: the command reads no other."""
+    """The jobs of one home. `folder` is the folder that it serves. `alone`: the command reads no other. `stays_open`:
+    its registry is one of the few that stay open."""
 
-    def __init__(self, folder: str, jobs: Jobs, *, alone: bool) -> None:
+    def __init__(self, folder: str, jobs: Jobs, *, alone: bool, stays_open: bool = True) -> None:
         self.folder = folder
         self.jobs = jobs
         self.alone = alone
+        self._stays_open = stays_open
 
     @contextmanager
     def skipping(self) -> Iterator[None]:
@@ -40,6 +42,11 @@ class Home:
             if self.alone:
                 raise
             _skip(self.folder, error)
+
+    def release(self) -> None:
+        """Close the registry, which opens again for the next look, if there are too many homes to keep all open."""
+        if not self._stays_open:
+            self.jobs.registry.close()
 
 
 def this_home(settings: Settings) -> Home:
@@ -52,7 +59,7 @@ def this_home(settings: Settings) -> Home:
 
 def all_homes(options: Options, settings: Settings) -> list[Home]:
     """Return every home of the user. Homes with the same registry are one. Name each that cannot be read."""
-    from baton.storage.homes import known, settings_of
+    from baton.storage.homes import MOST_OPEN, known, settings_of
 
     refuse_one_home(options, "--all-homes")
     found: dict[str, Home] = {}
@@ -64,7 +71,7 @@ def all_homes(options: Options, settings: Settings) -> list[Home]:
             continue
         shared = found.get(jobs.registry.url)
         folder = home.folder if shared is None else jobs.registry.where
-        found[jobs.registry.url] = Home(folder, jobs, alone=False)
+        found[jobs.registry.url] = Home(folder, jobs, alone=False, stays_open=len(found) < MOST_OPEN)
     return list(found.values())
 
 

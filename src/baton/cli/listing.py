@@ -170,6 +170,7 @@ def _oldest_requests(home: Home) -> dict[str, str]:
     with home.skipping():
         for each in home.jobs.registry.list_requests():
             found.setdefault(each.job_id, f"{each.request_id}: {each.summary}")
+        home.release()
     return found
 
 
@@ -178,8 +179,7 @@ def _read(home: Home, pages: Iterator[Page | OutlinePage], *, name_bad: bool = T
         for page in pages:
             for error in page.bad if name_bad else ():
                 say(f"baton: skipped {error}{'' if home.alone else f' in {home.folder}'}")
-            if not home.alone:
-                home.jobs.registry.close()  # it opens again for the next page; there may be many homes
+            home.release()
             for job in page.jobs:
                 created = parse_time(job.created_at) if isinstance(job, Job) else job.created_ns
                 yield created, job.job_id, home.folder, job

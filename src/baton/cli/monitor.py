@@ -3,6 +3,8 @@
 import os
 import signal
 import time
+from collections.abc import Callable
+from contextlib import closing
 
 from baton.cli import options as opt
 from baton.cli.homes import refuse_one_home
@@ -12,11 +14,11 @@ from baton.config import Home, Settings, hide_password
 from baton.core.errors import BatonError, InvalidValue, RegistryMoved
 from baton.core.fields import one_line
 from baton.delegation.monitor import Monitor
-from baton.delegation.reconcile import monitor_lock
+from baton.delegation.reconcile import lock_of_all_homes, take_monitor_lock
 from baton.jobs.verbs import open_jobs
 from baton.registry import registry_url
 from baton.sessions.inventory import Inventory
-from baton.storage.files import make_home, try_lock
+from baton.storage.files import make_home, make_private_dir, try_lock
 from baton.storage.homes import known, load_settings, settings_of
 
 
@@ -24,6 +26,7 @@ class _Watch:
     """The monitor of one home. `folder`: the folder that the home serves, where there are several."""
 
     def __init__(self, settings: Settings, options: Options, folder: str | None = None) -> None:
+        self._settings = settings
         self._options = options
         self._folder = folder
         self.url = registry_url(settings)
@@ -37,7 +40,7 @@ class _Watch:
         """Return whether this process is the one that sweeps this home."""
         if self._lock is None:
             make_home(self.inventory.home)
-            self._lock = try_lock(monitor_lock(self.inventory))
+            self._lock = take_monitor_lock(self._settings, of_all_homes=self._folder is not None)
         return self._lock is not None
 
     def sweep(self) -> None:
@@ -55,9 +58,11 @@ class _Watch:
                 )
 
     def close(self) -> None:
+        """Close all files of the home. A later sweep opens them again."""
         self.jobs.registry.close()
         if self._lock is not None:
             os.close(self._lock)
+            self._lock = None
 
 
 def monitor(options: Options, settings: Settings) -> int:
@@ -73,7 +78,7 @@ def monitor(options: Options, settings: Settings) -> int:
         if options.once or options.dry_run:
             watch.sweep()
             return 1 if watch.sweeper.registry_failed else 0
-        _stand_by(watch, options.interval)
+        _stand_by(watch.take_lock, "here", options.interval)
         say(f"baton: watching {watch.inventory.home} every {options.interval:g} s")
         while (now := _registry_now(options, watch.url)) == watch.url:
             watch.sweep()
@@ -91,53 +96,60 @@ def _registry_now(options: Options, url: str) -> str:
         return url  # in the middle of a migration, or the working folder is gone
 
 
-def _stand_by(watch: _Watch, interval_sec: float) -> None:
+def _stand_by(take_lock: Callable[[], bool], where: str, interval_sec: float) -> None:
     """Wait while another monitor is at work."""
     waiting = False
-    while not watch.take_lock():
+    while not take_lock():
         if not waiting:
-            say("baton: another monitor is at work here; standing by")
+            say(f"baton: another monitor is at work {where}; standing by")
         waiting = True
         time.sleep(min(interval_sec, 1.0))
 
 
 class _AllHomes:
-    """The monitor of every home of the user. A home that cannot be watched is named, once, and the others go on."""
+    """The monitor of every home of the user. A home that cannot be watched is named, once, and the others go on.
+
+    There may be more homes than a process may open files: only the home that is swept now has any open."""
 
     def __init__(self, options: Options, settings: Settings) -> None:
         self._options = options
         self._state_dir = settings.state_dir
         self._watched: dict[str, _Watch] = {}  # by the folder
         self._said: dict[str, str] = {}  # the last problem of each folder
+        self._lock: int | None = None
 
     def watch(self) -> int:
-        failed = False
-        try:
-            once = self._options.once or self._options.dry_run
-            if not once:
-                say(f"baton: watching every home every {self._options.interval:g} s")
-            while True:
-                failed = self._sweep(locked=not once)
-                if once:
-                    return 1 if failed else 0
-                time.sleep(self._options.interval)
-        finally:
-            for watch in self._watched.values():
-                watch.close()
+        if self._options.once or self._options.dry_run:
+            return 1 if self._sweep(locked=False) else 0
+        make_private_dir(self._state_dir)
+        _stand_by(self._take_lock, "in all homes", self._options.interval)
+        say(f"baton: watching every home every {self._options.interval:g} s")
+        while True:
+            self._sweep(locked=True)
+            time.sleep(self._options.interval)
+
+    def _take_lock(self) -> bool:
+        self._lock = try_lock(lock_of_all_homes(self._state_dir))
+        return self._lock is not None
 
     def _sweep(self, *, locked: bool) -> bool:
         """Sweep every home that is there now; return whether one could not be looked at."""
-        homes = known(self._state_dir, lambda error: self._complain("", str(error)))
+        try:
+            homes = known(self._state_dir, lambda error: self._complain("", str(error)))
+        except OSError as error:
+            self._complain("", f"{error.filename}: {error.strerror}; nothing was looked after")
+            return True
         for folder in self._watched.keys() - {home.folder for home in homes}:
-            self._watched.pop(folder).close()
+            del self._watched[folder]
         failed = False
         for home in homes:
             try:
                 watch = self._open(home)
-                if locked and not watch.take_lock():
-                    self._complain(home.folder, f"another monitor is at work in {home.folder}; standing by there")
-                    continue
-                watch.sweep()
+                with closing(watch):
+                    if locked and not watch.take_lock():
+                        self._complain(home.folder, f"another monitor is at work in {home.folder}; standing by there")
+                        continue
+                    watch.sweep()
                 failed |= watch.sweeper.registry_failed
                 self._said.pop(home.folder, None)
             except (BatonError, OSError) as error:
@@ -149,10 +161,7 @@ class _AllHomes:
         """Return the monitor of a home, with the registry where it is now."""
         settings = settings_of(self._state_dir, home)
         watch = self._watched.get(home.folder)
-        if watch is not None and watch.url != registry_url(settings):
-            self._watched.pop(home.folder).close()
-            watch = None
-        if watch is None:
+        if watch is None or watch.url != registry_url(settings):
             watch = self._watched[home.folder] = _Watch(settings, self._options, home.folder)
         return watch
 

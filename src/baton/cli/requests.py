@@ -73,14 +73,22 @@ def requests(options: Options, settings: Settings) -> None:
 
 def _find(homes: Sequence[Home], *, open_only: bool) -> list[_Found]:
     """Return the requests of all homes, oldest first. Name each home that cannot be read."""
+    return _oldest_first([each for home in homes for each in _find_in(home, open_only=open_only)])
+
+
+def _find_in(home: Home, *, open_only: bool) -> list[_Found]:
     found = []
-    for home in homes:
-        with home.skipping():
-            known: dict[str, Job | None] = {}
-            for request in home.jobs.registry.list_requests(open_only=open_only, limit=_MOST):
-                if request.job_id not in known:
-                    known[request.job_id] = _job(home.jobs, request.job_id)
-                found.append(_Found(home, request, known[request.job_id]))
+    with home.skipping():
+        known: dict[str, Job | None] = {}
+        for request in home.jobs.registry.list_requests(open_only=open_only, limit=_MOST):
+            if request.job_id not in known:
+                known[request.job_id] = _job(home.jobs, request.job_id)
+            found.append(_Found(home, request, known[request.job_id]))
+        home.release()
+    return found
+
+
+def _oldest_first(found: Sequence[_Found]) -> list[_Found]:
     return sorted(found, key=lambda each: (parse_time(each.request.asked_at), each.request.request_id))
 
 
@@ -115,13 +123,11 @@ def _state(request: Request) -> str:
 def _follow(homes: Sequence[Home], options: Options) -> None:
     """Print each request when it opens, and again when it closes, until interrupted."""
     shown: dict[tuple[str, str], _Found] = {}
-    stamps: list[object] = []
-    listed = 0.0
+    followed = [_Followed(home) for home in homes]
     while True:
-        now = [home.jobs.registry.answers_stamp() for home in homes]
-        if now != stamps or time.monotonic() - listed > _LIST_SEC:
-            stamps, listed = now, time.monotonic()
-            found = {(each.folder, each.request.request_id): each for each in _find(homes, open_only=True)}
+        if any([each.look() for each in followed]):  # noqa: C419  each of them looks
+            open_now = _oldest_first([found for each in followed for found in each.open])
+            found = {(each.folder, each.request.request_id): each for each in open_now}
             closed = [key for key in shown if key not in found]
             news = [each for key, each in found.items() if key not in shown]
             news += [each for key in closed if (each := _again(homes, shown.pop(key))) is not None]
@@ -132,6 +138,32 @@ def _follow(homes: Sequence[Home], options: Options) -> None:
             elif news:
                 _print(news, options)
         time.sleep(_LOOK_SEC)
+
+
+class _Followed:
+    """The open requests of one home. It is read again when it has changed."""
+
+    def __init__(self, home: Home) -> None:
+        self.open: list[_Found] = []
+        self._home = home
+        self._stamp: object = None
+        self._read_at = 0.0
+
+    def look(self) -> bool:
+        """Return whether the home was read again."""
+        try:
+            stamp = self._home.jobs.registry.answers_stamp()
+            self._home.release()
+        except (BatonError, OSError) as error:
+            if self._home.alone:
+                raise
+            stamp = str(error)  # the read below names this home, once
+        is_old = bool(self.open) and time.monotonic() - self._read_at > _LIST_SEC
+        if stamp is not None and stamp == self._stamp and not is_old:
+            return False
+        self._stamp, self._read_at = stamp, time.monotonic()
+        self.open = _find_in(self._home, open_only=True)
+        return True
 
 
 def _again(homes: Sequence[Home], before: _Found) -> _Found | None:

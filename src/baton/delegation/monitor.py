@@ -178,7 +178,7 @@ class Monitor(Reconciler):
     def _note(self, name: str, ns: int) -> None:
         path = os.path.join(self._inventory.home, _NOTES)
         if not self._dry_run and os.path.isdir(self._inventory.home):
-            replace_file(path, json.dumps((read_object(path) or {}) | {name: ns}).encode())
+            replace_file(path, json.dumps((read_object(path) or {}) | {name: ns}).encode(), durable=False)
 
 
 def _refresh(directory: Directory, session: Session) -> bool:

@@ -11,12 +11,10 @@ from baton.core.errors import BatonError, InvalidValue, JobNotFound
 from baton.core.job import Job
 from baton.core.lifecycle import describe_unmet, is_met
 from baton.core.limits import may_wait
-from baton.delegation.reconcile import monitor_lock
+from baton.delegation.reconcile import has_monitor
 from baton.delegation.submit import Submission
 from baton.delegation.worktrees import refuse_unclear_base
 from baton.jobs.verbs import Jobs, open_jobs
-from baton.sessions.inventory import Inventory
-from baton.storage.files import is_locked
 
 
 def order_submissions(
@@ -83,7 +81,7 @@ def refuse_without_monitor(settings: Settings, submission: Submission) -> None:
     """Raise when no process would start the job later: the caller goes on without looking after it."""
     if submission.agent is None or not may_wait(submission.job):
         return
-    if not is_locked(monitor_lock(Inventory(settings))):
+    if not has_monitor(settings):
         raise BatonError(
             "no process would start the job later, after others, at its time or for a retry; start `baton monitor` "
             "first, or give the job to a worker with queue=..., or do without detach"

@@ -25,7 +25,7 @@ from baton.sessions.inventory import Inventory
 from baton.sessions.processes import end_processes
 from baton.sessions.session import Session, State, session_name
 from baton.sessions.tmux import TmuxSnapshot
-from baton.storage.files import try_lock
+from baton.storage.files import is_locked, try_lock
 
 _SLACK_NS = 15 * SECOND_NS  # the job's own runner enforces its limits first
 _SECOND_LOOK_SEC = 0.3
@@ -329,9 +329,26 @@ def _how_to_start(job: Job, last: Session | None) -> dict[str, Any]:
     return {"agent": last.agent, "workdir": workdir, "mode": last.mode, "yolo": last.yolo, "socket": last.socket}
 
 
-def monitor_lock(inventory: Inventory) -> str:
-    """Return the file whose lock the acting monitor holds."""
-    return os.path.join(inventory.home, "monitor.lock")
+def lock_of_all_homes(state_dir: str) -> str:
+    """Return the file whose lock the acting monitor of all homes holds: one file for any number of homes."""
+    return os.path.join(state_dir, "monitor.lock")
+
+
+def take_monitor_lock(settings: Settings, *, of_all_homes: bool = False) -> int | None:
+    """Return a descriptor that makes this process the monitor of a home until it is closed; None while another one is
+    at work there. `of_all_homes`: this process is the monitor of all homes."""
+    if not of_all_homes and is_locked(lock_of_all_homes(settings.state_dir)):
+        return None
+    return try_lock(_lock_of_home(settings))
+
+
+def has_monitor(settings: Settings) -> bool:
+    """Return whether a monitor is at work in a home."""
+    return is_locked(lock_of_all_homes(settings.state_dir)) or is_locked(_lock_of_home(settings))
+
+
+def _lock_of_home(settings: Settings) -> str:
+    return os.path.join(settings.home, "monitor.lock")
 
 
 class BackgroundMonitor:
@@ -362,13 +379,13 @@ class BackgroundMonitor:
                     self._look(jobs)
                     if waited >= _SWEEP_SEC:
                         waited = 0.0
-                        _sweep(reconciler, inventory)
+                        _sweep(reconciler, self._settings)
                 except (BatonError, OSError):
                     continue  # the registry or the disk may be back the next time
 
 
-def _sweep(reconciler: Reconciler, inventory: Inventory) -> None:
-    lock = try_lock(monitor_lock(inventory)) if os.path.isdir(inventory.home) else None
+def _sweep(reconciler: Reconciler, settings: Settings) -> None:
+    lock = take_monitor_lock(settings) if os.path.isdir(settings.home) else None
     if lock is None:
         return  # a monitor runs, or there is nothing to check
     try:
