@@ -81,6 +81,7 @@ GUARDS = (
     Guard("prune-link", condition("False"), "tests/system/test_prune.py -k baton_did_not_write"),
     Guard("prune-foreign-file", condition("False"), "tests/system/test_prune.py -k baton_did_not_write"),
     Guard("prune-shared-logs", condition("True"), "tests/system/test_prune.py -k another_registry"),
+    Guard("folder-that-reappears", condition("False"), "tests/system/test_prune_homes.py -k last_moment"),
     Guard("removed-lock-file", condition("locked"), "tests/system/test_prune.py -k file_that_was_removed"),
     Guard("lines-of-another-tool", condition("False"), "tests/system/test_logs_of_other_tools.py -k change_of_the_old"),
     Guard(

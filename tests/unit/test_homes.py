@@ -62,7 +62,10 @@ class TestTheFirstWrite:
         assert homes.find(state) == home
         assert [each.folder for each in homes.known(state)] == [str(folder)]
         with open(os.path.join(home.path, "home.json")) as file:
-            assert json.load(file) == {"schema_version": 1, "home_id": home.home_id, "folder": str(folder)}
+            about = json.load(file)
+        mount = about.pop("mount")
+        assert os.path.ismount(mount)
+        assert about == {"schema_version": 1, "home_id": home.home_id, "folder": str(folder)}
 
     def test_it_is_the_first_folder_that_is_created_below_the_home(self, state, folder):
         settings = homes.load_settings({"state_dir": state}, {"HOME": "/nowhere"})

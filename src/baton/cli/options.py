@@ -388,6 +388,7 @@ KEY = _value(
 )
 LINES = _value("--lines", "N", "print N lines of the scrollback too (default: 0)", type=int)
 STOPPED = _flag("--stopped", "remove sessions that could be resumed too (default: keep them)")
+HOMES = _flag("--homes", "remove the homes of folders that are gone (default: what ended in this home)")
 INVALID = _flag("--invalid", "remove rows of the inventory that are no sessions too (default: name them)")
 
 # Worktrees

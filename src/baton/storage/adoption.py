@@ -223,7 +223,7 @@ def _move(
         home = home.replace(registry=registry.replace(f":{source}/", f":{home.path}/", 1))
     staged = os.path.join(state, "homes", f".{home_id}.new")
     with ExitStack() as locks:
-        locks.enter_context(_lock_home(source, wait=stays))
+        locks.enter_context(lock_home(source, wait=stays))
         if not stays:  # again: one may have begun before the locks were taken
             refuse_processes(source, candidate.folder, by_files=True)
         try:
@@ -268,7 +268,7 @@ def _remove_unfinished(state: str) -> None:
 
 
 @contextmanager
-def _lock_home(source: str, *, wait: bool) -> Iterator[None]:
+def lock_home(source: str, *, wait: bool) -> Iterator[None]:
     """Keep other processes of baton out. RegistryBusy when one holds a lock; `wait`: when it holds it for long."""
     with ExitStack() as stack:
         for name in _LOCKS[:3] if wait else _LOCKS:

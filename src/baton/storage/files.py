@@ -417,14 +417,21 @@ def _is_at(fd: int, path: str) -> bool:
 
 def network_fs_kind(path: str, mountinfo: str | None = None) -> str | None:
     """Return the type of the network file system of `path`; None when it is local or unknown."""
+    _, kind = find_mount(path, mountinfo)
+    shared = kind in _NETWORK or (kind.split(".")[0] == "fuse" and kind not in _LOCAL_FUSE)
+    return kind if shared else None
+
+
+def find_mount(path: str, mountinfo: str | None = None) -> tuple[str, str]:
+    """Return where the file system of `path` is mounted, and its type; "" when the system does not say."""
     if mountinfo is None:
         try:
             with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
                 mountinfo = file.read()
         except OSError:
-            return None
+            return "", ""
     path = os.path.realpath(path)
-    best, kind = -1, None
+    best, kind = "", ""
     for line in mountinfo.splitlines():
         left, _, right = line.partition(" - ")
         fields = left.split(" ")
@@ -435,12 +442,9 @@ def network_fs_kind(path: str, mountinfo: str | None = None) -> str | None:
             for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
                 mount = mount.replace(code, character)
         inside = path == mount or path.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= best:  # a later mount on the same folder hides the earlier one
-            best, kind = len(mount), right.split(" ", 1)[0]
-    if kind is None:
-        return None
-    shared = kind in _NETWORK or (kind.split(".")[0] == "fuse" and kind not in _LOCAL_FUSE)
-    return kind if shared else None
+        if inside and len(mount) >= len(best):  # a later mount on the same folder hides the earlier one
+            best, kind = mount, right.split(" ", 1)[0]
+    return best, kind
 
 
 def refuse_network_fs(path: str) -> None:

@@ -160,6 +160,11 @@ def read_served_folder(path: str) -> str:
     return _read_home_file(path)[1]
 
 
+def read_mount(path: str) -> str:
+    """Return where the file system of the served folder was mounted when the home was made; "" if that is unknown."""
+    return _read_home_file(path)[2]
+
+
 def read_small(path: str) -> bytes | None:
     """Return the content of a small regular file; None for anything else. Never follow a link, never block. OSError
     when the file may be there and cannot be opened, such as with too many open files."""
@@ -301,7 +306,7 @@ def _find_at(state: str, path: str) -> Home:
 
 def _known_by_id(state: str, home_id: str) -> Home:
     path = home_path(state, home_id)
-    found, folder = _read_home_file(path)
+    found, folder, _ = _read_home_file(path)
     if not _ID.fullmatch(home_id) or found != home_id:
         raise BatonError(f"{path} is not a home: its {HOME_FILE} is missing or names another one; see `baton trust`")
     registry = home.registry if (home := look_up(state, folder)) and home.home_id == home_id else None
@@ -335,14 +340,15 @@ def _read_entry(state: str, path: str) -> Home | None:
     return Home(path=path, home_id=home_id, folder=folder, in_place=in_place is True, link=link, registry=registry)
 
 
-def _read_home_file(path: str) -> tuple[str | None, str]:
-    """Return the id and the folder in the `home.json` of a home."""
+def _read_home_file(path: str) -> tuple[str | None, str, str]:
+    """Return the id, the folder and the mount in the `home.json` of a home."""
     try:
         content = parse_json(read_small(os.path.join(path, HOME_FILE)) or b"null")
-        home_id, folder = content["home_id"], content["folder"]
+        home_id, folder, mount = content["home_id"], content["folder"], content.get("mount", "")
     except (ValueError, KeyError, TypeError):
-        return None, ""
-    return (home_id, folder) if isinstance(home_id, str) and isinstance(folder, str) else (None, "")
+        return None, "", ""
+    is_valid = all(isinstance(each, str) for each in (home_id, folder, mount))
+    return (home_id, folder, mount) if is_valid else (None, "", "")
 
 
 def _is_unused(path: str) -> bool:

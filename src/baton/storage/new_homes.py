@@ -80,7 +80,8 @@ def write_home(home: Home, *, again: bool = False) -> None:
     """Create the folder of a home and its `home.json`, where they are missing. `again`: its folder has changed."""
     files.make_private_dir(home.path)
     if again or homes.read_home_id(home.path) != home.home_id:
-        content = {"schema_version": SCHEMA_VERSION, "home_id": home.home_id, "folder": home.folder}
+        mount, _ = files.find_mount(home.folder)
+        content = {"schema_version": SCHEMA_VERSION, "home_id": home.home_id, "folder": home.folder, "mount": mount}
         files.replace_file(os.path.join(home.path, homes.HOME_FILE), json.dumps(content).encode() + b"\n")
     files.make_home(home.path)  # after home.json: another command may look at a home in place now
 
