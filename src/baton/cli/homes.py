@@ -78,7 +78,7 @@ def all_homes(options: Options, settings: Settings) -> list[Home]:
 def refuse_one_home(options: Options, what: str) -> None:
     """Raise UsageError for options that name one registry, in a command that reads all of them."""
     for name in ("home", "registry", "registry_dir"):
-        if hasattr(options, name):
+        if getattr(options, name, None) is not None:
             raise UsageError(f"{what} reads the registry of every home; leave out --{name.replace('_', '-')}")
 
 
