@@ -252,8 +252,10 @@ class SqliteFile:
                 raw.executescript(f"BEGIN IMMEDIATE; {self._tables} {self._mark()}")
                 yield raw
                 raw.execute("COMMIT")
+                # All of it must be in the one file. A close would do the same, and keep silent about a full disk.
+                raw.execute("PRAGMA wal_checkpoint(TRUNCATE)")
             finally:
-                raw.close()  # checkpoints: all of it is in the one file now
+                raw.close()
             # A log without its database would be read into this one.
             files.set_aside_files(self.folder, self._existing_files())
             os.replace(temporary, self.path)
