@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Literal, Self, Unpack, overload
 
-from baton.core.errors import BatonError, InvalidValue, JobFailed, TimedOut
+from baton.core.errors import BatonError, InvalidValue, JobFailed, RegistryUnavailable, TimedOut
 from baton.core.event import EventName
 from baton.core.fields import texts_of
 from baton.core.job import TERMINAL, Job, Status
@@ -26,9 +26,10 @@ from baton.delegation.submit import (
     Delegation,
     Submission,
     build_submission,
+    describe_pending,
     register,
     repeat_submission,
-    start_submission,
+    start_alone,
 )
 from baton.delegation.targets import target_live_agent, target_session
 from baton.jobs.caller import refuse_inside_session
@@ -287,9 +288,7 @@ def _start(settings: "Settings", submission: Submission) -> Job:
     with open_jobs(settings) as jobs, _short_lived_submitter(settings, submission) as owned:
         (registered,) = register(jobs, [owned])
         if registered.agent is not None and not registered.job.is_blocked:
-            error = start_submission(Attempts(settings, jobs, Inventory(settings)), registered)
-            if error is not None:
-                raise BatonError(error)
+            start_alone(Attempts(settings, jobs, Inventory(settings)), registered)
         return jobs.get_job(registered.job.job_id)
 
 
@@ -312,8 +311,10 @@ def _follow(settings: "Settings", submissions: list[Submission], parallel: int, 
             for payload in delegation:
                 if on_event is not None:
                     on_event(_build_event(payload))
-        except BaseException:
-            delegation.withdraw()
+        except BaseException as error:
+            _, pending = delegation.withdraw(str(error) if isinstance(error, RegistryUnavailable) else None)
+            if pending:
+                error.add_note(describe_pending(pending))
             raise
         return _outcomes(jobs, delegation.subscription, delegation.doubt)
 

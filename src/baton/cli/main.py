@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 from baton.cli.options import COMMON
 from baton.cli.parser import Parser, Verb, build_parser, help_width
-from baton.core.errors import BatonError, UsageError
+from baton.core.errors import BatonError, UsageError, describe_system_error
 
 INTERRUPTED = 130
 
@@ -253,10 +253,8 @@ def run() -> None:
     except Exception as error:
         if _debugging(sys.argv):
             raise
-        if isinstance(error, OSError):
-            _complain(f"{error.filename}: {error.strerror}" if error.filename else str(error.strerror or error))
-        else:
-            _complain(f"unexpected {type(error).__name__}: {error}; run it again with --debug and report the traceback")
+        unexpected = f"unexpected {type(error).__name__}: {error}; run it again with --debug and report the traceback"
+        _complain(describe_system_error(error) or unexpected)
         code = 1
     sys.stderr.flush()
     # Everything is closed and written: the interpreter's own clean-up would cost 5 ms.

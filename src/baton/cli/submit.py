@@ -16,7 +16,7 @@ from baton.cli.output import counted, json_text, on_terminal, say, say_worktrees
 from baton.cli.parser import Options, Verb, read_text
 from baton.cli.progress_view import open_view, summarize
 from baton.config import Settings
-from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError
+from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable, UsageError, describe_system_error
 from baton.core.fields import json_object, parse_json, texts_of
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.limits import may_wait
@@ -26,9 +26,11 @@ from baton.delegation.submit import (
     Delegation,
     Submission,
     build_submission,
+    describe_failed,
+    describe_pending,
     register,
     repeat_submission,
-    start_submission,
+    start_alone,
 )
 from baton.delegation.worktrees import trust_place
 from baton.jobs.verbs import open_jobs
@@ -232,8 +234,8 @@ def _start(settings: Settings, submissions: list[Submission]) -> list[str]:
         try:
             with signals:
                 for each in registered:
-                    if each.agent is not None and (error := start_submission(attempts, each)):
-                        raise BatonError(error)
+                    if each.agent is not None:
+                        start_alone(attempts, each)
         except (KeyboardInterrupt, _Terminated):
             _cancel_pending(attempts, [each.job.job_id for each in registered if each.agent is not None])
             raise SystemExit(128 + (signals.received or signal.SIGINT)) from None
@@ -287,9 +289,9 @@ def _be_background(settings: Settings, submissions: list[Submission], options: O
 
             try:
                 code = _follow(settings, mine, options, tell)
-            except BatonError as error:
+            except (BatonError, OSError, RuntimeError) as error:
                 if not answer.closed:
-                    json.dump({"error": str(error)}, answer)
+                    json.dump({"error": describe_system_error(error) or str(error)}, answer)
     finally:
         os._exit(code)
 
@@ -317,9 +319,8 @@ def _follow(
             if not signals.received:
                 raise
             return 128 + signals.received
-        except RegistryUnavailable:
-            ids = " ".join(job.job_id for job in delegation.jobs)
-            say(f"started jobs continue; when the registry is back: baton wait {ids}")
+        except (RegistryUnavailable, RuntimeError) as error:  # a RuntimeError: no thread can be started
+            _leave(delegation, describe_system_error(error) or str(error))
             raise
         for job_id, problem in delegation.problems.items():
             say(f"baton: job {job_id} is completed, but {problem}")
@@ -409,17 +410,25 @@ def _question(not_started: int) -> str:
     return f"\nlet it go on without you (Enter; {them} cancelled), or cancel all (c, then Enter)? "
 
 
-def _leave(delegation: Delegation) -> None:
-    """Cancel the jobs that have not started. Print which continue, if the terminal is still there."""
-    cancelled = delegation.withdraw()
-    continuing = [job.job_id for job in delegation.jobs if job.job_id not in cancelled]
+def _leave(delegation: Delegation, why: str | None = None) -> None:
+    """Cancel the jobs that have not started, or, with `why`, fail them. Print what became of each, if the terminal is
+    still there."""
+    ended, pending = delegation.withdraw(why)
+    continuing = [job_id for job_id in delegation.going_on() if job_id not in (*ended, *pending)]
+    lines = []
+    if ended and why is None:
+        lines = [f"had not begun and {'is' if len(ended) == 1 else 'are'} cancelled: {' '.join(ended)}"]
+    elif ended:
+        lines = [describe_failed(ended)]
+    if pending:
+        lines += [describe_pending(pending)]
+    if continuing:
+        lines += [f"it goes on; wait for it: baton wait {' '.join(continuing)}"]
     try:
-        if cancelled:
-            say(f"had not begun and {'is' if len(cancelled) == 1 else 'are'} cancelled: {' '.join(cancelled)}")
-        if continuing:
-            say(f"it goes on; wait for it: baton wait {' '.join(continuing)}")
+        for line in lines:
+            say(line)
     except OSError:
-        pass  # the terminal was closed; the jobs are cancelled all the same
+        pass  # the terminal was closed; the jobs are ended all the same
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()

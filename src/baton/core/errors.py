@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import errno
+import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
@@ -375,3 +378,38 @@ class NetworkFileSystem(RegistryUnavailable):
             f"{path} is on a network file system ({kind}), where locks are not reliable; use a local folder "
             "(BATON_STATE_DIR) or PostgreSQL (--registry postgresql://...), or accept the risk with --allow-network-fs"
         )
+
+
+# Here, and not in a module of its own: a process that may not open more files cannot import one.
+_ADVICE = {
+    errno.EMFILE: "this process may open no more files; raise the limit: ulimit -n 1024",
+    errno.ENFILE: "programs on this machine may open no more files; end some",
+    errno.EAGAIN: "no more processes may be started; end some, or raise the limit: ulimit -u",
+    errno.ENOMEM: "end programs that need much memory, or raise the limit: ulimit -v",
+    errno.ENOSPC: "free some and try again",
+    errno.EDQUOT: "remove files of yours and try again",
+    errno.EFBIG: "files of this process may not become longer; raise the limit: ulimit -f unlimited",
+}
+_NO_THREAD = "can't start new thread"  # of Python, for EAGAIN: a thread counts as a process
+
+
+def describe_system_error(error: Exception, where: str = "") -> str | None:
+    """Return in one line what the operating system refused, and what to do if it lacks something; None for an error
+    that is not one of the system. `where` stands for a file that the error does not name."""
+    if (what := describe_shortage(error)) is None:
+        if not isinstance(error, OSError):
+            return None
+        what = str(error.strerror or error)
+    place = getattr(error, "filename", None) or where
+    return f"{place}: {what}" if place else what
+
+
+def describe_shortage(error: BaseException | None) -> str | None:
+    """Return what the operating system lacks, and what to do; None for every other error."""
+    if isinstance(error, RuntimeError) and str(error) == _NO_THREAD:
+        number = errno.EAGAIN
+    elif isinstance(error, OSError) and error.errno in _ADVICE and error.strerror == os.strerror(error.errno):
+        number = error.errno
+    else:
+        return None  # also for what Python says with EAGAIN, of a descriptor that would block
+    return f"{os.strerror(number)} ({_ADVICE[number]})"

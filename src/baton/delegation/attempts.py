@@ -74,8 +74,8 @@ class Attempts:
 
         When the session cannot be started, the job fails: return why. A runner that dies before the agent runs is a
         lost holder: the job is requeued if it has attempts left, and a job that was pending is started again. A job
-        does not fail because the registry is unavailable, a claimed one not because tmux is: the error is raised, and
-        the holder requeues it.
+        does not fail because the registry is unavailable, a claimed one not because tmux is or the system lacks
+        something: the error is raised, and the holder requeues it.
         """
         claimed = job.status is Status.RUNNING
         while True:
@@ -95,12 +95,12 @@ class Attempts:
                         return why
                     job = self.jobs.get_job(job.job_id)
                     continue
-            except errors.BatonError as error:
+            except (errors.BatonError, OSError) as error:
                 if isinstance(error, errors.RegistryUnavailable) or (
-                    claimed and isinstance(error, errors.TmuxUnavailable)
+                    claimed and isinstance(error, errors.TmuxUnavailable | OSError)
                 ):
                     raise
-                why = str(error)
+                why = errors.describe_system_error(error) or str(error)
             self.fail(job, attempt, why, ended_by="refused")
             return why
 

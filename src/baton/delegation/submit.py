@@ -12,7 +12,14 @@ from baton.broker.address import broker_record
 from baton.config import Settings
 from baton.core.clock import SystemClock
 from baton.core.drafts import is_registered, new_job, repeat_job
-from baton.core.errors import IllegalTransition, InvalidValue, JobNotFound, RegistryUnavailable
+from baton.core.errors import (
+    BatonError,
+    IllegalTransition,
+    InvalidValue,
+    JobNotFound,
+    RegistryUnavailable,
+    describe_system_error,
+)
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.limits import Limit, may_wait
@@ -160,6 +167,56 @@ def start_submission(attempts: Attempts, submission: Submission) -> str | None:
     return attempts.start(job, agent=submission.agent, workdir=job.workdir, mode=submission.mode, yolo=submission.yolo)
 
 
+def start_alone(attempts: Attempts, submission: Submission) -> None:
+    """Start a session for a registered job that this process does not follow. BatonError if it cannot be started; its
+    message says why, and what became of the job."""
+    job = submission.job
+    try:
+        why = start_submission(attempts, submission)
+    except (RegistryUnavailable, OSError) as error:
+        why = describe_system_error(error) or str(error)
+        try:
+            fail_not_started(attempts, job, why)
+        except (RegistryUnavailable, OSError):
+            raise BatonError(f"{why}; {describe_pending([job.job_id])}") from error
+        stop_half_started(attempts, job.job_id)
+        raise BatonError(f"{why}; {describe_failed([job.job_id])}") from error
+    if why is not None:
+        raise BatonError(why)
+
+
+def fail_not_started(attempts: Attempts, job: Job, why: str) -> bool:
+    """Fail a job whose session could not be started; return False if it has ended. RegistryUnavailable or OSError if
+    that cannot be recorded: then no process starts the job, and none ends it but a monitor."""
+    return attempts.fail(job, None, f"it was not started: {why}", ended_by="refused", notify=False)
+
+
+def stop_half_started(attempts: Attempts, job_id: str) -> None:
+    """End what may run of a job that was ended at its start. Log a failure: its runner finds out by itself."""
+    try:
+        attempts.stop(job_id, "its job has ended", hard=True)
+    except (BatonError, OSError) as error:
+        attempts.log(describe_system_error(error) or str(error))
+
+
+def describe_failed(job_ids: Sequence[str]) -> str:
+    """Return what to do about jobs that failed before they were started."""
+    which, them = _named(job_ids)
+    return f"{which} not started and failed, run {them} again: baton retry {' '.join(job_ids)}"
+
+
+def describe_pending(job_ids: Sequence[str]) -> str:
+    """Return what to do about jobs that no process will start."""
+    which, them = _named(job_ids)
+    ids = " ".join(job_ids)
+    return f"{which} not started and still pending, run {them} again: baton cancel {ids} && baton retry {ids}"
+
+
+def _named(job_ids: Sequence[str]) -> tuple[str, str]:
+    ids = ", ".join(job_ids)
+    return (f"job {ids} was", "it") if len(job_ids) == 1 else (f"jobs {ids} were", "them")
+
+
 class Delegation:
     """Jobs that this process registers and follows to their end.
 
@@ -202,8 +259,8 @@ class Delegation:
     def __iter__(self) -> Iterator[dict[str, Any]]:
         # Listen before the first event is sent. Without a broker, the subscription reads the registry.
         self.subscription.connect(wait_sec=_SUBSCRIBE_SEC)
-        self._start_waiting(self._attempts)
-        with BackgroundMonitor(self._settings, self._check_jobs):
+        with BackgroundMonitor(self._settings, self._check_jobs):  # first: its thread may not start
+            self._start_waiting(self._attempts)
             for payload in self.subscription:
                 self._take_note(payload)
                 yield payload
@@ -273,14 +330,38 @@ class Delegation:
         """Return the number of jobs that `withdraw` would cancel."""
         return len(self._waiting)
 
-    def withdraw(self) -> list[str]:
-        """Cancel the jobs that this process has not started, and return their ids."""
+    def withdraw(self, why: str | None = None) -> tuple[list[str], list[str]]:
+        """End the jobs that this process has not started: cancel them, or, with `why`, fail them. Return their ids, and
+        those of the jobs that stay pending because that cannot be recorded."""
+        if why is not None:
+            self.subscription.close()  # its open files may be those that the process lacks
         with self._starting:
             waiting, self._waiting = self._waiting, []
-        cancelled = [job.job_id for job in waiting if not job.attempt and self._cancel(job)]
-        for job_id in cancelled:
-            self._attempts.stop(job_id, "its job was cancelled", hard=True)  # its session may be half started
-        return cancelled
+        ended: list[str] = []
+        pending: list[str] = []
+        for job in waiting:
+            if job.attempt:
+                continue
+            try:
+                if self._cancel(job) if why is None else fail_not_started(self._attempts, job, why):
+                    ended.append(job.job_id)
+            except (RegistryUnavailable, OSError):
+                pending.append(job.job_id)
+        for job_id in ended:
+            stop_half_started(self._attempts, job_id)
+        return ended, pending
+
+    def going_on(self) -> list[str]:
+        """Return the ids of the jobs that have not ended, as the registry says; if it cannot be read, as last heard."""
+        found = []
+        for job_id in [job_id for job_id, status in self.subscription.outcomes().items() if status is None]:
+            try:
+                has_ended = self._jobs.get_job(job_id).status in TERMINAL
+            except (RegistryUnavailable, OSError, JobNotFound) as error:
+                has_ended = isinstance(error, JobNotFound)
+            if not has_ended:
+                found.append(job_id)
+        return found
 
     def _cancel(self, job: Job) -> bool:
         try:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 
 from baton import __version__
-from baton.core.errors import BatonError
+from baton.core.errors import BatonError, describe_system_error
 from baton.core.fields import one_line
 from baton.core.value import Any
 from baton.mcp.messages import (
@@ -220,7 +220,7 @@ class Server:
         except BatonError as error:
             result = _failure(str(error))
         except OSError as error:
-            result = _failure(f"{error.filename}: {error.strerror}" if error.filename else str(error))
+            result = _failure(describe_system_error(error) or str(error))
         finally:
             self._finish(call, result)
 

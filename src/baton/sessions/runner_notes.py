@@ -34,7 +34,8 @@ def show_failure(folder: str, error: Exception) -> str:
 
         path = os.path.join(folder, RUNNER_LOG)
         write(path, traceback.format_exc())
-        reason = f"the runner failed: {type(error).__name__}: {error}; see {path}"
+        what = errors.describe_system_error(error) or f"{type(error).__name__}: {error}"
+        reason = f"the runner failed: {what}; see {path}"
     print_line(f"baton: {reason}")
     busy = isinstance(error, errors.RegistryUnavailable)  # guard: refused-claim
     attempt(partial(write_begun, folder, failed=reason, busy=busy))

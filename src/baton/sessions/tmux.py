@@ -8,7 +8,7 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
-from baton.core.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable, UsageError
+from baton.core.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable, UsageError, describe_shortage
 from baton.core.value import Value
 from baton.own_files import why_replaceable
 from baton.sessions.session import SESSION_NAME, TMUX_SOCKET, Session, State
@@ -21,6 +21,7 @@ _WIDTH, _HEIGHT = 200, 50
 _PANE_FIELDS = "#{pane_id} #{pane_pid} #{pane_dead} #{session_name}"  # the name comes last: it may contain spaces
 _OWN_SERVER = "@baton"  # an option of tmux servers that baton started
 _NO_SUCH_FLAG = (b"command paste-buffer: unknown flag -S", b"usage: paste-buffer")
+_LOW = "check the path, and the limits of this shell (ulimit -a)"
 _PASTE_END = "\x1b[201~"  # tmux would type what follows it as keys
 # tmux would type the name of a key that it does not know.
 _KEY = re.compile(
@@ -87,7 +88,7 @@ class Tmux:
         """Run commands by one call of tmux, until one fails; the last one names the error."""
         done = self._call(self._command_of_all(*commands), stdin)
         if done.returncode:
-            self._fail(commands[-1][0], done.stderr.decode(errors="replace").strip() or f"exit {done.returncode}")
+            self._fail(commands[-1][0], done.stderr.decode(errors="replace").strip() or _silent_end(done.returncode))
         return done.stdout.decode(errors="replace")
 
     def _command_of_all(self, *commands: Sequence[str]) -> list[str]:
@@ -101,7 +102,7 @@ class Tmux:
         except FileNotFoundError:
             raise TmuxUnavailable("tmux is not installed; install it with your package manager") from None
         except OSError as error:
-            raise TmuxUnavailable(f"tmux cannot be started: {error.strerror}") from None
+            raise TmuxUnavailable(f"tmux cannot be started: {describe_shortage(error) or error.strerror}") from None
         except subprocess.TimeoutExpired:
             raise TmuxUnavailable(f"tmux does not answer at socket {self.socket} within {_TIMEOUT_SEC} s") from None
 
@@ -195,7 +196,7 @@ class Tmux:
             try:
                 answer = self.run(*command).split()
                 if len(answer) != 2:
-                    raise TmuxUnavailable(f"tmux cannot create a session at socket {self.socket}; check the path")
+                    raise TmuxUnavailable(f"tmux cannot create a session at socket {self.socket}; {_LOW}")
                 pane_id, pid = answer
                 break
             except NoServer:
@@ -277,6 +278,11 @@ class Tmux:
             self.run("kill-session", "-t", f"={name}")  # guard: exact-tmux-target
         except (NoServer, SessionGone):
             pass  # it has ended
+
+
+def _silent_end(code: int) -> str:
+    how = f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"
+    return f"{how} and said nothing; {_LOW}"
 
 
 def check_socket(socket: str) -> None:

@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from baton.core.clock import Clock
-from baton.core.errors import NetworkFileSystem, RegistryBusy
+from baton.core.errors import NetworkFileSystem, RegistryBusy, describe_system_error
 from baton.core.value import IO, Self
 
 LOCK_TIMEOUT_SEC = 30.0
@@ -270,7 +270,7 @@ def read_open_file(file: IO[bytes], path: str, longest: int = LONGEST_FILE) -> b
 
 
 def os_error_text(error: OSError, path: str) -> str:
-    return f"{error.filename or path}: {error.strerror}; nothing was changed"
+    return f"{describe_system_error(error, path)}; nothing was changed"
 
 
 def exists(path: str) -> bool:

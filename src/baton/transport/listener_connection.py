@@ -162,7 +162,10 @@ class ListenerConnection:
         forget = forget and self.subscribed.is_set()
         self._client.disconnect()
         ending = threading.Thread(target=self._end, args=(forget,), daemon=True)
-        ending.start()
+        try:
+            ending.start()
+        except RuntimeError:
+            return  # no thread can be started: the connection ends with the process
         ending.join(_FORGET_SEC if forget else _CLOSE_SEC)
 
     def _end(self, forget: bool) -> None:

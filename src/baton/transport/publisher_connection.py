@@ -11,7 +11,7 @@ import time
 
 from baton.broker.address import Address
 from baton.core.cpython import socket
-from baton.core.errors import BatonError, BrokerUnavailable
+from baton.core.errors import BatonError, BrokerUnavailable, describe_system_error
 from baton.core.value import Any, Self
 
 CONNACK_TIMEOUT_SEC = 10.0
@@ -32,8 +32,8 @@ REFUSALS = {
     4: "refuses the login; check MQTT_USERNAME and MQTT_PASSWORD",
     5: "refuses the login; check MQTT_USERNAME and MQTT_PASSWORD",
 }
-# What may prevent a connection: no broker, an unusable state folder, settings that make no sense.
-FAILURES = (BatonError, OSError, ValueError, TypeError, OverflowError)
+# What may prevent a connection: no broker, an unusable state folder, settings that make no sense, no thread to start.
+FAILURES = (BatonError, OSError, ValueError, TypeError, OverflowError, RuntimeError)
 
 
 class PublisherConnection:
@@ -177,8 +177,8 @@ def describe_failure(error: Exception) -> str:
     """Return what prevented a connection, for a message."""
     if isinstance(error, BatonError):
         return str(error)
-    if isinstance(error, OSError) and error.strerror:
-        return f"{error.filename}: {error.strerror}" if error.filename else error.strerror
+    if (what := describe_system_error(error)) is not None:
+        return what
     return f"{type(error).__name__}: {error}; check the settings of the broker (baton config show)"
 
 
