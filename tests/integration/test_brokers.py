@@ -160,7 +160,7 @@ class TestLocalBroker:
     def test_a_start_that_takes_too_long_leaves_nothing(self, state, monkeypatch):
         monkeypatch.setattr(local, "_START_TIMEOUT_SEC", 0)
         monkeypatch.setattr(local, "_server_pid", lambda _folder: 0)  # however long we slept before the first look
-        with pytest.raises(BrokerUnavailable, match=r"did not start; .*/log says why"):
+        with pytest.raises(BrokerUnavailable, match=r"did not start: it was not ready within 0 s; see .*/log$"):
             running_broker(state)
         assert servers(os.path.join(state, "broker", "nats.conf")) == []
         monkeypatch.undo()
@@ -171,8 +171,42 @@ class TestLocalBroker:
         stop_broker(state)
         with socket.create_server(("127.0.0.1", before.port)):
             monkeypatch.setattr(local, "_port_is_free", lambda port: True)
-            with pytest.raises(BrokerUnavailable, match="did not start"):
+            with pytest.raises(BrokerUnavailable, match=r"did not start: another program took its port at this moment"):
                 running_broker(state)
+
+    @pytest.mark.parametrize(
+        ("said", "code", "why"),
+        [
+            ("", -9, "signal 9 ended it"),
+            ("", 1, "it ended with exit code 1"),
+            ("[7] 2026/11/19 17:38:01.771780 [INF] Starting nats-server\n"
+             "[7] 2026/11/19 17:38:01.772780 [FTL] Can't start JetStream: no rights\n", 1, "Can't start JetStream: no rights"),
+            ("nats-server: /x/nats.conf:3:5: Parse error\n", 1, "/x/nats.conf:3:5: Parse error"),
+            ("runtime: failed to create new OS thread (have 3 already; errno=11)\nfatal error: newosproc\n\n"
+             "goroutine 1 [running]:\n", 2, "Resource temporarily unavailable (no more processes"),
+            ("fatal error: failed to reserve page summary memory\n", 2, "Cannot allocate memory ("),
+            ("fatal error: all is lost\n\ngoroutine 1 [running]:\nmain.main()\n", 2, "all is lost"),
+        ],
+    )  # fmt: skip
+    def test_why_it_did_not_start_is_one_sentence(self, tmp_path, said, code, why):
+        log = tmp_path / "log"
+        log.write_text("[6] 2026/11/18 17:38:01.771780 [FTL] of an earlier start\n")
+        before = log.stat().st_size
+        with log.open("a") as file:
+            file.write(said)
+        found = local._why_ended(str(log), before, code)
+        assert found.startswith(why)
+        assert "\n" not in found
+        assert "goroutine" not in found
+
+    def test_what_to_check_about_it_is_its_log(self, state):
+        address = running_broker(state).address(reading=False)
+        stop_broker(state)
+        with pytest.raises(BrokerUnavailable) as refused, PublisherConnection(address):
+            pass
+        assert str(refused.value).endswith(
+            "cannot be reached (Connection refused); is it running? see `baton broker logs`"
+        )
 
     def test_any_letter_in_the_name_of_its_folder(self, tmp_path):
         state = str(tmp_path / 'sätze "1" \\ 정렬 $HOME # x')

@@ -14,10 +14,11 @@ import time
 
 import pytest
 
-from baton.broker.address import is_loopback
+from baton.broker.address import Address, is_loopback
 from baton.config import Settings
 from baton.core.drafts import new_job
 from baton.core.errors import (
+    BrokerUnavailable,
     EventRefused,
     InvalidRecord,
     InvalidValue,
@@ -30,7 +31,9 @@ from baton.history.log import iter_logged_events
 from baton.jobs.verbs import open_jobs
 from baton.jobs.verification import check_results
 from baton.transport import publisher_connection
+from baton.transport.listener_connection import ListenerConnection
 from baton.transport.publish import publish_event
+from baton.transport.publisher_connection import PublisherConnection
 from support.brokers import free_port
 from support.waiting import wait_until
 
@@ -494,6 +497,52 @@ def test_something_that_is_no_broker_is_named_for_what_it_does(behaviour, words,
             assert len(jobs.unsent_events()) == 1
     finally:
         pretender.close()
+
+
+def accepting_and_closing(connection):
+    connection.recv(4096)
+    connection.sendall(bytes([0x20, 2, 0, 0]))
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "settings"),
+    [
+        (lambda connection: connection.recv(4096), "MQTT_TLS, MQTT_PORT and the login"),
+        (connack(3), ""),
+        (connack(5), "MQTT_USERNAME and MQTT_PASSWORD"),
+        (None, "MQTT_BROKER and MQTT_PORT"),
+    ],
+)
+def test_publisher_and_listener_say_to_check_what_fits_the_failure(behaviour, settings):
+    pretender = Pretender(behaviour)
+    if behaviour is None:
+        pretender.close()
+    address = Address(host="127.0.0.1", port=pretender.port)
+    said: list[str] = []
+    connection = ListenerConnection(address, ["a/b"], lambda _message: True, "an-id", log=said.append)
+    try:
+        with pytest.raises(BrokerUnavailable) as refused, PublisherConnection(address):
+            pass
+        wait_until(lambda: said)
+    finally:
+        connection.close(forget=False)
+        if behaviour is not None:
+            pretender.close()
+    for text in (str(refused.value), said[0].removesuffix("; listening to the registry alone")):
+        assert text.partition("check ")[2] == settings, text
+
+
+def test_a_broker_that_closes_after_it_accepted_us_is_not_asked_for_tls_and_login():
+    pretender = Pretender(accepting_and_closing)
+    try:
+        with (
+            pytest.raises(BrokerUnavailable, match="closed the connection") as refused,
+            PublisherConnection(Address(host="127.0.0.1", port=pretender.port)) as connection,
+        ):
+            connection.publish("a/b", b"x")
+    finally:
+        pretender.close()
+    assert "check" not in str(refused.value)
 
 
 def test_the_deadlines_are_those_of_the_contract():

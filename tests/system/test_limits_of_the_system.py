@@ -92,3 +92,16 @@ def test_a_job_that_a_full_disk_keeps_from_starting_is_ended_or_said_to_be_pendi
             done = office.submit("true", code=None)
         expect_the_truth(office, done, ROOM)
         office.submit("true")
+
+
+@pytest.mark.as_root
+def test_a_local_broker_that_does_not_start_is_said_once_and_in_a_sentence(tmp_path):
+    os.chown(tmp_path, ANOTHER_USER, ANOTHER_USER)
+    with Office(tmp_path) as office:
+        office.prefix = [*AS_ANOTHER_USER, "prlimit", "--nproc=4"]
+        (line,) = office("broker", "up", code=1).err.splitlines()
+        assert line.startswith("baton: the local broker did not start: Resource temporarily unavailable")
+        assert PROCESSES in line
+        said = office.submit("true", code=None).err
+        assert said.count("the local broker did not start") == 1, said
+        assert "goroutine" not in said

@@ -31,6 +31,7 @@ class Address(Value):
     password: str | None = None
     sources: Mapping[str, str] = {}
     own_process: bool = False
+    is_local: bool = False  # the local broker, about which the user has set nothing
 
     def __repr__(self) -> str:
         return f"<Address {self.host}:{self.port} tls={self.tls} user={self.username}>"

@@ -12,6 +12,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
@@ -19,8 +20,8 @@ import re
 import time
 
 from baton.core.cpython import socket
-from baton.core.errors import BrokerUnavailable, InvalidValue, RegistryBusy
-from baton.core.fields import parse_json
+from baton.core.errors import BrokerUnavailable, InvalidValue, RegistryBusy, describe_shortage
+from baton.core.fields import one_line, parse_json
 from baton.core.job import new_token
 from baton.core.value import Value
 from baton.storage import files
@@ -38,6 +39,14 @@ _START_TIMEOUT_SEC = 10.0
 _STOP_TIMEOUT_SEC = 10.0
 _LOCK_TIMEOUT_SEC = 1.0
 _PORTS_FILE = re.compile(r"nats-server_([0-9]{1,10})\.ports", re.ASCII)
+_LACKS = (
+    ("failed to create new OS thread|newosproc|pthread_create failed", errno.EAGAIN),
+    ("cannot allocate memory|out of memory|failed to reserve|failed to allocate", errno.ENOMEM),
+    ("too many open files", errno.EMFILE),
+    ("no space left", errno.ENOSPC),
+    ("file too large|file size limit", errno.EFBIG),
+)
+_FATAL = re.compile(r"^(?:\[\d+\] \S+ \S+ \[(?:FTL|ERR)\] |fatal error: |panic: |nats-server: )(.+)", re.MULTILINE)
 _CONFIG = """\
 # Written by baton at each start of the broker: changes here are lost.
 server_name: baton
@@ -74,7 +83,7 @@ class LocalBroker(Value):
         from baton.broker.address import Address
 
         username, password = ("reader", self.reader_password) if reading else ("writer", self.writer_password)
-        return Address(host=HOST, port=self.port, username=username, password=password, own_process=True)
+        return Address(host=HOST, port=self.port, username=username, password=password, own_process=True, is_local=True)
 
     def alive(self) -> bool:
         """Return whether the broker accepts connections."""
@@ -175,12 +184,14 @@ def _start(folder: str, before: LocalBroker | None) -> LocalBroker:
         # Before the server starts: if this process ends now, the next command finds the server.
         content = {name: getattr(broker, name) for name in ("port", "writer_password", "reader_password")}
         files.replace_file(os.path.join(folder, "broker.json"), json.dumps(content).encode() + b"\n")
-        process = _spawn([program, "-c", path], os.path.join(folder, "log"), held)
+        log = os.path.join(folder, "log")
+        log_size = os.path.getsize(log) if os.path.exists(log) else 0
+        process = _spawn([program, "-c", path], log, held)
         try:
             if pid := _ready_pid(folder, lambda: process.poll() is not None):
                 process.returncode = 0  # it outlives this process: no warning that it still runs
                 return broker.replace(pid=pid)
-            raise _not_started(folder)
+            raise _not_started(folder, _why_ended(log, log_size, process.returncode))
         except BaseException:
             process.kill()
             process.wait()
@@ -302,13 +313,30 @@ def _ready_pid(folder: str, is_gone: Callable[[], bool]) -> int:
         if pid := _server_pid(folder):
             return pid
         if time.monotonic() > deadline:
-            raise _not_started(folder)
+            raise _not_started(folder, f"it was not ready within {_START_TIMEOUT_SEC:g} s")
         time.sleep(0.005)
     return 0
 
 
-def _not_started(folder: str) -> BrokerUnavailable:
-    return BrokerUnavailable(f"the local broker did not start; {os.path.join(folder, 'log')} says why")
+def _not_started(folder: str, why: str) -> BrokerUnavailable:
+    return BrokerUnavailable(f"the local broker did not start: {why}; see {os.path.join(folder, 'log')}")
+
+
+def _why_ended(log: str, start: int, code: int) -> str:
+    """Return why the server ended, in the words of its log since `start`: those that it says on purpose, and those of a
+    program in Go that fails, before it lists its threads."""
+    try:
+        said = files.read_file(log)[start:].decode(errors="replace")
+    except OSError:
+        said = ""
+    for pattern, number in _LACKS:
+        if re.search(pattern, said, re.IGNORECASE):
+            return str(describe_shortage(OSError(number, os.strerror(number))))
+    if re.search("address already in use", said):
+        return "another program took its port at this moment, try again"
+    if (found := _FATAL.search(said)) is not None:
+        return one_line(found[1], 200)
+    return f"signal {-code} ended it" if code < 0 else f"it ended with exit code {code}"
 
 
 def _free_port() -> int:

@@ -194,8 +194,10 @@ def replace_file(
         finally:
             os.close(fd)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         remove_file(temporary)
+        if isinstance(error, OSError):
+            error.filename, error.filename2 = path, None  # a write names no file, and the user knows no temporary one
         raise
     if durable and sync_folder:
         fsync_dir(folder)

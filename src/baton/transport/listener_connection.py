@@ -20,7 +20,16 @@ from baton.core.errors import BatonError
 from baton.core.job import Job, topic_prefix
 from baton.transport.listener_ids import reserve_client_id
 from baton.transport.peer import ForeignProcess, refuse_stranger
-from baton.transport.publisher_connection import FAILURES, OWN_PROCESS_HINT, PublisherConnection, describe_failure
+from baton.transport.publisher_connection import (
+    FAILURES,
+    OWN_PROCESS_HINT,
+    PublisherConnection,
+    closed_hint,
+    describe_failure,
+    describe_refusal,
+    describe_unreachable,
+    hint,
+)
 from baton.wire.payload import MAX_PAYLOAD_BYTES
 
 _KEEP_ALIVE_SEC = 20
@@ -29,8 +38,7 @@ _CLOSE_SEC = 0.5
 _FORGET_SEC = 3.0
 _MAX_PACKET_BYTES = 2 * 1024 * 1024  # more than the brokers that baton configures let through
 _UNREADABLE = (AttributeError, LookupError, TypeError, ValueError, struct.error)  # paho on malformed packets
-_SILENT = "does not answer; check MQTT_BROKER, MQTT_PORT and MQTT_TLS"
-_CLOSED = "closed the connection; check MQTT_TLS, MQTT_PORT and the login"
+_REFUSALS = {132: 1, 133: 2, 136: 3, 134: 4, 135: 5}  # paho shows the codes of MQTT 3.1.1 as those of MQTT 5
 
 
 def connect_listeners(
@@ -153,7 +161,7 @@ class ListenerConnection:
     def report_silence(self) -> None:
         """Log that the broker does not answer, for which paho would wait long."""
         if not self._answered and not self._reported and time.monotonic() - self._began > _SILENCE_SEC:
-            self._report(_SILENT)
+            self._report_silent()
 
     def close(self, *, forget: bool) -> None:
         """End the connection, and with `forget` the session in which the broker keeps messages. A broker that does not
@@ -197,14 +205,16 @@ class ListenerConnection:
     def _on_connect(self, client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
         self._answered = True
         if reason.is_failure:
-            self._report(f"refuses us ({reason}); check MQTT_USERNAME and MQTT_PASSWORD")
+            code = _REFUSALS.get(reason.value)
+            refused = describe_refusal(self._address, code) if code is not None else f"refuses us ({reason})"
+            self._report(refused)
             return
         # Also when the broker says that it kept the session: it may have lost the subscription.
         client.subscribe([(topic, 1) for topic in self._topics])
 
     def _on_subscribe(self, _client: paho.Client, _data: Any, _mid: int, reasons: Any, _properties: Any) -> None:
         if any(reason.is_failure for reason in reasons):
-            self._report("does not let us listen; check the rights of MQTT_USERNAME")
+            self._report(f"does not let us listen; {hint(self._address, 'the rights of MQTT_USERNAME')}")
             return
         if self._reported:
             self._reported.clear()
@@ -220,13 +230,16 @@ class ListenerConnection:
             self._reported.add("lost")
             self._log(f"lost {self._broker}; listening to the registry until it is back")
         elif not self._answered:
-            self._report(_SILENT if str(reason) == "Keep alive timeout" else _CLOSED)
+            if str(reason) == "Keep alive timeout":
+                self._report_silent()
+            else:
+                self._report(f"closed the connection{closed_hint(self._address, accepted=False)}")
         self._answered = False
 
     def _on_connect_fail(self, _client: paho.Client, _data: Any) -> None:
         error = sys.exception()  # paho calls this while it handles the error, which it does not pass on
         if isinstance(error, TimeoutError):
-            self._report(_SILENT)
+            self._report_silent()
         elif isinstance(error, ForeignProcess):
             self._report(f"is not used: {error}; {OWN_PROCESS_HINT}")
         elif self._address.tls and isinstance(error, ssl.SSLError | ConnectionResetError):
@@ -234,8 +247,7 @@ class ListenerConnection:
 
             self._report(str(tls_failure(self._address, error)).removeprefix(f"{self._broker} "))
         else:
-            why = getattr(error, "strerror", None) or error or "no reason given"
-            self._report(f"cannot be reached ({why}); check MQTT_BROKER and MQTT_PORT")
+            self._report(describe_unreachable(self._address, error))
 
     def _on_message(self, _client: paho.Client, _data: Any, message: paho.MQTTMessage) -> None:
         try:
@@ -245,6 +257,10 @@ class ListenerConnection:
         received = (topic, bytes(message.payload[: MAX_PAYLOAD_BYTES + 1]))
         while not self._closing and not self._deliver(received):
             pass  # not for ever: `close` waits for this thread
+
+    def _report_silent(self) -> None:
+        settings = "MQTT_BROKER and MQTT_PORT" if self._address.tls else "MQTT_BROKER, MQTT_PORT and MQTT_TLS"
+        self._report(f"does not answer; {hint(self._address, settings)}")
 
     def _report(self, what: str) -> None:
         """Log what is wrong with the broker, once until it is back."""

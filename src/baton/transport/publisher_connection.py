@@ -11,7 +11,7 @@ import time
 
 from baton.broker.address import Address
 from baton.core.cpython import socket
-from baton.core.errors import BatonError, BrokerUnavailable, describe_system_error
+from baton.core.errors import BatonError, BrokerUnavailable, describe_shortage, describe_system_error
 from baton.core.value import Any, Self
 
 CONNACK_TIMEOUT_SEC = 10.0
@@ -24,13 +24,13 @@ _CONNECT = 0x10
 _PUBLISH_QOS1 = 0x32
 _RETAIN = 0x01
 
-# Why a broker refuses a CONNECT, and the setting to check.
-REFUSALS = {
+# Why a broker refuses a CONNECT.
+_REFUSALS = {
     1: "does not speak MQTT 3.1.1",
     2: "does not accept our client id",
     3: "says it is not available",
-    4: "refuses the login; check MQTT_USERNAME and MQTT_PASSWORD",
-    5: "refuses the login; check MQTT_USERNAME and MQTT_PASSWORD",
+    4: "refuses the login",
+    5: "refuses the login",
 }
 # What may prevent a connection: no broker, an unusable state folder, settings that make no sense, no thread to start.
 FAILURES = (BatonError, OSError, ValueError, TypeError, OverflowError, RuntimeError)
@@ -43,6 +43,7 @@ class PublisherConnection:
         self._address = address
         self._received = b""
         self._packet_id = 0
+        self._accepted = False
         deadline = time.monotonic() + CONNACK_TIMEOUT_SEC
         self._socket: Any = self._connect(deadline)
         try:
@@ -56,7 +57,8 @@ class PublisherConnection:
             body = self._expect(CONNACK, deadline, "the answer to our connect")
             if len(body) != 2 or body[1] != 0:
                 code = body[1] if len(body) == 2 else 0
-                raise self._failure(REFUSALS.get(code, f"refuses us (code {code})"), transient=code == 3)
+                raise self._failure(describe_refusal(address, code), transient=code == 3)
+            self._accepted = True
         except BaseException:
             self._socket.close()
             raise
@@ -104,9 +106,10 @@ class PublisherConnection:
             else:
                 return connection
         if isinstance(failure, TimeoutError):
-            raise self._failure(f"does not answer within {CONNACK_TIMEOUT_SEC:g} s; check MQTT_BROKER and MQTT_PORT")
-        why = failure.strerror if failure and failure.strerror else "cannot be reached"
-        raise self._failure(f"cannot be reached ({why}); is it running? check MQTT_BROKER and MQTT_PORT")
+            raise self._failure(
+                f"does not answer within {CONNACK_TIMEOUT_SEC:g} s; {hint(address, 'MQTT_BROKER and MQTT_PORT')}"
+            )
+        raise self._failure(describe_unreachable(address, failure))
 
     def _refuse_stranger(self) -> None:
         from baton.transport.peer import refuse_stranger
@@ -148,7 +151,8 @@ class PublisherConnection:
             try:
                 packet = split_packet(self._received, kind)
             except ValueError:
-                raise self._failure("answers something that is not MQTT; check MQTT_PORT and MQTT_TLS") from None
+                settings = "MQTT_PORT" if self._address.tls else "MQTT_PORT and MQTT_TLS"
+                raise self._failure(f"answers something that is not MQTT; {hint(self._address, settings)}") from None
             if packet is not None:
                 body, self._received = packet
                 return body
@@ -159,10 +163,13 @@ class PublisherConnection:
                 raise self._failure(f"does not send {what} in time") from None
             except OSError as error:
                 why = getattr(error, "reason", None) or error.strerror or error
-                raise self._failure(f"closed the connection ({why}); {_CLOSED_HINT}") from None
+                raise self._failure(f"closed the connection ({why}){self._closed_hint()}") from None
             if not more:
-                raise self._failure(f"closed the connection instead of sending {what}; {_CLOSED_HINT}")
+                raise self._failure(f"closed the connection instead of sending {what}{self._closed_hint()}")
             self._received += more
+
+    def _closed_hint(self) -> str:
+        return closed_hint(self._address, accepted=self._accepted)
 
     def _failure(self, words: str, *, transient: bool = True) -> BrokerUnavailable:
         where = f"{self._address.host}:{self._address.port}"
@@ -170,7 +177,34 @@ class PublisherConnection:
 
 
 OWN_PROCESS_HINT = "if you know that process, use TLS or --allow-plaintext"
-_CLOSED_HINT = "check MQTT_TLS, MQTT_PORT and the login"
+
+
+def hint(address: Address, settings: str) -> str:
+    """Return what to look at: the log of the local broker, or these settings."""
+    return "see `baton broker logs`" if address.is_local else f"check {settings}"
+
+
+def describe_refusal(address: Address, code: int) -> str:
+    """Return why the broker refuses us, by the code of its answer, and what to check if that can be said."""
+    words = _REFUSALS.get(code, f"refuses us (code {code})")
+    return f"{words}; {hint(address, 'MQTT_USERNAME and MQTT_PASSWORD')}" if code in (4, 5) else words
+
+
+def describe_unreachable(address: Address, error: BaseException | None) -> str:
+    """Return why no connection could be made, and what to check unless it is the fault of this machine."""
+    if (shortage := describe_shortage(error)) is not None:
+        return f"cannot be reached: {shortage}"
+    why = getattr(error, "strerror", None) or error or "no reason given"
+    return f"cannot be reached ({why}); is it running? {hint(address, 'MQTT_BROKER and MQTT_PORT')}"
+
+
+def closed_hint(address: Address, *, accepted: bool) -> str:
+    """Return what to check after the broker closed a connection; nothing if it had accepted us: then neither TLS nor
+    the login is the reason."""
+    if address.is_local or accepted:
+        return "; see `baton broker logs`" if address.is_local else ""
+    names = "MQTT_CERTFILE and the login" if address.tls else "MQTT_TLS, MQTT_PORT and the login"
+    return f"; check {names}"
 
 
 def describe_failure(error: Exception) -> str:

@@ -71,6 +71,7 @@ class Subscription:
         self._by_job = timeout_sec is None  # the limit is that of the jobs, not of this listener
         self._queue: queue.Queue[tuple[str, bytes]] = queue.Queue(QUEUE_SIZE)
         self._connections: list[ListenerConnection] = []
+        self._has_tried = False  # to connect: a broker that cannot be used is reported once
         self._stopping = False
         self._deadline = math.inf
         self._last_news = 0.0
@@ -131,7 +132,8 @@ class Subscription:
 
     def connect(self, wait_sec: float = 0) -> bool:
         """Begin to listen; return whether every broker confirms the subscription within `wait_sec`."""
-        if not self._connections:
+        if not self._has_tried:
+            self._has_tried = True
             from baton.transport.listener_connection import connect_listeners
 
             self._connections = connect_listeners(
@@ -145,7 +147,7 @@ class Subscription:
         return all(each.subscribed.wait(max(deadline - self._monotonic(), 0)) for each in self._connections)
 
     def close(self) -> None:
-        connections, self._connections = self._connections, []
+        connections, self._connections, self._has_tried = self._connections, [], False
         for connection in connections:
             connection.close(forget=self.events.all_ended())
         if self._owns_jobs:
