@@ -50,6 +50,9 @@ def servers(config):
     return found
 
 
+LOGGED = "[7] 2026/11/19 17:38:01.771780"
+
+
 class TestLocalBroker:
     @pytest.fixture
     def state(self, tmp_path):
@@ -179,18 +182,17 @@ class TestLocalBroker:
         [
             ("", -9, "signal 9 ended it"),
             ("", 1, "it ended with exit code 1"),
-            ("[7] 2026/11/19 17:38:01.771780 [INF] Starting nats-server\n"
-             "[7] 2026/11/19 17:38:01.772780 [FTL] Can't start JetStream: no rights\n", 1, "Can't start JetStream: no rights"),
+            (f"{LOGGED} [INF] Starting nats-server\n{LOGGED} [FTL] Can't start: no rights\n", 1, "Can't start: no rights"),
             ("nats-server: /x/nats.conf:3:5: Parse error\n", 1, "/x/nats.conf:3:5: Parse error"),
-            ("runtime: failed to create new OS thread (have 3 already; errno=11)\nfatal error: newosproc\n\n"
-             "goroutine 1 [running]:\n", 2, "Resource temporarily unavailable (no more processes"),
+            ("runtime: failed to create new OS thread (have 3 already; errno=11)\nfatal error: newosproc\n\ngoroutine 1\n", 2,
+             "Resource temporarily unavailable (no more processes"),
             ("fatal error: failed to reserve page summary memory\n", 2, "Cannot allocate memory ("),
             ("fatal error: all is lost\n\ngoroutine 1 [running]:\nmain.main()\n", 2, "all is lost"),
         ],
     )  # fmt: skip
     def test_why_it_did_not_start_is_one_sentence(self, tmp_path, said, code, why):
         log = tmp_path / "log"
-        log.write_text("[6] 2026/11/18 17:38:01.771780 [FTL] of an earlier start\n")
+        log.write_text(f"{LOGGED} [FTL] of an earlier start\n")
         before = log.stat().st_size
         with log.open("a") as file:
             file.write(said)

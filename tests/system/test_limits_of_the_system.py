@@ -5,8 +5,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -105,3 +108,97 @@ def test_a_local_broker_that_does_not_start_is_said_once_and_in_a_sentence(tmp_p
         said = office.submit("true", code=None).err
         assert said.count("the local broker did not start") == 1, said
         assert "goroutine" not in said
+
+
+# -- what belongs to another user ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def open_folder():
+    """A folder that every user may enter, unlike those of pytest."""
+    with tempfile.TemporaryDirectory(prefix="bt-", dir="/tmp") as folder:
+        os.chmod(folder, 0o755)
+        yield Path(folder)
+
+
+@pytest.fixture
+def user(open_folder):
+    """The command as an ordinary user with a home of his own."""
+    mine = open_folder / "mine"
+    mine.mkdir()
+    os.chown(mine, ANOTHER_USER, ANOTHER_USER)
+    with Office(mine, MQTT_BROKER=NO_BROKER) as office:
+        office.prefix = [*AS_ANOTHER_USER]
+        yield office
+
+
+@pytest.mark.as_root
+def test_a_repository_of_another_user_is_refused_with_its_owner_and_the_whole_command(user, open_folder):
+    theirs = open_folder / "theirs"
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b")
+    subprocess.run([*git, "init", "-q", theirs], check=True)
+    subprocess.run([*git, "-C", theirs, "commit", "-q", "--allow-empty", "-m", "x"], check=True)
+    submit = ("submit", "--worktree", "--workdir", str(theirs), "true")
+    command = f"git config --global --add safe.directory {theirs}"
+    said = f"--worktree: the repository {theirs} belongs to the user root; if you trust it, let git use it: {command}"
+    assert user.refused(*submit, code=64) == f"baton: {said}\n"
+    subprocess.run([*user.prefix, *command.split()], env=user.env, check=True)
+    said = user.refused(*submit, code=64)
+    assert f"{theirs}/.git belongs to the user root and you may not write there" in said
+    assert f"git clone {theirs}" in said
+
+
+@pytest.mark.as_root
+def test_a_closed_work_folder_is_named_with_its_owner(open_folder):
+    folder = open_folder / "closed"
+    (folder / "inside").mkdir(parents=True)
+    # By its own process: the other tests run as a user who may enter each folder, also that of the interpreter.
+    program = f"""
+import os, pwd, shutil, sys
+from baton.adapters import find_agent
+from baton.sessions.launch import check_launch
+from baton.storage.homes import load_settings
+settings = load_settings(dict(agent="shell"))
+check_launch(settings, "shell", workdir="/", prompt="true")  # loads what it needs
+os.setgroups([]), os.setgid({ANOTHER_USER}), os.setuid({ANOTHER_USER})
+try:
+    check_launch(settings, "shell", workdir=sys.argv[1], prompt="true")
+except Exception as error:
+    print(error)
+"""
+    folder.chmod(0o700)
+    told = subprocess.run(
+        [sys.executable, "-c", program, folder / "inside"], capture_output=True, text=True, check=True
+    ).stdout
+    assert told.startswith(f"workdir {folder} belongs to the user root and is closed to you; "), told
+
+
+@pytest.mark.as_root
+@pytest.mark.parametrize("verb", [["submit", "true"], ["register", "x"], ["session", "create", "a"]])
+def test_a_home_folder_that_cannot_be_written_is_refused_with_what_to_set(user, open_folder, verb):
+    (open_folder / "theirs").mkdir()
+    theirs = str(open_folder / "theirs")
+    said = user.refused(*verb, HOME=theirs)
+    assert f"{theirs}/.local: Permission denied" in said
+    assert "set BATON_STATE_DIR to a folder that you may write" in said
+    assert f"{theirs} is not writable; set BATON_STATE_DIR" in user("doctor", code=1, HOME=theirs).out
+    user("register", "x", HOME=theirs, BATON_STATE_DIR=str(open_folder / "mine" / "state"))
+
+
+# -- the length of files ---------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kib", [1, 40])
+def test_a_file_that_may_not_become_longer_is_named(office, kib):
+    office("register", "x")
+    office.prefix = ["prlimit", f"--fsize={kib * 1024}"]
+    said = office.refused("register", "x" * 50_000)
+    assert (
+        "registry.db: File too large (files of this process may not become longer; raise the limit: ulimit -f" in said
+    )
+
+
+def test_a_file_of_the_broker_that_may_not_become_longer_is_named(office):
+    office.prefix = ["prlimit", "--fsize=100"]
+    said = office.refused("broker", "up", MQTT_BROKER="")
+    assert re.search(r"/broker/\S+: File too large", said), said

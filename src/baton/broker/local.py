@@ -25,6 +25,7 @@ from baton.core.fields import one_line, parse_json
 from baton.core.job import new_token
 from baton.core.value import Value
 from baton.storage import files
+from baton.storage.homes import make_state
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,6 +118,7 @@ def running_broker(state_dir: str) -> LocalBroker:
     broker = known_broker(state_dir)
     if broker is not None and broker.alive():
         return broker
+    make_state(state_dir)
     folder = broker_dir(state_dir)
     files.refuse_link(folder)
     files.make_private_dir(folder)

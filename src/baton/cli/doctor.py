@@ -224,7 +224,9 @@ def _folders(settings: Settings) -> Iterator[Finding]:
             if os.access(parent, os.W_OK):
                 yield _ok(what, f"{path} does not exist yet; the first `baton register` makes it")
             else:
-                yield _broken(what, f"{path} does not exist, and {parent} is not writable")
+                remedy = "; set BATON_STATE_DIR to a folder that you may write"
+                in_state = path.startswith(os.path.join(settings.state_dir, ""))
+                yield _broken(what, f"{path} does not exist, and {parent} is not writable{remedy if in_state else ''}")
         elif not os.path.isdir(path):
             yield _broken(what, f"{path} is a file, not a folder; move it, or use another folder with --home")
         elif others_can_read(os.stat(path)):

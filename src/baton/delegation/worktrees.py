@@ -33,7 +33,7 @@ def plan_worktree(settings: Settings, given: dict[str, Any], workdir: str | None
             raise InvalidValue("base", "is where a worktree begins; give --worktree, too")
         return {"workdir": workdir}
     from baton.sessions.preparation import resolve_base
-    from baton.worktrees.git import find_repository
+    from baton.worktrees.git import find_repository, refuse_foreign_repository
     from baton.worktrees.trees import Trees
 
     if workdir is None:
@@ -41,6 +41,7 @@ def plan_worktree(settings: Settings, given: dict[str, Any], workdir: str | None
     base = base or settings.worktree_base
     workdir = os.path.realpath(workdir)
     source = find_repository(workdir)
+    refuse_foreign_repository(source)
     Trees(settings.data_dir).folder_of(source.top, source.common)
     fields = {"workdir": workdir, "worktree": {"repository": source.top, "base": base}}
     for name in given.get("expect") or ():

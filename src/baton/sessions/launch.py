@@ -28,7 +28,7 @@ from baton.sessions.manifest import Manifest
 from baton.sessions.processes import HOME_MARKER, started_at
 from baton.sessions.session import TMUX_SOCKET, Session, State
 from baton.sessions.tmux import Pane, Tmux, check_session_name
-from baton.storage.files import make_private_dir, read_file, remove_file, replace_file
+from baton.storage.files import make_private_dir, read_file, remove_file, replace_file, why_closed
 
 LAUNCH = "launch.json"
 BEGUN = "begun.json"
@@ -59,8 +59,8 @@ def check_launch(
     """Check that the agent can be started for this, and return it. AgentUnusable, InvalidValue or TmuxUnavailable say
     what is missing. Nothing is made."""
     program = usable_agent(settings, agent)
-    if not os.path.isdir(workdir):
-        raise InvalidValue("workdir", f"{workdir} is not a folder")
+    if (closed := why_closed(workdir)) is not None:
+        raise InvalidValue("workdir", closed)
     if job is not None:
         program.check_job(mode)
     resume, conversation_id = _conversation(program, job, settings.host)

@@ -18,7 +18,7 @@ from baton.core.errors import BatonError, InvalidValue, RegistryBusy
 from baton.core.value import Value
 from baton.storage.files import FileLock, fsync_dir, lock_within, make_private_dir, open_private, outside, remove_file
 from baton.storage.home_users import refuse_processes
-from baton.storage.homes import check_state, home_path, known, look_up, read_home_id, read_served_folder
+from baton.storage.homes import check_state, home_path, known, look_up, make_state, read_home_id, read_served_folder
 from baton.storage.inspection import Contents, Found, each_entry, holds_job_records, inspect, open_folder, why_refused
 from baton.storage.new_homes import forget, keep_link, record, write_home
 
@@ -157,8 +157,7 @@ def take_over(
 
     `contents` is what the user has seen: BatonError if it is different now. `owner` is the user whose files are taken.
     `registry` is the url of jobs that a migration moved. `end_copied_work` prepares the content of a copy."""
-    make_private_dir(state_dir)
-    state = check_state(state_dir)
+    state = make_state(state_dir)
     for part in ("folders", "homes"):
         make_private_dir(os.path.join(state, part))
     with FileLock(os.path.join(state, "trust.lock")):

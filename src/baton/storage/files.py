@@ -134,6 +134,34 @@ def check_owner(found: os.stat_result, path: str, owner: int | None = None) -> N
         raise PermissionError(errno.EPERM, f"belongs to another user (id {found.st_uid})", path)
 
 
+def user_name(number: int) -> str:
+    """Return how a message names a user."""
+    import pwd
+
+    try:
+        return f"the user {pwd.getpwuid(number).pw_name}"
+    except KeyError:
+        return f"the user {number}"
+
+
+def why_closed(folder: str) -> str | None:
+    """Return why a program cannot work in this folder; None if it can."""
+    here = folder = os.path.abspath(folder)
+    above = [here]
+    while here != os.path.dirname(here):
+        above.append(here := os.path.dirname(here))
+    for each in reversed(above):
+        if not os.path.isdir(each):
+            return f"{folder} is not a folder"
+        try:
+            os.stat(os.path.join(each, "."))
+        except PermissionError:
+            owner = os.stat(each).st_uid
+            whose = "" if owner == os.geteuid() else f"belongs to {user_name(owner)} and "
+            return f"{each} {whose}is closed to you; choose a folder that you may enter, or have it opened: chmod +x"
+    return None
+
+
 def refuse_link(path: str) -> None:
     """Refuse a link, and a folder of another user; accept what does not exist. What baton writes below `path` must not
     go elsewhere."""

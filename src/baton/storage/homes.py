@@ -19,7 +19,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 
 from baton.config import DEFAULT_HOME, Home, Settings
-from baton.core.errors import BatonError, InvalidValue, UntrustedHome
+from baton.core.errors import BatonError, InvalidValue, UntrustedHome, describe_shortage
 from baton.core.fields import parse_json
 from baton.core.hashing import sha256
 from baton.core.value import Any
@@ -148,6 +148,20 @@ def _check_folders(home: Home) -> None:
         raise BatonError(f"{home.path} {why}")
     for name in _FOLDERS:
         files.refuse_link(os.path.join(home.path, name))
+
+
+def make_state(state_dir: str) -> str:
+    """Create the folder of the user's state, and return its real path. BatonError if it cannot be created."""
+    try:
+        files.make_private_dir(state_dir)
+    except OSError as error:
+        if describe_shortage(error) is not None:
+            raise
+        raise BatonError(
+            f"{error.filename or state_dir}: {error.strerror}, so baton cannot make {state_dir} for its files; set "
+            "BATON_STATE_DIR to a folder that you may write"
+        ) from None
+    return check_state(state_dir)
 
 
 def read_home_id(path: str) -> str | None:

@@ -19,8 +19,7 @@ _LOOKS, _LOOK_SEC = 100, 0.02
 def make(state_dir: str, home: Home) -> Home:
     """Make the home and its link; return it. Of several commands that begin at once, all use the same home. The entry
     in the map comes first: what is made without one belongs to no folder."""
-    files.make_private_dir(state_dir)
-    state = homes.check_state(state_dir)
+    state = homes.make_state(state_dir)
     files.make_private_dir(os.path.join(state, "folders"))
     if not home.home_id:
         home = home.replace(home_id=os.urandom(8).hex())

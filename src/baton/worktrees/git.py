@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import subprocess
 
 from baton.core.errors import GitFailed, GitUnusable, InvalidValue
 from baton.core.fields import one_line
 from baton.core.value import Any, Self
-from baton.storage.files import read_given_file
+from baton.storage.files import read_given_file, user_name, why_closed
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -58,6 +59,8 @@ _NAMED = re.compile(
 )
 # A custom merge driver is a program. In its place git merges the texts as it does without one.
 _MERGE = "git merge-file -q --marker-size=%L %A %O %B"
+# What git says to type about a repository of another user.
+_EXCEPTION = re.compile(r"^\s*(git config --global --add safe\.directory .+)$", re.MULTILINE)
 _ERROR = re.compile(r"^(?:fatal|error): (.*)", re.MULTILINE)
 
 
@@ -211,14 +214,32 @@ def call(
         if not os.path.isdir(folder):
             raise GitFailed(f"{folder} is gone") from None
         raise GitUnusable("worktrees need the program 'git', which is not on your PATH") from None
+    except PermissionError:
+        if (closed := why_closed(folder)) is None:
+            raise
+        raise GitFailed(closed) from None
     return process.returncode, out, error
 
 
 def first_error(messages: bytes) -> str:
     """Return the first error in git's messages as one line; "" without one."""
     text = messages.decode(errors="replace")
+    if (command := _EXCEPTION.search(text)) is not None:
+        path = shlex.split(command[1])[-1]
+        whose = user_name(os.stat(path).st_uid) if os.path.exists(path) else "another user"
+        return f"the repository {path} belongs to {whose}; if you trust it, let git use it: {command[1]}"
     found = _ERROR.search(text)
     return one_line(found[1] if found is not None else text.strip(), 300)
+
+
+def refuse_foreign_repository(repository: Repository) -> None:
+    """Raise InvalidValue for a repository in which the user may not write: git keeps the branch of a worktree there."""
+    if not os.access(repository.common, os.W_OK):
+        owner = user_name(os.stat(repository.common).st_uid)
+        raise _unfit(
+            f"{repository.common} belongs to {owner} and you may not write there, where git keeps the branch of a "
+            f"worktree; make a clone of your own: git clone {shlex.quote(repository.top)}"
+        )
 
 
 class Repository:
