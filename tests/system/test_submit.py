@@ -392,6 +392,8 @@ def test_explain_says_that_no_process_will_start_a_job_whose_submitter_was_kille
     (pending,) = office.jobs("pending")
     assert "will start it" not in office("explain", pending["job_id"]).out
     running.kill()
+    waited = office("wait", "--timeout", "1", pending["job_id"], code=2).err
+    assert f"job {pending['job_id']}: no process will start it: the process that submitted it has ended" in waited
     said = office("explain", pending["job_id"]).out
     assert "no process will start it: the process that submitted it has ended" in said
     for verb in ("cancel", "retry"):

@@ -38,14 +38,10 @@ def explain(options: Options, settings: Settings) -> int:
 def _explain(settings: Settings, jobs: Jobs, job: Job) -> dict[str, Any]:
     explained = explain_job(settings, jobs, job)
     if job.status is Status.PENDING and not job.is_blocked:
-        from baton.delegation.attempts import submitter_is_dead
+        from baton.delegation.attempts import describe_orphan
 
-        if submitter_is_dead(job, settings.host) and Inventory(settings).made_for(job.job_id) is None:
-            explained["note"] = (
-                "no process will start it: the process that submitted it has ended; "
-                f"`baton cancel {job.job_id}` and then `baton retry {job.job_id}` run it as a new job, "
-                "`baton monitor` starts it if an attempt was lost, and ends it as an error otherwise"
-            )
+        note = describe_orphan(job, settings.host, Inventory(settings))
+        explained["note"] = note or explained["note"]
     return explained
 
 

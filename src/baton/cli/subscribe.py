@@ -107,7 +107,9 @@ def _readable(payload: dict[str, Any]) -> str:
 
 def wait(options: Options, settings: Settings) -> int:
     """Wait until the jobs end, or until a limit of the wait is exceeded."""
+    from baton.delegation.attempts import describe_orphan
     from baton.delegation.reconcile import BackgroundMonitor
+    from baton.sessions.inventory import Inventory
 
     with open_jobs(settings) as jobs:
         job_ids, code = _find_jobs(jobs, options)
@@ -116,6 +118,9 @@ def wait(options: Options, settings: Settings) -> int:
         subscription = Subscription(
             jobs, settings, job_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
         )
+        for cursor in subscription.events.cursors.values():
+            if (why := describe_orphan(cursor.job, settings.host, Inventory(settings))) is not None:
+                say(f"baton: note: job {cursor.job.job_id}: {why}")
         try:
             with BackgroundMonitor(settings):
                 _follow(subscription, settings, as_json=options.json)

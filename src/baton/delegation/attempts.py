@@ -52,6 +52,19 @@ def submitter_is_dead(job: Job, host: str) -> bool:
     return present_host(there, machine or None) == host and not process.is_alive()
 
 
+def describe_orphan(job: Job, host: str, inventory: Inventory) -> str | None:
+    """Return why no process will start a pending job, and what to do; None if a process may start it."""
+    if job.status is not Status.PENDING or job.is_blocked or not submitter_is_dead(job, host):
+        return None
+    if inventory.made_for(job.job_id) is not None:
+        return None
+    return (
+        "no process will start it: the process that submitted it has ended; "
+        f"`baton cancel {job.job_id}` and then `baton retry {job.job_id}` run it as a new job, "
+        "`baton monitor` starts it if an attempt was lost, and ends it as an error otherwise"
+    )
+
+
 class Attempts:
     """Starts, stops and gives up attempts of jobs on this host."""
 
