@@ -9,6 +9,7 @@ import pytest
 
 from baton.core.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable
 from baton.sessions.tmux import NoServer, Tmux
+from support.terminal import Terminal
 from support.waiting import wait_until
 
 # Writes every byte it reads to the file it is given, and says when it is there.
@@ -149,6 +150,17 @@ def test_a_text_and_keys_arrive_while_a_person_scrolls_back(ours, reader, tmux, 
     assert hear(6) == b"one\r\x03\x1b"
 
 
+def test_a_text_and_keys_arrive_while_a_person_looks_on(ours, reader):
+    pane_id, hear = reader
+    watch = ours.command("attach-session", "-r", "-t", "=reader")
+    with Terminal(watch, cwd="/", env={"PATH": os.environ["PATH"], "LC_ALL": "C.UTF-8"}) as terminal:
+        terminal.see("listening")
+        terminal.type("typed")
+        ours.paste(pane_id, "one", enter=True)
+        ours.press(pane_id, ["C-c", "y"])
+        assert hear(6) == b"one\r\x03y"
+
+
 def test_a_text_that_would_end_its_own_paste_is_refused(ours, reader):
     with pytest.raises(InvalidValue, match="end the paste"):
         ours.paste(reader[0], "a\x1b[201~b", enter=True)
@@ -178,6 +190,13 @@ def test_a_text_for_a_dead_or_missing_pane_is_refused_and_stays_nowhere(ours, de
         with pytest.raises(SessionGone):
             ours.paste(pane_id, "secret", enter=False)
     assert ours.run("list-buffers") == ""
+
+
+def test_a_tab_is_shown_as_the_spaces_that_it_takes_on_the_screen(ours, tmp_path):
+    pane = ours.new_session("tabs", ["sh", "-c", "printf 'ab\\tc'; exec sleep 600"], workdir=str(tmp_path))
+    wait_until(lambda: ours.capture(pane.pane_id).rstrip("\n"))
+    assert ours.capture(pane.pane_id, 5).rstrip("\n") == "ab      c"
+    assert ours.capture_of(pane.pane_id, pane.pid).rstrip("\n") == "ab      c"
 
 
 def test_no_server_no_pane(ours, tmux, tmp_path):

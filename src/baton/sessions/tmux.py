@@ -156,7 +156,7 @@ class Tmux:
     def capture(self, pane_id: str, lines: int | None = None) -> str:
         """Return what the pane shows, and up to `lines` lines that have scrolled out of it."""
         history = [] if lines is None else ["-S", f"-{lines}"]
-        return self.run("capture-pane", "-p", "-J", "-t", pane_id, *history)
+        return self.run("capture-pane", "-p", "-J", "-t", pane_id, *history).expandtabs()  # newer servers keep tabs
 
     def capture_of(self, pane_id: str, pid: int | None) -> str | None:
         """Return what the pane shows, by one call of tmux; None if another process has the pane."""
@@ -164,7 +164,7 @@ class Tmux:
             ["display-message", "-p", "-t", pane_id, "#{pane_pid}"], ["capture-pane", "-p", "-J", "-t", pane_id]
         )
         owner, _, screen = shown.partition("\n")
-        return screen if owner == str(pid) else None
+        return screen.expandtabs() if owner == str(pid) else None
 
     def changed_at(self, pane_id: str) -> int:
         """Return when the window of the pane last changed, in seconds since 1970."""
@@ -270,7 +270,14 @@ class Tmux:
         """Press keys by their tmux names. Use it for dialogs: they ignore pasted text."""
         check_keys(keys)
         # While a person scrolls back, keys would go to that mode of tmux and not to the program.
-        self._run_all(["copy-mode", "-q", "-t", pane_id], ["send-keys", "-t", pane_id, "--", *keys])
+        send = [["copy-mode", "-q", "-t", pane_id], ["send-keys", "-t", pane_id, "--", *keys]]
+        done = self._call(self._command_of_all(*send))
+        if done.stderr.startswith(b"client is read-only"):
+            # Newer servers take this call for one of a person who looks on, unless it names a client.
+            send[1][1:1] = ["-c", "no-client"]
+            done = self._call(self._command_of_all(*send))
+        if done.returncode:
+            self._fail("send-keys", done.stderr.decode(errors="replace").strip())
 
     def kill_session(self, name: str) -> None:
         """End exactly this session, if it exists."""
