@@ -19,7 +19,7 @@ import stat
 from collections.abc import Callable, Iterator, Mapping
 
 from baton.config import DEFAULT_HOME, Home, Settings
-from baton.core.errors import BatonError, InvalidValue, UntrustedHome, describe_shortage
+from baton.core.errors import BatonError, InvalidValue, UntrustedHome
 from baton.core.fields import parse_json
 from baton.core.hashing import sha256
 from baton.core.value import Any
@@ -155,7 +155,7 @@ def make_state(state_dir: str) -> str:
     try:
         files.make_private_dir(state_dir)
     except OSError as error:
-        if describe_shortage(error) is not None:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
         raise BatonError(
             f"{error.filename or state_dir}: {error.strerror}, so baton cannot make {state_dir} for its files; set "
