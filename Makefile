@@ -8,7 +8,7 @@ unexport PYTHONDONTWRITEBYTECODE
 .PHONY: demo test test-agents truth test-pythons lint docs screenshots reference bench peers crash security guards soak clean
 
 demo: $(VENV)/.installed
-	@scripts/system-packages tmux=tmux
+	@scripts/system-packages tmux git
 	$(BIN)/baton demo
 	@echo 'First, so that the shell finds baton:  . $(BIN)/activate'
 
@@ -68,7 +68,7 @@ soak: $(VENV)/.dev-installed system-packages
 
 # Beside other programs, which pip installs into environments below build/peers; ten minutes.
 peers: $(VENV)/.dev-installed
-	@scripts/system-packages tmux=tmux postgres=postgresql redis-server=redis-server
+	@scripts/system-packages tmux git postgres redis-server
 	$(BIN)/python bench/peers.py
 
 bench: $(VENV)/.dev-installed system-packages
@@ -85,9 +85,13 @@ bench: $(VENV)/.dev-installed system-packages
 
 .PHONY: system-packages
 system-packages:
-	@scripts/system-packages tmux=tmux postgres=postgresql strace=strace faketime=faketime bindfs=bindfs mosquitto=mosquitto mosquitto_sub=mosquitto-clients node=nodejs openssl=openssl ss=iproute2 zsh=zsh fish=fish chromium=chromium chromedriver=chromium-driver
+	@scripts/system-packages tmux git postgres strace faketime bindfs mosquitto mosquitto_sub node openssl ss zsh fish \
+	    chromium chromedriver ps
 
+# Half an environment is none.
+.DELETE_ON_ERROR:
 $(VENV)/bin/python:
+	@scripts/check-python '$(PYTHON)' '$(or $(MAKECMDGOALS),demo)'
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
@@ -105,7 +109,7 @@ $(VENV)/.security-installed: $(VENV)/.dev-installed
 	@touch $@
 
 .agents/.installed: tests/agents/package.json
-	@scripts/system-packages npm=npm
+	@scripts/system-packages npm
 	@mkdir -p .agents
 	cp tests/agents/package.json .agents/
 	npm install --prefix .agents --no-audit --no-fund --no-package-lock --loglevel error
