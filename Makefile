@@ -2,10 +2,11 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PIP = scripts/pip-install $(VENV)
 # The tests start baton thousands of times: its modules are compiled once, not each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-agents truth test-pythons lint docs screenshots reference bench peers crash security guards soak clean
+.PHONY: demo test test-agents truth test-pythons test-lowest lock lint docs screenshots reference bench peers crash security guards soak clean
 
 demo: $(VENV)/.installed
 	@scripts/system-packages tmux git
@@ -29,6 +30,11 @@ truth: $(VENV)/.dev-installed system-packages .agents/.installed
 # With each Python that pyproject.toml promises and this machine has; PYTHONS="3.12 3.13" chooses.
 test-pythons: $(VENV)/.dev-installed system-packages
 	$(BIN)/python scripts/test_pythons.py $(PYTHONS)
+
+# With the lowest versions that pyproject.toml allows, in build/lowest; TESTS="tests/contract" chooses.
+test-lowest: system-packages
+	$(MAKE) VENV=build/lowest build/lowest/.lowest-installed
+	build/lowest/bin/python -m pytest -n 4 --dist worksteal $(TESTS)
 
 lint: $(VENV)/.dev-installed
 	$(BIN)/ruff check src tests bench scripts skills
@@ -94,19 +100,38 @@ $(VENV)/bin/python:
 	@scripts/check-python '$(PYTHON)' '$(or $(MAKECMDGOALS),demo)'
 	$(PYTHON) -m venv $(VENV)
 
+# What a user gets: the newest versions that pyproject.toml allows.
 $(VENV)/.installed: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[board]'
+	$(PIP) 'baton and the packages of pyproject.toml are' --editable '.[board]'
 	@touch $@
 
-$(VENV)/.dev-installed: pyproject.toml | $(VENV)/bin/python
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --upgrade pip
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[all]' --group dev
+# What every developer gets: the versions of requirements-dev.txt, whose files pip compares with their hashes. All of it
+# but the fuzzer, half as large as everything else.
+$(VENV)/.dev-installed: requirements-dev.txt pyproject.toml | $(VENV)/bin/python
+	sed '/^atheris/,/[^\]$$/d' $< | $(PIP) 'the packages of $< are' --require-hashes --requirement /dev/stdin
+	$(PIP) 'baton is' --no-deps --no-build-isolation --editable .
 	@touch $@ $(VENV)/.installed
 
-$(VENV)/.security-installed: $(VENV)/.dev-installed
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --group security
-	-$(BIN)/python -m pip install --quiet --disable-pip-version-check --group fuzz
+$(VENV)/.security-installed: requirements-dev.txt $(VENV)/.dev-installed
+	$(PIP) 'the packages of $< are' --require-hashes --requirement $<
 	@touch $@
+
+$(VENV)/.lowest-installed: requirements-lowest.txt $(VENV)/.dev-installed
+	$(PIP) 'the packages of $< are' --require-hashes --no-deps --requirement $<
+	@touch $@
+
+# Renews the locked versions, and their hashes, to the newest ones. It downloads the newest uv, of which nothing else here
+# makes use. Read what it changed, run `make test`, commit.
+LOCK = build/lock/bin/uv pip compile --quiet --upgrade --universal --python-version 3.11 --generate-hashes --no-header \
+    --no-emit-index-url --annotation-style line --all-extras pyproject.toml
+lock: | $(VENV)/bin/python
+	$(BIN)/python -m venv build/lock
+	build/lock/bin/python -m pip install --quiet --disable-pip-version-check --upgrade uv
+	{ echo '# The development tools, and all that baton needs: `make lock` writes this file, `make test` installs it.'; \
+	    $(LOCK) --group dev --group security --group fuzz; } >build/requirements-dev.txt
+	{ echo '# The lowest versions that pyproject.toml allows: `make lock` writes this file, `make test-lowest` installs it.'; \
+	    $(LOCK) --resolution lowest-direct; } >build/requirements-lowest.txt
+	mv build/requirements-dev.txt build/requirements-lowest.txt .
 
 .agents/.installed: tests/agents/package.json
 	@scripts/system-packages npm

@@ -68,7 +68,7 @@ def test(python: str, version: str, wheel: str) -> None:
     install(environment, wheel)
     with tempfile.TemporaryDirectory() as elsewhere:
         run(f"{environment}/bin/baton", "demo", cwd=elsewhere)
-    install(environment, f"{wheel}[all]", "--group", "dev")
+    install(environment, "--require-hashes", "--requirement", os.path.join(ROOT, "requirements-dev.txt"))
     run(f"{environment}/bin/python", "-m", "pytest", "-n", "4", "--dist", "worksteal", *TESTS)
 
 

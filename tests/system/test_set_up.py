@@ -1,16 +1,72 @@
-"""What a clone needs before anything runs: a Python, system packages. One line says what is missing."""
+"""What a clone needs before anything runs: a Python, Python packages, system packages. One line says what is missing."""
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
 import sys
+import tomllib
+import venv
 from pathlib import Path
 
+import pip
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 ROOT = Path(__file__).parents[2]
+LOCKED, LOWEST = ROOT / "requirements-dev.txt", ROOT / "requirements-lowest.txt"
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def direct(*, groups):
+    """What pyproject.toml names, where its markers hold for this Python."""
+    project = PROJECT["project"]
+    lines = [*project["dependencies"], *(each for extra in project["optional-dependencies"].values() for each in extra)]
+    if groups:
+        lines += [each for group in PROJECT["dependency-groups"].values() for each in group]
+        lines += PROJECT["build-system"]["requires"]
+    named = [Requirement(line) for line in lines if not line.startswith(project["name"])]
+    return [each for each in named if each.marker is None or each.marker.evaluate()]
+
+
+def locked_lines(file):
+    text = re.sub(r"^\s*#.*\n", "", file.read_text(), flags=re.MULTILINE)
+    return text.replace("\\\n", " ").splitlines()
+
+
+def locked(file):
+    """The version of each package, where its marker holds for this Python."""
+    found = [Requirement(line.partition(" --hash")[0]) for line in locked_lines(file)]
+    return {
+        canonicalize_name(each.name): str(each.specifier).removeprefix("==")
+        for each in found
+        if each.marker is None or each.marker.evaluate()
+    }
+
+
+@pytest.mark.parametrize("file", [LOCKED, LOWEST], ids=lambda file: file.stem)
+def test_each_locked_package_has_hashes_and_no_line_names_a_host(file):
+    for line in locked_lines(file):
+        assert re.fullmatch(r"[a-z0-9.-]+==[^ ]+ (; [^-]+?)?( *--hash=sha256:[0-9a-f]{64})+", line), line
+    assert "://" not in file.read_text()
+
+
+def test_all_that_pyproject_names_is_locked_in_a_version_that_it_allows():
+    versions = locked(LOCKED)
+    for each in direct(groups=True):
+        assert each.specifier.contains(versions[canonicalize_name(each.name)]), f"{each}: run `make lock`"
+
+
+def test_the_lowest_versions_are_the_bounds_of_pyproject():
+    versions = locked(LOWEST)
+    for each in direct(groups=False):
+        if each.name != "rich":  # textual needs a newer one; test_wheel.py tries the lowest, without textual
+            (bound,) = each.specifier
+            assert Version(bound.version) == Version(versions[each.name]), f"{each}: run `make lock`"
 
 
 @pytest.fixture
@@ -90,6 +146,20 @@ def test_a_python_that_will_not_do_is_named_before_pip_starts_with_one_that_will
     here.add_python("python3.12", "pass")
     assert here.make("test") == [f"make: {said}run `make test PYTHON=python3.12`"]
     assert not (here.folder / "venv").exists()
+
+
+def test_without_a_network_the_last_line_says_what_is_missing(here):
+    environment = here.folder / "venv"
+    venv.create(environment, symlinks=True)
+    modules = here.folder / "modules"
+    modules.mkdir()
+    (modules / "pip").symlink_to(os.path.dirname(pip.__file__))
+    *before, last = here.make("demo", PYTHONPATH=str(modules), PIP_NO_INDEX="1", PIP_CONFIG_FILE="/dev/null")
+    assert any(line.strip().startswith("ERROR: ") for line in before)
+    assert last.startswith(
+        f"make: baton and the packages of pyproject.toml are missing in {environment}: pip could not install them"
+    )
+    assert not (environment / ".installed").exists()
 
 
 APT_GET = (

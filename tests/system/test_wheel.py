@@ -50,7 +50,7 @@ def new_environment(folder, *what):
 def wheel(tmp_path_factory):
     """Made of the sdist alone."""
     folder = tmp_path_factory.mktemp("built")
-    run("build", "--outdir", str(folder), ROOT)
+    run("build", "--no-isolation", "--outdir", str(folder), ROOT)
     (file,) = folder.glob("*.whl")
     return file
 
@@ -90,7 +90,7 @@ def test_the_package_and_the_skills_are_inside(wheel):
 
 
 def test_the_checkout_makes_the_same_wheel_as_the_sdist(wheel, tmp_path):
-    run("build", "--wheel", "--outdir", str(tmp_path), ROOT)
+    run("build", "--no-isolation", "--wheel", "--outdir", str(tmp_path), ROOT)
     assert (tmp_path / wheel.name).read_bytes() == wheel.read_bytes()
 
 
@@ -245,7 +245,7 @@ def test_all_is_every_other_extra(wheel):
 def test_the_oldest_dependencies_will_do(wheel, tmp_path):
     with open(f"{ROOT}/pyproject.toml", "rb") as file:
         needed = tomllib.load(file)["project"]["dependencies"]
-    oldest = [each.replace(">=", "==") + ".*" for each in needed]
+    oldest = [each.replace(">=", "==") for each in needed]
     baton = command_of(new_environment(tmp_path / "environment", wheel, *oldest), tmp_path)
     try:
         assert "persistent session: kept" in baton("broker", "check").out
