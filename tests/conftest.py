@@ -127,6 +127,14 @@ class _NotProved:
 
 
 @pytest.fixture
+def usual_umask():
+    """Let others read what the test and its commands write, whatever the umask of this run."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
+
+
+@pytest.fixture
 def full(request):
     return request.config.getoption("--full")
 

@@ -64,6 +64,7 @@ class Broker:
                         data=json.dumps(os.path.join(self.folder, "data")),
                     )
                 )
+            os.chmod(config, 0o644)  # mosquitto reads it, whatever the umask
         self._config = config
         self.start()
 

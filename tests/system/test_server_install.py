@@ -49,6 +49,7 @@ def put(work, name, text):
 # -- in a pipe -----------------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.usefixtures("usual_umask")
 def test_each_agent_gets_the_server_in_its_own_file_of_the_project(baton, work, tmp_path):
     done = baton(*INSTALL, "--yes")
     assert done.out.splitlines() == [f"new\t{name}" for name in FILES]

@@ -360,6 +360,7 @@ def test_skills_go_where_each_agent_reads_them(plain, tmp_path):
     assert again.out == "" and "installed already" in again.err
 
 
+@pytest.mark.usefixtures("usual_umask")
 @pytest.mark.parametrize(
     ("options", "place"),
     [

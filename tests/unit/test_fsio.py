@@ -76,6 +76,7 @@ def test_what_is_made_is_private_whatever_the_umask(tmp_path, umask):
         assert stat.S_IMODE((tmp_path / "a" / name).stat().st_mode) == 0o600
 
 
+@pytest.mark.usefixtures("usual_umask")
 def test_a_folder_that_was_there_keeps_its_mode(tmp_path):
     folder = tmp_path / "there"
     folder.mkdir(mode=0o755)

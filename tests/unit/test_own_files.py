@@ -132,6 +132,7 @@ print(json.dumps(results))
 """
 
 
+@pytest.mark.usefixtures("usual_umask")
 @pytest.mark.as_root
 def test_a_group_may_write_if_the_user_is_its_only_member(tmp_path):
     cases = {  # user, group of the process, group of the file
