@@ -85,6 +85,6 @@ def _prune_homes(options: Options, settings: Settings) -> int:
 
 
 VERBS = (Verb("prune", (
-    opt.OLDER_THAN.but(help="remove what ended this long ago, such as 30d"),
+    opt.OLDER_THAN.but(help="remove what ended this long ago, such as 30d (default: none; give this or --homes)"),
     opt.STOPPED, opt.HOMES, opt.YES, opt.DRY_RUN, opt.JSON,
 ), prune),)  # fmt: skip

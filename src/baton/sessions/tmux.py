@@ -254,7 +254,7 @@ class Tmux:
         load = ["load-buffer", "-b", buffer, "-"]
         paste = ["if-shell", "-F", "-t", pane_id, "#{pane_dead}", "display-message -p dead"]
         how = f"paste-buffer -p -r -d -b {buffer} -t {pane_id}"
-        # Newer servers write control characters as ^C, unless they are told -S, which older ones refuse.
+        # Newer servers write control characters as ^C, unless -S is given, which older ones refuse.
         done = self._call(self._command_of_all(load, [*paste, f"{how} -S"]), content)
         if done.returncode and done.stderr.startswith(_NO_SUCH_FLAG):
             done = self._call(self.command(*paste, how))
