@@ -21,8 +21,7 @@ import os, sys
 from baton.board.query import Board
 from baton.storage.homes import load_settings
 board = Board(load_settings())
-for _ in range(2):
-    board.refresh()
+board.refresh()
 print(len(board.cards), len(board.troubles), len(os.listdir("/proc/self/fd")))
 """
 

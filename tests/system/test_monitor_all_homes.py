@@ -100,6 +100,19 @@ def test_it_goes_on_with_folders_that_come_later_and_stands_by_where_another_mon
             assert every.stop() == 0
 
 
+def test_the_monitor_of_all_homes_is_the_monitor_of_each(user):
+    shop = user("shop")
+    shop("register", "x")
+    with Watching(shop, "--all-homes") as every:
+        assert "every 0.05 s" in every.line()
+        assert "ok monitor: running" in " ".join(shop("doctor", code=None).out.split())
+        with Watching(shop) as one, Watching(shop, "--all-homes") as second:
+            assert "another monitor is at work here; standing by" in one.line()
+            assert "another monitor is at work in all homes; standing by" in second.line()
+            assert every.stop() == 0
+            assert "watching every home" in second.line()
+
+
 def test_a_registry_that_moves_and_a_home_that_goes_away_do_not_end_it(user):
     shop, blog = user("shop"), user("blog")
     blog("register", "x")
