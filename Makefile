@@ -6,7 +6,7 @@ PIP = scripts/pip-install $(VENV)
 # The tests start baton thousands of times: its modules are compiled once, not each time.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: demo test test-agents truth test-pythons test-lowest lock lint docs screenshots reference bench peers crash security guards soak clean
+.PHONY: demo test test-agents truth test-systems test-lowest lock lint docs screenshots reference bench peers crash security guards soak clean
 
 demo: $(VENV)/.installed
 	@scripts/system-packages tmux git
@@ -27,9 +27,11 @@ truth: $(VENV)/.dev-installed system-packages .agents/.installed
 	PATH="$(CURDIR)/.agents/node_modules/.bin:$$PATH" scripts/loopback-only $(BIN)/python tests/truth/truth.py $(ROWS) \
 	    $(AGENT:%=--agent %) --page docs/truth.md
 
-# With each Python that pyproject.toml promises and this machine has; PYTHONS="3.12 3.13" chooses.
-test-pythons: $(VENV)/.dev-installed system-packages
-	$(BIN)/python scripts/test_pythons.py $(PYTHONS)
+# The two commands of the README on other systems, as an ordinary user, with each Python that they have, and here with each
+# Python on PATH and in pyenv; SYSTEMS="sid here" chooses. Needs root. About 15 minutes for each Python.
+test-systems:
+	@scripts/system-packages debootstrap
+	$(PYTHON) scripts/test_systems.py $(SYSTEMS)
 
 # With the lowest versions that pyproject.toml allows, in build/lowest; TESTS="tests/contract" chooses.
 test-lowest: system-packages
