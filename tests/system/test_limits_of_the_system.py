@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -95,19 +96,6 @@ def test_a_job_that_a_full_disk_keeps_from_starting_is_ended_or_said_to_be_pendi
             done = office.submit("true", code=None)
         expect_the_truth(office, done, ROOM)
         office.submit("true")
-
-
-@pytest.mark.as_root
-def test_a_local_broker_that_does_not_start_is_said_once_and_in_a_sentence(tmp_path):
-    os.chown(tmp_path, ANOTHER_USER, ANOTHER_USER)
-    with Office(tmp_path) as office:
-        office.prefix = [*AS_ANOTHER_USER, "prlimit", "--nproc=4"]
-        (line,) = office("broker", "up", code=1).err.splitlines()
-        assert line.startswith("baton: the local broker did not start: Resource temporarily unavailable")
-        assert PROCESSES in line
-        said = office.submit("true", code=None).err
-        assert said.count("the local broker did not start") == 1, said
-        assert "goroutine" not in said
 
 
 # -- what belongs to another user ------------------------------------------------------------------------------------
@@ -202,3 +190,21 @@ def test_a_file_of_the_broker_that_may_not_become_longer_is_named(office):
     office.prefix = ["prlimit", "--fsize=100"]
     said = office.refused("broker", "up", MQTT_BROKER="")
     assert re.search(r"/broker/\S+: File too large", said), said
+
+
+# -- the local broker ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.as_root
+def test_a_local_broker_that_does_not_start_is_said_once_and_in_a_sentence(user, open_folder):
+    programs = open_folder / "programs"  # the folder of the interpreter may be closed to this user
+    programs.mkdir()
+    shutil.copy(Path(sys.executable).parent / "nats-server", programs)
+    user.env |= {"MQTT_BROKER": "", "PATH": f"{programs}:{user.env['PATH']}"}
+    user.prefix.extend(["prlimit", "--nproc=4"])
+    line = user.refused("broker", "up")
+    assert line.startswith("baton: the local broker did not start: Resource temporarily unavailable")
+    assert PROCESSES in line
+    said = user.submit("true", code=None).err
+    assert said.count("the local broker did not start") == 1, said
+    assert "goroutine" not in said
