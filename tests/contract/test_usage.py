@@ -16,6 +16,7 @@ from baton.core.outline import activity_of, reason_of
 from baton.core.parking import is_parked, kept_conversation, parking
 from baton.jobs.costs import sum_costs
 from baton.jobs.verbs import Jobs
+from support.clock import FakeClock
 
 USED = {
     "attempt": 1, "input_tokens": 100, "cached_tokens": 10, "cache_write_tokens": 5, "output_tokens": 20,
@@ -107,7 +108,7 @@ class TestLimits:
         with pytest.raises(JobBlocked):
             registry.pick_job(job.job_id, holder="you")
         assert registry.pick_pending(job.agent_session, holder="you") is None
-        assert time_left_sec(waits, now_ns=clock.wall_ns()) == job.timeout_sec
+        assert time_left_sec(waits, clock=clock) == job.timeout_sec
 
     def test_it_goes_on_once_and_counts_as_neither_lost_nor_failed(self, registry, running, clock):
         job = running(retries=1)
@@ -133,6 +134,7 @@ class TestLimits:
         job, now_ns = running(), registry._present_ns()
         limited = {"kind": "limited", "since": format_micros(now_ns), "cause": "a limit"}
         job = registry.set_activity(job.job_id, limited, attempt=1)
-        assert is_at_limit(job, now_ns=now_ns)
-        assert time_left_sec(job, now_ns=now_ns) == job.timeout_sec
-        assert not is_at_limit(job, now_ns=now_ns + 60 * SECOND_NS), "past its lease"
+        present, later = FakeClock(now_ns), FakeClock(now_ns + 60 * SECOND_NS)
+        assert is_at_limit(job, clock=present)
+        assert time_left_sec(job, clock=present) == job.timeout_sec
+        assert not is_at_limit(job, clock=later), "past its lease"

@@ -56,6 +56,7 @@ GUARDS = (
     Guard("payload-depth", condition("False"), "tests/unit/test_wire.py"),
     Guard("no-key-in-payload", condition("not isinstance(data, dict)"), "tests/unit/test_wire.py"),
     Guard("event-topic", condition("False"), "tests/integration/test_subscriber.py -k topic_of_another_job"),
+    Guard("standing-still", condition("False"), "tests/unit/test_awake_clock.py"),
     Guard(
         "idle-clock",
         insert_before("if messages: self._last_news = self._monotonic()"),

@@ -23,6 +23,7 @@ from baton.transport.publish import publish_event
 from baton.transport.publisher_connection import PublisherConnection
 from baton.transport.subscription import Subscription
 from baton.wire.payload import signature, signed_event
+from support.clock import FakeClock
 from support.waiting import wait_until
 
 
@@ -195,10 +196,9 @@ class TestClocks:
     def test_of_several_jobs_the_most_patient_decides(self, jobs, settings):
         ids = [jobs.register_job("x", agent="a", timeout_sec=1, idle_timeout_sec=1).job_id]
         ids.append(jobs.register_job("x", agent="a", timeout_sec=60, idle_timeout_sec=60).job_id)
-        passed = [0.0]
-        clock = {"monotonic": lambda: time.monotonic() + passed[0]}
-        listener = Listener(settings, ids, timeout_sec=None, idle_timeout_sec=None, **clock)
-        passed[0] = 10
+        clock = FakeClock()
+        listener = Listener(settings, ids, timeout_sec=None, idle_timeout_sec=None, clock=clock)
+        clock.advance(10)
         with PublisherConnection(broker_address(settings, jobs.get_job(ids[0]))) as hostile:
             hostile.publish(jobs.get_job(ids[0]).events_topic, b"no event")
         wait_until(lambda: listener.subscription.rejected.total() == 1, "it woke up, and nothing was new")

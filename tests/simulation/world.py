@@ -268,9 +268,7 @@ class World:
     def do_listen(self, draw):
         """A listener, new or after a crash: what the last one printed is forgotten."""
         if self.registry.jobs:
-            self.listener = Subscription(
-                self.jobs, self.settings, sorted(self.registry.jobs), monotonic=lambda: self.clock.monotonic_ns() / 1e9
-            )
+            self.listener = Subscription(self.jobs, self.settings, sorted(self.registry.jobs), clock=self.clock)
             self.heard = []
             arrived = list(self.retained.items()) if self.broker_up else []
             self._print(self.listener.events.from_messages(arrived))

@@ -10,6 +10,7 @@ from baton.core.event import EventName
 from baton.core.job import Status
 from baton.core.limits import PAUSING, Limit, pauses_idle_clock, silent_since_ns
 from baton.core.outline import Outline, activity_of, is_stuck, present_activity, public_record, reason_of
+from support.clock import FakeClock
 
 NOW = 1_800_000_000 * SECOND_NS
 KINDS = ("starting", "blocked", "working", "waiting", "retrying", "limited", "idle", "stalled", "unknown")
@@ -80,18 +81,18 @@ def refuse():
 @pytest.mark.parametrize("kind", KINDS)
 def test_idle_clocks_pause_by_the_kind_under_a_lease_that_holds(kind):
     job = a_job(kind, since_sec=100)
-    assert pauses_idle_clock(job, now_ns=NOW, last_event=refuse, idle_sec=50) is (kind in PAUSING)
+    assert pauses_idle_clock(job, clock=FakeClock(NOW), last_event=refuse, idle_sec=50) is (kind in PAUSING)
     late = a_job(kind, since_sec=100, lease_sec=-1)
-    assert pauses_idle_clock(late, now_ns=NOW, last_event=refuse, idle_sec=50) is False
-    assert pauses_idle_clock(job.replace(attempt=2), now_ns=NOW, last_event=refuse, idle_sec=50) is False
+    assert pauses_idle_clock(late, clock=FakeClock(NOW), last_event=refuse, idle_sec=50) is False
+    assert pauses_idle_clock(job.replace(attempt=2), clock=FakeClock(NOW), last_event=refuse, idle_sec=50) is False
 
 
 def test_the_limit_of_the_job_itself_is_left_to_a_runner_that_lives():
-    assert pauses_idle_clock(a_job("idle", since_sec=1000), now_ns=NOW, last_event=refuse)
-    assert pauses_idle_clock(a_job("unknown", since_sec=1000), now_ns=NOW, last_event=refuse), (
+    assert pauses_idle_clock(a_job("idle", since_sec=1000), clock=FakeClock(NOW), last_event=refuse)
+    assert pauses_idle_clock(a_job("unknown", since_sec=1000), clock=FakeClock(NOW), last_event=refuse), (
         "an agent that says nothing"
     )
-    assert not pauses_idle_clock(a_job("idle", lease_sec=-1), now_ns=NOW, last_event=refuse)
+    assert not pauses_idle_clock(a_job("idle", lease_sec=-1), clock=FakeClock(NOW), last_event=refuse)
 
 
 def test_an_agent_that_says_itself_that_it_waits_does():
@@ -105,16 +106,16 @@ def test_an_agent_that_says_itself_that_it_waits_does():
 
 
 def test_a_limit_shorter_than_the_way_to_the_registry_ends_nothing_falsely():
-    assert pauses_idle_clock(a_job("idle", since_sec=2), now_ns=NOW, last_event=refuse, idle_sec=0.1)
-    assert not pauses_idle_clock(a_job("idle", since_sec=4), now_ns=NOW, last_event=refuse, idle_sec=0.1)
+    assert pauses_idle_clock(a_job("idle", since_sec=2), clock=FakeClock(NOW), last_event=refuse, idle_sec=0.1)
+    assert not pauses_idle_clock(a_job("idle", since_sec=4), clock=FakeClock(NOW), last_event=refuse, idle_sec=0.1)
 
 
 @pytest.mark.parametrize("event", [None, *EventName])
 def test_a_job_that_is_worked_by_hand_waits_after_permission_required(event):
     waits = event is EventName.PERMISSION_REQUIRED
-    assert pauses_idle_clock(a_job(None), now_ns=NOW, last_event=lambda: event) is waits
+    assert pauses_idle_clock(a_job(None), clock=FakeClock(NOW), last_event=lambda: event) is waits
     pending = a_job(None).replace(status=Status.PENDING)
-    assert pauses_idle_clock(pending, now_ns=NOW, last_event=lambda: event) is False
+    assert pauses_idle_clock(pending, clock=FakeClock(NOW), last_event=lambda: event) is False
 
 
 def test_the_silence_begins_with_the_last_event_or_the_last_change_of_the_activity():

@@ -17,6 +17,7 @@ from baton.core.job import Job, Status
 from baton.transport import followed_jobs
 from baton.transport.subscription import Subscription
 from baton.wire.payload import parse_event, signed_event
+from support.clock import FakeClock
 
 NOW_NS = 1_750_000_000 * 10**9
 RANDOM_ORDERS = 50_000
@@ -81,17 +82,16 @@ KNOWN = {
 }
 
 
+class Ticking(FakeClock):
+    def monotonic_ns(self) -> int:
+        self.advance(1)  # a second between any two looks at the clock
+        return self.monotonic
+
+
 def heard_in(order: tuple[int, ...], story: Story, known, settings: Settings):
     """What a listener makes of messages that arrive in that order, and then of the registry."""
     registry = SmallRegistry(story)
-    now = 0.0
-
-    def monotonic() -> float:
-        nonlocal now
-        now += 1  # a second between any two looks at the clock
-        return now
-
-    subscription = Subscription(registry, settings, [story.jobs[0].job_id], monotonic=monotonic)
+    subscription = Subscription(registry, settings, [story.jobs[0].job_id], clock=Ticking())
     passed, odd = [], []
     for position, seq in enumerate(order, start=1):
         registry.visible = known(order[:position])

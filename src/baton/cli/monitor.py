@@ -11,6 +11,7 @@ from baton.cli.homes import refuse_one_home
 from baton.cli.output import json_text, say
 from baton.cli.parser import Options, Verb
 from baton.config import Home, Settings, hide_password
+from baton.core.awake_clock import AwakeClock
 from baton.core.errors import BatonError, InvalidValue, RegistryMoved
 from baton.core.fields import one_line
 from baton.delegation.monitor import Monitor
@@ -25,7 +26,7 @@ from baton.storage.homes import known, load_settings, settings_of
 class _Watch:
     """The monitor of one home. `folder`: the folder that the home serves, where there are several."""
 
-    def __init__(self, settings: Settings, options: Options, folder: str | None = None) -> None:
+    def __init__(self, settings: Settings, options: Options, clock: AwakeClock, folder: str | None = None) -> None:
         self._settings = settings
         self._options = options
         self._folder = folder
@@ -33,7 +34,9 @@ class _Watch:
         self.jobs = open_jobs(settings)
         self.inventory = Inventory(settings)
         confirm_sec = 0.0 if options.once else 10.0
-        self.sweeper = Monitor(settings, self.jobs, self.inventory, dry_run=options.dry_run, confirm_sec=confirm_sec)
+        self.sweeper = Monitor(
+            settings, self.jobs, self.inventory, dry_run=options.dry_run, confirm_sec=confirm_sec, clock=clock
+        )
         self._lock: int | None = None
 
     def take_lock(self) -> bool:
@@ -73,16 +76,17 @@ def monitor(options: Options, settings: Settings) -> int:
     if options.all_homes:
         refuse_one_home(options, "--all-homes")
         return _AllHomes(options, settings).watch()
-    watch = _Watch(settings, options)
+    clock = AwakeClock()
+    watch = _Watch(settings, options, clock)
     try:
         if options.once or options.dry_run:
             watch.sweep()
             return 1 if watch.sweeper.registry_failed else 0
-        _stand_by(watch.take_lock, "here", options.interval)
+        _stand_by(watch.take_lock, "here", clock, options.interval)
         say(f"baton: watching {watch.inventory.home} every {options.interval:g} s")
         while (now := _registry_now(options, watch.url)) == watch.url:
             watch.sweep()
-            time.sleep(options.interval)
+            clock.sleep(options.interval)
         raise RegistryMoved(f"the jobs were moved to {hide_password(now)}; start the monitor again to watch them")
     finally:
         watch.close()
@@ -96,14 +100,14 @@ def _registry_now(options: Options, url: str) -> str:
         return url  # in the middle of a migration, or the working folder is gone
 
 
-def _stand_by(take_lock: Callable[[], bool], where: str, interval_sec: float) -> None:
+def _stand_by(take_lock: Callable[[], bool], where: str, clock: AwakeClock, interval_sec: float) -> None:
     """Wait while another monitor is at work."""
     waiting = False
     while not take_lock():
         if not waiting:
             say(f"baton: another monitor is at work {where}; standing by")
         waiting = True
-        time.sleep(min(interval_sec, 1.0))
+        clock.sleep(min(interval_sec, 1.0))
 
 
 class _AllHomes:
@@ -116,17 +120,18 @@ class _AllHomes:
         self._state_dir = settings.state_dir
         self._watched: dict[str, _Watch] = {}  # by the folder
         self._said: dict[str, str] = {}  # the last problem of each folder
+        self._clock = AwakeClock()
         self._lock: int | None = None
 
     def watch(self) -> int:
         if self._options.once or self._options.dry_run:
             return 1 if self._sweep(locked=False) else 0
         make_private_dir(self._state_dir)
-        _stand_by(self._take_lock, "in all homes", self._options.interval)
+        _stand_by(self._take_lock, "in all homes", self._clock, self._options.interval)
         say(f"baton: watching every home every {self._options.interval:g} s")
         while True:
             self._sweep(locked=True)
-            time.sleep(self._options.interval)
+            self._clock.sleep(self._options.interval)
 
     def _take_lock(self) -> bool:
         self._lock = try_lock(lock_of_all_homes(self._state_dir))
@@ -162,7 +167,7 @@ class _AllHomes:
         settings = settings_of(self._state_dir, home)
         watch = self._watched.get(home.folder)
         if watch is None or watch.url != registry_url(settings):
-            watch = self._watched[home.folder] = _Watch(settings, self._options, home.folder)
+            watch = self._watched[home.folder] = _Watch(settings, self._options, self._clock, home.folder)
         return watch
 
     def _complain(self, folder: str, message: str) -> None:

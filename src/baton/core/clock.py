@@ -13,6 +13,8 @@ from abc import ABC, abstractmethod
 from baton.core.cpython import datetime, timedelta, timezone
 
 SECOND_NS = 1_000_000_000
+# How long a holder that stood still has to renew its lease, by the clock of a process that stood still with it.
+_RENEWAL_NS = 60 * SECOND_NS
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)
 _TEXT = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?(Z|[+-]\d\d:\d\d)", re.ASCII)
 
@@ -72,6 +74,18 @@ class Clock(ABC):
     @abstractmethod
     def boot_id(self) -> str | None:
         """Return the id of this boot, for which monotonic times are valid; None if the system has none."""
+
+    def will_read_in(self, sec: float) -> None:  # noqa: B027  only a clock that looks for gaps needs it
+        """Note that this process reads the clock again in so many seconds at the latest."""
+
+    def missed_ns(self, since_ns: int) -> int:
+        """Return for how long this process has stood still since a date, as far as the clock knows."""
+        return 0
+
+    def lease_ns(self, expires_ns: int) -> int:
+        """Return the date by which to judge a lease that ends at `expires_ns`. A lease that ended while this process
+        stood still has as long as it had before: its holder may have stood still, too, and renews it now."""
+        return self.wall_ns() - self.missed_ns(expires_ns - _RENEWAL_NS)
 
 
 class SystemClock(Clock):

@@ -7,13 +7,14 @@ from enum import Enum
 from baton.core.clock import SECOND_NS, parse_time
 from baton.core.event import EventName
 from baton.core.job import TERMINAL, Status
-from baton.core.outline import LIMITED, is_current, last_cause
+from baton.core.outline import LIMITED, is_current, last_cause, present_ns
 from baton.core.value import Any
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from baton.core.clock import Clock
     from baton.core.job import Job
 
 # Activities in which a job is not silent, as long as its runner says so.
@@ -63,6 +64,7 @@ def exceeded_limit(
     """Return the limit that is exceeded at `now`, or None.
 
     All numbers are of one clock and one unit. None means that there is no such limit. `slack` is added to both limits.
+    `now` is a time at which, or after which, the process that asks has looked at what has happened to the job.
     `pauses` is called only after a silence: whether the idle clock pauses."""
     if deadline is not None and now >= deadline + slack:
         return Limit.TIME
@@ -77,7 +79,7 @@ _NEXT_ATTEMPT_SEC = 15.0
 
 
 def pauses_idle_clock(
-    job: Job, *, now_ns: int, last_event: Callable[[], EventName | None], idle_sec: float | None = None
+    job: Job, *, clock: Clock, last_event: Callable[[], EventName | None], idle_sec: float | None = None
 ) -> bool:
     """Return whether the idle clock of a job pauses: by what its runner has written under a lease that holds. A job
     whose runner writes nothing, such as one that is worked by hand, waits after `permission_required`.
@@ -85,14 +87,14 @@ def pauses_idle_clock(
     `idle_sec` is a limit of the caller; without it, the limit is that of the job, which its runner enforces."""
     if job.status is Status.PENDING and may_wait(job):
         limit_ns = (job.idle_timeout_sec if idle_sec is None else idle_sec) * SECOND_NS
-        return job.is_blocked or now_ns < parse_time(job.updated_at) + limit_ns
+        return job.is_blocked or passed_ns(clock, parse_time(job.updated_at)) < limit_ns
     if job.status is not Status.RUNNING or job.activity is None:
         return job.status is Status.RUNNING and last_event() is EventName.PERMISSION_REQUIRED
-    if not is_current(job, now_ns=now_ns):
+    if not is_current(job, now_ns=present_ns(job, clock)):
         return False
     if idle_sec is None or is_paused(job.activity, attempt=job.attempt, lease_is_fresh=True):
         return True
-    return now_ns < parse_time(job.activity["since"]) + (idle_sec + LATE_SEC) * SECOND_NS
+    return passed_ns(clock, parse_time(job.activity["since"])) < (idle_sec + LATE_SEC) * SECOND_NS
 
 
 def may_wait(job: Job) -> bool:
@@ -100,16 +102,21 @@ def may_wait(job: Job) -> bool:
     return bool(job.after or job.not_before or job.retries)
 
 
-def is_at_limit(job: Job, *, now_ns: int) -> bool:
+def passed_ns(clock: Clock, since_ns: int) -> int:
+    """Return how much time has passed since a date, without the time in which this process stood still."""
+    return clock.wall_ns() - since_ns - clock.missed_ns(since_ns)
+
+
+def is_at_limit(job: Job, *, clock: Clock) -> bool:
     """Return whether the agent of a running job waits for the end of a usage limit, in its session: no clock runs."""
     is_limited = job.activity is not None and job.activity["kind"] == LIMITED
-    return job.status is Status.RUNNING and is_limited and is_current(job, now_ns=now_ns)
+    return job.status is Status.RUNNING and is_limited and is_current(job, now_ns=present_ns(job, clock))
 
 
-def time_left_sec(job: Job, *, now_ns: int) -> float:
+def time_left_sec(job: Job, *, clock: Clock) -> float:
     """Return how much of its time limit a job has left that may wait: time in which it is blocked does not count, and
     each attempt has the whole limit. 0 for other jobs."""
-    if is_at_limit(job, now_ns=now_ns):
+    if is_at_limit(job, clock=clock):
         return float(job.timeout_sec)
     if job.status in TERMINAL or not may_wait(job):
         return 0.0
@@ -121,7 +128,7 @@ def time_left_sec(job: Job, *, now_ns: int) -> float:
         began_ns = 0 if job.deadline_at is None else parse_time(job.deadline_at) - job.timeout_sec * SECOND_NS
     # An attempt that is not the last one is ended by its runner, and another one follows.
     slack_sec = _NEXT_ATTEMPT_SEC if job.failed_attempts < job.retries else 0.0
-    return job.timeout_sec + slack_sec - (now_ns - began_ns) / SECOND_NS
+    return job.timeout_sec + slack_sec - passed_ns(clock, began_ns) / SECOND_NS
 
 
 def silent_since_ns(job: Job) -> int | None:

@@ -12,6 +12,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from baton.core.clock import Clock
+
 FAILED = "failed"
 UNKNOWN = "unknown"
 LIMITED = "limited"
@@ -84,15 +86,26 @@ def is_parked(job: Job | Outline) -> bool:
     return job.status is Status.PENDING and is_limited
 
 
+def present_ns(job: Job | Outline, clock: Clock) -> int:
+    """Return the date by which to judge what the runner of the job has written: see `Clock.lease_ns`."""
+    expires_ns = _lease_ends_ns(job)
+    return clock.wall_ns() if expires_ns is None else clock.lease_ns(expires_ns)
+
+
 def is_current(job: Job | Outline, *, now_ns: int) -> bool:
     """Return whether the runner of this attempt has written the activity, and its lease holds."""
     return job.activity is not None and job.activity["attempt"] == job.attempt and not _has_expired(job, now_ns)
 
 
 def _has_expired(job: Job | Outline, now_ns: int) -> bool:
+    expires_ns = _lease_ends_ns(job)
+    return expires_ns is not None and expires_ns < now_ns
+
+
+def _lease_ends_ns(job: Job | Outline) -> int | None:
     if isinstance(job, Outline):
-        return job.lease_expires_ns is not None and job.lease_expires_ns < now_ns
-    return job.lease_expires_at is not None and parse_time(job.lease_expires_at) < now_ns
+        return job.lease_expires_ns
+    return None if job.lease_expires_at is None else parse_time(job.lease_expires_at)
 
 
 def activity_of(job: Outline, *, now_ns: int) -> str:

@@ -12,6 +12,7 @@ from typing import Any
 
 from baton.adapters.contract import Mode
 from baton.config import Settings
+from baton.core.awake_clock import AwakeClock
 from baton.core.clock import SECOND_NS, Clock, SystemClock, parse_time
 from baton.core.errors import BatonError, IllegalTransition, JobBlocked, RegistryUnavailable, TmuxUnavailable
 from baton.core.job import TERMINAL, Job, Status
@@ -36,6 +37,9 @@ _STRANDED_EVERY_NS = 60 * SECOND_NS
 _LOOK_SEC = 0.5
 _SWEEP_SEC = 2.0
 _LAST_STEP_SEC = 5.0
+# These may wait for other programs, such as a broker that does not answer.
+_LONG_STEPS = frozenset({"waiting", "retries", "notifications", "unsent", "retained", "prune"})
+_LONG_STEP_SEC = 15.0
 
 
 class Finding(Value):
@@ -93,11 +97,13 @@ class Reconciler:
         """Run every step once and yield what it finds. A step that fails is a finding, and the others run."""
         self.registry_failed = False
         for name, step in self.steps().items():
+            self._clock.will_read_in(_LONG_STEP_SEC if name in _LONG_STEPS else 0)
             try:
                 yield from step()
             except (BatonError, OSError) as error:
                 self.registry_failed |= isinstance(error, RegistryUnavailable)
                 yield Finding(what=name, why=str(error), done=None)
+        self._clock.will_read_in(0)
 
     def _send_notifications(self) -> Iterator[Finding]:
         """Send the notifications whose sender was killed, or failed: those again after a while."""
@@ -123,16 +129,22 @@ class Reconciler:
 
     def _expire_leases(self) -> Iterator[Finding]:
         if self._dry_run:
-            for job in self._jobs.registry.expired_leases(limit=1000):
+            for job in self._jobs.registry.expired_leases(limit=1000, spare=self._spares):
                 done = "requeued" if expired_lease_error(job) is None else "ended as error"
                 yield self._act(f"job {job.job_id}", f"the lease of {job.claimed_by} expired", done)
             return
-        for change in self._jobs.expire_leases():
+        for change in self._jobs.expire_leases(spare=self._spares):
             job = change.after
             if job.status is Status.PENDING:
                 self._requeued.append(job.job_id)
             why = f"the lease of {change.before.claimed_by} expired"
             yield Finding(what=f"job {job.job_id}", why=why, done=f"{job.status}")
+
+    def _spares(self, job: Job) -> bool:
+        """Return whether an expired lease may still be renewed: it ended while this process stood still."""
+        expires_ns = parse_time(job.lease_expires_at or job.updated_at)
+        judged_ns = self._clock.lease_ns(expires_ns)
+        return judged_ns < self._clock.wall_ns() and judged_ns <= expires_ns
 
     def _advance_waiting(self) -> Iterator[Finding]:
         """Let jobs go on that waited for others or for a time; now and then also those that a crash has stranded."""
@@ -160,7 +172,7 @@ class Reconciler:
     def _check_limits(self) -> Iterator[Finding]:
         """End jobs that exceed a limit and have no runner here. A runner enforces the limits itself, by a clock that
         does not jump; when it hangs, its lease expires."""
-        now_ns = self._clock.wall_ns()
+        now_ns = self._clock.wall_ns()  # before the look
         before, self._late_since = self._late_since, {}
         for job in self._jobs.each_job(JobFilter(statuses=[Status.RUNNING])):
             limit = self._exceeded_limit(job, now_ns)
@@ -176,14 +188,18 @@ class Reconciler:
                 yield self._act(f"job {job.job_id}", why, "ended as error")
 
     def _exceeded_limit(self, job: Job, now_ns: int) -> Limit | None:
+        missed_ns = self._clock.missed_ns
+        deadline_ns, silent_ns, time_ns = None, silent_since_ns(job), job.timeout_sec * SECOND_NS
+        if job.deadline_at and not is_at_limit(job, clock=self._clock):
+            deadline_ns = parse_time(job.deadline_at)
         return exceeded_limit(
             now_ns,
-            deadline=parse_time(job.deadline_at) if job.deadline_at and not is_at_limit(job, now_ns=now_ns) else None,
-            silent_since=silent_since_ns(job),
+            deadline=None if deadline_ns is None else deadline_ns + missed_ns(deadline_ns - time_ns),
+            silent_since=None if silent_ns is None else silent_ns + missed_ns(silent_ns),
             idle_timeout=job.idle_timeout_sec * SECOND_NS,
             slack=_SLACK_NS,
             pauses=lambda: pauses_idle_clock(
-                job, now_ns=now_ns, last_event=lambda: self._jobs.last_event(job), idle_sec=job.idle_timeout_sec
+                job, clock=self._clock, last_event=lambda: self._jobs.last_event(job), idle_sec=job.idle_timeout_sec
             ),
         )
 
@@ -311,7 +327,8 @@ class Reconciler:
         stop_session(self._settings, self._inventory, self._jobs, session.name, mode=mode, reason=why)
 
     def _age_sec(self, moment: str) -> float:
-        return (self._clock.wall_ns() - parse_time(moment)) / SECOND_NS
+        then_ns = parse_time(moment)
+        return (self._clock.wall_ns() - then_ns - self._clock.missed_ns(then_ns)) / SECOND_NS
 
     def _act(self, what: str, why: str, done: str) -> Finding:
         return Finding(what=what, why=why, done=f"would be {done}" if self._dry_run else done)
@@ -372,7 +389,8 @@ class BackgroundMonitor:
         waited = 0.0
         with open_jobs(self._settings) as jobs:
             inventory = Inventory(self._settings)
-            reconciler = Reconciler(self._settings, jobs, inventory)
+            clock = AwakeClock()
+            reconciler = Reconciler(self._settings, jobs, inventory, clock=clock)
             while not self._stop.wait(_LOOK_SEC):
                 waited += _LOOK_SEC
                 try:
@@ -381,7 +399,8 @@ class BackgroundMonitor:
                         waited = 0.0
                         _sweep(reconciler, self._settings)
                 except (BatonError, OSError):
-                    continue  # the registry or the disk may be back the next time
+                    pass  # the registry or the disk may be back the next time
+                clock.will_read_in(_LOOK_SEC)
 
 
 def _sweep(reconciler: Reconciler, settings: Settings) -> None:

@@ -261,10 +261,11 @@ class Jobs:
         except (RegistryUnavailable, JobNotFound):
             return  # a login that may only read, a full disk, or a job that was pruned meanwhile
 
-    def expire_leases(self) -> list[Change]:
-        """Take jobs from holders whose lease has expired: requeue them, or fail those without attempts left."""
+    def expire_leases(self, *, spare: Callable[[Job], bool] = lambda _: False) -> list[Change]:
+        """Take jobs from holders whose lease has expired: requeue them, or fail those without attempts left. Leave out
+        those that the caller spares."""
         changes: list[Change] = []
-        while batch := self.registry.expire_leases():
+        while batch := self.registry.expire_leases(spare=spare):
             changes += batch
             for change in batch:
                 job = self._log_change(change, "lease expired")

@@ -16,7 +16,7 @@ from baton.registry.sql import SqlRegistry, SqlTransaction, valid_jobs
 from baton.storage.postgres import SERVER_NOW_NS, Database, server_now_ns
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from baton.core.clock import Clock
     from baton.core.job import Job
@@ -97,14 +97,14 @@ class PostgresRegistry(SqlRegistry):
     def _lease_end(self, tx: Transaction, lease_ns: int) -> tuple[int, str | None]:
         return self._now_ns() + lease_ns, None
 
-    def _expired(self, tx: Transaction, limit: int) -> list[Job]:
+    def _expired(self, tx: Transaction, limit: int, spare: Callable[[Job], bool]) -> list[Job]:
         assert isinstance(tx, _PostgresTransaction)
         rows = tx.rows(
             f"{tx.select} WHERE status = 'running' AND lease_expires_at < :now"
             f" ORDER BY lease_expires_at, job_id{tx.skip_locked}",
             {"now": self._now_ns()},
         )
-        return list(islice(valid_jobs(rows), limit))
+        return list(islice((job for job in valid_jobs(rows) if not spare(job)), limit))
 
     def _present_ns(self) -> int:
         return self._now_ns()

@@ -208,19 +208,21 @@ class Registry(RequestVerbs, MovingVerbs):
         several processes that claim a notification, one gets it."""
         return self._change(job_id, lambda job, _now_ns: decide(job))
 
-    def expired_leases(self, *, limit: int = 100) -> list[Job]:
+    def expired_leases(self, *, limit: int = 100, spare: Callable[[Job], bool] = lambda _: False) -> list[Job]:
         """Return the running jobs whose lease has expired by the registry's own clock: those that `expire_leases` would
-        take now. `lifecycle.expired_lease_error` says what it would do with each. Change nothing."""
+        take now. `lifecycle.expired_lease_error` says what it would do with each. Leave out those that the caller
+        spares. Change nothing."""
         with self._reading() as tx:
-            return self._expired(tx, limit)
+            return self._expired(tx, limit, spare)
 
-    def expire_leases(self, *, limit: int = 100) -> list[Change]:
+    def expire_leases(self, *, limit: int = 100, spare: Callable[[Job], bool] = lambda _: False) -> list[Change]:
         """Take the jobs whose lease has expired from their holders: requeue each, or end it as error, with an event,
-        when it has no attempts left. At most `limit`: call again while it returns that many."""
-        if not self.expired_leases(limit=1):  # the usual case takes no lock
+        when it has no attempts left. At most `limit`: call again while it returns that many. Leave out those that the
+        caller spares."""
+        if not self.expired_leases(limit=1, spare=spare):  # the usual case takes no lock
             return []
         with self._writing() as tx:
-            changes = [self._expire(tx, job) for job in self._expired(tx, limit)]
+            changes = [self._expire(tx, job) for job in self._expired(tx, limit, spare)]
         for change in changes:
             self._advance_after(change.after)
         return changes
@@ -303,8 +305,8 @@ class Registry(RequestVerbs, MovingVerbs):
         with self._writing() as tx:
             tx.mark_sent(job_id, seqs)
 
-    def _expired(self, tx: Transaction, limit: int) -> list[Job]:
-        return list(islice(filter(self._lease_expired, tx.leased()), limit))
+    def _expired(self, tx: Transaction, limit: int, spare: Callable[[Job], bool]) -> list[Job]:
+        return list(islice((job for job in tx.leased() if self._lease_expired(job) and not spare(job)), limit))
 
     def _expire(self, tx: Transaction, job: Job) -> Change:
         error = lifecycle.expired_lease_error(job)

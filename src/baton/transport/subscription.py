@@ -14,6 +14,8 @@ from functools import partial
 from typing import Any, TypeVar
 
 from baton.config import Settings
+from baton.core.awake_clock import FOREVER_SEC, AwakeClock
+from baton.core.clock import SECOND_NS, Clock
 from baton.core.errors import InvalidValue, JobNotFound, RegistryUnavailable
 from baton.core.job import Job, Status
 from baton.core.limits import Limit, exceeded_limit, pauses_idle_clock, time_left_sec
@@ -30,6 +32,7 @@ _ROOM_SEC = 0.2
 _BATCH = 500
 _POLL_SEC = 2.0
 _POLL_WITHOUT_BROKER_SEC = 0.25
+_LOOK_SEC = 0.5  # it reads its clock so often, to notice that it stood still
 _AWAY_SEC = 60.0
 _RETRY_SEC = 0.5
 _WAKE_UP = ("", b"")  # in the queue: ends the wait for a message
@@ -53,15 +56,15 @@ class Subscription:
         idle_timeout_sec: float | None = None,
         owns_jobs: bool = False,
         log: Callable[[str], None] = lambda _line: None,
-        monotonic: Callable[[], float] = time.monotonic,
+        clock: Clock | None = None,
     ) -> None:
         self._jobs = jobs
         self._settings = settings
         self._follow_all = follow_all
         self._owns_jobs = owns_jobs
         self._log = log
-        self._monotonic = monotonic
-        self.events = FollowedJobs(jobs, self._read, job_ids, follow_all=follow_all, log=log, monotonic=monotonic)
+        self._clock = clock or AwakeClock()
+        self.events = FollowedJobs(jobs, self._read, job_ids, follow_all=follow_all, log=log, monotonic=self._monotonic)
         followed = [cursor.job for cursor in self.events.cursors.values()]
         if not followed and not follow_all:
             raise InvalidValue("job", "must be named, or all jobs followed")
@@ -168,17 +171,18 @@ class Subscription:
         try:
             while not self._stopping:
                 now = self._monotonic()
-                if self._has_reconnected() or now >= next_poll:
+                # The registry is read before a limit is applied: the job may have ended.
+                if self._has_reconnected() or now >= min(next_poll, self._first_limit()):
                     yield from self._note_each(self.events.from_registry())
                     next_poll = now + (_POLL_SEC if self._is_connected() else _POLL_WITHOUT_BROKER_SEC)
-                if self.events.all_ended() or self._is_out_of_time():
+                if self.events.all_ended() or self._is_out_of_time(now):
                     return
-                until = min(next_poll, self._deadline, self._last_news + (self._idle_sec or math.inf))
+                until = min(next_poll, self._first_limit())
                 messages = self._take_messages(until - self._monotonic())
                 yield from self._note_each(self.events.from_messages(messages))
             self.stopped = True
         except RegistryUnavailable:
-            if not self._stopping and not self._is_out_of_time(readable=False):
+            if not self._stopping and not self._is_out_of_time(self._monotonic(), readable=False):
                 raise
             self.stopped = self._stopping
         finally:
@@ -189,7 +193,16 @@ class Subscription:
     def _note_each(self, payloads: Iterator[dict[str, Any]]) -> Iterator[dict[str, Any]]:
         for payload in payloads:
             self._note_news()
+            self._clock.will_read_in(FOREVER_SEC)  # what the caller does meanwhile takes time
             yield payload
+            self._clock.will_read_in(0)
+
+    def _monotonic(self) -> float:
+        return self._clock.monotonic_ns() / SECOND_NS
+
+    def _first_limit(self) -> float:
+        """Return when the first limit is exceeded if nothing is heard until then."""
+        return min(self._deadline, self._last_news + (self._idle_sec or math.inf))
 
     def _note_news(self) -> None:
         self._last_news = self._monotonic()
@@ -202,8 +215,10 @@ class Subscription:
         return True
 
     def _take_messages(self, wait_sec: float) -> list[tuple[str, bytes]]:
+        wait_sec = min(max(wait_sec, 0.001), _LOOK_SEC)
+        self._clock.will_read_in(wait_sec)
         try:
-            messages = [self._queue.get(timeout=max(wait_sec, 0.001))]
+            messages = [self._queue.get(timeout=wait_sec)]
         except queue.Empty:
             return []
         while len(messages) < _BATCH and not self._queue.empty():
@@ -224,16 +239,19 @@ class Subscription:
                 if self._stopping or now >= min(away_since + _AWAY_SEC, self._deadline):
                     raise
                 time.sleep(min(_RETRY_SEC, self._deadline - now))
+                self._clock.will_read_in(_AWAY_SEC)  # a server that does not answer takes time
                 continue
             if away_since is not None:
                 self._note_news()  # the jobs were not silent, they could not be heard
                 self._log("the registry is back")
+                self._clock.will_read_in(0)
             return found
 
-    def _is_out_of_time(self, *, readable: bool = True) -> bool:
-        """Return whether a limit is exceeded. `readable`: the registry can be read."""
+    def _is_out_of_time(self, now: float, *, readable: bool = True) -> bool:
+        """Return whether a limit is exceeded at `now`, after which the registry was read. `readable`: it can be
+        read."""
         limit = exceeded_limit(
-            self._monotonic(),
+            now,
             deadline=self._deadline,
             silent_since=self._last_news,
             idle_timeout=self._idle_sec,
@@ -253,7 +271,7 @@ class Subscription:
         has."""
         going_on = [job_id for job_id, cursor in self.events.cursors.items() if not cursor.is_over]
         found = [job for job_id in going_on if (job := self.find_job(job_id)) is not None]
-        left_sec = max((time_left_sec(job, now_ns=time.time_ns()) for job in found), default=0.0)
+        left_sec = max((time_left_sec(job, clock=self._clock) for job in found), default=0.0)
         if left_sec > 0:
             self._deadline = self._monotonic() + left_sec
         return left_sec > 0
@@ -270,7 +288,7 @@ class Subscription:
 
     def _pauses(self, job: Job) -> bool:
         # Of a job that is worked by hand, only events count.
-        return pauses_idle_clock(job, now_ns=time.time_ns(), last_event=lambda: None, idle_sec=self._own_idle_sec)
+        return pauses_idle_clock(job, clock=self._clock, last_event=lambda: None, idle_sec=self._own_idle_sec)
 
     def _has_reconnected(self) -> bool:
         return any(connection.take_reconnected() for connection in self._connections)
