@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 from baton.adapters.contract import Mode
 from baton.config import Settings
+from baton.core.awake_clock import AwakeClock
 from baton.core.clock import SECOND_NS, Clock, SystemClock, duration_text
 from baton.core.errors import BatonError, IllegalTransition, JobNotFound, RegistryMoved, RegistryUnavailable
 from baton.core.job import TERMINAL, Status
@@ -178,14 +179,16 @@ class Worker:
             self._log(f"job {job_id}: {job.status} after {taken}{why}")
 
     def _drain(self) -> None:
-        began_ns = self._clock.monotonic_ns()
+        clock = AwakeClock(self._clock)
+        began_ns = clock.monotonic_ns()
         while self._running or self._to_requeue:
-            if self._clock.monotonic_ns() - began_ns >= self.drain_sec * SECOND_NS:
-                break
+            is_late = clock.monotonic_ns() - began_ns >= self.drain_sec * SECOND_NS
             try:
                 self._check_running()
             except RegistryUnavailable as error:
                 self._log(str(error))
+            if is_late:
+                break
             self._sleep(_CHECK_SEC)
         for job_id, attempt in self._running.items():
             # The job first: after that, its runner cannot report anything about it.

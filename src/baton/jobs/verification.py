@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 
 from baton.core.clock import SECOND_NS, parse_time
 from baton.core.result import MAX_VALIDATION_BYTES, last_lines
@@ -14,6 +13,7 @@ from baton.storage.files import outside
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from subprocess import Popen
 
     from baton.core.job import Job
@@ -23,6 +23,7 @@ VALIDATE_TIMEOUT_SEC = 600
 _LAST_LINE = 200
 _CHECK_CHARS = 1000
 _PIPE_BYTES = 65536
+_LOOK_SEC = 0.02
 
 
 class Findings(Value):
@@ -122,7 +123,10 @@ def _run(command: str, folder: str, timeout_sec: float, environment: dict[str, s
     import signal
     from subprocess import DEVNULL, PIPE, STDOUT, Popen, TimeoutExpired
 
-    deadline = time.monotonic() + timeout_sec
+    from baton.core.awake_clock import AwakeClock
+
+    clock = AwakeClock()
+    until_ns = clock.monotonic_ns() + int(timeout_sec * SECOND_NS)
     # The command comes from the user, at registration.
     process = Popen(
         ["/bin/sh", "-c", command], cwd=folder, env=environment, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT,
@@ -131,29 +135,32 @@ def _run(command: str, folder: str, timeout_sec: float, environment: dict[str, s
     assert process.stdout is not None
     try:
         with process.stdout as output:
-            tail = _last_bytes(process, output.fileno(), deadline)
-        return process.wait(max(deadline - time.monotonic(), 0)), tail
-    except TimeoutExpired:
-        raise TimeoutError from None
+            tail = _last_bytes(process, output.fileno(), lambda: clock.monotonic_ns() > until_ns)
+        while True:  # it may have closed its output, and go on
+            try:
+                return process.wait(_LOOK_SEC), tail
+            except TimeoutExpired:
+                if clock.monotonic_ns() > until_ns:
+                    raise TimeoutError from None
     finally:
         if process.returncode is None:  # not reaped yet: the group id cannot be of other processes
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
-def _last_bytes(process: Popen[bytes], output: int, deadline: float) -> bytes:
+def _last_bytes(process: Popen[bytes], output: int, is_late: Callable[[], bool]) -> bytes:
     """Read until the process has ended or has closed its output; return the end of what it printed."""
     import select
 
     tail = b""
     while True:
         ended = process.poll() is not None
-        if select.select([output], [], [], 0 if ended else 0.02)[0]:
+        if select.select([output], [], [], 0 if ended else _LOOK_SEC)[0]:
             read = os.read(output, _PIPE_BYTES)
             if not read:
                 return tail
             tail = (tail + read)[-MAX_VALIDATION_BYTES:]
         if ended:
             return tail  # its last output fits into one pipe; more comes from a background process
-        if time.monotonic() > deadline:
+        if is_late():
             raise TimeoutError

@@ -20,6 +20,10 @@ class Chores:
         """Return how long no chore is due."""
         return max(0, min(self._due_ns) - self._clock.monotonic_ns()) / SECOND_NS
 
+    def hurry(self) -> None:
+        """Make every chore due now: the process stood still."""
+        self._due_ns = [self._clock.monotonic_ns()] * len(self._chores)
+
     def run_due(self) -> None:
         """Run the chores whose time has come."""
         for number, (every_ns, action) in enumerate(self._chores):

@@ -11,6 +11,8 @@ import select
 import time
 
 from baton.config import Settings
+from baton.core.awake_clock import AwakeClock
+from baton.core.clock import SECOND_NS
 from baton.core.errors import RunnerDied
 from baton.core.fields import parse_json
 from baton.jobs.caller import MARKER
@@ -71,7 +73,8 @@ def prepare(folder: str) -> None:
 
 def send(folder: str, environment: dict[str, str], runner_pid: int) -> None:
     """Write the environment once the runner reads. Raise RunnerDied when it has ended or does not read."""
-    deadline = time.monotonic() + WAIT_SEC
+    clock = AwakeClock()
+    until_ns = clock.monotonic_ns() + int(WAIT_SEC * SECOND_NS)
     path = os.path.join(folder, PIPE)
     while True:
         try:
@@ -82,13 +85,13 @@ def send(folder: str, environment: dict[str, str], runner_pid: int) -> None:
                 raise
         if started_at(runner_pid) is None:
             raise RunnerDied("the session's runner ended before it began; is this Python still installed?")
-        if time.monotonic() > deadline:
+        if clock.monotonic_ns() > until_ns:
             raise RunnerDied(f"the session's runner did not begin within {WAIT_SEC:g} s")
         time.sleep(0.005)
     left = memoryview(json.dumps(environment).encode())
     try:
         while left:
-            if time.monotonic() > deadline or started_at(runner_pid) is None:
+            if clock.monotonic_ns() > until_ns or started_at(runner_pid) is None:
                 raise RunnerDied("the session's runner stopped reading before it had everything")
             if select.select([], [fd], [], 0.1)[1]:
                 left = left[os.write(fd, left[:65536]) :]
@@ -113,9 +116,10 @@ def receive(folder: str) -> dict[str, str] | None:
         return None
     content = b""
     withdrawn = False
-    deadline = time.monotonic() + WAIT_SEC
+    clock = AwakeClock()
+    until_ns = clock.monotonic_ns() + int(WAIT_SEC * SECOND_NS)
     try:
-        while time.monotonic() < deadline:
+        while clock.monotonic_ns() < until_ns:
             select.select([fd], [], [], _POLL_SEC)
             piece = read_available(fd)
             if piece:

@@ -11,16 +11,20 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from baton.core.clock import Clock
+
 MAX_WAITING = 1000
 _BEGINNINGS = (TurnStarted, ToolStarted, Asked)
 
 
 class Ear:
     """A queue of signals. `hear` returns at once, whatever the main thread waits for. A full queue drops what the agent
-    said, but no turn, tool, request or decision."""
+    said, but no turn, tool, request or decision. Each signal was heard when it came here, by the clock of the runner:
+    that of a channel does not know when the runner stood still."""
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], clock: Clock) -> None:
         self._wake = wake
+        self._clock = clock
         self._waiting: deque[Heard] = deque()
         self._lock = Lock()
         # Turns, tools and requests that have begun, and conversations that have ended: a verification during which it
@@ -36,7 +40,7 @@ class Ear:
                 return
             ends = isinstance(heard.signal, Conversation) and heard.signal.ended is not None
             self.begun += ends or isinstance(heard.signal, _BEGINNINGS)
-            self._waiting.append(heard)
+            self._waiting.append(heard.replace(at_ns=self._clock.monotonic_ns()))
         self._wake()
 
     def take(self) -> list[Heard]:

@@ -95,7 +95,7 @@ class JobAtWork:
         self._may_continue = may_continue
         self._channel: Channel = Silent()
         self._mode = mode
-        self.ear = Ear(wake)
+        self.ear = Ear(wake, clock)
         self.work = Work(agent, mode, reporter, folder, clock, settings.prices)
         note = partial(self.work.note, source="runner")
         self.asking = Asking(reporter, clock, note, is_watched, self._answer_budget)

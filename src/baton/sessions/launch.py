@@ -11,7 +11,8 @@ from uuid import uuid4
 from baton.adapters import find_agent
 from baton.adapters.contract import Agent, Mode, Task
 from baton.config import Settings, machine_of
-from baton.core.clock import format_micros
+from baton.core.awake_clock import AwakeClock
+from baton.core.clock import SECOND_NS, format_micros
 from baton.core.errors import AgentUnusable, InvalidValue, RegistryUnavailable, RunnerDied, TmuxUnavailable, WrongState
 from baton.core.fields import one_line, parse_json
 from baton.core.job import Job
@@ -290,8 +291,9 @@ def check_prompt(prompt: str | None) -> None:
 def _wait_for_agent(inventory: Inventory, session: Session, pane: Pane, folder: str) -> Session:
     """Wait until the agent runs. Raise AgentUnusable with the runner's reason, RegistryUnavailable if the runner could
     not claim the job, for example during a migration, or RunnerDied."""
-    deadline = time.monotonic() + _BEGIN_SEC
-    while time.monotonic() < deadline:
+    clock = AwakeClock()
+    until_ns = clock.monotonic_ns() + int(_BEGIN_SEC * SECOND_NS)
+    while clock.monotonic_ns() < until_ns:
         begun = read_begun(folder)
         if begun is not None:
             if begun.get("failed"):

@@ -7,6 +7,7 @@ import signal
 import time
 from collections.abc import Callable, Collection
 
+from baton.core.clock import SECOND_NS
 from baton.core.value import Value
 from baton.jobs.caller import MARKER
 from baton.storage.files import SYSTEM_FAILED
@@ -73,6 +74,14 @@ def started_at(pid: int) -> int | None:
             raise
         return None
     return None if fields[0] in (b"Z", b"X") else int(fields[19])
+
+
+def is_stopped(pid: int) -> bool:
+    """Return whether a signal has stopped the process, and none has continued it."""
+    try:
+        return _stat(str(pid))[0] == b"T"
+    except OSError:
+        return False
 
 
 def marked_processes(session_id: str, runner: int | None = None, *, home: str, home_id: str) -> list[Process]:
@@ -230,7 +239,10 @@ def end_processes(find: Callable[[], list[Process]], *, grace_sec: float) -> lis
     Each gets SIGTERM, then SIGHUP, and SIGKILL after the grace period."""
     ended: dict[int, Process] = {}
     last_step: dict[int, int] = {}
-    began = time.monotonic()
+    from baton.core.awake_clock import AwakeClock
+
+    clock = AwakeClock()
+    began_ns = clock.monotonic_ns()
 
     def remaining() -> list[Process]:
         """Return also those that `find` no longer finds because their parent has ended."""
@@ -239,7 +251,7 @@ def end_processes(find: Callable[[], list[Process]], *, grace_sec: float) -> lis
 
     # Look twice: a process that is being forked while its parent ends may be in neither listing.
     while left := remaining() or _again(remaining):
-        step = _step(time.monotonic() - began, grace_sec)
+        step = _step((clock.monotonic_ns() - began_ns) / SECOND_NS, grace_sec)
         if step is None:
             break  # even SIGKILL does not end it
         for process in left:

@@ -19,6 +19,7 @@ from baton.channels.contract import Channel, Setup, Silent
 from baton.channels.find import find_channel
 from baton.config import Settings
 from baton.core import errors
+from baton.core.awake_clock import AwakeClock
 from baton.core.clock import SECOND_NS, Clock, SystemClock, format_micros
 from baton.core.job import Job, Status
 from baton.core.limits import Limit
@@ -40,7 +41,14 @@ from baton.sessions.job_at_work import JobAtWork
 from baton.sessions.launch import LAST_SCREEN, LAUNCH, Plan, task_for
 from baton.sessions.notify import send_of_job
 from baton.sessions.pane_output import JobOutput, PaneOutput
-from baton.sessions.processes import ProcessId, adopt_orphans, end_processes, ended_children, marked_processes
+from baton.sessions.processes import (
+    ProcessId,
+    adopt_orphans,
+    end_processes,
+    ended_children,
+    is_stopped,
+    marked_processes,
+)
 from baton.sessions.reporter import BackgroundSender, Reporter
 from baton.sessions.runner_notes import show_failure, write, write_begun
 from baton.sessions.screen import Screen
@@ -58,6 +66,7 @@ _LIMIT_SLACK_SEC = 0.5  # `submit` enforces the same limits, and acts first
 _GRACE_SEC = 10.0
 _LEFTOVER_GRACE_SEC = 2.0
 _REPORT_PATIENCE_SEC = 120.0
+_STOPPED_WITH_NS = 2 * SECOND_NS  # what stops an agent with its runner stops both within that time
 
 
 class Stop(Value):
@@ -91,7 +100,8 @@ class Runner:
         self._session = session
         self._folder = folder
         self._plan = plan
-        self._clock = clock or SystemClock()
+        real_clock = clock or SystemClock()
+        self._clock = AwakeClock(real_clock)
         self._agent = find_agent(settings, session.agent)
         self._jobs = open_jobs(settings)
         self._sender = BackgroundSender(settings)
@@ -120,8 +130,10 @@ class Runner:
         self._exit_text: str | None = None
         self._began = False
         self._is_opening = False
+        self._was_continued = False
+        self._continued_ns: int | None = None  # for a moment
         self._chores = Chores(
-            self._clock,
+            real_clock,  # the lease is renewed, whatever is left out
             [
                 (settings.lease_sec / 4, self._renew_lease),
                 (_CHECK_SEC, self._check),
@@ -136,6 +148,7 @@ class Runner:
         disable_flow_control()
         attempt(adopt_orphans)
         signal.signal(signal.SIGCHLD, lambda *_: None)
+        signal.signal(signal.SIGCONT, self._note_continue)
         # Ctrl-C in the pane is for the agent. The signal is not ignored, because the agent would inherit that.
         signal.signal(signal.SIGINT, lambda *_: None)
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -344,9 +357,12 @@ class Runner:
             wait_sec = min(self._chores.wait_sec(), self._job.wait_sec())
             answers_sec = self._job.asking.wait_sec()
             is_look = answers_sec is not None and answers_sec < wait_sec
-            readable, writable, _ = select.select(
-                watched, inputs, [], answers_sec if is_look and answers_sec is not None else wait_sec
-            )
+            wait_sec = answers_sec if is_look and answers_sec is not None else wait_sec
+            self._clock.will_read_in(wait_sec)
+            readable, writable, _ = select.select(watched, inputs, [], wait_sec)
+            self._leave_out_pause()
+            if self._clock.take_wake():
+                self._chores.hurry()  # first of all it renews the lease
             if not is_look or readable or writable:
                 break
             attempt(self._job.asking.check)
@@ -354,6 +370,23 @@ class Runner:
             return False
         os.read(self._woken, 4096)
         return True
+
+    def _leave_out_pause(self) -> None:
+        """Leave out the time in which the agent's program is stopped, if the runner was stopped with it. tmux continues
+        the runner at once, but not the agent."""
+        was_continued, self._was_continued = self._was_continued, False
+        if not was_continued and self._continued_ns is None:
+            return
+        if self._process is not None and is_stopped(self._process.pid):
+            self._clock.leave_out()
+        now_ns = self._clock.monotonic_ns()
+        if was_continued:
+            self._continued_ns = now_ns
+        elif self._continued_ns is not None and now_ns - self._continued_ns > _STOPPED_WITH_NS:
+            self._continued_ns = None
+
+    def _note_continue(self, _number: int, _frame: object) -> None:
+        self._was_continued = True
 
     def _conclude(self) -> errors.NotVerified | None:
         """Report how the job ended with the agent's program. Return why its results were refused, if they were."""

@@ -29,7 +29,8 @@ class Screen:
                 changed_sec = self._tmux.changed_at(self._pane_id)
             except BatonError:
                 return True
-            if self._clock.wall_ns() / SECOND_NS - changed_sec >= within_sec:
+            missed_sec = self._clock.missed_ns(int(changed_sec * SECOND_NS)) / SECOND_NS
+            if self._clock.wall_ns() / SECOND_NS - changed_sec - missed_sec >= within_sec:
                 return False
             self._life_until_ns = now_ns + int(min(within_sec, _LIFE_SEC) * SECOND_NS)
         return True
