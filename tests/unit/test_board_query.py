@@ -10,10 +10,13 @@ import pytest
 from baton.board import actions, details
 from baton.board.query import Board, Need, describe
 from baton.board.tabs import TabReader
+from baton.core.awake_clock import AwakeClock
 from baton.core.errors import BatonError, RequestClosed
 from baton.core.signal import Asked
 from baton.jobs import requests
 from baton.jobs.verbs import open_jobs
+from support.asking import set_activity
+from support.clock import LaterClock
 from support.homes import settings_in
 
 
@@ -76,6 +79,22 @@ def test_jobs_of_all_homes_come_in_the_order_of_need(env):
     assert counts["waiting"] == counts["failed"] == counts["done"] == 1
     assert counts["homes"] == 2
     assert describe(first)["requests"] == [first.requests[0].request_id]
+
+
+def test_a_runner_that_stood_still_with_the_board_is_not_lost(env):
+    with jobs_in(env, "one") as jobs:
+        set_activity(jobs.registry, start(jobs, "work"), "working", lease_sec=30)
+        real = LaterClock()
+        board = Board(settings_in(env / "one", dict(os.environ)), AwakeClock(real))
+        states = []
+        for pause in (0, 3600, 29, 2):
+            board.will_look_in(0 if pause == 3600 else pause)
+            real.advance(pause)
+            board.refresh()
+            states.append(board.cards[0].state)
+        assert states == ["working", "working", "working", "unknown"], "it has as long as before to renew its lease"
+        assert [card.state for card in board_of(env).cards] == ["working"], "by its date, the lease has not ended"
+        board.close()
 
 
 def test_a_refresh_reads_only_what_changed(env, monkeypatch):

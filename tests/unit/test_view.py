@@ -17,6 +17,7 @@ from baton.core.drafts import new_job
 from baton.core.job import Status
 from baton.core.request import RequestKind
 from support.asking import QUESTION, a_request
+from support.clock import FakeClock
 
 NOW = 1_800_000_000 * SECOND_NS
 
@@ -24,6 +25,7 @@ NOW = 1_800_000_000 * SECOND_NS
 @pytest.fixture(autouse=True)
 def now(monkeypatch):
     monkeypatch.setattr(progress_view, "time", SimpleNamespace(time_ns=lambda: NOW))
+    monkeypatch.setattr(progress_view, "AwakeClock", lambda: FakeClock(NOW))
 
 
 def a_job(prompt="write the report " * 20, **more):

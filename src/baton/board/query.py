@@ -15,7 +15,7 @@ from enum import IntEnum
 from baton.board.snooze import Snoozed
 from baton.config import Home as Place
 from baton.config import Settings, user_file
-from baton.core.clock import SECOND_NS, parse_time
+from baton.core.clock import SECOND_NS, Clock, SystemClock, parse_time
 from baton.core.errors import BatonError
 from baton.core.fields import one_line
 from baton.core.hashing import sha256
@@ -176,8 +176,10 @@ class Board:
     `cards` are in the order of a board. `troubles` says of each folder that cannot be read why: its jobs stay on the
     board as they were last seen. `revision` rises with each refresh that changed a card."""
 
-    def __init__(self, settings: Settings) -> None:
-        """`settings`: those of the command; its state folder names the homes."""
+    def __init__(self, settings: Settings, clock: Clock | None = None) -> None:
+        """`settings`: those of the command; its state folder names the homes. `clock`: an AwakeClock of a board that
+        looks again and again; see `will_look_in`."""
+        self._clock = clock or SystemClock()
         self._state_dir = settings.state_dir
         self.snoozed = Snoozed(settings.state_dir)
         self._homes: dict[str, Home] = {}  # by the url of the registry
@@ -204,8 +206,12 @@ class Board:
             except (BatonError, OSError) as error:
                 home.trouble = _why(error, home.folder)
                 self._close(home)
-        changed = self._rebuild(time.time_ns())
+        changed = self._rebuild(self._clock.wall_ns())
         return changed or before != self.troubles
+
+    def will_look_in(self, sec: float) -> None:
+        """Note that `refresh`, or this, is called again in so many seconds: later, this process has stood still."""
+        self._clock.will_read_in(sec)
 
     def close(self) -> None:
         """Close all registries."""
@@ -364,7 +370,9 @@ class Board:
             for job in home.outlines.values():
                 key = f"{home.key}-{job.job_id}"
                 asked = tuple(home.requests.get(job.job_id, ())) if job.open_requests else ()
-                cards[key] = self._card(self._by_key.get(key), key, home.folder, job, asked, snoozed, now_ns, following)
+                judged_ns = now_ns if job.lease_expires_ns is None else self._clock.lease_ns(job.lease_expires_ns)
+                before = self._by_key.get(key)
+                cards[key] = self._card(before, key, home.folder, job, asked, snoozed, judged_ns, following)
         changed = any(card.revision == following for card in cards.values())
         gone = [key for key in self._by_key if key not in cards]
         if changed or gone:

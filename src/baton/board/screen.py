@@ -24,6 +24,7 @@ from baton.board.reader import Done, Reader
 from baton.board.tabs import TABS, Page, Tab, TabReader, answers_lines, as_shown, first_tab, job_lines
 from baton.board.text_view import Line, TextView
 from baton.board.work import Work
+from baton.core.awake_clock import FOREVER_SEC
 from baton.core.job import TERMINAL
 from baton.core.request import Request, RequestKind
 from baton.sessions.attach import Client, run_attached
@@ -113,8 +114,8 @@ class BoardScreen(Screen[None]):
         self.list = self.query_one(JobList)
         self.detail = self.query_one("#detail", TextView)
         self.query_one(Input).cursor_blink = False
-        self._reader.look()
-        self.set_interval(_LOOK_SEC, self._reader.look)
+        self._look_soon()
+        self.set_interval(_LOOK_SEC, self._look_soon)
 
     def on_unmount(self) -> None:
         self._reader.stop()
@@ -127,6 +128,10 @@ class BoardScreen(Screen[None]):
         self.query_one("#small", Bar).show_parts((f"too small ({width}x{height}): {needed}", "bold"))
 
     # -- what the reader finds -----------------------------------------------------------------------------------------
+
+    def _look_soon(self) -> None:
+        self._board.will_look_in(_LOOK_SEC)
+        self._reader.look()
 
     def _look(self) -> None:
         """Read what has changed, and the selected job. The reader calls this in its thread."""
@@ -473,8 +478,10 @@ class BoardScreen(Screen[None]):
 
     def _show_session(self, client: Client) -> None:
         """Give the terminal to tmux until the user leaves the session."""
+        self._board.will_look_in(FOREVER_SEC)
         with self.app.suspend():
             failure = run_attached(client)
+        self._look_soon()
         self.tell("; ".join(filter(None, ("back on the board", failure, client.note))))
 
 

@@ -10,6 +10,7 @@ from textual.binding import BindingType
 from baton.board.query import Board
 from baton.board.screen import BoardScreen
 from baton.config import Settings
+from baton.core.awake_clock import AwakeClock
 
 
 class TerminalBoard(App[None]):
@@ -34,7 +35,7 @@ class TerminalBoard(App[None]):
         super().__init__(ansi_color=True)
         self.theme = "ansi-dark"
         self.animation_level = "none"
-        self._board = Board(settings)
+        self._board = Board(settings, AwakeClock())
 
     def get_default_screen(self) -> BoardScreen:
         return BoardScreen(self._board)

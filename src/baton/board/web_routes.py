@@ -12,6 +12,7 @@ from baton.board.query import Board, Card, describe
 from baton.board.timeline import timeline
 from baton.board.web_access import Refused
 from baton.config import Settings
+from baton.core.awake_clock import AwakeClock
 from baton.core.errors import BatonError
 from baton.core.fields import UNEXPECTED_SHAPE, one_line, printable, printable_lines
 from baton.core.hashing import sha256
@@ -34,7 +35,7 @@ class SharedBoard:
     """The board for many threads. One of them reads, and wakes those that wait for a change."""
 
     def __init__(self, settings: Settings) -> None:
-        self._board = Board(settings)
+        self._board = Board(settings, AwakeClock())
         self._changed = threading.Condition()
         self._read_at = 0.0
         self._version = 0  # also counts changes of what cannot be read
@@ -50,6 +51,10 @@ class SharedBoard:
                     self._version += 1
                     self._changed.notify_all()
             self._read_at = time.monotonic()
+
+    def will_look_in(self, sec: float) -> None:
+        """Note when this process looks again; see `Board.will_look_in`."""
+        self._board.will_look_in(sec)
 
     def close(self) -> None:
         with self._changed:

@@ -145,6 +145,7 @@ class _Serving(ThreadingMixIn):
 
     def _watch_board(self) -> None:
         while not self.stopping.wait(_REFRESH_SEC):
+            self.board.will_look_in(_REFRESH_SEC)
             if self.watching:
                 self.board.refresh()
 

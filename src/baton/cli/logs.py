@@ -15,7 +15,8 @@ from baton.cli.options import jobs_of, parse_since
 from baton.cli.output import STATUS_COLOURS, ago, counted, json_text, on_terminal, print_table, say
 from baton.cli.parser import Options, Verb
 from baton.config import Settings
-from baton.core.clock import format_micros, parse_time
+from baton.core.awake_clock import AwakeClock
+from baton.core.clock import SECOND_NS, format_micros, parse_time
 from baton.core.errors import AmbiguousId, BatonError, InvalidValue, JobNotFound, RegistryUnavailable, UsageError
 from baton.core.fields import check_id_beginning, one_line
 from baton.core.job import TERMINAL
@@ -120,7 +121,8 @@ def _no_log(job_id: str, settings: Settings) -> BatonError:
 def _follow(settings: Settings, job_ids: Sequence[str], printer: _Printer, options: Options) -> int:
     """Print the lines of the logs as they are added, until every job has ended."""
     growing = [GrowingLog(job_id, settings.logs_dir) for job_id in job_ids]
-    deadline = time.monotonic() + (options.timeout or math.inf)
+    clock = AwakeClock()
+    began_ns, timeout_sec = clock.monotonic_ns(), options.timeout or math.inf
     reader = select.poll()
     reader.register(1, 0)  # poll always reports that the other end of a pipe is closed
     if options.tail:
@@ -135,7 +137,7 @@ def _follow(settings: Settings, job_ids: Sequence[str], printer: _Printer, optio
                 if ended:
                     growing.remove(log)
             sys.stdout.flush()
-            if growing and time.monotonic() >= deadline:
+            if growing and clock.monotonic_ns() - began_ns >= timeout_sec * SECOND_NS:
                 say(f"baton: timed out: {options.timeout:g} s have passed")
                 return 2
             if growing and reader.poll(_POLL_SEC * 1000):

@@ -14,10 +14,11 @@ from collections.abc import Iterable, Sequence
 
 from baton.cli.output import STATE_COLOURS, json_text, on_terminal, say, share_width
 from baton.cli.request_view import RequestPanel, request_line
-from baton.core.clock import SECOND_NS, duration_text, parse_time
+from baton.core.awake_clock import AwakeClock
+from baton.core.clock import SECOND_NS, Clock, SystemClock, duration_text, parse_time
 from baton.core.fields import one_line
 from baton.core.job import TERMINAL, Job, Status
-from baton.core.limits import PAUSING
+from baton.core.limits import PAUSING, passed_ns
 from baton.core.outcome import outcome_of
 from baton.core.outline import (
     FAILED,
@@ -26,6 +27,7 @@ from baton.core.outline import (
     activity_of,
     kind_after,
     present_activity,
+    present_ns,
     reason_of,
     state_of,
 )
@@ -45,6 +47,7 @@ if TYPE_CHECKING:
 # From how many columns of the terminal the time that is left is shown, and also that of the idle limit.
 _ROOM_FOR_LEFT, _ROOM_FOR_IDLE_LEFT = 72, 100
 _LEAST_TEXT = 12
+_FRAMES_IN_SEC = 4
 # What a person must look at comes first, what is over comes last.
 _ORDER = (
     "waiting", "blocked", "stalled", FAILED, "disputed", "unknown", "limited", "idle", "retrying", "working",
@@ -117,7 +120,8 @@ class LiveTable:
         read_requests: Callable[[], Sequence[Request]] = lambda: (),
         panel: RequestPanel | None = None,
     ) -> None:
-        self._rows = {job.job_id: _Row(job) for job in jobs}
+        self._clock = AwakeClock()
+        self._rows = {job.job_id: _Row(job, self._clock) for job in jobs}
         self._read_requests = read_requests
         self._panel = panel or RequestPanel(None)
         self._live: Live | None = None
@@ -130,7 +134,9 @@ class LiveTable:
 
         console = new_console()
         self._live = Live(
-            console=console, get_renderable=lambda: self.frame(console.width, console.height), refresh_per_second=4
+            console=console,
+            get_renderable=lambda: self.frame(console.width, console.height),
+            refresh_per_second=_FRAMES_IN_SEC,
         )
         self._live.start()
         clean_terminals()  # rich has replaced the streams, and reads escape sequences in what is printed
@@ -167,6 +173,7 @@ class LiveTable:
         from rich.console import Group
         from rich.text import Text
 
+        self._clock.will_read_in(1 / _FRAMES_IN_SEC)
         rows = sorted(self._rows.values(), key=lambda row: _ORDER.index(row.state) if row.state in _ORDER else 0)
         asked = [] if self._left else self._panel.lines(width, height - 3 - min(len(rows), max(height // 3, 1)))
         if not asked and not self._left:
@@ -185,12 +192,13 @@ class LiveTable:
 
 def summarize(jobs: Iterable[Job]) -> str:
     """Return how the jobs ended: `3 completed, 1 failed, 1 cancelled in 2m10s`."""
-    return _summary([_Row(job) for job in jobs])
+    return _summary([_Row(job, SystemClock()) for job in jobs])
 
 
 class _Row:
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: Job, clock: Clock) -> None:
         self._job = job
+        self._clock = clock
         self.began_ns: int | None = None
         self.ended_ns: int | None = None
         self._last_ns = 0
@@ -206,7 +214,7 @@ class _Row:
             return self._end or "pending"
         if self._open_requests:
             return "waiting"
-        written = present_activity(self._job, now_ns=time.time_ns())
+        written = present_activity(self._job, now_ns=present_ns(self._job, self._clock))
         if written is None:
             return self._said
         return kind_after(written["kind"], "permission_required" if self._said == "waiting" else None)
@@ -249,7 +257,7 @@ class _Row:
             taken = _clock(seconds)
             if self.ended_ns is None:
                 left = _clock(max(self._job.timeout_sec - seconds, 0))
-                idle_left = self._idle_left(now_ns)
+                idle_left = self._idle_left()
         state = self.state
         message = "" if state == "completed" else one_line(self._why(state) or self._message, 200)
         return [self._job.job_id, state, taken, left, idle_left, self.title, message]
@@ -265,13 +273,13 @@ class _Row:
         why = one_line(self._why("blocked") or self._message, 400)
         return f"job {job_id} is blocked: {why}; `baton attach {job_id}` and answer there"
 
-    def _idle_left(self, now_ns: int) -> str:
+    def _idle_left(self) -> str:
         """Return how long the agent may still be silent."""
-        written = present_activity(self._job, now_ns=now_ns)
+        written = present_activity(self._job, now_ns=present_ns(self._job, self._clock))
         if self.state == "waiting" or (written is not None and written["kind"] in PAUSING):
             return "paused"
         last_ns = max(self._last_ns, 0 if written is None else parse_time(written["since"]))
-        return _clock(max(self._job.idle_timeout_sec - max((now_ns - last_ns) // SECOND_NS, 0), 0))
+        return _clock(max(self._job.idle_timeout_sec - max(passed_ns(self._clock, last_ns) // SECOND_NS, 0), 0))
 
     def failure(self) -> Any:
         """Return the whole reason of a failure, to be wrapped."""

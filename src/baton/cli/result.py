@@ -4,7 +4,6 @@ import codecs
 import math
 import select
 import sys
-import time
 from collections.abc import Iterable, Iterator
 
 from baton.adapters import find_agent
@@ -14,6 +13,8 @@ from baton.cli.options import jobs_of
 from baton.cli.output import json_text, on_terminal, say
 from baton.cli.parser import Options, Verb
 from baton.config import Settings
+from baton.core.awake_clock import AwakeClock
+from baton.core.clock import SECOND_NS
 from baton.core.errors import BatonError, UsageError
 from baton.core.fields import first_line, one_line, printable_lines
 from baton.core.job import TERMINAL, Job, Status
@@ -58,8 +59,7 @@ def _show(jobs: Jobs, job_id: str, settings: Settings, options: Options, *, seve
     if several:
         print(f"==> {job_id} <==", flush=True)
     if options.follow:
-        deadline = time.monotonic() + (options.timeout or math.inf)
-        if not _print(_follow(jobs, job, settings, deadline)):
+        if not _print(_follow(jobs, job, settings, options.timeout or math.inf)):
             say(f"baton: timed out: {options.timeout:g} s have passed")
             return 2
         jobs.mark_seen([jobs.get_job(job_id)])
@@ -111,9 +111,11 @@ def _no_output(job: Job, settings: Settings, *, wanted: bool) -> BatonError:
     return BatonError(f"job {job.job_id} is {job.status} and left no {what} here{why}")
 
 
-def _follow(jobs: Jobs, job: Job, settings: Settings, deadline: float) -> Iterator[bytes | None]:
+def _follow(jobs: Jobs, job: Job, settings: Settings, timeout_sec: float) -> Iterator[bytes | None]:
     """Yield the output of the present attempt as it comes, and of the next one if the job is tried again, until the job
-    has ended. Yield empty bytes while nothing comes, None at the deadline."""
+    has ended. Yield empty bytes while nothing comes, None when the time is over."""
+    clock = AwakeClock()
+    began_ns = clock.monotonic_ns()
     reader = OutputReader(settings.home, job)
     gone = select.poll()
     gone.register(1, 0)  # poll always reports that the other end of a pipe is closed
@@ -128,7 +130,7 @@ def _follow(jobs: Jobs, job: Job, settings: Settings, deadline: float) -> Iterat
         host = host_of(now)
         if host not in (None, settings.host) and not reader.exists():
             raise _no_output(now, settings, wanted=True)
-        if time.monotonic() >= deadline:
+        if clock.monotonic_ns() - began_ns >= timeout_sec * SECOND_NS:
             yield None
             return
         yield b""

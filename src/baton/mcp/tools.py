@@ -5,13 +5,12 @@ Every action is in the audit log of its job with `via: mcp`. All of them raise B
 
 from __future__ import annotations
 
-import time
-
 from baton.config import Settings
+from baton.core.clock import SystemClock
 from baton.core.errors import BatonError
 from baton.core.fields import one_line
 from baton.core.job import TERMINAL, agent_name, check_status
-from baton.core.outline import Outline, activity_of, reason_of, state_of
+from baton.core.outline import Outline, activity_of, present_ns, reason_of, state_of
 from baton.core.value import Any
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.mcp.schemas import check_arguments
@@ -22,6 +21,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from baton.core.clock import Clock
     from baton.core.job import Job
     from baton.mcp.server import Call
 
@@ -49,9 +49,10 @@ def carry_out(name: str, given: dict[str, Any], where: Mapping[str, Any], call: 
     return _TOOLS[name](Context(where, call), arguments)
 
 
-def describe(job: Outline, asks: Sequence[str] = ()) -> dict[str, Any]:
-    """Return what an agent needs to know of a job. `asks`: its open requests, each with its id."""
-    activity = activity_of(job, now_ns=time.time_ns())
+def describe(job: Outline, asks: Sequence[str] = (), clock: Clock | None = None) -> dict[str, Any]:
+    """Return what an agent needs to know of a job. `asks`: its open requests, each with its id; `clock`: that of a
+    process that watches the job."""
+    activity = activity_of(job, now_ns=present_ns(job, clock or SystemClock()))
     found: dict[str, Any] = {
         "job_id": job.job_id,
         "status": job.status.value,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 
+from baton.core.awake_clock import AwakeClock
 from baton.core.errors import BatonError
 from baton.core.hashing import sha256
 from baton.core.job import TERMINAL, Status
@@ -18,6 +19,7 @@ from baton.mcp.tools import Context, describe, judge
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from baton.config import Settings
+    from baton.core.clock import Clock
     from baton.core.job import Job
     from baton.delegation.reconcile import BackgroundMonitor
 
@@ -35,12 +37,15 @@ def wait(context: Context, given: dict[str, Any]) -> dict[str, Any]:
     What an earlier call has reported is not news: only a later end, request or trouble is."""
     timeout = given.get("timeout_sec", LONGEST_WAIT_SEC)
     began = time.monotonic()
+    clock = AwakeClock()
     with open_jobs(context.settings) as jobs, _Care(context.settings) as care:
-        seen = _Seen(jobs, given["job_ids"], given.get("cursor", ""))
+        seen = _Seen(jobs, given["job_ids"], given.get("cursor", ""), clock)
         reported = began - _REPORT_SEC
         while not seen.has_news(only_trouble=given.get("until") == "all"):
             now = time.monotonic()
+            clock.will_read_in(_LOOK_SEC)
             if now - began >= timeout or context.call.cancelled.wait(min(_LOOK_SEC, began + timeout - now)):
+                seen.look()  # this process may have stood still, and the job ended meanwhile
                 break
             if now - began > _PATIENCE_SEC:
                 care.begin()
@@ -53,8 +58,9 @@ def wait(context: Context, given: dict[str, Any]) -> dict[str, Any]:
 class _Seen:
     """Some jobs, as they were last read."""
 
-    def __init__(self, jobs: Jobs, typed: list[str], cursor: str) -> None:
+    def __init__(self, jobs: Jobs, typed: list[str], cursor: str, clock: Clock) -> None:
         self._jobs = jobs
+        self._clock = clock
         self._reported, self._number = _parse(cursor)
         self._since: dict[str, float] = {}  # when each mark was first seen
         first = [jobs.with_id(each, jobs.get_job) for each in dict.fromkeys(typed)]
@@ -90,7 +96,7 @@ class _Seen:
         asked = list_open(self._jobs, job.job_id) if is_running else []
         last = self._jobs.last_event(job) if is_running else None
         outline = Outline.of(job, last, tuple(each.summary for each in asked))
-        shown = describe(outline, [f"{each.request_id}: {each.summary}" for each in asked])
+        shown = describe(outline, [f"{each.request_id}: {each.summary}" for each in asked], self._clock)
         return shown | (judge(self._jobs, job) if job.status in TERMINAL else {})
 
     @property
