@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import baton
+from baton.core import cpython
 
 ROOT = os.path.dirname(baton.__file__)
 DOCS = Path(__file__).parents[2] / "docs"
@@ -123,6 +124,47 @@ _READ_THEIR_OWN = {
 def test_json_of_other_programs_is_read_by_one_function():
     """How deep it may be nested differs between releases of Python."""
     assert set(lines_with(r"json\.loads?\(")) == _READ_THEIR_OWN
+
+
+# The private modules are there, but not for baton: other modules of Python need them.
+_WITH_PUBLIC_MODULES = """
+import builtins, sys
+def without_private(name, *more, found=builtins.__import__):
+    if name in private and sys._getframe(1).f_globals["__name__"] == "baton.core.cpython":
+        raise ImportError(name)
+    return found(name, *more)
+private = {"_thread", "_operator", "_datetime", "_sha2", "_sha256", "_socket", "_sqlite3"}
+builtins.__import__ = without_private
+from baton.core import cpython
+from baton.cli.main import main
+main(sys.argv[1:])
+for name in cpython._PLACES.keys() & vars(cpython).keys():
+    module, attribute = cpython._PLACES[name][-1]
+    expected = sys.modules[module] if attribute is None else getattr(sys.modules[module], attribute)
+    assert getattr(cpython, name) is expected, name
+    print(name, file=sys.stderr)
+"""
+
+
+def test_the_quick_verbs_work_with_the_public_modules_of_python(tmp_path):
+    def baton(*words):
+        done = subprocess.run(
+            [sys.executable, "-c", _WITH_PUBLIC_MODULES, *words],
+            cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done
+        used.update(done.stderr.split())
+        return done.stdout.strip()
+
+    environment = os.environ | {"MQTT_BROKER": "127.0.0.1", "MQTT_PORT": "1"}
+    used = set()
+    job = baton("register", "x", "--queue", "q")
+    assert baton("pick", "--queue", "q") == job
+    assert json.loads(baton("publish", job, "--event", "progress"))["event"] == "progress"
+    assert json.loads(baton("get", job))["status"] == "running"
+    baton("status", job, "--set", "completed")
+    assert baton("status", job) == "completed"
+    assert used >= cpython.__dict__["_PLACES"].keys()
 
 
 # -- what is loaded --------------------------------------------------------------------------------------------------
