@@ -19,10 +19,10 @@ def find_all() -> dict[str, str]:
         if int(version.removeprefix("3.")) < LEAST or version in found:
             continue
         try:  # pyenv puts programs on PATH that only say which version is not chosen
-            told = subprocess.check_output([path, "-c", _WHAT_IT_NEEDS], stderr=subprocess.DEVNULL, text=True)
+            answer = subprocess.check_output([path, "-c", _WHAT_IT_NEEDS], stderr=subprocess.DEVNULL, text=True)
         except (OSError, subprocess.CalledProcessError):
             continue
-        found[version] = told.strip()
+        found[version] = answer.strip()
     return dict(sorted(found.items(), key=lambda each: int(each[0].removeprefix("3."))))
 
 
