@@ -31,7 +31,7 @@ exit $code
 # Another user's file, and a disk: what a namespace must allow.
 _TRIAL = """
 cd "$1" && touch theirs && chown 65534:65534 theirs && mkdir disk && mount -t tmpfs none disk && ip link set lo up &&
-umount disk && chown 0:0 theirs
+umount disk && rm -d disk theirs
 """
 _ADMINISTRATION = ":/usr/sbin:/sbin"
 
