@@ -104,7 +104,7 @@ def test_whoever_held_a_job_that_was_handed_back_cannot_end_it(tmp_path):
     ("env", "why", "logged"),
     [
         ({"BATON_LEASE_SEC": "0"}, "BATON_LEASE_SEC must be at least 1, not 0", None),
-        ({}, "the runner failed: FileNotFoundError", "Traceback"),
+        ({}, "launch.json: No such file or directory; see ", "Traceback"),
     ],
 )
 def test_a_runner_that_cannot_begin_says_why(tmp_path, env, why, logged):

@@ -86,7 +86,7 @@ run()
     )
     assert done.returncode == 1
     root = os.path.dirname(os.path.dirname(os.path.dirname(package.__file__)))
-    advised = re.search(r"pip install '(.*)\[postgres\]'\n", done.stderr)[1]
+    advised = re.search(r"pip install (?:-e )?'(.*)\[postgres\]'\n", done.stderr)[1]
     assert advised in (root, "tmux-baton")
     if os.path.exists(os.path.join(root, "pyproject.toml")):
         assert advised == root
