@@ -43,7 +43,8 @@ def test_a_process_that_threw_its_environment_away_is_ended_with_its_parent():
     def of_session():
         return marked_processes(session, home="", home_id=session)
 
-    wait_until(lambda: len(of_session()) == 3)
+    # A child is called sh until it has become the program.
+    wait_until(lambda: sorted(each.command for each in of_session()) == ["sh", "sleep", "sleep"])
     ended = end_processes(of_session, grace_sec=5)
     parent.wait(10)
     assert sorted(each.command for each in ended) == ["sh", "sleep", "sleep"]
