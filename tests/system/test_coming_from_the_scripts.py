@@ -88,10 +88,9 @@ def check_command(command):
     _, verb, *rest = command.split()
     assert verb in VERBS, command
     usage = describe(verb)
-    if "ACTION" in usage.format_help():
-        chosen = next(action for action in usage._actions if action.metavar == "ACTION")
-        usage = chosen.choices[rest.pop(0)]
-    known = {option for action in usage._actions for option in action.option_strings}
+    if usage.actions:
+        usage = usage.actions[rest.pop(0)]
+    known = {name for option in usage.options for name in option.names}
     assert set(rest) <= known, command
 
 

@@ -70,15 +70,18 @@ def doctor(options: Options) -> int:
 
 
 def _examine(options: Options) -> Iterator[Finding]:
+    # First of all: in an untrusted home no program is run.
+    try:
+        settings, refused = load_settings(vars(options)), None
+    except InvalidValue as error:
+        settings, refused = None, error
     yield _ok("python", f"{sys.version.split()[0]} at {sys.executable}")
     yield from (_sqlite(), _tmux(), _locale())
     yield from _terminal()
     yield _path()
     yield from _rules()
-    try:
-        settings = load_settings(vars(options))
-    except InvalidValue as error:
-        yield _broken("config", f"{error}; until it is fixed, commands that use the settings are refused")
+    if settings is None:
+        yield _broken("config", f"{refused}; until it is fixed, commands that use the settings are refused")
     else:
         yield from (_warning("home", warning) for warning in settings.warnings)
         for check in (_config, _folders, _file_system, _registry, _broker, _sessions, _live_agents, _agents, _notify):
