@@ -186,9 +186,7 @@ def main(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
     except BatonError as error:
         if _debugging(rest):
-            import traceback
-
-            traceback.print_exc()
+            _print_traceback()
         _complain(str(error))
         return error.exit_code
     return code
@@ -206,6 +204,13 @@ def _hint(typed: str) -> str:
 def _debugging(arguments: Sequence[str]) -> bool:
     options = arguments[: arguments.index("--")] if "--" in arguments else arguments
     return "--debug" in options
+
+
+def _print_traceback() -> None:
+    """Print it without the colours that Python 3.13 and newer give it on a terminal: the stream would clean them."""
+    import traceback
+
+    traceback.print_exc()
 
 
 def _complain(message: str) -> None:
@@ -250,11 +255,12 @@ def run() -> None:
         code = INTERRUPTED
     except BrokenPipeError:
         code = 0  # the reader of the output has read enough, as with `baton list | head`
-    except Exception as error:
+    except Exception as error:  # noqa: BLE001  the top of the process
         if _debugging(sys.argv):
-            raise
-        unexpected = f"unexpected {type(error).__name__}: {error}; run it again with --debug and report the traceback"
-        _complain(describe_system_error(error) or unexpected)
+            _print_traceback()
+        else:
+            what = f"unexpected {type(error).__name__}: {error}; run it again with --debug and report the traceback"
+            _complain(describe_system_error(error) or what)
         code = 1
     sys.stderr.flush()
     # Everything is closed and written: the interpreter's own clean-up would cost 5 ms.
