@@ -28,7 +28,7 @@ truth: $(VENV)/.dev-installed system-packages .agents/.installed
 	    $(AGENT:%=--agent %) --page docs/truth.md
 
 # The two commands of the README on other systems, as an ordinary user, with each Python that they have, and here with each
-# Python on PATH and in pyenv; SYSTEMS="sid here" chooses. Needs root. About 15 minutes for each Python.
+# Python on PATH and in pyenv; SYSTEMS="sid:3.15 here" chooses. Needs root. About 15 minutes for each Python.
 test-systems:
 	@scripts/system-packages debootstrap
 	$(PYTHON) scripts/test_systems.py $(SYSTEMS)

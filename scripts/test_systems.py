@@ -1,7 +1,7 @@
 """Run the README's two commands on other systems, as an ordinary user, and print one table.
 
-    scripts/test_systems.py [--lowest] [SYSTEM ...]   bookworm trixie sid here
-    scripts/test_systems.py --enter SYSTEM            open a shell of that user in a root that was made before
+    scripts/test_systems.py [SYSTEM ...]       bookworm trixie sid here; sid:3.15 is one Python of a system
+    scripts/test_systems.py --enter SYSTEM     open a shell of that user in a root that was made before
 
 A system is the name of a Debian release: debootstrap makes a root of it in build/systems, from the mirror of this
 machine, with each Python from 3.11 on that the release has. `here` is this machine and this user, with each Python on
@@ -78,9 +78,12 @@ def main() -> int:
     if git("status", "--porcelain", "--untracked-files=no"):
         print("test-systems: changes that are not committed are not tested", file=sys.stderr)
     wrong = False
-    for system in options.systems or ["bookworm", "trixie", "sid", HERE]:
+    for named in options.systems or ["bookworm", "trixie", "sid", HERE]:
+        system, _, only = named.partition(":")
         try:
             for run in prepare(system, again=options.again):
+                if only not in ("", run.python):
+                    continue
                 result = carry_out(run, commit)
                 wrong |= not result["ok"]
                 record(commit, run, result)
