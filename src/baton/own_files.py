@@ -2,7 +2,8 @@
 
 A file that decides what runs, or that answers for the user, must be the user's own. One rule for all of them:
 
-- The file, each folder on the way to it and each link belong to the user or to root.
+- The file, each folder on the way to it and each link belong to the user or to root. In a user namespace, a folder or a
+  link may also belong to a user whom the namespace does not know: root of the machine is one of them.
 - Other users cannot write the file or such a folder. A folder with the sticky bit is accepted: others can add files
   there, and replace none.
 - A group may write if it is the private group of the user: many systems give one to each user, with the umask 0002.
@@ -34,11 +35,16 @@ def why_shared(path: str, opened: os.stat_result | None = None) -> str | None:
     if why is not None or found is None:
         return why
     what = "" if real == os.path.abspath(path) else f"leads to {real}, which "
-    if not _is_trusted(found.st_uid):
+    if found.st_uid not in (os.geteuid(), 0):  # guard: files-of-others
         return f"{what}belongs to another user (id {found.st_uid}); use a copy of your own in its place"
     if (writers := _writers(real, found)) is not None:
         return f"{what}can be written by other users ({writers}); run {_chmod('go-w', real, found)}"
     return None
+
+
+def is_closed(folder: os.stat_result) -> bool:
+    """Return whether no other user, and no group, can enter a folder: then only the user reaches what is in it."""
+    return not folder.st_mode & 0o011
 
 
 def why_replaceable(path: str) -> str | None:
@@ -72,7 +78,8 @@ def _follow(path: str) -> tuple[str, os.stat_result | None, str | None]:
             place, found = entry, status
             continue
         if not _is_trusted(status.st_uid):  # guard: links-of-others
-            return place, found, f"is reached by {entry}, a link of another user (id {status.st_uid}); remove that link"
+            why = f"is reached by {entry}, a link of another user (id {status.st_uid}); use a path without it"
+            return place, found, why
         links += 1
         if links > _MOST_LINKS:
             raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -124,6 +126,68 @@ def test_a_state_that_others_can_write_is_not_used(baton, tmp_path):
         assert ("or set BATON_STATE_DIR to a folder of your own" in refusal) is (folder.name in ("state", "baton"))
         folder.chmod(0o755)
     assert baton("list").out
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["jobs", "sessions", "delegate_job_logs", "home.json", "jobs/registry.db", "agent-sessions.db"]
+    + [f"../../{name}" for name in ("homes", "folders", "broker", "registry")],
+)
+def test_what_others_can_write_in_a_home_that_they_can_enter_is_not_used(baton, tmp_path, name):
+    """A job that another user writes into the registry would run as this user."""
+    baton("register", "true")
+    home = (baton.folder / ".hermes").resolve()
+    path = Path(os.path.normpath(home / name))
+    if not path.exists() and path.suffix:
+        path.touch()
+    elif not path.exists():
+        path.mkdir()
+    usual = path.stat().st_mode & 0o777
+    path.chmod(0o666 if path.is_file() else 0o777)
+    if path.name != "homes":  # then it is not on the way
+        assert baton("list").out, "the home is closed to others"
+    for folder in (home, home.parent, home.parents[1]):
+        if folder != path:
+            folder.chmod(0o755)
+    for command in (["list"], ["pick"], ["worker", "--until-empty"], ["submit", "true"]):
+        refusal = baton.refused(*command)
+        assert f"{path} can be written by other users" in refusal or f"through {path}, which other" in refusal
+    path.chmod(usual)
+    assert baton("list").out
+
+
+def test_a_registry_elsewhere_that_others_can_write_is_not_used(baton, tmp_path):
+    folder = tmp_path / "all"
+    folder.mkdir()
+    for option in (
+        ["--registry-dir", str(folder)],
+        ["--registry", f"sqlite:{folder}/x.db"],
+        ["--registry", f"file:{folder}"],
+    ):
+        folder.chmod(0o755)
+        baton("register", "true", *option)
+        folder.chmod(0o777)
+        refusal = baton.refused("list", *option)
+        assert f"{folder}" in refusal
+        assert f"run `chmod go-w {folder}`" in refusal
+    folder.chmod(0o1777)  # others can replace nothing
+    baton("list", "--registry", f"sqlite:{folder}/x.db")
+    (folder / "x.db").chmod(0o666)
+    assert f"{folder}/x.db can be written by other users" in baton.refused(
+        "list", "--registry", f"sqlite:{folder}/x.db"
+    )
+
+
+def test_worktrees_are_not_made_where_others_can_change_them(baton, tmp_path):
+    subprocess.run(["git", "init", "-q"], cwd=baton.folder, check=True)
+    author = ["-c", "user.name=x", "-c", "user.email=x@y"]
+    subprocess.run(["git", *author, "commit", "-q", "--allow-empty", "-m", "x"], cwd=baton.folder, check=True)
+    (tmp_path / "all").mkdir()
+    (tmp_path / "all").chmod(0o777)
+    refusal = baton.refused("submit", "--worktree", "true", code=64, XDG_DATA_HOME=str(tmp_path / "all"))
+    assert f"{tmp_path}/all, which other users can write (mode 0777); run " in refusal
+    assert refusal.endswith("or set XDG_DATA_HOME\n")
+    assert baton("list", "--json").json == []
 
 
 def test_a_state_is_not_made_where_others_can_replace_it(baton, tmp_path):

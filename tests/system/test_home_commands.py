@@ -10,6 +10,7 @@ import pytest
 
 from baton.cli.main import VERBS, load_verb
 from support.command import BATON, Baton
+from support.repositories import Repo
 from support.small_disk import SmallDisk
 
 # What a verb needs on its command line.
@@ -313,6 +314,31 @@ def test_a_folder_that_cannot_be_written_works_without_a_link(tmp_path):
         assert job.err == ""
         assert baton("list").out.startswith(job.text)
         assert os.listdir(disk.folder) == []
+
+
+@pytest.mark.as_root
+@pytest.mark.parametrize(
+    "command",
+    [["register", "x"], ["web"], ["monitor", "--all-homes"]],
+    ids=lambda command: command[0],
+)
+def test_where_the_state_cannot_be_made_the_line_names_its_variable(tmp_path, command):
+    with SmallDisk(str(tmp_path / "disk")) as disk, disk.read_only():
+        baton = Baton(tmp_path, HOME=disk.folder)
+        refusal = baton.refused(*command)
+        assert "Read-only file system, so baton cannot make" in refusal
+        assert "set BATON_STATE_DIR to a folder that you may write" in refusal
+
+
+@pytest.mark.as_root
+def test_where_a_worktree_cannot_be_made_no_job_is_registered_and_the_line_names_the_variable(tmp_path):
+    repo = Repo(tmp_path)
+    with SmallDisk(str(tmp_path / "disk")) as disk, disk.read_only():
+        baton = Baton(repo.top, HOME=disk.folder, BATON_STATE_DIR=str(tmp_path / "state"), BATON_AGENT="shell")
+        refusal = baton.refused("submit", "--worktree", "true", code=64)
+        assert f"{disk.folder}/.local: Read-only file system" in refusal
+        assert "set XDG_DATA_HOME to a folder that you may write" in refusal
+        assert baton("list", "--json").json == []
 
 
 @pytest.mark.as_root

@@ -102,7 +102,20 @@ def test_what_belongs_to_another_user_is_not_own(file):
     link = file.with_name("link")
     link.symlink_to("file")
     os.chown(link, 65533, 0, follow_symlinks=False)
-    assert why_shared(str(link)) == f"is reached by {link}, a link of another user (id 65533); remove that link"
+    assert why_shared(str(link)) == f"is reached by {link}, a link of another user (id 65533); use a path without it"
+
+
+@pytest.mark.as_root(may="unshare --user --map-root-user true")
+def test_a_file_of_another_user_is_not_own_where_the_namespace_does_not_know_that_user(file):
+    """In a user namespace all such users are one: a folder may be of root of the machine, a file is of anyone."""
+    judge = "import sys; from baton.own_files import why_shared; print(*map(why_shared, sys.argv[1:]), sep='\\n')"
+    theirs = file.with_name("theirs")
+    theirs.touch(mode=0o644)
+    os.chown(theirs, 65533, 65533)
+    command = ["unshare", "--user", "--map-root-user", sys.executable, "-c", judge, file, theirs]
+    own, other = subprocess.check_output(command, text=True).splitlines()
+    assert own == "None"
+    assert other == "belongs to another user (id 65534); use a copy of your own in its place"
 
 
 _ACCOUNTS = """root:x:0:0::/:

@@ -7,7 +7,8 @@ import os
 from collections.abc import Mapping
 
 from baton.core.fields import parse_json
-from baton.storage.files import make_private_dir, read_file, replace_file
+from baton.storage.files import read_file, replace_file
+from baton.storage.homes import make_state
 from baton.storage.stamp import stamp_of
 
 _MOST = 1000
@@ -18,6 +19,7 @@ class Snoozed:
     """The snoozed jobs by their key: until when (nanoseconds since 1970), and what for."""
 
     def __init__(self, state_dir: str) -> None:
+        self._state_dir = state_dir
         self._path = os.path.join(state_dir, "board", "snoozed.json")
         self._stamp: object = None
         self._entries: dict[str, tuple[int, str]] = {}
@@ -55,7 +57,7 @@ class Snoozed:
             return  # a file that is missing or damaged snoozes nothing
 
     def _write(self) -> None:
-        make_private_dir(os.path.dirname(self._path))
+        make_state(self._state_dir, "board")
         kept = dict(list(self._entries.items())[-_MOST:])
         replace_file(self._path, json.dumps(kept).encode())
         self._entries, self._stamp = kept, None

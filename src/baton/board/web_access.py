@@ -21,7 +21,8 @@ from collections.abc import Mapping
 from baton.core.errors import InvalidValue
 from baton.core.fields import parse_json
 from baton.core.hashing import sha256
-from baton.storage.files import make_private_dir, read_file, remove_file, replace_file
+from baton.storage.files import read_file, remove_file, replace_file
+from baton.storage.homes import make_state
 
 DEFAULT_PORT = 8642
 RIGHTS = ("view", "act", "answer")
@@ -44,6 +45,7 @@ class Logins:
     """One-time tokens and logins of one port, in the user's state."""
 
     def __init__(self, state_dir: str, port: int) -> None:
+        self._state_dir = state_dir
         self._folder = os.path.join(state_dir, "web")
         self._port = port
         self.cookie = f"baton-{port}"
@@ -54,7 +56,7 @@ class Logins:
 
     def note_address(self, address: str) -> None:
         """Note under which address browsers reach the board of this port."""
-        make_private_dir(self._folder)
+        make_state(self._state_dir, "web")
         replace_file(os.path.join(self._folder, f"{self._port}.address"), address.encode())
 
     def login_address(self) -> str:
@@ -98,7 +100,7 @@ class Logins:
 
     def _add(self, kind: str, seconds: int) -> str:
         secret = secrets.token_urlsafe(32)
-        make_private_dir(os.path.join(self._folder, kind))
+        make_state(self._state_dir, os.path.join("web", kind))
         self._tidy(kind)
         content = json.dumps({"port": self._port, "until": int(time.time()) + seconds}).encode()
         replace_file(self._path(kind, secret), content)

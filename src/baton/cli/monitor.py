@@ -19,8 +19,8 @@ from baton.delegation.reconcile import lock_of_all_homes, take_monitor_lock
 from baton.jobs.verbs import open_jobs
 from baton.registry import registry_url
 from baton.sessions.inventory import Inventory
-from baton.storage.files import make_home, make_private_dir, try_lock
-from baton.storage.homes import known, load_settings, settings_of
+from baton.storage.files import make_home, try_lock
+from baton.storage.homes import known, load_settings, make_state, settings_of
 
 
 class _Watch:
@@ -126,7 +126,7 @@ class _AllHomes:
     def watch(self) -> int:
         if self._options.once or self._options.dry_run:
             return 1 if self._sweep(locked=False) else 0
-        make_private_dir(self._state_dir)
+        make_state(self._state_dir)
         _stand_by(self._take_lock, "in all homes", self._clock, self._options.interval)
         say(f"baton: watching every home every {self._options.interval:g} s")
         while True:

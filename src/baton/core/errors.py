@@ -387,7 +387,7 @@ _ADVICE = {
     errno.EAGAIN: "no more processes may be started; end some, or raise the limit: ulimit -u",
     errno.ENOMEM: "end programs that need much memory, or raise the limit: ulimit -v",
     errno.ENOSPC: "free some and try again",
-    errno.EDQUOT: "remove files of yours and try again",
+    errno.EDQUOT: "free some of your quota and try again",
     errno.EFBIG: "files of this process may not become longer; raise the limit: ulimit -f unlimited",
 }
 _NO_THREAD = "can't start new thread"  # of Python, for EAGAIN: a thread counts as a process

@@ -42,7 +42,9 @@ def plan_worktree(settings: Settings, given: dict[str, Any], workdir: str | None
     workdir = os.path.realpath(workdir)
     source = find_repository(workdir)
     refuse_foreign_repository(source)
-    Trees(settings.data_dir).folder_of(source.top, source.common)
+    trees = Trees(settings.data_dir)
+    trees.folder_of(source.top, source.common)
+    trees.make_root()
     fields = {"workdir": workdir, "worktree": {"repository": source.top, "base": base}}
     for name in given.get("expect") or ():
         if os.path.isabs(name):

@@ -25,5 +25,8 @@ def open_directory(settings: Settings) -> Directory:
     if url is not None and not url.startswith("file:/"):
         # A relative path would be another directory in each folder.
         raise InvalidValue("directory", "must be file:/FOLDER, with its whole path, or postgresql://...")
-    folder = os.path.join(settings.state_dir, "registry") if url is None else url.removeprefix("file:")
-    return FileDirectory(folder, allow_network_fs=settings.allow_network_fs)
+    if url is None:
+        folder, state_dir = os.path.join(settings.state_dir, "registry"), settings.state_dir
+    else:
+        folder, state_dir = url.removeprefix("file:"), None
+    return FileDirectory(folder, state_dir=state_dir, allow_network_fs=settings.allow_network_fs)

@@ -26,6 +26,7 @@ from baton.live_agents.contract import Directory
 from baton.live_agents.names import check_agent_id, derived_id, is_agent_id
 from baton.live_agents.record import MAX_RECORD_BYTES, AgentRecord, Entry, State, parse_entry
 from baton.storage import files
+from baton.storage.homes import make_state
 
 RECORD = "record.json"
 # The files of baton in an agent's folder. It deletes no other.
@@ -37,10 +38,14 @@ _TICK_NS = 10**8  # longer than a tick of the clock that stamps files
 class FileDirectory(Directory):
     multi_host = False
 
-    def __init__(self, folder: str, *, clock: Clock | None = None, allow_network_fs: bool = False) -> None:
+    def __init__(
+        self, folder: str, *, state_dir: str | None = None, clock: Clock | None = None, allow_network_fs: bool = False
+    ) -> None:
+        """`state_dir`: the user's state, if the folder is in it."""
         if not allow_network_fs:
             files.refuse_network_fs(folder)
         self.where = folder
+        self._state_dir = state_dir
         self._clock: Clock = clock or SystemClock()
         self._agents = os.path.join(folder, "live_agents")
         self._names = os.path.join(folder, "names")
@@ -93,6 +98,8 @@ class FileDirectory(Directory):
     @contextmanager
     def locked(self, agent_id: str) -> Iterator[Entry]:
         folder = self.folder_of(agent_id)
+        if self._state_dir is not None:
+            make_state(self._state_dir)
         with self._translated_errors():
             lock = os.path.join(self.where, "locks", agent_id)
             files.make_private_dir(os.path.dirname(lock))

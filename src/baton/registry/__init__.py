@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from baton.config import Settings, hide_password
 from baton.core.clock import Clock
 from baton.core.errors import InvalidValue, RegistryMoved, RegistryUnavailable
+from baton.own_files import why_shared
 from baton.registry.verbs import Registry
 from baton.storage.files import outside, read_file, refuse_network_fs
 
@@ -28,11 +29,23 @@ SERVERS = ("postgresql:", "postgres:")
 
 def open_registry(settings: Settings, *, clock: Clock | None = None) -> Registry:
     """Open the registry that the settings name, or the one in the registry folder; else a new SQLite one."""
-    registry = open_url(registry_url(settings), clock=clock, allow_network_fs=settings.allow_network_fs)
+    url = registry_url(settings)
+    _refuse_shared(settings, url)
+    registry = open_url(url, clock=clock, allow_network_fs=settings.allow_network_fs)
     # The first write makes that of the home. A session names its registry to every process in it.
     named = settings.registry is not None and "BATON_SESSION_ID" not in os.environ
     registry.must_exist = named and leaves(registry.url, settings.home)
     return registry
+
+
+def _refuse_shared(settings: Settings, url: str) -> None:
+    """Refuse a registry outside the home that others can change: its jobs run as this user."""
+    scheme, _, rest = url.partition(":")
+    if scheme not in LOCAL_SCHEMES or not leaves(url, settings.home):
+        return
+    path = rest.removeprefix("//")
+    if (why := why_shared(path)) is not None:  # guard: registry-of-others
+        raise RegistryUnavailable(f"{path} {why}")
 
 
 def registry_url(settings: Settings) -> str:

@@ -23,7 +23,7 @@ from baton.core.errors import BatonError, InvalidValue, UntrustedHome
 from baton.core.fields import parse_json
 from baton.core.hashing import sha256
 from baton.core.value import Any
-from baton.own_files import why_shared
+from baton.own_files import is_closed, why_shared
 from baton.storage import files
 
 HOME_FILE = "home.json"
@@ -32,6 +32,8 @@ _ID = re.compile(r"[0-9a-f]{16}")
 _SMALL = 65536
 _NO_FILE = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.ENAMETOOLONG)  # missing, a link, a pipe
 _FOLDERS = ("jobs", "sessions", "delegate_job_logs")
+_FILES = (HOME_FILE, "agent-sessions.db", "jobs/registry.db")
+_OF_THE_STATE = ("homes", "folders", "broker", "registry")
 _OTHER_HOME = ".mam"  # some versions of the scripts that baton replaces use this name
 
 
@@ -139,21 +141,39 @@ def check_state(state_dir: str) -> str:
         raise BatonError(f"{state} belongs to another user; set BATON_STATE_DIR to a folder of your own")
     if (why := why_shared(state_dir)) is not None:  # guard: state-of-others
         raise BatonError(f"{state_dir} {why}, or set BATON_STATE_DIR to a folder of your own")
+    _refuse_shared(state, _OF_THE_STATE)
     return state
 
 
 def _check_folders(home: Home) -> None:
-    """Refuse a home that others can write, except one in place, and a folder of it that leads elsewhere."""
+    """Refuse a home that others can write, or in which they can write what baton reads, except one in place; refuse a
+    folder of it that leads elsewhere."""
     if not home.in_place and (why := why_shared(home.path)) is not None:  # guard: home-of-others
         raise BatonError(f"{home.path} {why}")
     for name in _FOLDERS:
         files.refuse_link(os.path.join(home.path, name))
+    if not home.in_place:
+        _refuse_shared(home.path, (*_FOLDERS, *_FILES))
 
 
-def make_state(state_dir: str) -> str:
-    """Create the folder of the user's state, and return its real path. BatonError if it cannot be created."""
+def _refuse_shared(folder: str, names: tuple[str, ...]) -> None:
+    """Refuse what others can change in a folder that they can enter. baton makes each of its folders closed to them."""
     try:
-        files.make_private_dir(state_dir)
+        if is_closed(os.stat(folder)):
+            return
+    except FileNotFoundError:
+        return
+    for name in names:
+        path = os.path.join(folder, name)
+        if (why := why_shared(path)) is not None:  # guard: what-is-in-a-home
+            raise BatonError(f"{path} {why}")
+
+
+def make_state(state_dir: str, below: str = "") -> str:
+    """Create the folder of the user's state, and the folder `below` in it. Return the real path of the state.
+    BatonError if they cannot be created."""
+    try:
+        files.make_private_dir(os.path.join(state_dir, below) if below else state_dir)
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise

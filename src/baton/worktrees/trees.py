@@ -18,6 +18,7 @@ from baton.core.errors import BatonError, InvalidValue, RegistryBusy, WorktreeRe
 from baton.core.fields import parse_json
 from baton.core.hashing import sha256
 from baton.core.value import Any, Self, Value
+from baton.own_files import why_shared
 from baton.storage.files import FileLock, is_locked, make_private_dir, read_file, remove_file, replace_file
 from baton.worktrees.git import Git, find_repository
 
@@ -130,6 +131,19 @@ class Trees:
         if f"{os.path.realpath(folder)}/".startswith(f"{top.rstrip('/')}/"):  # guard: worktrees-outside
             raise InvalidValue("worktree", f"cannot be made: {folder} lies in the repository {top}; set XDG_DATA_HOME")
         return folder
+
+    def make_root(self) -> None:
+        """Create the folder of all worktrees. InvalidValue if it cannot be created or if others can change it: what is
+        in it runs."""
+        try:
+            make_private_dir(self.root)
+        except OSError as error:
+            why = f"{error.filename or self.root}: {error.strerror}"
+            raise InvalidValue(
+                "worktree", f"cannot be made in {self.root} ({why}); set XDG_DATA_HOME to a folder that you may write"
+            ) from None
+        if (why_not := why_shared(self.root)) is not None:  # guard: worktrees-of-others
+            raise InvalidValue("worktree", f"cannot be made: {self.root} {why_not}, or set XDG_DATA_HOME")
 
     def all(self, damaged: list[BatonError] | None = None) -> Iterator[Tree]:
         """Yield every recorded worktree, the newest first of each repository. Add the errors of others to `damaged`."""
