@@ -54,6 +54,22 @@ def seen(process):
     return Process(id=ProcessId(pid=process.pid, started=started_at(process.pid)), command="x")
 
 
+def test_calls_that_a_runner_makes_of_other_programs_are_not_processes_of_its_agent(children):
+    calls = "import subprocess, sys\nprint(flush=True)\nwhile True: subprocess.run(['sleep', '0.05'])"
+    runner = children(sys.executable, "-c", calls)
+    runner.stdout.readline()
+    for _ in range(20):
+        assert marked_processes("abc", runner.pid, home="/nowhere", home_id=HOME) == []
+    stays = "import subprocess\nwith subprocess.Popen(['sleep', '600']) as process: print(process.pid, flush=True)"
+    runner = children(sys.executable, "-c", stays)
+    pid = int(runner.stdout.readline())
+    try:
+        found = marked_processes("abc", runner.pid, home="/nowhere", home_id=HOME)
+        assert [each.pid for each in found] == [pid], "it was found once it had lived too long for a call"
+    finally:
+        os.kill(pid, signal.SIGKILL)
+
+
 def test_a_process_is_its_number_and_its_start(children):
     process = children("sleep", "600")
     found = seen(process)

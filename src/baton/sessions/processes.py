@@ -23,6 +23,7 @@ HOME_MARKER = "BATON_HOME_ID"
 # An interactive shell ignores SIGTERM and ends on SIGHUP.
 _STEPS = (signal.SIGTERM, signal.SIGHUP, signal.SIGKILL)
 _HANG_UP_SEC = 0.5
+_CALL_NS = SECOND_NS
 _GIVE_UP_SEC = 5.0
 
 
@@ -87,7 +88,10 @@ def is_stopped(pid: int) -> bool:
 def marked_processes(session_id: str, runner: int | None = None, *, home: str, home_id: str) -> list[Process]:
     """Return every process whose environment names the session of this home, the descendants of those and of the
     runner, except this one and the runner. A process whose parent has ended is a child of the runner, whatever its
-    environment. A copy of the home has the same sessions, and another id: the processes belong to the original."""
+    environment. A copy of the home has the same sessions, and another id: the processes belong to the original.
+
+    The runner itself calls other programs, such as tmux, that end at once: of its children without the name of the
+    session, only those that live longer are returned."""
     wanted = f"{MARKER}={session_id}".encode()
     found: dict[int, int] = {}
     children: dict[int, list[int]] = {}
@@ -99,15 +103,30 @@ def marked_processes(session_id: str, runner: int | None = None, *, home: str, h
     found.pop(os.getpid(), None)
     waiting = [*found, *([runner] if runner is not None else [])]
     while waiting:
-        for child in children.get(waiting.pop(), ()):
+        parent = waiting.pop()
+        for child in children.get(parent, ()):
             if child not in found and child not in (os.getpid(), runner) and _name(str(child)) not in _SERVICES:
-                found[child] = started_at(child) or 0
+                started = started_at(child) or 0
+                if parent == runner and not _outlives_a_call(child, started):
+                    continue
+                found[child] = started
                 waiting.append(child)
     return [
         Process(id=ProcessId(pid=pid, started=started), command=_command(pid))
         for pid, started in found.items()
         if started
     ]
+
+
+def _outlives_a_call(pid: int, started: int) -> bool:
+    """Wait until a process has lived as long as a call of another program may take; return whether it still lives."""
+    looked_ns = time.monotonic_ns()
+    while started_at(pid) == started:
+        age_ns = time.clock_gettime_ns(time.CLOCK_BOOTTIME) - started * SECOND_NS // os.sysconf("SC_CLK_TCK")
+        if max(age_ns, time.monotonic_ns() - looked_ns) > _CALL_NS:
+            return True
+        time.sleep(0.005)
+    return False
 
 
 def processes_with(variable: str, value: str) -> list[Process]:
