@@ -224,12 +224,16 @@ def read_output(job_id: str, **where: Unpack[Where]) -> Iterator[bytes]:
     """Return an iterator over the output of the job's last attempt so far, in pieces: what its agent printed.
 
     Raise BatonError if there is none in this home: the job ran on another host, or was not started yet."""
+    from baton.core.job import TERMINAL
     from baton.jobs.output import OutputReader
+    from baton.sessions.inventory import Inventory
 
     settings = load_settings(where)
     with _jobs.open_jobs(settings) as jobs:
         job = jobs.get_job(job_id)
     reader = OutputReader(settings.home, job)
+    if not reader.exists() and job.status in TERMINAL:
+        Inventory(settings).wait_for_end_of(job_id, within_sec=5.0)
     if not reader.exists():
         raise BatonError(f"job {job_id} is {job.status} and has no output here; it is kept where the job ran")
     return reader.read()

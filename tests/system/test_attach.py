@@ -30,7 +30,7 @@ def attach(desk, *arguments, **env):
 @pytest.mark.parametrize("name", ["xterm-of-tomorrow", "alacritty-of-tomorrow", "tmux-of-tomorrow"])
 def test_a_terminal_that_the_machine_does_not_know_is_treated_as_one_that_it_knows(shown, name):
     with attach(shown, TERM=name) as terminal:
-        terminal.see(f"baton: note: this machine does not know the terminal {name}; attach treats it as ")
+        terminal.see(f"this machine does not know the terminal {name}; attach treats it as ")
         terminal.see("zwölf")
         terminal.type("\x02", "d")
         terminal.see("detached")

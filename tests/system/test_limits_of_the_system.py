@@ -69,6 +69,7 @@ def test_detached_and_in_python_such_a_job_is_ended_and_the_error_names_it(offic
         assert job["status"] == "error", (job, text)
         assert FILES in job["reason"]
         assert FILES in text
+        assert f"baton retry {job['job_id']}" in text
     assert not office.sessions()
 
 

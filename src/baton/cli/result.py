@@ -21,8 +21,10 @@ from baton.core.job import TERMINAL, Job, Status
 from baton.jobs.output import OutputReader
 from baton.jobs.results import host_of, result_record
 from baton.jobs.verbs import Jobs, open_jobs
+from baton.sessions.inventory import Inventory
 
 _POLL_SEC = 0.2
+_END_SEC = 5.0
 _CHUNK = 1 << 16
 
 
@@ -74,6 +76,8 @@ def _show(jobs: Jobs, job_id: str, settings: Settings, options: Options, *, seve
         _print(text[start : start + _CHUNK].encode(errors="replace") for start in range(0, len(text), _CHUNK))
         _say_validation(jobs, job, options)
         return 0
+    if not reader.exists() and job.status in TERMINAL and host_of(job) in (None, settings.host):
+        Inventory(settings).wait_for_end_of(job.job_id, within_sec=_END_SEC)
     if not reader.exists():
         _say_validation(jobs, job, options)
         raise _no_output(job, settings, wanted=options.output)

@@ -218,10 +218,11 @@ def _attach_to(session: Session, *, read_only: bool, message: str | None) -> int
     if not (sys.stdin.isatty() and on_terminal()):
         raise UsageError("attach needs a terminal; `baton session capture` prints what the session shows")
     client = client_of(tmux, session.name, read_only=read_only)
-    for note in filter(None, (client.note, message)):
+    notes = [*filter(None, (client.note, message))]
+    for note in notes:
         say(f"baton: note: {note}")
     sys.stdout.flush()
-    attach_client(client, message)
+    attach_client(client, "; ".join(notes) or None)  # tmux discards what the terminal has not shown yet
 
 
 def attach_job(options: Options, settings: Settings) -> int:

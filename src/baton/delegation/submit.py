@@ -182,7 +182,7 @@ def start_alone(attempts: Attempts, submission: Submission) -> None:
         stop_half_started(attempts, job.job_id)
         raise BatonError(f"{why}; {describe_failed([job.job_id])}") from error
     if why is not None:
-        raise BatonError(why)
+        raise BatonError(f"{why}; {describe_failed([job.job_id])}")
 
 
 def fail_not_started(attempts: Attempts, job: Job, why: str) -> bool:

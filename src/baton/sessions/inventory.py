@@ -9,6 +9,8 @@ from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager
 
 from baton.config import Settings
+from baton.core.awake_clock import AwakeClock
+from baton.core.clock import SECOND_NS
 from baton.core.errors import InvalidSession, NameInUse, SessionNotFound
 from baton.core.fields import parse_json
 from baton.sessions.processes import Process, ProcessId, command_line, marked_processes
@@ -20,6 +22,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from baton.sessions.archive import Archive
 
+_LOOK_SEC = 0.05
 _TABLES = """
 CREATE TABLE IF NOT EXISTS sessions (
     name TEXT PRIMARY KEY, session_id TEXT NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
@@ -138,6 +141,15 @@ class Inventory:
     def made_for(self, job_id: str) -> Session | None:
         """Return the running session that was created for this job."""
         return next((session for session in self.all(State.RUNNING) if session.made_for == job_id), None)
+
+    def wait_for_end_of(self, job_id: str, *, within_sec: float) -> None:
+        """Wait until the session that was created for a job has ended: its runner keeps the last output then."""
+        clock = AwakeClock()
+        until_ns = clock.monotonic_ns() + int(within_sec * SECOND_NS)
+        while (session := self.made_for(job_id)) is not None and session.has_live_runner():
+            if clock.monotonic_ns() > until_ns:
+                return
+            clock.sleep(_LOOK_SEC)
 
     def add(self, session: Session, *, replace: bool = False) -> Session | None:
         """Claim the name; return the ended session that had it before.
