@@ -14,6 +14,7 @@ from baton.broker.address import Address
 from baton.broker.local import known_broker
 from baton.channels.http_client import HttpFailed, Server
 from baton.core.errors import BrokerUnavailable
+from baton.sessions.processes import started_at
 from baton.transport import peer
 from baton.transport.listener_connection import ListenerConnection
 from baton.transport.peer import refuse_stranger
@@ -151,6 +152,7 @@ def test_a_listener_whose_broker_was_replaced_keeps_the_login(tmp_path):
         listener = office.start("subscribe", job, "--timeout", "30")
         wait_until(lambda: listener_is_connected(broker.port), "for its connection")
         os.kill(broker.pid, signal.SIGKILL)
+        wait_until(lambda: started_at(broker.pid) is None, "for the end of the broker")
         with Stranger(broker.port) as stranger:
             listener.says("a process of another user")
             listener.kill()

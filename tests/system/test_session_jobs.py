@@ -224,7 +224,9 @@ def test_results_that_are_not_there(desk):
     assert record["status"] == "error"
     assert "report.txt" in record["detail"]
     assert [event for event, _ in desk.story(job)] == ["started", "error"]
-    job = in_session(desk, "echo done > report.txt", "--expect", "report.txt", "--validate", "grep done report.txt")
+    job = in_session(
+        desk, "echo done > report.txt", "--expect", "report.txt", "--validate", "grep done report.txt", name="next"
+    )
     ended_once(desk, job, "completed", "the command ended with exit code 0")
 
 

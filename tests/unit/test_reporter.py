@@ -104,6 +104,17 @@ def test_the_limits_follow_the_clock_and_the_idle_clock(desk):
     assert reporter.exceeded_limit(since_ns, 0) is None
 
 
+def test_a_silence_as_long_as_the_whole_time_is_no_limit_of_its_own(desk):
+    """The slack of the time limit would let it come first, and be the reason."""
+    job = desk.job(timeout_sec=50, idle_timeout_sec=50)
+    reporter = desk.reporter(job)
+    since_ns = desk.clock.monotonic_ns()
+    desk.clock.advance(52)
+    assert reporter.exceeded_limit(since_ns, 5) is None
+    desk.clock.advance(3)
+    assert reporter.exceeded_limit(since_ns, 5) is Limit.TIME
+
+
 def test_events_of_others_are_news_once(desk):
     job = desk.job()
     reporter = desk.reporter(job)

@@ -255,5 +255,4 @@ def _decide_record(
         return Action.REMOVE, seen if fresh else f"{lease}, {seen}"
     if fresh:
         return Action.KEEP, f"{lease}, {seen}"
-    hint = "refresh it" if runs else "--no-tmux-check removes it anyway"
-    return Action.KEEP, f"{lease}, but {seen}; {hint}"
+    return Action.KEEP, f"{lease}, but {seen}{'; refresh it' if runs else ''}"

@@ -212,11 +212,12 @@ class Reporter:
         limit, too, and acts first. The idle clock is the runner's own."""
         if self.job is None:
             return None
+        is_shorter = self.job.idle_timeout_sec < self.job.timeout_sec  # else it would come first, for the slack
         return exceeded_limit(
             self._clock.monotonic_ns(),
             deadline=self._began_ns + (self.job.timeout_sec + slack_sec) * SECOND_NS,
             silent_since=idle_since_ns,
-            idle_timeout=self.job.idle_timeout_sec * SECOND_NS,
+            idle_timeout=self.job.idle_timeout_sec * SECOND_NS if is_shorter else None,
         )
 
     def was_ended_from_outside(self) -> bool:
