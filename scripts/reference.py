@@ -70,7 +70,9 @@ def settings() -> str:
         "takes precedence:\n\n"
         '```toml\nagent = "codex"\n\n[repository."~/code/site"]\nagent = "claude-code"\ntimeout_sec = 7200\n```\n\n'
         + _OF_REPOSITORIES
-        + "`[notify]` in the user's file says [how to notify you](../how-to/get-notified.md).\n\n"
+        + "`[notify]` in the user's file says [how to notify you](../how-to/get-notified.md), `[mcp] allow` what\n"
+        "a client of `baton mcp` [may do, too](../how-to/use-mcp.md#what-a-client-may-not-do): a list of `shell`,\n"
+        "`validate`, `workdir` and names of your own agents (default: none of them).\n\n"
         "The file in a home cannot set `allow_plaintext` and `state_dir`. In a home that stays in place, where other\n"
         "programs may write, it sets `agent`, `timeout_sec`, `idle_timeout_sec`, `tool_timeout_sec`, `lease_sec` and\n"
         "`labels`, and nothing else; `baton config show` names what was ignored.\n\n" + "\n".join(rows) + "\n"

@@ -82,8 +82,9 @@ _KEEP = ("unmerged", "always")
 NOT_IN_FILES = frozenset({"home"})
 _NOT_IN_HOME = frozenset({"allow_plaintext", "state_dir"})
 SET_IN_PLACE = frozenset({"agent", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec", "lease_sec", "labels"})
-_TABLES = frozenset({"agents", "repository", "notify", "prices"})
-_OF_THE_USER = frozenset({"repository", "notify", "prices"})  # tables of the user's own file alone
+MCP_ALLOW = ("shell", "validate", "workdir")
+_TABLES = frozenset({"agents", "repository", "notify", "prices", "mcp"})
+_OF_THE_USER = frozenset({"repository", "notify", "prices", "mcp"})  # tables of the user's own file alone
 _LONGEST_FILE = 1 << 20
 _PATHS = frozenset({"home", "registry_dir", "logs_dir", "state_dir", "mqtt_ca_certs", "mqtt_certfile", "mqtt_keyfile"})
 
@@ -227,7 +228,8 @@ class Settings:
         self.data_dir = _user_folder(env, "XDG_DATA_HOME", ".local/share")
         """The folder of worktrees; "" if the user has no home folder."""
         self.host = os.uname().nodename
-        own = user_file(env)
+        self.own_file = own = user_file(env)
+        """The config file of the user, which need not exist."""
         self._only_file = bool(env.get("BATON_CONFIG"))
         if self._only_file or os.path.lexists(own):
             self._read_file(own)
@@ -250,6 +252,8 @@ class Settings:
             from baton.core.spending import Price
 
             self.prices[model] = Price.parse(table, f'[prices."{model}"] in {own}')
+        self.mcp_allow = _parse_mcp(self.tables.pop("mcp", {}), self.tables.get("agents", {}), own)
+        """What a client of `baton mcp` may do beside the usual: of MCP_ALLOW, and names of the user's own agents."""
         self._check()
 
     def name_of(self, name: str) -> str:
@@ -283,6 +287,7 @@ class Settings:
         public["mqtt_password"] = None if self.mqtt_password is None else HIDDEN
         public |= {name: getattr(self, name) for name in OF_REPOSITORY if self.sources[name] != "default"}
         rows = [(name, value, self.sources[name]) for name, value in public.items()]
+        rows.append(("mcp.allow", list(self.mcp_allow), self.files[0] if self.mcp_allow else "default"))
         if self.notify is not None:
             rows += [(f"notify.{name}", value, self.files[0]) for name, value in self.notify.shown().items()]
         for model, price in self.prices.items():
@@ -333,7 +338,7 @@ class Settings:
             table = {name: value for name, value in table.items() if name in SET_IN_PLACE & KNOWN.keys()}
         for name in [name for name, value in table.items() if isinstance(value, dict)]:
             if name not in _TABLES or (in_home and name in _OF_THE_USER):  # guard: tables-of-the-user
-                where = "" if in_home else ', [repository."PATH"], [prices."MODEL"] and [notify]'
+                where = "" if in_home else ', [repository."PATH"], [prices."MODEL"], [notify] and [mcp]'
                 raise InvalidValue(
                     "config file", f"{path} has a table [{name}]; the only ones are [agents.NAME]{where}"
                 )
@@ -412,6 +417,23 @@ def _from_text(variable: str, text: str, kind: type) -> Any:
         except ValueError:
             raise InvalidValue(variable, f"must be a whole number, not {text!r}") from None
     return text
+
+
+def _parse_mcp(table: object, agents: object, path: str) -> tuple[str, ...]:
+    """Return what the table [mcp] of the user's config file allows; InvalidValue for what is not valid."""
+    if not isinstance(table, dict):
+        raise InvalidValue("config file", f"{path}: mcp must be a table")
+    if unknown := sorted(table.keys() - {"allow"}):
+        raise InvalidValue("config file", f"[mcp] in {path} sets {unknown[0]!r}; there is only allow")
+    allow = table.get("allow", [])
+    if not isinstance(allow, list) or not all(isinstance(each, str) for each in allow):
+        raise InvalidValue("config file", f"[mcp] in {path}: allow must be {TYPE_NAMES[list]}")
+    own = sorted(agents) if isinstance(agents, dict) else []
+    for each in allow:
+        if each not in MCP_ALLOW and each not in own:
+            known = ", ".join((*MCP_ALLOW, *own))
+            raise InvalidValue("config file", f"[mcp] in {path}: allow has {each[:40]!r}, which is none of {known}")
+    return tuple(allow)
 
 
 def hide_password(url: str | None) -> str | None:

@@ -75,6 +75,7 @@ if TYPE_CHECKING:
         base: str | None
         on_limit: str | None
         budget_usd: float | None
+        within: str | None
 
     OnEvent = Callable[[Event], None] | None
 

@@ -10,6 +10,7 @@ import subprocess
 import pytest
 
 from support.command import BATON
+from support.mcp import allow
 from truth.scripted_model import Call, Say, bash, cue
 
 # Codex passes few variables on to a server: these name the test's own tmux and broker, and the key of the other agent.
@@ -133,6 +134,7 @@ def test_it_submits_waits_and_reads_while_a_rule_answers(lead, world):
 
 
 def test_a_client_killed_in_wait_gets_the_result_in_its_next_call(lead, world):
+    allow(str(world.home), "shell")
     task = {"prompt": "until [ -e go ]; do sleep 0.1; done; echo the-result", "agent": "shell", "title": "Wait"}
     world.model.scripts = {
         "lead": [

@@ -48,6 +48,8 @@ _WORKTREES = "tests/integration/test_git_worktrees.py"
 _KEPT = "tests/integration/test_work_is_kept.py"
 _COMMANDS = "tests/system/test_worktree_commands.py"
 _WEB = "tests/security/test_web_board.py"
+_MCP_LIMITS = "tests/security/test_mcp_client_limits.py"
+_TYPING = "tests/security/test_typing_is_answering.py"
 _MCP = "tests/security/test_hostile_mcp_client.py"
 GUARDS = (
     Guard("event-signature", condition("False"), "tests/unit/test_wire.py"),
@@ -383,6 +385,15 @@ GUARDS = (
     Guard("web-viewers", condition("False"), f"{_WEB} -k viewers"),
     Guard("mcp-line-length", condition("False"), f"{_MCP} -k long_line"),
     Guard("mcp-calls-at-once", condition("False"), f"{_MCP} -k many_calls"),
+    Guard("mcp-shell", condition("False"), f"{_MCP_LIMITS} -k until_the_user_allows_it"),
+    Guard("mcp-validate", condition("False"), f"{_MCP_LIMITS} -k validation"),
+    Guard("mcp-workdir", condition("False"), f"{_MCP_LIMITS} -k however_it_is_named"),
+    Guard("mcp-repository", condition("False"), f"{_MCP_LIMITS} -k repository_elsewhere"),
+    Guard("mcp-yolo", condition("False"), f"{_MCP_LIMITS} -k asks_for_nothing"),
+    Guard("mcp-yolo-agent", condition("False"), f"{_MCP_LIMITS} -k live_agent"),
+    Guard("bound-to-a-folder", condition("False"), f"{_MCP_LIMITS} -k becomes_a_link"),
+    Guard("mcp-typing", condition("True"), f"{_TYPING} -k client_types"),
+    Guard("typing-is-answering", drop, f"{_TYPING} -k web_board"),
     Guard("mcp-unknown-argument", condition("False"), f"{_MCP} -k skips_no_permission"),
     Guard("board-answers-what-was-shown", condition("False"), "tests/unit/test_board_query.py -k what_was_shown"),
 )

@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from support.mcp import LEGACY, MODERN, McpClient, of_version
+from support.mcp import LEGACY, MODERN, McpClient, allow, of_version
 from support.sessions import SessionDesk
 from support.waiting import wait_until
 
@@ -25,6 +25,7 @@ LONG = 1 << 20
 @pytest.fixture
 def desk(tmp_path):
     desk = SessionDesk(str(tmp_path))
+    allow(desk.folder, "shell")
     yield desk
     desk.close()
 
@@ -277,7 +278,6 @@ def test_a_signal_ends_it_quietly(desk, number, code):
 
 def test_what_a_program_of_a_call_prints_is_no_message(desk):
     """Warnings of settings, and of the programs that a call starts, go to standard error."""
-    os.makedirs(os.path.join(desk.folder, ".config", "baton"))
     with McpClient(desk.folder, desk.env | {"BATON_TMUX_SOCKET": "/nonesuch/socket"}) as client:
         assert client.refused("submit", prompt="true", agent="shell")
         assert client.unexpected == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import queue
 import subprocess
 import threading
@@ -38,6 +39,15 @@ def problems(value: Any, schema: dict[str, Any], place: str = "result") -> list[
 def of_version(version: str, **more: Any) -> dict[str, Any]:
     """The `_meta` of a request of the generation without `initialize`."""
     return {f"{META}protocolVersion": version, f"{META}clientCapabilities": {}, **more}
+
+
+def allow(home: str, *words: str, more: str = "") -> None:
+    """Write the settings of the user with this home folder: [mcp] allow, after these lines."""
+    folder = os.path.join(home, ".config", "baton")
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    text = f"{more}[mcp]\nallow = {json.dumps(list(words))}\n" if words else more
+    with open(os.path.join(folder, "baton.toml"), "w", encoding="utf-8") as file:
+        file.write(text)
 
 
 class McpClient:

@@ -18,7 +18,7 @@ from support import acp_agent
 from support.asking import ask, running
 from support.command import Baton
 from support.homes import home_of
-from support.mcp import LEGACY, META, MODERN, McpClient, of_version
+from support.mcp import LEGACY, META, MODERN, McpClient, allow, of_version
 from support.repositories import git
 from support.sessions import SessionDesk
 from support.waiting import wait_until
@@ -34,6 +34,7 @@ class Desk(SessionDesk):
         command = json.dumps([sys.executable, acp_agent.__file__])
         with open(os.path.join(self.home, "baton.toml"), "w", encoding="utf-8") as file:
             file.write(f"[agents.parrot]\nacp = {command}\n")
+        allow(self.folder, "shell", "validate")
 
     def script(self, *turns: list) -> None:
         with open(os.path.join(self.folder, "acp.json"), "w", encoding="utf-8") as file:
@@ -382,14 +383,13 @@ def request_of(desk, client) -> dict:
 
 
 def test_an_agent_that_the_rules_name_answers_for_others(desk, client):
-    os.makedirs(os.path.join(desk.folder, ".config", "baton"))
     with open(os.path.join(desk.folder, ".config", "baton", "rules.toml"), "w", encoding="utf-8") as file:
         file.write('[[answerer]]\nagent = "shell"\nlabel = "reviewer"\n')
     request = request_of(desk, client)
-    allow = ("answer", {"request_id": request["request_id"], "decision": "allow"})
-    _, (refused,) = calls_in_a_session(desk, client, allow)
+    answer = ("answer", {"request_id": request["request_id"], "decision": "allow"})
+    _, (refused,) = calls_in_a_session(desk, client, answer)
     assert refused["isError"] is True
-    agent, (answered,) = calls_in_a_session(desk, client, allow, labels=["reviewer"])
+    agent, (answered,) = calls_in_a_session(desk, client, answer, labels=["reviewer"])
     assert answered["structuredContent"]["request_id"] == request["request_id"], answered
     client.until_ended(request["job_id"])
     lines = [json.loads(line) for line in desk("logs", request["job_id"], "--json").out.splitlines()]

@@ -64,11 +64,20 @@ def check_work(settings: Settings, job: Job) -> None:
     running session may be defined on its host alone."""
     if not job.agent_session.startswith(LIVE_QUEUE):
         find_agent(settings, job.agent)
+    check_place(job)
     for name in job.expected_artifacts:
         if outside(name, job.workdir or "."):
             raise InvalidValue("expect", f"{name!r} lies outside the work folder {job.workdir or ''}".rstrip())
     if job.budget_usd is not None:
         _check_budget(settings, job)
+
+
+def check_place(job: Job) -> None:
+    """Refuse a job whose work folder does not lie in the folder to which the job is bound: a part of its path may have
+    become a link."""
+    within, workdir = job.start_options.get("within"), job.workdir or "."
+    if within is not None and outside(workdir, within):  # guard: bound-to-a-folder
+        raise InvalidValue("workdir", f"{workdir} lies outside of {within}, to which the job is bound")
 
 
 def _check_budget(settings: Settings, job: Job) -> None:

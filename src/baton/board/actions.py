@@ -6,7 +6,7 @@ BatonError with one line for the user. Inside a session the rules of `baton.jobs
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from baton.board.details import describe_request
 from baton.config import Settings
@@ -20,6 +20,7 @@ from baton.jobs.verbs import Jobs, open_jobs
 
 _EVIDENCE_SEC = 2.0
 _FOR_AGENTS = "mcp"
+CheckTyping = Callable[[Jobs, Job], None]
 
 
 class Shown:
@@ -85,10 +86,12 @@ def retry(settings: Settings, job_id: str, *, via: str) -> Job:
     return job
 
 
-def message(settings: Settings, job_id: str, text: str, *, via: str) -> str:
+def message(
+    settings: Settings, job_id: str, text: str, *, via: str, check_typing: CheckTyping = lambda _jobs, _job: None
+) -> str:
     """Type a text into the session of a running job, or continue the conversation of an ended one with a new job.
     Return in one line what was done."""
-    done = type_message(settings, job_id, text, via=via)
+    done = type_message(settings, job_id, text, via=via, check_typing=check_typing)
     if done is not None:
         return done
     from baton import delegation_api
@@ -99,9 +102,11 @@ def message(settings: Settings, job_id: str, text: str, *, via: str) -> str:
     return f"job {following.job_id} continues the conversation"
 
 
-def type_message(settings: Settings, job_id: str, text: str, *, via: str) -> str | None:
+def type_message(settings: Settings, job_id: str, text: str, *, via: str, check_typing: CheckTyping) -> str | None:
     """Type a text into the session of a running job, and return in one line what was done; None if the job has ended.
-    Inside a session this is refused: a text may answer a question of the other agent."""
+
+    A text may answer a question on the agent's screen. So inside a session this is refused, and `check_typing` raises
+    an error if the surface, or its user, may not answer."""
     from baton.sessions.inventory import Inventory
     from baton.sessions.keyboard import check_text, type_for_job
     from baton.sessions.of_job import not_here, running_session_of
@@ -113,6 +118,7 @@ def type_message(settings: Settings, job_id: str, text: str, *, via: str) -> str
     with open_jobs(settings) as jobs:
         job = jobs.get_job(job_id)
         if job.status not in TERMINAL:
+            check_typing(jobs, job)  # guard: typing-is-answering
             session = running_session_of(Inventory(settings), job)
             if session is None:
                 raise not_here(job)

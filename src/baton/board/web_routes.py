@@ -190,8 +190,10 @@ READERS: dict[str, Callable[[Settings, str], Any]] = {
 # -- acting ------------------------------------------------------------------------------------------------------------
 
 
-def act(board: SharedBoard, key: str, verb: str, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Carry out an action on a job, and return what was done, for the user."""
+def act(
+    board: SharedBoard, key: str, verb: str, body: Mapping[str, Any], check_right: Callable[[str], None]
+) -> dict[str, Any]:
+    """Carry out an action on a job, and return what was done, for the user. `check_right` raises Refused without it."""
     card, settings = board.find(key)
     job_id = card.job_id
     if verb == "cancel":
@@ -200,7 +202,8 @@ def act(board: SharedBoard, key: str, verb: str, body: Mapping[str, Any]) -> dic
     elif verb == "retry":
         done = f"retried as {actions.retry(settings, job_id, via=VIA).job_id}"
     elif verb == "message":
-        done = actions.message(settings, job_id, _text(body, "text"), via=VIA)
+        text = _text(body, "text")
+        done = actions.message(settings, job_id, text, via=VIA, check_typing=lambda *_: check_right("answer"))
     elif verb == "seen":
         actions.mark_seen(settings, job_id, via=VIA)
         done = "marked as seen"

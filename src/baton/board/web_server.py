@@ -273,7 +273,7 @@ class Handler(BaseHTTPRequestHandler):
                 board.refresh()
             case ["jobs", key, verb]:
                 access.check_right("act")
-                self._json(200, readable(lambda: web_routes.act(board, key, verb, body), ()))
+                self._json(200, readable(lambda: web_routes.act(board, key, verb, body, access.check_right), ()))
                 board.refresh()
             case _:
                 raise Refused(404, "there is nothing here")

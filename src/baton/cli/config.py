@@ -29,6 +29,10 @@ _TABLES = """
 #webhook_key_file = "~/.config/baton/webhook.key"
 #kinds = ["failed", "completed"]
 
+# What a client of `baton mcp` may do, too: run commands, name a validation, work outside of its folder.
+#[mcp]
+#allow = ["shell", "validate", "workdir"]
+
 # An agent of your own, for --agent NAME:
 #[agents.NAME]
 #headless = ["program", "--prompt-file", "{prompt_file}"]
@@ -60,6 +64,8 @@ def show(options: Options, settings: Settings) -> None:
 def _shown(value: object) -> str:
     if value is None:
         return "-"
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "-"
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

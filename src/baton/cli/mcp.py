@@ -9,7 +9,7 @@ from baton.mcp.server import Server
 def mcp(options: Options) -> None:
     """Serve one client on standard input and output, until it closes them."""
     reading, writing = _take_streams()
-    Server(vars(options), reading, writing).run()
+    Server(vars(options), os.path.realpath(os.getcwd()), reading, writing).run()
 
 
 def _take_streams() -> tuple[int, int]:

@@ -193,7 +193,8 @@ class Job(Value):
     job. `parent` is the job whose agent submitted this one, `follows` the job whose conversation this one continues.
     Of an ended job, `ended_by` is one of ENDED_BY, `reason` says it in words, and `seen_at` is when the user was shown
     the end. `idempotency_key` is unique in a registry: a second submission with it is this job. `start_options` says
-    how its session is started: `headless`, `yolo`, and `resume` to continue the conversation `conversation_id`.
+    how its session is started: `headless`, `yolo`, `resume` to continue the conversation `conversation_id`, and
+    `within`, the folder in which its work folder must lie when it starts.
     `activity` is what the agent did when its runner last reported it: `kind`, `since`, `cause`, `attempt`. `change` is
     the number of the write that stored it, which rises with each write: equal jobs may differ in it. A job with a
     `worktree` works in a git worktree of that `repository`, from `base` on, as the user gave it. `checkout` is the

@@ -108,6 +108,7 @@ _START_CHECKS: dict[str, Check] = {
     "yolo": fields.optional(fields.boolean),
     "resume": fields.optional(fields.boolean),
     "conversation_id": fields.optional(fields.label),
+    "within": fields.optional(fields.text),
 }
 
 

@@ -41,6 +41,7 @@ def follow_submission(settings: Settings, first: Job, prompt: str, **given: Any)
         wishes = {"headless": session.mode is Mode.HEADLESS or given.get("headless"), "yolo": session.yolo}
         start_options = {name: True for name, wish in wishes.items() if wish or given.get(name)}
         start_options |= {"resume": True, "conversation_id": session.conversation_id}
+        start_options |= {name: first.start_options[name] for name in ("within",) if name in first.start_options}
     job = build_job(settings, prompt, **kept | {name: value for name, value in given.items() if value is not None})
     links: dict[str, Any] = {"follows": first.job_id, "start_options": start_options}
     if first.worktree is not None and (first.checkout or {}).get("path"):

@@ -3,7 +3,7 @@
 import json
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from baton.adapters import allowed_silence, check_work
@@ -42,7 +42,7 @@ GIVEN = (
     "prompt", "agent", "workdir", "expect", "validate", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec",
     "background_timeout_sec", "max_attempts", "priority", "headless", "yolo", "allow_existing", "title", "label",
     "labels", "queue", "idempotency_key", "broker_login", "worktree", "base", "after", "not_before", "retries",
-    "backoff_sec", "on_limit", "budget_usd",
+    "backoff_sec", "on_limit", "budget_usd", "within",
 )  # fmt: skip
 # Of the job, as given. `after` holds names: see `order`.
 _OWN = (
@@ -95,7 +95,7 @@ def build_job(settings: Settings, prompt: str, **given: Any) -> Job:
         expected_artifacts=given.get("expect", []),
         submitter=this_submitter(settings.host) if queue is None else None,
         labels=[*given.get("label", ()), *given.get("labels", ())],
-        start_options={name: True for name in ("headless", "yolo") if given.get(name)},
+        start_options={name: True for name in ("headless", "yolo") if given.get(name)} | _bounds(given),
         **plan_worktree(settings, given, workdir),
         **{name: given[name] for name in _OWN if name in given},
     )
@@ -104,6 +104,10 @@ def build_job(settings: Settings, prompt: str, **given: Any) -> Job:
     if not given.get("allow_existing"):
         job = job.replace(extra={"fresh_artifacts": True})
     return job
+
+
+def _bounds(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {"within": given["within"]} if "within" in given else {}
 
 
 def repeat_submission(settings: Settings, job: Job, *, headless: bool, yolo: bool) -> Submission:
@@ -138,7 +142,7 @@ def _check_given(given: dict[str, Any]) -> None:
     unknown = sorted(given.keys() - set(GIVEN))
     if unknown:
         raise InvalidValue(unknown[0][:40], f"is not a field of a job; there are {', '.join(GIVEN)}")
-    for name in ("workdir", "broker_login", "base"):
+    for name in ("workdir", "broker_login", "base", "within"):
         if not isinstance(given.get(name), str | None):
             raise InvalidValue(name, "must be text")
     if not isinstance(given.get("worktree"), bool | None):

@@ -72,9 +72,10 @@ class Call:
 class Server:
     """Serves one client on two file descriptors until the client closes one of them."""
 
-    def __init__(self, where: Mapping[str, Any], reading: int, writing: int) -> None:
-        """`where`: the options of the command that say which home is used."""
+    def __init__(self, where: Mapping[str, Any], folder: str, reading: int, writing: int) -> None:
+        """`where`: the options of the command that say which home is used. `folder`: the present one."""
         self._where = where
+        self._folder = folder
         self._reading = reading
         self._woken, wake = os.pipe()
         self._output = Output(writing, wake)
@@ -216,7 +217,7 @@ class Server:
             from baton.mcp.tools import carry_out
 
             params = call.message.params
-            result = _success(carry_out(params["name"], params.get("arguments", {}), self._where, call))
+            result = _success(carry_out(params["name"], params.get("arguments", {}), self._where, self._folder, call))
         except BatonError as error:
             result = _failure(str(error))
         except OSError as error:

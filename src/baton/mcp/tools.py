@@ -33,20 +33,22 @@ _EVIDENCE_SEC = 2.0  # that an answer waits for what became of it, as `baton app
 
 
 class Context:
-    """What a call has beside its arguments. `where`: the options of `baton mcp` that say which home is used."""
+    """What a call has beside its arguments. `where`: the options of `baton mcp` that say which home is used. `folder`:
+    the one in which the server was started."""
 
-    __slots__ = ("call", "settings", "where")
+    __slots__ = ("call", "folder", "settings", "where")
 
-    def __init__(self, where: Mapping[str, Any], call: Call) -> None:
+    def __init__(self, where: Mapping[str, Any], folder: str, call: Call) -> None:
         self.where = where
+        self.folder = folder
         self.settings: Settings = load_settings(where)
         self.call = call
 
 
-def carry_out(name: str, given: dict[str, Any], where: Mapping[str, Any], call: Call) -> dict[str, Any]:
+def carry_out(name: str, given: dict[str, Any], where: Mapping[str, Any], folder: str, call: Call) -> dict[str, Any]:
     """Return what the tool answers, as its output schema describes it."""
     arguments = check_arguments(name, given)
-    return _TOOLS[name](Context(where, call), arguments)
+    return _TOOLS[name](Context(where, folder, call), arguments)
 
 
 def describe(job: Outline, asks: Sequence[str] = (), clock: Clock | None = None) -> dict[str, Any]:
@@ -86,10 +88,10 @@ def _submit(context: Context, given: dict[str, Any]) -> dict[str, Any]:
     import json
 
     from baton.mcp.detached import run_detached
+    from baton.mcp.limits import Limits
 
+    given = Limits(context.settings, context.folder).bind(given)
     target = ["--to", given.pop("to")] if "to" in given else []
-    if target:
-        _refuse_other_home(context.settings, target[1])
     command = ["submit", "--batch", "-", *target, "--detach", "--json"]
     answer, notes = run_detached(context.where, command, json.dumps(given))
     with open_jobs(context.settings) as jobs:
@@ -97,15 +99,6 @@ def _submit(context: Context, given: dict[str, Any]) -> dict[str, Any]:
         jobs.history.add_action(job.job_id, "submit", jobs.user_here(), VIA)
     found = describe(Outline.of(job)) | ({"notes": notes} if notes else {})
     return found | {"next": f"call wait with job_ids [{job.job_id}]"}
-
-
-def _refuse_other_home(settings: Settings, name: str) -> None:
-    """Refuse a live agent whose jobs are in another home: the other tools would not find the job."""
-    from baton.delegation.targets import target_live_agent
-
-    note = target_live_agent(settings, name).note
-    if note is not None:
-        raise BatonError(f"{note}, where these tools do not find it; use baton in the folder of that agent")
 
 
 def _wait(context: Context, given: dict[str, Any]) -> dict[str, Any]:
@@ -178,10 +171,15 @@ def _text_of(settings: Settings, job: Job, message: str | None, *, wants_output:
 
 def _message(context: Context, given: dict[str, Any]) -> dict[str, Any]:
     from baton.board.actions import type_message
+    from baton.mcp.limits import Limits, check_screen
+    from baton.sessions.inventory import Inventory
+    from baton.sessions.of_job import session_of
 
     with open_jobs(context.settings) as jobs:
-        job_id = jobs.with_id(given["job_id"], jobs.get_job).job_id
-    done = type_message(context.settings, job_id, given["text"], via=VIA)
+        job = jobs.with_id(given["job_id"], jobs.get_job)
+    session, job_id = session_of(Inventory(context.settings), job), job.job_id
+    Limits(context.settings, context.folder).check_message(job, session)
+    done = type_message(context.settings, job_id, given["text"], via=VIA, check_typing=check_screen)
     if done is not None:
         return {"job_id": job_id, "done": done}
     import json

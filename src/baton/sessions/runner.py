@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from baton.adapters import find_agent
+from baton.adapters import check_place, find_agent
 from baton.adapters.contract import Launch, Mode, Task
 from baton.channels.contract import Channel, Setup, Silent
 from baton.channels.find import find_channel
@@ -210,6 +210,7 @@ class Runner:
         from baton.sessions.preparation import Preparation, enter
 
         assert self._reporter.job is not None
+        self._check_place()
         write_begun(self._folder, pid=os.getpid())  # `launch` does not wait for a checkout, which may take minutes
         self._job.work.prepare("its worktree is being made")
         self._preparation = Preparation(self._settings, self._reporter.job, self._wake_up)
@@ -266,6 +267,7 @@ class Runner:
 
     def _run_once(self, task: Task, launch: Launch) -> ExitStatus:
         """Run the agent's program to its end, and hear how it ended."""
+        self._check_place()
         environment = {**os.environ, **self._reporter.environment()}
         channel = find_channel(self._agent, task.replace(environment=environment)) or Silent()
         try:
@@ -296,6 +298,10 @@ class Runner:
         self._note_end(ended)
         attempt(self._job.work.store_usage)
         return ended
+
+    def _check_place(self) -> None:
+        if self._reporter.job is not None:
+            check_place(self._reporter.job)
 
     def _open(self, channel: Channel) -> Setup:
         """Open the channel. A server that takes long to begin costs the job neither its lease nor a stop."""

@@ -258,6 +258,15 @@ class Repository:
     def git(self, started: Callable[[Process], None] | None = None, *, durable: bool = True) -> Git:
         return Git(self.git_dir, self.top, started, durable=durable)
 
+    def names_its_work_tree(self) -> bool:
+        """Return whether the folder of a linked work tree names this work tree, as git has written it there."""
+        try:
+            with open(os.path.join(self.git_dir, "gitdir"), "rb") as file:
+                named = os.fsdecode(file.read(8192)).strip()
+        except OSError:
+            return False
+        return os.path.realpath(os.path.join(self.git_dir, named)) == os.path.join(self.top, ".git")
+
 
 _BLOCKER = "refs/heads/baton"
 

@@ -462,7 +462,8 @@ function fillHead() {
   if (rights.has("act")) {
     if (!ended) acts.push(["Cancel", "bad", () => confirmAct("cancel", "Cancel this job and stop its agent?")]);
     if (ended) acts.push(["Retry", "", () => confirmAct("retry", "Run this job again as a new job?")]);
-    if (card.status !== "pending") acts.push(["Message", "", messageForm]);
+    // A text that is typed into the screen of an agent may answer its question.
+    if (ended || (card.status !== "pending" && rights.has("answer"))) acts.push(["Message", "", messageForm]);
     if (["failed", "finished"].includes(card.need)) acts.push(["Mark as seen", "main", () => act("seen")]);
     if (card.need === "snoozed") acts.push(["Wake", "", () => act("wake")]);
     else if (NEEDS.includes(card.need)) acts.push(["Snooze 1 h", "", () => act("snooze")]);
