@@ -385,6 +385,7 @@ GUARDS = (
     Guard("web-viewers", condition("False"), f"{_WEB} -k viewers"),
     Guard("mcp-line-length", condition("False"), f"{_MCP} -k long_line"),
     Guard("mcp-calls-at-once", condition("False"), f"{_MCP} -k many_calls"),
+    Guard("opencode-answers-itself", condition("True"), "tests/unit/test_opencode_channel.py -k program_of_the_agent"),
     Guard("mcp-shell", condition("False"), f"{_MCP_LIMITS} -k until_the_user_allows_it"),
     Guard("mcp-validate", condition("False"), f"{_MCP_LIMITS} -k validation"),
     Guard("mcp-workdir", condition("False"), f"{_MCP_LIMITS} -k however_it_is_named"),

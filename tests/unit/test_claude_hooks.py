@@ -8,6 +8,7 @@ import copy
 import http.client
 import json
 import os
+import select
 import threading
 from pathlib import Path
 
@@ -394,6 +395,45 @@ def test_a_person_who_refuses_and_says_what_to_do_does_not_end_the_turn(claude):
     claude.hook("PostToolBatch")
     assert claude.signals("Settled")[0].decision == "deny"
     assert claude.signals("TurnEnded") == []
+
+
+def test_a_tool_with_the_token_gets_no_answer_and_gives_none(claude):
+    """The token is in the environment of every program that Claude starts. Such a program says what it likes, also what
+    would be an answer, and at the paths where an answer could be taken."""
+    claude.hook("PreToolUse")
+    real = claude.ask()
+    (asked,) = claude.signals("Asked")
+    decision = {"hookEventName": "PermissionRequest", "decision": {"behavior": "allow"}}
+    answers = [
+        {"hookSpecificOutput": decision},
+        claude.message("PermissionRequest") | {"hookSpecificOutput": decision, "hook_event_name": "PermissionAnswer"},
+        {"key": asked.key, "answer": "allow"},
+        {"request_id": asked.key, "decision": "allow", "scope": "job"},
+        {"jsonrpc": "2.0", "id": 1, "method": "approve", "params": {"key": asked.key}},
+    ]
+    for body in answers:
+        for path in ("/hook", "/v1/logs"):
+            assert answer_of(claude.begin(body, path)) == {}
+        for path in ("/approve", "/answer", f"/requests/{asked.key}", "/", "/hook/../approve"):
+            assert claude.begin(body, path).getresponse().status == 404
+    # Another question, and the same one again: each answer goes to the connection that asked, for its own call.
+    other = claude.ask(tool_input={"command": "true"})
+    same = claude.ask()
+    keys = [each.key for each in claude.signals("Asked")]
+    assert claude.channel.answer(keys[1], ALLOW)
+    assert decision_of(other) == {"behavior": "allow"}
+    assert claude.channel.answer(keys[2], ALLOW)
+    assert decision_of(same) == {"behavior": "allow"}
+    assert is_unanswered(real)
+    # What it says of a decision closes the question here; the agent hears that nothing was decided, and still asks.
+    claude.decide("toolu_1", "accept", "user_temporary")
+    claude.hook("PostToolUse")
+    assert answer_of(real) == {}
+    assert not claude.channel.answer(asked.key, DENY)
+
+
+def is_unanswered(client):
+    return not select.select([client.sock], [], [], 0.1)[0]
 
 
 def test_two_questions_are_two_requests(claude):

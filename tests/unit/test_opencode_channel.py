@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
+from queue import SimpleQueue
 
 import pytest
 
@@ -101,6 +102,48 @@ def world(tmp_path):
 
 def allow():
     return Answer(answer=ALLOW, by="me", via="cli")
+
+
+def server_of_a_tool(world) -> Server:
+    """The server as a program reaches it that a tool has started: the password is in its environment."""
+    with open(f"/proc/{world.server_pid}/environ", encoding="utf-8") as file:
+        password = dict(line.split("=", 1) for line in file.read().split("\0") if line)["OPENCODE_SERVER_PASSWORD"]
+    return Server(world.channel._process.server.port, "opencode", password)
+
+
+def test_without_a_screen_a_program_of_the_agent_that_answers_ends_the_work(world):
+    world.open("ask it")
+    (asked,) = world.until(Asked)
+    server_of_a_tool(world).call("POST", f"/permission/{asked.key}/reply", {"reply": "once"}, within_sec=5)
+    (ended,) = world.until(TurnEnded)
+    assert ended.how == FAILED
+    assert "a program of the agent has answered its question (bash)" in ended.why
+    (settled,) = world.until(Settled)
+    assert (settled.decision, settled.by) == (ALLOW, "a program of the agent")
+    assert world.channel.is_over
+    assert not world.channel.answer(asked.key, allow())
+
+
+def test_a_program_of_the_agent_that_is_faster_than_a_denial_ends_the_work(world, monkeypatch):
+    world.open("ask it")
+    (asked,) = world.until(Asked)
+    server, sent = server_of_a_tool(world), world.channel._requests
+    monkeypatch.setattr(world.channel, "_requests", SimpleQueue())  # the denial is on its way
+    assert world.channel.answer(asked.key, Answer(answer=DENY, by="me", via="cli"))
+    world.channel._requests = sent
+    server.call("POST", f"/permission/{asked.key}/reply", {"reply": "once"}, within_sec=5)
+    (ended,) = world.until(TurnEnded)
+    assert (ended.how, world.channel.is_over) == (FAILED, True)
+
+
+def test_on_the_terminal_an_answer_elsewhere_is_no_answer_of_the_user(world):
+    """Its screen answers by the same server: baton cannot tell whether a person did, and names the agent."""
+    world.open("ask it", mode=Mode.INTERACTIVE).connect_screen()
+    (asked,) = world.until(Asked)
+    server_of_a_tool(world).call("POST", f"/permission/{asked.key}/reply", {"reply": "once"}, within_sec=5)
+    (ended,) = world.until(TurnEnded)
+    assert ended.how == WELL
+    assert [each.by for each in world.until(Settled)] == ["user_temporary"]
 
 
 def test_a_prompt_is_worked_on_and_its_end_is_heard(world):

@@ -475,9 +475,9 @@ def test_a_permission_is_given_once_and_never_for_more(session, answer, reply):
     session.prompt()
     session.tool("c", "running", input={"command": "ls"})
     session.say("permission.asked", **permission())
-    question = session.events.questions.take("per_1")
+    question = session.events.questions.take("per_1", answer)
     assert question.reply(Answer(answer=answer, by="me", via="cli", reason="no", scope="job")) == reply
-    assert session.events.questions.take("per_1") is None
+    assert session.events.questions.take("per_1", answer) is None
     replied = session.say("permission.replied", requestID="per_1", reply=reply[1]["reply"])
     assert [(each.key, each.decision) for each in replied] == [("per_1", answer)]
 
@@ -488,7 +488,7 @@ def test_choices_are_answered_as_lists(session):
     questions = [{"question": "one", "options": options}, {"question": "more", "options": options, "multiple": True}]
     (asked,) = session.say("question.asked", id="que_1", questions=questions)
     assert [each["several"] for each in asked.options] == [False, True]
-    question = session.events.questions.take("que_1")
+    question = session.events.questions.take("que_1", ALLOW)
     given = Answer(answer=ALLOW, by="me", via="cli", choices={"one": "B, C", "more": "A, D"})
     assert question.reply(given) == ("/question/que_1/reply", {"answers": [["B, C"], ["A", "D"]]})
     assert question.reply(given.replace(answer=DENY)) == ("/question/que_1/reject", None)

@@ -20,7 +20,7 @@ from baton.channels.opencode_server import OpencodeProcess
 from baton.channels.pipes import Writer
 from baton.core.clock import Clock, SystemClock
 from baton.core.request import Answer
-from baton.core.signal import ALLOW, Conversation, Heard
+from baton.core.signal import ALLOW, FAILED, Conversation, Heard, Settled, TurnEnded
 from baton.core.value import Any
 
 TYPE_CHECKING = False
@@ -45,6 +45,7 @@ _MESSAGES = 100  # that are read again after a lost connection
 _TRIES = 20
 _JOIN_SEC = 5.0
 _SCREEN_SEC = 20.0
+_A_PROGRAM = "a program of the agent"
 
 
 class OpencodeChannel(Channel):
@@ -70,6 +71,7 @@ class OpencodeChannel(Channel):
         self._lost: str | None = None
         self._reconnected = 0
         self._failed = ""
+        self._answered: str | None = None  # why the work ends: a program of the agent has answered a question
 
     # -- to the runner -----------------------------------------------------------------------------------------------
 
@@ -106,7 +108,11 @@ class OpencodeChannel(Channel):
 
     def answer(self, key: str, answer: Answer) -> bool:
         with self._lock:
-            question = None if self._events is None or self._lost is not None else self._events.questions.take(key)
+            question = (
+                None
+                if self._events is None or self._lost is not None
+                else self._events.questions.take(key, answer.answer)
+            )
         if question is None:
             return False
         self._requests.put((*question.reply(answer), True))
@@ -263,7 +269,25 @@ class OpencodeChannel(Channel):
             found = self._events.read(event)
             if self._task.yolo:
                 found = self._approve(found)
-            self._say(found)
+            self._say(self._judge(found))
+        self._end_if_answered()
+
+    def _judge(self, signals: list[Signal]) -> list[Signal]:
+        """Return the signals, with no good end among them if a question was allowed that no one could see. A program
+        that a tool has started reaches the server with the agent's own password. The caller holds the lock."""
+        assert self._events is not None
+        tools = self._events.questions.allowed_by_others
+        if self._is_shown or not tools:  # guard: opencode-answers-itself
+            return signals  # a person may have answered at the screen, by the same server
+        self._answered = (
+            f"{_A_PROGRAM} has answered its question ({tools[0]}) itself; without a screen, only baton answers, so the "
+            "work was ended"
+        )
+        return [_by_program(each, self._answered) for each in signals]
+
+    def _end_if_answered(self) -> None:
+        if self._answered is not None and self._lost is None:
+            self._lose(self._answered)
 
     def _approve(self, signals: list[Signal]) -> list[Signal]:
         """Allow what opencode asks for, as its own `--auto` does: what its configuration denies stays denied."""
@@ -274,7 +298,7 @@ class OpencodeChannel(Channel):
             if question is None or question.is_choice or question.asked != signal:
                 left.append(signal)
                 continue
-            self._events.questions.take(question.asked.key)
+            self._events.questions.take(question.asked.key, ALLOW)
             self._requests.put((*question.reply(Answer(answer=ALLOW, by="", via="agent")), True))
         return left
 
@@ -313,7 +337,8 @@ class OpencodeChannel(Channel):
             found = self._events.compare(
                 objects(messages), status if isinstance(status, dict) else {}, objects(permissions), objects(choices)
             )
-            self._say(self._approve(found) if self._task.yolo else found)
+            self._say(self._judge(self._approve(found) if self._task.yolo else found))
+        self._end_if_answered()
 
     def _wait_for_screen(self) -> None:
         """Wait until opencode's screen is connected to the server: it shows no question that was asked before."""
@@ -360,3 +385,10 @@ class OpencodeChannel(Channel):
         error = {"name": "Refused", "data": {"message": f"opencode did not take the prompt: {why}"}}
         about = {"sessionID": self._events.session, "error": error}
         self._handle({"type": "session.error", "properties": about})
+
+
+def _by_program(signal: Signal, why: str) -> Signal:
+    """Return what a signal means if a program of the agent has answered a question."""
+    if isinstance(signal, Settled) and signal.decision == ALLOW:
+        return signal.replace(by=_A_PROGRAM)
+    return signal.replace(how=FAILED, why=why, message=None) if isinstance(signal, TurnEnded) else signal

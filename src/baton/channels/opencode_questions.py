@@ -61,6 +61,9 @@ class Questions:
         self.open: dict[str, Question] = {}
         self._waiting: dict[str, tuple[int, Mapping[str, Any]]] = {}  # permissions whose call is not known yet
         self._closed: dict[str, None] = {}
+        self._sent: dict[str, str] = {}  # what baton has answered
+        self.allowed_by_others: list[str] = []
+        """The tools of questions that were allowed, and not by baton."""
 
     def ask_permission(self, main: str, about: Mapping[str, Any]) -> Iterator[Signal]:
         """Read a permission that opencode asks for. `main` is the session that is no subagent's. The event with the
@@ -139,9 +142,12 @@ class Questions:
 
     def close(self, key: str, decision: str | None, by: str = "agent") -> Iterator[Signal]:
         """Close a question once: opencode has its answer, or waits for it no longer."""
-        self.open.pop(key, None)
-        self._waiting.pop(key, None)
+        question = self.open.pop(key, None)
+        waiting = self._waiting.pop(key, (0, {}))[1]
         if key not in self._closed:
+            if decision == ALLOW and self._sent.get(key) != ALLOW:
+                tool = question.asked.tool if question is not None else str(waiting.get("permission", "a question"))
+                self.allowed_by_others.append(tool)
             remember(self._closed, key)
             yield Settled(key=key, decision=decision, by=by)
 
@@ -157,9 +163,12 @@ class Questions:
         for key in found:
             yield from self.close(key, None)
 
-    def take(self, key: str) -> Question | None:
+    def take(self, key: str, decision: str) -> Question | None:
         """Return an open question that baton answers now. What becomes of the answer, opencode says."""
-        return self.open.pop(key, None)
+        question = self.open.pop(key, None)
+        if question is not None:
+            remember(self._sent, key, decision)
+        return question
 
     def keep_only(self, pending: Collection[str]) -> Iterator[Signal]:
         """Close the questions that are pending no longer."""
