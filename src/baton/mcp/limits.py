@@ -82,7 +82,7 @@ class Limits:
         is_named = name in allow and name not in MCP_ALLOW
         if self.runs_commands(name) and _SHELL not in allow and not is_named:  # guard: mcp-shell
             what = "is a shell command" if name == Shell.name else "goes to a command of your user's own"
-            raise self._refused(f"the prompt of agent {name} {what}", name if name != _VALIDATE else _SHELL)
+            raise self._refused(f"the prompt of agent {name} {what}", _SHELL if name in MCP_ALLOW else name)
 
     def _check_folder(self, workdir: str) -> None:
         if _WORKDIR not in self._settings.mcp_allow and outside(workdir, self._folder):  # guard: mcp-workdir
