@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+import baton
+from baton.core.errors import BatonError
 from baton.core.signal import Asked, Consent, Settled
 from baton.jobs.requests import ask, sent, settle, withdraw
 from baton.jobs.verbs import open_jobs
@@ -185,6 +188,21 @@ def test_what_the_agent_would_not_allow_is_asked_once_more(office, agent):
     running.type("y\r")
     agent.say(request, "allow")
     assert running.end().code == 0
+
+
+def test_python_returns_what_is_known_and_raises_if_the_answer_was_not_used(office, agent):
+    here = {"home": office.settings.home, "state_dir": office.settings.state_dir}
+    request = agent.ask()
+    with pytest.raises(BatonError, match="the id of a job allows nothing"):
+        baton.approve(agent.job_id, **here)
+    assert baton.approve(request.request_id, **here).applied == "unknown"
+    other = agent.ask({"command": "other"})
+    with ThreadPoolExecutor(1) as pool:
+        denying = pool.submit(baton.deny, other.request_id, **here)
+        agent.say(other, "allow", by="user_temporary")
+        with pytest.raises(baton.AnswerNotUsed, match="your denial was not used: allow by user_temporary") as raised:
+            denying.result()
+    assert raised.value.request.applied == "no"
 
 
 def test_a_question_is_answered_by_its_choices(office, agent):
