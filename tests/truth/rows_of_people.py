@@ -38,7 +38,7 @@ def _subagent_asks(on: Stage) -> None:
     on.begin([[subagent(cue("sub"), background=True)], [Say("It works on it.")], [Say("All is done.")]])
     on.expect("waiting", at=on.asked("sub", 0, answered=True).answered_at, cause="Bash")
     on.stay(4)
-    on.baton("approve", on.open_request()["request_id"])
+    on.approve(on.open_request())
     on.expect("working", at=on.file("begun"), early=4.0)
     on.file("sub.txt")
     on.completes(on.asked("s", 2, answered=True).answered_at)
