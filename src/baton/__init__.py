@@ -22,12 +22,12 @@ _PUBLIC = {
         "unsent_events update_status verify_event"
     ),
     "baton.core.errors": (
-        "AgentDefDirUnusable AgentNotFound AgentTaken AgentUnusable AmbiguousId BatonError BrokerUnavailable "
-        "ControlRefused EventRefused IdentityMismatch IllegalTransition InvalidRecord InvalidValue JobDisputed "
-        "JobFailed JobNotFound KeyTaken ManifestGone ManifestInvalid ManifestPathRelative MissingExtra NameInUse "
-        "NetworkFileSystem NewerSchema NotInTmux NotVerified OwnershipLost RegistryBusy RegistryUnavailable Rejected "
-        "RemoteAgent SessionGone SessionMismatch SessionNotFound StaleAttempt TimedOut TmuxUnavailable UntrustedHome "
-        "WrongState"
+        "AgentDefDirUnusable AgentNotFound AgentTaken AgentUnusable AmbiguousId AnswerNotUsed BatonError "
+        "BrokerUnavailable ControlRefused EventRefused IdentityMismatch IllegalTransition InvalidRecord "
+        "InvalidValue JobDisputed JobFailed JobNotFound KeyTaken ManifestGone ManifestInvalid ManifestPathRelative "
+        "MissingExtra NameInUse NetworkFileSystem NewerSchema NotInTmux NotVerified OwnershipLost RegistryBusy "
+        "RegistryUnavailable Rejected RemoteAgent SessionGone SessionMismatch SessionNotFound StaleAttempt TimedOut "
+        "TmuxUnavailable UntrustedHome WrongState"
     ),
     "baton.core.event": "EventName StoredEvent",
     "baton.core.job": "Job Status",
@@ -70,18 +70,18 @@ if TYPE_CHECKING:  # the same names, for type checkers and editors
     )
     from baton.core.errors import (
         AgentDefDirUnusable as AgentDefDirUnusable, AgentNotFound as AgentNotFound, AgentTaken as AgentTaken,
-        AgentUnusable as AgentUnusable, AmbiguousId as AmbiguousId, BatonError as BatonError,
-        BrokerUnavailable as BrokerUnavailable, ControlRefused as ControlRefused, EventRefused as EventRefused,
-        IdentityMismatch as IdentityMismatch, IllegalTransition as IllegalTransition, InvalidRecord as InvalidRecord,
-        InvalidValue as InvalidValue, JobDisputed as JobDisputed, JobFailed as JobFailed, JobNotFound as JobNotFound,
-        KeyTaken as KeyTaken, ManifestGone as ManifestGone, ManifestInvalid as ManifestInvalid,
-        ManifestPathRelative as ManifestPathRelative, MissingExtra as MissingExtra, NameInUse as NameInUse,
-        NetworkFileSystem as NetworkFileSystem, NewerSchema as NewerSchema, NotInTmux as NotInTmux,
-        NotVerified as NotVerified, OwnershipLost as OwnershipLost, RegistryBusy as RegistryBusy,
-        RegistryUnavailable as RegistryUnavailable, Rejected as Rejected, RemoteAgent as RemoteAgent,
-        SessionGone as SessionGone, SessionMismatch as SessionMismatch, SessionNotFound as SessionNotFound,
-        StaleAttempt as StaleAttempt, TimedOut as TimedOut, TmuxUnavailable as TmuxUnavailable,
-        UntrustedHome as UntrustedHome, WrongState as WrongState,
+        AgentUnusable as AgentUnusable, AmbiguousId as AmbiguousId, AnswerNotUsed as AnswerNotUsed,
+        BatonError as BatonError, BrokerUnavailable as BrokerUnavailable, ControlRefused as ControlRefused,
+        EventRefused as EventRefused, IdentityMismatch as IdentityMismatch, IllegalTransition as IllegalTransition,
+        InvalidRecord as InvalidRecord, InvalidValue as InvalidValue, JobDisputed as JobDisputed,
+        JobFailed as JobFailed, JobNotFound as JobNotFound, KeyTaken as KeyTaken, ManifestGone as ManifestGone,
+        ManifestInvalid as ManifestInvalid, ManifestPathRelative as ManifestPathRelative, MissingExtra as MissingExtra,
+        NameInUse as NameInUse, NetworkFileSystem as NetworkFileSystem, NewerSchema as NewerSchema,
+        NotInTmux as NotInTmux, NotVerified as NotVerified, OwnershipLost as OwnershipLost,
+        RegistryBusy as RegistryBusy, RegistryUnavailable as RegistryUnavailable, Rejected as Rejected,
+        RemoteAgent as RemoteAgent, SessionGone as SessionGone, SessionMismatch as SessionMismatch,
+        SessionNotFound as SessionNotFound, StaleAttempt as StaleAttempt, TimedOut as TimedOut,
+        TmuxUnavailable as TmuxUnavailable, UntrustedHome as UntrustedHome, WrongState as WrongState,
     )
     from baton.core.event import EventName as EventName, StoredEvent as StoredEvent
     from baton.core.job import Job as Job, Status as Status

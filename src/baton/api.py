@@ -248,12 +248,13 @@ def requests(job_id: str | None = None, **where: Unpack[Where]) -> list[Request]
 
 
 def approve(request_id: str, *, for_job: bool = False, inexact: bool = False, **where: Unpack[Where]) -> Request:
-    """Allow what an agent asks; with `for_job` also later calls of its job that are equal. Return the request.
+    """Allow what an agent asks; with `for_job` also later calls of its job that are equal. Return the request as it is
+    when the agent has shown what it does with the answer, at most 2 s later: it goes on if `applied` is "yes".
 
-    Raise RequestClosed, which says who answered what and when, if it is closed. Raise BatonError for a call that is not
-    exact, unless `inexact`. Its `sent_at`, `applied` and `overridden_by` say later what became of the answer."""
+    Raise AnswerNotUsed if the agent did something else, RequestClosed, which says who answered what and when, if the
+    request is closed. Raise BatonError for the id of a job, and for a call that is not exact, unless `inexact`."""
     scope = "job" if for_job else "once"
-    return _answer(request_id, lambda _: {"answer": "allow", "scope": scope}, inexact=inexact, **where)
+    return _answer(request_id, lambda _: {"answer": "allow", "scope": scope}, inexact=inexact, to_allow=True, **where)
 
 
 def deny(request_id: str, *, reason: str = "", **where: Unpack[Where]) -> Request:
@@ -274,15 +275,20 @@ def answer(request_id: str, *choices: str, own_words: bool = False, **where: Unp
 
 
 def _answer(
-    request_id: str, decide: Callable[[Request], dict[str, Any]], *, inexact: bool = False, **where: Unpack[Where]
+    request_id: str,
+    decide: Callable[[Request], dict[str, Any]],
+    *,
+    inexact: bool = False,
+    to_allow: bool = False,
+    **where: Unpack[Where],
 ) -> Request:
     from baton.core.request import Answer
-    from baton.jobs.requests import answer_by_hand, find_request
+    from baton.jobs.requests import answer_by_hand, find_request, use_answer
 
     with open_jobs(**where) as jobs:
-        request = find_request(jobs, request_id)
+        request = find_request(jobs, request_id, to_allow=to_allow)
         given = Answer(by="", via="python", **decide(request))
-        return answer_by_hand(jobs, request.request_id, given, inexact=inexact)
+        return use_answer(jobs, answer_by_hand(jobs, request.request_id, given, inexact=inexact))
 
 
 def verify_event(payload: bytes, auth_token: str) -> Event:

@@ -34,7 +34,7 @@ from baton.core.signal import (
     TurnStarted,
     Usage,
 )
-from truth.scripted_model import Call, Fail, Say, ScriptedModel, bash, cue, plan, question, read, subagent
+from truth.scripted_model import Call, Fail, Say, ScriptedModel, bash, cue, plan, question, read, subagent, write
 
 _KEY = "not-a-key-of-anybody-0123456789"
 _PATIENCE_SEC = 30
@@ -201,9 +201,11 @@ def test_a_question_is_answered_with_a_choice(claude):
 
 
 def test_a_plan_is_approved(claude):
-    claude.start(plan("1. do it"), Say("I do it"), options=("--permission-mode", "plan"))
+    text = "1. do it"
+    script = [lambda: write(claude.model.plan_file(), text)], plan(text), Say("I do it")
+    claude.start(*script, options=("--permission-mode", "plan"))
     asked = claude.until(Asked)
-    assert (asked.kind, asked.call["plan"]) == ("plan", "1. do it")
+    assert (asked.kind, asked.call["plan"], asked.exact) == ("plan", text, True)
     claude.answer(asked, ALLOW)
     assert claude.until(TurnEnded).how == WELL
     assert "approved" in claude.model.log[-1].text

@@ -46,6 +46,7 @@ _OF_OTHERS = "tests/system/test_files_of_others.py"
 _REPOSITORY = "tests/security/test_hostile_repository.py"
 _WORKTREES = "tests/integration/test_git_worktrees.py"
 _KEPT = "tests/integration/test_work_is_kept.py"
+_CLAUDE_HOOKS = "tests/unit/test_claude_hooks.py"
 _COMMANDS = "tests/system/test_worktree_commands.py"
 _WEB = "tests/security/test_web_board.py"
 _MCP_LIMITS = "tests/security/test_mcp_client_limits.py"
@@ -361,6 +362,35 @@ GUARDS = (
     Guard("replaced-worktree", condition("False"), f"{_WORKTREES} -k in_place_of"),
     Guard("repository-settings", condition("False"), f"{_COMMANDS} -k settings_of"),
     Guard("board-whole-call", condition("False"), "tests/unit/test_board_screen.py -k scrolled_to_its_end"),
+    Guard(
+        "board-default-no",
+        replace(r"not request.consent.default_no", "True"),
+        "tests/unit/test_board_screen.py -k one_key",
+    ),
+    Guard("key-default-no", condition("False"), "tests/unit/test_view.py -k would_not"),
+    Guard("confirm-default-no", condition("False"), "tests/system/test_request_commands.py -k once_more"),
+    Guard(
+        "approve-by-job-asks",
+        condition("not ask(question) and False"),
+        "tests/system/test_request_commands.py -k on_a_terminal",
+    ),
+    Guard(
+        "goes-on-without-evidence",
+        condition("request.applied == 'no'"),
+        "tests/system/test_request_commands.py -k evidence",
+    ),
+    Guard("allow-by-job", condition("False"), "tests/unit/test_request_service.py -k id_of_a_job"),
+    Guard("for-job-offered", condition("False"), "tests/unit/test_request_service.py -k not_offered"),
+    Guard("person-only-rule", condition("False"), "tests/unit/test_request_service.py -k person"),
+    Guard("person-only-answered-by-agent", condition("False"), "tests/unit/test_request_service.py -k person"),
+    Guard("plan-that-was-shown", condition("False"), f"{_CLAUDE_HOOKS} -k asked_again"),
+    Guard("plan-that-was-shown-headless", condition("False"), "tests/unit/test_claude_stream.py -k plan"),
+    Guard("plan-changes", condition("False"), f"{_CLAUDE_HOOKS} -k all_the_time"),
+    Guard("plan-folder", condition("False"), f"{_CLAUDE_HOOKS} -k elsewhere"),
+    Guard("plan-regular-file", condition("False"), f"{_CLAUDE_HOOKS} -k not_certainly"),
+    Guard("plan-owner", condition("False"), f"{_CLAUDE_HOOKS} -k not_certainly"),
+    Guard("plan-too-long", condition("False"), f"{_CLAUDE_HOOKS} -k not_certainly"),
+    Guard("plan-transcript", condition("False"), f"{_CLAUDE_HOOKS} -k transcript_elsewhere_names"),
     Guard("board-list-moved", condition("False"), "tests/unit/test_board_screen.py -k list_moved"),
     Guard("board-just-shown", condition("False"), "tests/unit/test_board_screen.py -k only_just"),
     Guard("bulk-shown-first", condition("False"), "tests/unit/test_board_screen.py -k marked"),

@@ -315,8 +315,10 @@ def test_a_request_is_shown_and_answered(desk, client):
     assert client.call("requests", id=job)["requests"] == client.call("requests", id=request["request_id"])["requests"]
     quiet = client.call("wait", job_ids=[job], cursor=found["cursor"], timeout_sec=0.5)
     assert quiet["jobs"][0]["asks"]
+    refused = client.refused("answer", request_id=job, decision="allow")
+    assert f"`baton approve {request['request_id']}`" in refused
     done = client.call("answer", request_id=request["request_id"], decision="allow")
-    assert done["used"] in ("yes", "unknown")
+    assert ("goes on" in done["outcome"]) is (done["used"] == "yes")
     assert client.until_ended(job)["jobs"][0]["ok"] is True
     assert client.call("result", job_id=job)["text"] == "Done!"
     assert "answered" in client.refused("answer", request_id=request["request_id"], decision="deny")

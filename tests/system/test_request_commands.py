@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from baton.core.signal import Asked, Settled
-from baton.jobs.requests import ask, settle
+import baton
+from baton.core.errors import BatonError
+from baton.core.signal import Asked, Consent, Settled
+from baton.jobs.requests import ask, sent, settle, withdraw
 from baton.jobs.verbs import open_jobs
 from support.office import Office
 from support.waiting import wait_until
@@ -85,7 +88,7 @@ def test_open_requests_are_listed_and_one_is_shown_whole(office, agent):
 
 def test_an_approval_is_used_and_a_second_answer_is_refused(office, agent):
     request = agent.ask()
-    running = office.start("approve", agent.job_id, "--for-job")  # the job has one open request
+    running = office.start("approve", request.request_id, "--for-job")
     agent.say(request, "allow")
     assert running.end().code == 0
     assert "allowed; the agent goes on" in running.out
@@ -102,7 +105,7 @@ def test_an_approval_is_used_and_a_second_answer_is_refused(office, agent):
 
 def test_a_denial_that_was_overridden_is_reported_with_exit_code_1(office, agent):
     request = agent.ask()
-    running = office.start("deny", request.request_id, "--reason", "not now")
+    running = office.start("deny", agent.job_id, "--reason", "not now")  # the job has one open request
     agent.say(request, "allow", by="user_temporary")
     done = running.end()
     assert done.code == 1
@@ -110,6 +113,96 @@ def test_a_denial_that_was_overridden_is_reported_with_exit_code_1(office, agent
     audit = [line for line in office.audit(agent.job_id) if line["event"] == "request_overridden"]
     assert audit[0]["overridden_by"] == "allow by user_temporary"
     assert "not used" in office("requests", request.request_id).out
+
+
+def test_without_evidence_nothing_says_that_the_agent_goes_on(office, agent):
+    request = agent.ask()
+    done = office("approve", request.request_id, code=1)
+    assert "goes on" not in done.out + done.err
+    assert f"request {request.request_id}: allowed; the agent's runner has not taken the answer yet" in done.err
+    other = agent.ask({"command": "other"})
+    running = office.start("approve", other.request_id)
+    wait_until(lambda: agent.get(other).answer is not None, "for the answer")
+    with open_jobs(office.settings) as jobs:
+        sent(jobs, other.request_id)
+    done = running.end()
+    assert (done.code, done.out) == (1, "")
+    assert "the agent has the answer, but nothing shows yet that it goes on" in done.err
+    third = agent.ask({"command": "third"})
+    denied = office("deny", third.request_id)  # a denial holds, whatever the agent does
+    assert "denied; the agent's runner has not taken the answer yet" in denied.out
+
+
+def test_the_id_of_a_job_approves_nothing_without_a_terminal(office, agent):
+    request = agent.ask()
+    refused = office.refused("approve", agent.job_id)
+    assert f"`baton approve {request.request_id}` allows it" in refused
+    assert "rm -rf /home/me/x" in refused
+    assert agent.get(request) == request
+    assert "no open request" in office.refused("approve", Agent(office).job_id)
+
+
+def test_on_a_terminal_the_id_of_a_job_shows_the_call_and_asks(office, agent):
+    request = agent.ask()
+    running = office.start("approve", agent.job_id, terminal=True)
+    running.says("[y/N]")
+    assert "    | rm -rf /home/me/x" in running.screen
+    running.type("n\r")
+    assert running.end().code == 1
+    assert agent.get(request) == request
+    running = office.start("approve", agent.job_id, terminal=True)
+    running.says("[y/N]")
+    running.type("y\r")
+    agent.say(request, "allow")
+    assert running.end().code == 0
+    assert "allowed; the agent goes on" in running.out
+
+
+def test_a_call_that_is_asked_meanwhile_is_not_the_one_that_was_shown(office, agent):
+    request = agent.ask()
+    running = office.start("approve", agent.job_id, terminal=True)
+    running.says("[y/N]")
+    with open_jobs(office.settings) as jobs:
+        withdraw(jobs, request.request_id)
+    other = agent.ask({"command": "rm -rf /"})
+    running.type("y\r")
+    assert running.end().code == 1
+    assert agent.get(other) == other
+
+
+def test_what_the_agent_would_not_allow_is_asked_once_more(office, agent):
+    consent = Consent(
+        default_no=True, once=True, rule="the rule Bash(git push:*) of your settings", why="it is \x1b[2Jfar"
+    )
+    request = agent.ask(consent=consent)
+    shown = office("requests", request.request_id).out
+    for line in ("asked by the rule Bash(git push:*) of your settings", "why it asks: it is <U+001B>[2Jfar",
+                 "the agent's own default is no", "it is allowed once"):  # fmt: skip
+        assert line in shown
+    assert "omit --for-job" in office.refused("approve", request.request_id, "--for-job")
+    running = office.start("approve", agent.job_id, terminal=True)
+    running.says(f"allow request {request.request_id}?")
+    running.type("y\r")
+    running.says("allow it all the same?")
+    assert agent.get(request) == request
+    running.type("y\r")
+    agent.say(request, "allow")
+    assert running.end().code == 0
+
+
+def test_python_returns_what_is_known_and_raises_if_the_answer_was_not_used(office, agent):
+    here = {"home": office.settings.home, "state_dir": office.settings.state_dir}
+    request = agent.ask()
+    with pytest.raises(BatonError, match="the id of a job allows nothing"):
+        baton.approve(agent.job_id, **here)
+    assert baton.approve(request.request_id, **here).applied == "unknown"
+    other = agent.ask({"command": "other"})
+    with ThreadPoolExecutor(1) as pool:
+        denying = pool.submit(baton.deny, other.request_id, **here)
+        agent.say(other, "allow", by="user_temporary")
+        with pytest.raises(baton.AnswerNotUsed, match="your denial was not used: allow by user_temporary") as raised:
+            denying.result()
+    assert raised.value.request.applied == "no"
 
 
 def test_a_question_is_answered_by_its_choices(office, agent):

@@ -159,16 +159,60 @@ def test_a_permission_is_given_by_another_process(desk, registry):
     (request,) = open_requests(registry, job)
     assert (request.kind, request.tool, request.call) == ("tool", "Bash", {"command": "rm -r build"})
     wait_until(lambda: desk.job(job)["activity"]["kind"] == "waiting")
-    approving = in_background(desk, "approve", request.request_id)
+    approving = in_background(desk, "approve", request.request_id, code=None)  # 1 on a machine that is slow
     assert asked.decision() == {"behavior": "allow"}
     claude.end_tool(tool)
     approving.result()
+    wait_until(lambda: registry.get_request(request.request_id).applied == "yes")
     found = registry.get_request(request.request_id)
     assert (found.state, found.answer, found.applied, found.via) == ("answered", "allow", "yes", "cli")
     assert found.sent_at is not None
     assert not claude.stop().answer()
     assert desk.until_over(job)["status"] == "completed"
     assert [event for event, _ in desk.story(job)].count("permission_required") == 1
+
+
+def test_a_plan_is_approved_as_it_was_shown_and_no_other(desk, registry):
+    job, claude = begin(desk)
+    folder = os.path.join(desk.folder, ".claude")
+    plan, transcript = os.path.join(folder, "plans", "do-it.md"), os.path.join(folder, "projects", "w", "c.jsonl")
+    write(plan, "# The plan")
+    about = {"type": "plan_mode", "planFilePath": plan}
+    write(transcript, json.dumps({"type": "attachment", "isSidechain": False, "attachment": about}) + "\n")
+    call = {"tool_name": "ExitPlanMode", "tool_input": {}, "transcript_path": transcript}
+    claude.send("PreToolUse", tool_use_id="p1", **call)
+    asked = claude.ask({"turn": "t1", **call})
+    (request,) = open_requests(registry, job)
+    assert (request.kind, request.call["plan"], request.exact) == ("plan", "# The plan", True)
+    write(plan, "# Another plan")
+    refused = desk("approve", request.request_id, code=1)
+    assert "changed after it was shown" in refused.err or "closed" in refused.err
+    (again,) = open_requests(registry, job)
+    assert (again.call["plan"], asked.is_open) == ("# Another plan", True)
+    unused = registry.get_request(request.request_id)
+    assert (unused.state, unused.applied) in (("answered", "no"), ("withdrawn", "unknown"))
+    approving = in_background(desk, "approve", again.request_id, code=None)  # 1 on a machine that is slow
+    assert asked.decision() == {"behavior": "allow", "updatedInput": {}}
+    claude.send("PostToolUse", tool_use_id="p1", tool_response={}, **call)
+    approving.result()
+    wait_until(lambda: registry.get_request(again.request_id).applied == "yes")
+
+
+def write(path, text):
+    os.makedirs(os.path.dirname(path), exist_ok=True)
+    with open(path, "w", encoding="utf-8") as file:
+        file.write(text)
+
+
+def test_an_answer_that_claude_drops_is_not_said_to_be_used(desk, registry):
+    """Claude Code 2.1.327 drops an approval of another form without a sign, and its dialog stays."""
+    job, claude = begin(desk)
+    asked = claude.ask(claude.tool("make"))
+    (request,) = open_requests(registry, job)
+    dropped = desk("approve", request.request_id, code=1)
+    assert asked.decision()["behavior"] == "allow"
+    assert "goes on" not in dropped.out
+    assert "that it goes on" in dropped.err or "not taken" in dropped.err
 
 
 def test_of_two_requests_one_answer_leaves_the_other_open(desk, registry):
@@ -218,7 +262,7 @@ def test_an_answer_for_the_job_holds_for_equal_calls(desk, registry):
     tool = claude.tool("make")
     asked = claude.ask(tool)
     (request,) = open_requests(registry, job)
-    approving = in_background(desk, "approve", request.request_id, "--for-job")
+    approving = in_background(desk, "approve", request.request_id, "--for-job", code=None)
     assert asked.decision() == {"behavior": "allow"}
     claude.end_tool(tool)
     approving.result()

@@ -10,7 +10,7 @@ from support.command import BATON
 from truth.catalogue import HEADLESS, TERMINAL, row
 from truth.judge import WITHIN_SEC
 from truth.programs import ALL
-from truth.scripted_model import Pause, Say, Tokens, bash, cue, plan, question, read, subagent
+from truth.scripted_model import Pause, Say, Tokens, bash, cue, plan, question, read, subagent, write
 from truth.stage import IDLE, IDLE_SEC, LIMIT_WITHIN_SEC, Stage
 
 _HAVE_NO = ("claude-code", "codex", "qwen", "gemini")  # an answer that ends the turn
@@ -38,7 +38,7 @@ def _subagent_asks(on: Stage) -> None:
     on.begin([[subagent(cue("sub"), background=True)], [Say("It works on it.")], [Say("All is done.")]])
     on.expect("waiting", at=on.asked("sub", 0, answered=True).answered_at, cause="Bash")
     on.stay(4)
-    on.baton("approve", on.open_request()["request_id"])
+    on.approve(on.open_request())
     on.expect("working", at=on.file("begun"), early=4.0)
     on.file("sub.txt")
     on.completes(on.asked("s", 2, answered=True).answered_at)
@@ -160,14 +160,22 @@ def _question(on: Stage) -> None:
 def _plan(on: Stage) -> None:
     """plan approval"""
     on.configure(permissions={"allow": ["Bash"], "defaultMode": "plan"})
-    on.begin([[plan("# The plan\n1. Write it.")], [bash("echo x > out.txt; sleep 2")], [Say("Done.")]])
-    on.expect("waiting", at=on.asked("s", 0, answered=True).answered_at, cause="plan")
+    text = "# The plan\n1. Write it."
+    script = [
+        [lambda: write(on.model.plan_file(), text)],
+        [plan(text)],
+        [bash("echo x > out.txt; sleep 2")],
+        [Say("Done.")],
+    ]
+    on.begin(script)
+    on.expect("waiting", at=on.asked("s", 1, answered=True).answered_at, cause="plan")
     on.stay(4)
     asked = on.open_request()
-    on.require(asked["kind"] == "plan", f"kind {asked['kind']}")
+    on.require((asked["kind"], asked["exact"]) == ("plan", True), f"the request: {asked}")
+    on.require(asked["call"].get("plan") == text, f"the plan that is shown: {asked['call']}")
     on.baton("approve", asked["request_id"])
-    on.working_from("s", 1)
-    on.completes(on.asked("s", 2, answered=True).answered_at)
+    on.working_from("s", 2)
+    on.completes(on.asked("s", 3, answered=True).answered_at)
 
 
 @row("T13", TERMINAL, name="tool", agents=ALL)

@@ -24,13 +24,29 @@ from truth.protocols.chat import Chat
 from truth.protocols.contract import OUTPUT_TOKENS, Event, Message, Protocol, new_id
 from truth.protocols.gemini import GenerateContent
 from truth.protocols.responses import Responses
-from truth.steps import CUE, Call, Fail, Pause, Say, Shell, Step, Tokens, bash, cue, plan, question, read, subagent
+from truth.steps import (
+    CUE,
+    Call,
+    Fail,
+    Pause,
+    Say,
+    Shell,
+    Step,
+    Tokens,
+    bash,
+    cue,
+    plan,
+    question,
+    read,
+    subagent,
+    write,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["Call", "Fail", "Pause", "Say", "ScriptedModel", "Shell", "Step", "Tokens", "bash", "cue", "plan",
-           "question", "read", "subagent"]  # fmt: skip
+           "question", "read", "subagent", "write"]  # fmt: skip
 
 _PROTOCOLS: tuple[Protocol, ...] = (Messages(), Responses(), Chat(), GenerateContent())
 _SUMMARY = re.compile(r"create a detailed summary|detailed summary of the conversation", re.IGNORECASE)
@@ -111,6 +127,12 @@ class ScriptedModel:
         said = request.get("messages") or request.get("input") or request.get("contents")
         return json.dumps(said, ensure_ascii=False)
 
+    def plan_file(self) -> str:
+        """Return the file in which Claude Code tells its model to write the plan."""
+        found = re.search(r"/[^\s\"\\]+/plans/[^\s\"\\]+\.md", self.asked_last)
+        assert found is not None, "no plan file is named"
+        return found[0]
+
     def texts_asked(self) -> Iterator[str]:
         """Return every piece of text that was said in any conversation."""
         for request in self.asked:
@@ -127,9 +149,9 @@ class ScriptedModel:
         last = _newest_text(messages)
         with self._lock:
             name, step, blocks = self._choose(name, step, last, bool(protocol.tools(request)))
-            blocks = [each() if callable(each) else each for each in blocks]
             if step >= 0:
                 self.asked.append(request)
+            blocks = [each() if callable(each) else each for each in blocks]
             failure = self._failure(name, step, blocks)
             said = [each for each in blocks if not isinstance(each, Fail)]
             answer = f"error {failure.status}" if failure else ", ".join(map(_describe, said))

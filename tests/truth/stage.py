@@ -249,8 +249,9 @@ class Stage(World):
         return self.baton("requests", request_id, "--json").json
 
     def approve(self, asked: dict) -> None:
-        """Approve the request, also one whose call is known by a title only."""
-        self.baton("approve", asked["request_id"], *([] if asked["exact"] else ["--inexact"]))
+        """Approve the request, also one whose call is known by a title only. Some agents say only at the end of a tool
+        that they use the answer: then the command ends with 1. Whether they go on, the row says."""
+        self.baton("approve", asked["request_id"], *([] if asked["exact"] else ["--inexact"]), code=None)
 
     def configure(self, **settings: object) -> None:
         """Write the user's own settings of Claude."""

@@ -82,5 +82,9 @@ def question(text: str, *choices: str) -> Call:
                                                    "multiSelect": False}]})  # fmt: skip
 
 
+def write(path: str, text: str) -> Call:
+    return Call("Write", {"file_path": path, "content": text})
+
+
 def plan(text: str) -> Call:
     return Call("ExitPlanMode", {"plan": text})

@@ -228,9 +228,10 @@ def test_an_answer_holds_for_what_was_shown(env):
         actions.approve(settings, actions.Shown(request.request_id, shown["text_sha256"]), via="web")
         with pytest.raises(RequestClosed, match="allow by"):
             actions.deny(settings, request.request_id, via="web")
-        assert actions.not_used(settings, request.request_id, timeout_sec=0) is None
+        assert "has not taken the answer" in actions.not_proved(settings, request.request_id, timeout_sec=0)
         requests.not_used(jobs, request.request_id, "denied at the keyboard")
-        assert actions.not_used(settings, request.request_id) == "denied at the keyboard"
+        expected = "your answer was not used: denied at the keyboard"
+        assert actions.not_proved(settings, request.request_id) == expected
     closed = [line for line in details.history(settings, job.job_id) if line["event"] == "request_closed"]
     assert [line["via"] for line in closed] == ["web"]
 

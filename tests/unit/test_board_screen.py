@@ -319,6 +319,36 @@ def test_a_call_that_is_not_exact_needs_another_key(settings, jobs):
     drive(settings, steps)
 
 
+def test_one_key_does_not_allow_what_the_agent_would_not(settings, jobs):
+    request = ask(jobs.registry, running(jobs), options=({"consent": {"default_no": True}},))
+
+    async def steps(app, pilot):
+        await shown(app, pilot, "the agent's own default is no")
+        await pilot.press("y")
+        assert "press y once more" in message_of(app)
+        assert state_of(jobs, request) is RequestState.OPEN
+        await pilot.press("j")  # another key: the first press counts no more
+        await pilot.press("1")
+        await pilot.press("y")
+        assert "press y once more" in message_of(app)
+        await pilot.press("y")
+        await until(pilot, lambda: state_of(jobs, request) is RequestState.ANSWERED)
+
+    drive(settings, steps)
+
+
+def test_an_answer_without_evidence_is_reported(settings, jobs):
+    request = ask(jobs.registry, running(jobs))
+
+    async def steps(app, pilot):
+        await shown(app, pilot, "git push")
+        await pilot.press("y")
+        await until(pilot, lambda: state_of(jobs, request) is RequestState.ANSWERED)
+        await until(pilot, lambda: "has not taken the answer yet" in message_of(app))
+
+    drive(settings, steps)
+
+
 def test_an_end_that_was_shown_is_seen_when_the_user_goes_on(settings, jobs):
     ended = running(jobs, title="over")
     jobs.record_event(ended.job_id, "error", detail="it broke", attempt=ended.attempt)

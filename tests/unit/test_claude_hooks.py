@@ -10,15 +10,17 @@ import json
 import os
 import select
 import threading
+import time
 from pathlib import Path
 
 import pytest
 
 from baton.adapters.claude_code import ERRORS, SETTINGS, ClaudeCode
 from baton.adapters.contract import Mode, Task
-from baton.channels import claude_calls, claude_settings
+from baton.channels import claude_calls, claude_plan, claude_settings
 from baton.channels.claude_hooks import ClaudeHooks
 from baton.channels.claude_settings import TOKEN, configured_telemetry
+from baton.channels.contract import AnswerRefused
 from baton.channels.find import find_channel
 from baton.channels.forward import forward
 from baton.channels.reset_time import reset_time
@@ -534,7 +536,203 @@ def test_a_plan_is_approved_without_a_change_of_mode(claude):
     (asked,) = claude.signals("Asked")
     assert (asked.kind, asked.call, asked.tool_id) == ("plan", {"plan": "1. write m.txt\n2. done"}, "toolu_1")
     claude.channel.answer(asked.key, ALLOW)
-    assert decision_of(client) == {"behavior": "allow"}
+    # Without its input, Claude Code 2.1.327 drops the answer, and the dialog stays.
+    assert decision_of(client) == {"behavior": "allow", "updatedInput": asked.call}
+
+
+class Plan:
+    """Claude in plan mode, as release 2.1.327 is: its call has no plan, the transcript names the file."""
+
+    def __init__(self, claude):
+        self.claude = claude
+        self.file = claude.home / ".claude" / "plans" / "do-it-nifty-popcorn.md"
+        self.file.parent.mkdir()
+        self.file.write_text("# The plan\n1. Write it.\n")
+        self.name(self.file)
+
+    def name(self, path, kind="plan_mode", **changes):
+        attachment = {"type": kind, "reminderType": "full", "isSubAgent": False, "planFilePath": str(path)}
+        self.claude.write_lines({"isSidechain": False, "attachment": attachment, "type": "attachment"} | changes)
+
+    def look_no_more(self):
+        """Keep the channel from looking at the file by itself."""
+        with self.claude.channel._lock:
+            self.claude.channel._looked = time.monotonic() + 3600
+
+    def ask(self, given=None):
+        """Return the connection on which the answer comes, and what is asked."""
+        client = self.claude.ask("PermissionRequest.ExitPlanMode", tool_input={} if given is None else given)
+        return client, self.claude.signals("Asked")[-1]
+
+
+@pytest.fixture
+def plan(claude):
+    return Plan(claude)
+
+
+def test_a_plan_in_a_file_is_the_call_and_is_approved_as_it_was_asked(claude, plan):
+    client, asked = plan.ask()
+    shown = {"plan": "# The plan\n1. Write it.\n", "planFilePath": str(plan.file)}
+    assert (asked.kind, asked.call, asked.exact) == ("plan", shown, True)
+    assert claude.channel.answer(asked.key, ALLOW)
+    assert decision_of(client) == {"behavior": "allow", "updatedInput": {}}
+
+
+def test_a_plan_in_the_call_with_its_file_is_approved_as_it_was_asked(claude, plan):
+    given = {"plan": plan.file.read_text(), "planFilePath": str(plan.file)}
+    client, asked = plan.ask(given)
+    assert (asked.call, asked.exact) == (given, True)
+    claude.channel.answer(asked.key, ALLOW)
+    assert decision_of(client) == {"behavior": "allow", "updatedInput": given}
+
+
+@pytest.mark.parametrize("in_call", [False, True])
+@pytest.mark.parametrize("decision", [ALLOW, DENY])
+def test_an_answer_to_a_plan_that_was_changed_is_refused_and_the_plan_asked_again(claude, plan, in_call, decision):
+    given = {"plan": plan.file.read_text(), "planFilePath": str(plan.file)} if in_call else {}
+    client, asked = plan.ask(given)
+    plan.look_no_more()
+    plan.file.write_text("rm -rf /")
+    with pytest.raises(AnswerRefused, match="changed after it was shown"):
+        claude.channel.answer(asked.key, decision)
+    settled, again = claude.signals("Settled", "Asked")[-2:]
+    assert (settled.key, settled.decision) == (asked.key, None)
+    assert (again.call["plan"], again.exact, again.tool_id) == ("rm -rf /", True, asked.tool_id)
+    assert not claude.channel.answer(asked.key, decision)  # the question before is gone
+    assert claude.channel.answer(again.key, decision)
+    found = decision_of(client)
+    assert found["behavior"] == decision.answer
+    assert found.get("updatedInput", {}).get("plan") == ("rm -rf /" if in_call and decision is ALLOW else None)
+
+
+def test_a_plan_that_changes_while_it_is_shown_is_shown_again(claude, plan):
+    _, asked = plan.ask()
+    plan.file.write_text("# Another plan\n")
+    assert poll(lambda: len(claude.signals("Asked")) == 2, 5)
+    assert claude.signals("Settled")[-1].key == asked.key
+    assert claude.signals("Asked")[-1].call["plan"] == "# Another plan\n"
+
+
+def test_a_plan_that_changes_all_the_time_is_asked_a_last_time_and_is_not_exact(claude, plan):
+    _, asked = plan.ask()
+    plan.look_no_more()
+    for number in range(claude_plan.MOST_CHANGES + 1):
+        plan.file.write_text(f"# Plan {number}\n")
+        with pytest.raises(AnswerRefused):
+            claude.channel.answer(asked.key, ALLOW)
+        asked = claude.signals("Asked")[-1]
+        assert asked.exact is (number < claude_plan.MOST_CHANGES)
+    assert "has changed" in asked.why_inexact
+    plan.file.write_text("# One more\n")
+    assert claude.channel.answer(asked.key, ALLOW)
+
+
+def _make_huge(file):
+    file.write_text("x" * 300_000)
+
+
+def _make_link(file):
+    other = file.parent.parent / "other.md"
+    other.write_text("# Another file\n")
+    file.unlink()
+    file.symlink_to(other)
+
+
+def _make_pipe(file):
+    file.unlink()
+    os.mkfifo(file)
+
+
+def _make_folder(file):
+    file.unlink()
+    file.mkdir()
+
+
+def _give_away(file):
+    os.chown(file, 12345, -1)
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        (lambda file: file.unlink(), "is gone"),
+        (_make_huge, "is longer than 128 KiB"),
+        (_make_link, "is a link"),
+        (_make_pipe, "is not a regular file"),
+        (_make_folder, "is not a regular file"),
+        (lambda file: file.write_bytes(b"\xff\xfe"), "is not valid UTF-8"),
+        pytest.param(
+            _give_away, "belongs to another user", marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
+        ),
+    ],
+)
+def test_a_file_that_is_not_certainly_the_plan_is_named_and_not_exact(claude, plan, change, why):
+    change(plan.file)
+    client, asked = plan.ask()
+    assert (asked.kind, asked.exact, asked.call["planFilePath"]) == ("plan", False, str(plan.file))
+    assert asked.why_inexact == f"the plan file {plan.file} {why}"
+    assert claude.channel.answer(asked.key, ALLOW)  # who allows it all the same
+    assert decision_of(client) == {"behavior": "allow", "updatedInput": {}}
+
+
+def test_a_plan_elsewhere_is_not_read(claude, plan, tmp_path):
+    (tmp_path / "secret.md").write_text("secret")
+    (plan.file.parent / "there").symlink_to(tmp_path)
+    for path in (tmp_path / "secret.md", f"{plan.file.parent}/../../../secret.md", plan.file.parent / "there/secret.md",
+                 "secret.md", f"{plan.file}\0"):  # fmt: skip
+        plan.name(path)
+        _, asked = plan.ask({"number": str(path)})
+        assert not asked.exact
+        assert "plan" not in asked.call
+        assert "outside" in asked.why_inexact or "cannot be read" in asked.why_inexact
+
+
+def test_a_transcript_elsewhere_names_no_plan(claude, plan, tmp_path):
+    elsewhere = tmp_path / "elsewhere.jsonl"
+    elsewhere.write_text(claude.transcript.read_text())
+    claude.ask("PermissionRequest.ExitPlanMode", tool_input={}, transcript_path=str(elsewhere))
+    (asked,) = claude.signals("Asked")
+    assert (asked.call, asked.exact) == ({}, False)
+
+
+def test_only_claude_itself_names_the_plan_file(claude, plan):
+    other = plan.file.parent / "other.md"
+    other.write_text("# Another plan\n")
+    attachment = {"type": "plan_mode", "planFilePath": str(other)}
+    said = json.dumps({"type": "attachment", "attachment": attachment})
+    claude.write_lines(
+        {"type": "user", "message": {"content": said}},
+        {"type": "user", "attachment": attachment},
+        {"type": "attachment", "attachment": attachment, "isSidechain": True},
+        {"type": "attachment", "attachment": attachment | {"isSubAgent": True}},
+        {"type": "attachment", "attachment": attachment | {"type": "file"}},
+        {"type": "attachment", "attachment": "planFilePath"},
+    )
+    with claude.transcript.open("a") as file:
+        file.write('{"type":"attachment","attachment":{"type":"plan_mode","planFilePath":"' + "x" * 9_000_000)
+    _, asked = plan.ask()
+    assert asked.call["planFilePath"] == str(plan.file)
+
+
+def test_the_newest_line_that_names_a_plan_file_counts(claude, plan):
+    other = plan.file.parent / "other.md"
+    other.write_text("# Another plan\n")
+    plan.name(other, kind="plan_mode_reentry")
+    claude.write_lines(*({"type": "user", "text": "x" * 1000} for _ in range(3000)))
+    assert plan.ask()[1].call["plan"] == "# Another plan\n"
+
+
+def test_without_a_file_that_the_conversation_names_the_plan_is_not_exact(claude):
+    claude.ask("PermissionRequest.ExitPlanMode", tool_input={})
+    (asked,) = claude.signals("Asked")
+    assert (asked.call, asked.exact) == ({}, False)
+    assert "does not name the file" in asked.why_inexact
+
+
+def test_a_plan_whose_file_is_named_a_moment_later_is_shown_then(claude):
+    claude.ask("PermissionRequest.ExitPlanMode", tool_input={})
+    Plan(claude)
+    assert poll(lambda: claude.signals("Asked")[-1].exact, 5)
 
 
 def test_suggestions_of_the_agent_are_never_passed_on(claude):

@@ -11,7 +11,9 @@ import pytest
 from baton.adapters.claude_code import ClaudeCode
 from baton.adapters.contract import Mode, Task
 from baton.channels import pipes
+from baton.channels.claude_consent import read_consent
 from baton.channels.claude_stream import ClaudeStream
+from baton.channels.contract import AnswerRefused
 from baton.core.activity import DONE, OPEN, Facts, Limits, fold, verdict
 from baton.core.request import Answer
 from baton.core.signal import (
@@ -24,6 +26,7 @@ from baton.core.signal import (
     Asked,
     BackgroundTask,
     BackgroundWork,
+    Consent,
     Conversation,
     Limited,
     Retrying,
@@ -46,14 +49,16 @@ SESSIONS = sorted(path.name for path in DATA.glob("session.*.jsonl"))
 class Stream:
     """A channel whose Claude is the test. `heard` are the signals."""
 
-    def __init__(self) -> None:
+    def __init__(self, config: Path | None = None) -> None:
         self.heard: list = []
         self.clock = FakeClock()
+        self.config = config or Path("/no/such/folder")
         task = Task(
             mode=Mode.HEADLESS, prompt="do it", conversation_id=None, resume=False, yolo=False, folder="/f", workdir="/w", hook=[],
+            environment={"CLAUDE_CONFIG_DIR": str(self.config)},
         )  # fmt: skip
         self.channel = ClaudeStream(ClaudeCode(), task, clock=self.clock)
-        self.channel.open(lambda heard: self.heard.append(heard.signal))
+        self.setup = self.channel.open(lambda heard: self.heard.append(heard.signal))
         self.input, stdin = os.pipe()
         stdout, self.output = os.pipe()
         os.set_blocking(self.input, False)
@@ -87,8 +92,8 @@ class Stream:
 
 
 @pytest.fixture
-def stream():
-    stream = Stream()
+def stream(tmp_path):
+    stream = Stream(tmp_path)
     yield stream
     stream.close()
 
@@ -132,7 +137,8 @@ MEANINGS = {
     ],
     "control_request.can_use_tool.Read": [
         ToolStarted(tool_id="toolu_9ca89831ea8b4e89", name="Read", call={"file_path": "/etc/debian_version"}),
-        Asked(key="f188ee79-6839-4e9b-a858-d889e2da2f9f", kind="tool", tool="Read", call={"file_path": "/etc/debian_version"}, tool_id="toolu_9ca89831ea8b4e89"),
+        Asked(key="f188ee79-6839-4e9b-a858-d889e2da2f9f", kind="tool", tool="Read", call={"file_path": "/etc/debian_version"}, tool_id="toolu_9ca89831ea8b4e89",
+              consent=Consent(why=sample("control_request.can_use_tool.Read")["request"]["decision_reason"])),
     ],
     "rate_limit_event": [Limited(until_ns=1795000000 * 10**9, why="the five hour limit is reached")],
     "result.error_during_execution.aborted_tools.is_error": [
@@ -376,6 +382,113 @@ def test_questions_of_another_shape_are_asked_all_the_same(stream, questions):
     message["request"]["input"] = {"questions": questions}
     (asked,) = [each for each in stream.say(message) if isinstance(each, Asked)]
     assert [each["choices"] for each in asked.options] == ([[]] if isinstance((questions or [7])[0], dict) else [])
+
+
+def test_what_claude_says_about_its_question_is_passed_on(stream):
+    request = sample("control_request.can_use_tool.Bash")["request"]
+    rule = {"source": "projectSettings", "tool_name": "Bash", "rule_content": "git push:*"}
+    said = {"requires_user_interaction": True, "default_to_no": True, "suppress_always_allow_rule": True}
+    more = {"decision_reason": "\x1b[2Jit writes elsewhere", "matched_ask_rule": rule}
+    (asked,) = [each for each in stream.say(sample("control_request.can_use_tool.Bash", request=request | said | more))
+                if isinstance(each, Asked)]  # fmt: skip
+    assert asked.consent == Consent(
+        person_only=True,
+        default_no=True,
+        once=True,
+        rule="the rule Bash(git push:*) of the project's settings of Claude Code",
+        why="\ufffd[2Jit writes elsewhere",
+    )
+
+
+@pytest.mark.parametrize(
+    ("said", "consent"),
+    [
+        ({}, Consent()),
+        ({"requires_user_interaction": False, "default_to_no": None}, Consent()),
+        ({"default_to_no": "perhaps", "matched_ask_rule": "?"}, Consent(default_no=True)),
+        ({"decision_reason_type": "rule", "decision_reason_rule_source": "userSettings"},
+         Consent(rule="a rule of your settings of Claude Code")),
+        ({"decision_reason_type": "rule"}, Consent(rule="a rule of its settings")),
+        ({"matched_ask_rule": {"source": 1, "tool_name": ["Bash"]}}, Consent(rule="the rule ['Bash'] of its 1")),
+    ],
+)  # fmt: skip
+def test_a_field_of_another_type_counts_as_the_careful_value(said, consent):
+    assert read_consent(said) == consent
+
+
+def answers(stream) -> list[dict]:
+    return [each["response"] for each in stream.written if each["type"] == "control_response"]
+
+
+def plan_file(stream):
+    """Write the plan of Claude and the transcript that names it; return the plan's file."""
+    folder = stream.config
+    plan = folder / "plans" / "do-it.md"
+    transcript = folder / "projects" / "-w" / f"{CONVERSATION}.jsonl"
+    for each in (plan, transcript):
+        each.parent.mkdir(parents=True)
+    plan.write_text("# The plan")
+    line = {"type": "attachment", "isSidechain": False, "attachment": {"type": "plan_mode", "planFilePath": str(plan)}}
+    transcript.write_text(json.dumps(line) + "\n")
+    return plan
+
+
+def ask_for_plan(stream):
+    request = {"subtype": "can_use_tool", "tool_name": "ExitPlanMode", "input": {}, "tool_use_id": "t9"}
+    found = stream.say({"type": "control_request", "request_id": "r9", "request": request})
+    return [each for each in found if isinstance(each, Asked)][-1]
+
+
+def test_a_plan_in_a_file_is_the_call(stream):
+    stream.begin()
+    plan = plan_file(stream)
+    asked = ask_for_plan(stream)
+    assert (asked.kind, asked.call, asked.exact) == ("plan", {"plan": "# The plan", "planFilePath": str(plan)}, True)
+    assert stream.channel.answer(asked.key, allow())
+    (answered,) = answers(stream)
+    assert answered["response"] == {"behavior": "allow", "updatedInput": {}}
+
+
+def test_a_plan_that_was_changed_is_asked_again_and_the_answer_refused(stream):
+    stream.begin()
+    plan = plan_file(stream)
+    asked = ask_for_plan(stream)
+    plan.write_text("# Another plan")
+    with pytest.raises(AnswerRefused, match="changed after it was shown"):
+        stream.channel.answer(asked.key, allow())
+    settled, again = stream.heard[-2:]
+    assert settled == Settled(key=asked.key, decision=None, by="agent")
+    assert (again.call["plan"], again.tool_id) == ("# Another plan", "t9")
+    assert answers(stream) == []
+    plan.write_text("# A third plan")
+    stream.clock.advance(1)
+    stream.channel.read()
+    last = stream.heard[-1]
+    assert last.call["plan"] == "# A third plan"
+    assert not stream.channel.answer(again.key, allow())
+    assert stream.channel.answer(last.key, allow())
+    (answered,) = answers(stream)
+    assert answered["request_id"] == "r9"
+
+
+def test_claude_says_that_it_goes_on_before_the_tool_is_over(stream):
+    assert stream.setup.environment == {"CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS": "1"}
+    stream.begin(sample("assistant.tool_use"))
+    key = ask(stream)
+    running = {"type": "system", "subtype": "session_state_changed", "state": "running"}
+    assert stream.say(running) == [], "it waits"
+    stream.channel.answer(key, allow())
+    assert stream.say(running | {"state": "requires_action"}) == []
+    assert stream.say(running) == [Settled(key=key, decision=ALLOW, by="agent")]
+    assert [each for each in stream.say(result_of("Bash")) if isinstance(each, Settled)] == []
+
+
+def test_that_claude_goes_on_is_no_evidence_of_a_denial(stream):
+    stream.begin(sample("assistant.tool_use"))
+    key = ask(stream)
+    stream.channel.answer(key, Answer(answer=DENY, by="me", via="cli"))
+    assert stream.say({"type": "system", "subtype": "session_state_changed", "state": "running"}) == []
+    assert stream.say(result_of("Bash"))[0] == Settled(key=key, decision=ALLOW, by="agent")
 
 
 def test_a_question_that_was_answered_elsewhere_is_gone(stream):

@@ -8,10 +8,11 @@ import json
 import pytest
 
 from baton.core.errors import BatonError, InvalidValue, RequestClosed, RequestNotFound, WrongState
-from baton.core.request import Answer, RequestState
-from baton.core.signal import Asked, Settled
+from baton.core.request import Answer, RequestState, notes
+from baton.core.signal import Asked, Consent, Settled
 from baton.jobs.requests import (
     answer,
+    answer_by_hand,
     answer_of,
     ask,
     choose,
@@ -19,6 +20,7 @@ from baton.jobs.requests import (
     expiry,
     find_request,
     list_open,
+    outcome,
     public_record,
     sent,
     settle,
@@ -222,6 +224,82 @@ def test_a_rule_answers_at_once_and_is_named(jobs, job, tmp_path):
     assert ask(jobs, job, asked(key="k5", exact=False)).state is RequestState.OPEN
     assert ask(jobs, job, asked(key="k6", kind="plan")).state is RequestState.OPEN
     assert lines(jobs, job, "request_closed")[0]["rule"] == allowed.rule
+
+
+def test_what_a_person_must_answer_is_matched_by_no_allow_rule(jobs, job, tmp_path):
+    rules(tmp_path, RULES)
+    consent = Consent(person_only=True)
+    opened = ask(jobs, job, asked(consent=consent))
+    assert (opened.state, opened.consent) == (RequestState.OPEN, consent)
+    with pytest.raises(BatonError, match="be allowed for the job"):
+        answer(jobs, opened.request_id, ALLOW.replace(scope="job"))
+    denied = ask(jobs, job, asked({"url": "https://x"}, key="k2", tool="WebFetch", consent=consent))
+    assert denied.answer == "deny", "a rule that denies is a person's no"
+    with pytest.raises(BatonError, match="must be answered by a person"):
+        answer_by_hand(jobs, opened.request_id, ALLOW.replace(via="mcp"))
+    assert answer_by_hand(jobs, opened.request_id, ALLOW).answer == "allow"
+
+
+def test_an_earlier_answer_for_the_job_does_not_answer_what_a_person_must_answer(jobs, job):
+    answer(jobs, ask(jobs, job, asked()).request_id, ALLOW.replace(scope="job"))
+    assert ask(jobs, job, asked(key="k2")).answer == "allow"
+    assert ask(jobs, job, asked(key="k3", consent=Consent(person_only=True))).state is RequestState.OPEN
+
+
+def test_an_answer_for_the_job_is_not_offered_where_the_agent_suppresses_it(jobs, job):
+    opened = ask(jobs, job, asked(consent=Consent(once=True)))
+    assert not opened.offers_for_job
+    with pytest.raises(BatonError, match="omit --for-job"):
+        answer(jobs, opened.request_id, ALLOW.replace(scope="job"))
+    assert answer(jobs, opened.request_id, ALLOW).scope == "once"
+
+
+def test_what_the_agent_says_about_its_question_survives_the_store(jobs, job):
+    consent = Consent(default_no=True, rule="the rule Bash(git push:*) of your settings", why="it leaves the folder")
+    found = jobs.registry.get_request(ask(jobs, job, asked(consent=consent)).request_id)
+    assert found.consent == consent
+    assert found.questions == []
+    assert notes(found) == [
+        "asked by the rule Bash(git push:*) of your settings",
+        "why it asks: it leaves the folder",
+        "the agent's own default is no",
+    ]
+    inexact = ask(jobs, job, asked(key="k2", exact=False, why_inexact="the plan file is gone"))
+    assert notes(inexact) == ["not exact: the plan file is gone"]
+    assert notes(ask(jobs, job, asked(key="k3"))) == []
+
+
+@pytest.mark.parametrize(
+    "options", [({"consent": "yes"},), ({"consent": {"person_only": "yes", "rule": 1}},), ({"consent": []}, {"x": 1})]
+)
+def test_a_consent_of_another_shape_in_the_store_is_read(jobs, job, options):
+    found = ask(jobs, job, asked()).replace(options=options)
+    assert found.consent.person_only is False
+    assert isinstance(found.consent.rule, str)
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"applied": "yes"}, "allowed; the agent goes on"),
+        ({"applied": "no", "overridden_by": "deny by user_reject"}, "your answer was not used: deny by user_reject"),
+        (
+            {"sent_at": "2026-01-01T00:00:00Z"},
+            "allowed; the agent has the answer, but nothing shows yet that it goes on",
+        ),
+        ({}, "allowed; the agent's runner has not taken the answer yet"),
+    ],
+)
+def test_only_evidence_says_that_the_agent_goes_on(jobs, job, changes, words):
+    answered = answer(jobs, ask(jobs, job, asked()).request_id, ALLOW)
+    assert outcome(answered.replace(**changes)).startswith(words)
+
+
+def test_the_id_of_a_job_allows_nothing(jobs, job):
+    request = ask(jobs, job, asked())
+    with pytest.raises(BatonError, match=f"`baton approve {request.request_id}` allows it"):
+        find_request(jobs, job.job_id, to_allow=True)
+    assert find_request(jobs, request.request_id[:6], to_allow=True) == request
 
 
 @pytest.mark.parametrize("text", ["[[rule", RULES + "[[rule]]\ndecision = 'perhaps'"])

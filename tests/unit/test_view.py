@@ -266,6 +266,35 @@ def test_a_key_answers_what_has_been_on_the_screen(moment, key, answers):
     assert lines[-1] == f"y allows it, n denies it ({request.request_id})"
 
 
+DEFAULT_NO = {"consent": {"default_no": True}}
+
+
+@pytest.mark.parametrize(
+    ("changes", "key"),
+    [({"options": (DEFAULT_NO,)}, "y"), ({"kind": RequestKind.QUESTION, "options": (QUESTION, DEFAULT_NO)}, "2")],
+)
+def test_one_key_does_not_allow_what_the_agent_would_not(moment, changes, key):
+    panel = Panel(a_request(a_job().replace(attempt=1), **changes))
+    assert "the agent's own default is no" in panel.lines(80, 20)
+    moment.ns += SECOND_NS
+    panel._press(key)
+    panel._press(key)  # at once, as a key that stuck
+    assert panel.answers == []
+    assert "press the key once more" in panel.lines(80, 20)[-1]
+    moment.ns += SECOND_NS
+    panel._press("x")
+    panel._press(key)
+    assert [answer for _, answer, _ in panel.answers] == ["allow"]
+
+
+def test_one_key_denies_what_the_agent_would_not_allow(moment):
+    panel = Panel(a_request(a_job().replace(attempt=1), options=(DEFAULT_NO,)))
+    panel.lines(80, 20)
+    moment.ns += SECOND_NS
+    panel._press("n")
+    assert [answer for _, answer, _ in panel.answers] == ["deny"]
+
+
 def test_a_key_for_one_request_does_not_answer_the_next(moment):
     job = a_job().replace(attempt=1)
     first, second = (a_request(job, asked_at=f"2026-01-01T00:00:0{number}Z") for number in (1, 2))

@@ -15,11 +15,9 @@ from baton.core.job import TERMINAL, Job
 from baton.core.request import DENIED, Answer, Request
 from baton.core.signal import ALLOW, DENY
 from baton.jobs.caller import refuse_inside_session
-from baton.jobs.requests import answer_by_hand, choose, wait_for_use
+from baton.jobs.requests import EVIDENCE_SEC, FOR_AGENTS, answer_by_hand, choose, outcome, wait_for_use
 from baton.jobs.verbs import Jobs, open_jobs
 
-_EVIDENCE_SEC = 2.0
-_FOR_AGENTS = "mcp"
 CheckTyping = Callable[[Jobs, Job], None]
 
 
@@ -55,12 +53,12 @@ def choose_answer(
         return answer_by_hand(jobs, shown.request_id, Answer(answer=ALLOW, by="", via=via, choices=choices))
 
 
-def not_used(settings: Settings, request_id: str, *, timeout_sec: float = _EVIDENCE_SEC) -> str | None:
-    """Wait a moment for what became of an answer. Return why the agent did not use it; None if it did, or if nothing is
-    known yet."""
+def not_proved(settings: Settings, request_id: str, *, timeout_sec: float = EVIDENCE_SEC) -> str | None:
+    """Wait a moment for what became of an answer. Return in words that the agent did not use it, or has not shown yet
+    that it does; None if it goes on with it."""
     with open_jobs(settings) as jobs:
         (request,) = wait_for_use(jobs, [request_id], timeout_sec=timeout_sec)
-    return request.overridden_by or "the agent decided otherwise" if request.applied == "no" else None
+    return None if request.applied == "yes" else outcome(request)
 
 
 def cancel(settings: Settings, job_id: str, *, via: str, reason: str | None = None) -> Job:
@@ -139,7 +137,7 @@ def mark_seen(settings: Settings, job_id: str, *, via: str) -> None:
 
 def _refuse_agents(what: str, via: str) -> None:
     """Refuse what an agent does on a board. Through its own surface it may do what its command line may."""
-    if via != _FOR_AGENTS:
+    if via != FOR_AGENTS:
         refuse_inside_session(what)
 
 

@@ -30,8 +30,16 @@ def why_not_this_key(request: Request, key: str) -> str | None:
     if request.kind is RequestKind.QUESTION:
         return _why_no_choice(request, key)
     if key == "y" and not request.exact:
-        return "the call is not known exactly, the agent may do more than is shown; Y allows it all the same"
+        return f"the call is not known exactly, {request.why_inexact}; Y allows it all the same"
     return None if key in ("y", "Y") else "a number answers a question; y or n answers this request"
+
+
+def why_once_more(request: Request, key: str, pressed_before: str | None) -> str | None:
+    """Return why this key must be pressed once more; None if it counts. `pressed_before` is the request for which this
+    was said last."""
+    if key == "n" or not request.consent.default_no or pressed_before == request.request_id:  # guard: board-default-no
+        return None
+    return f"nothing was sent yet: the agent's own default is no; press {key} once more to allow it all the same"
 
 
 def _why_no_choice(request: Request, key: str) -> str | None:

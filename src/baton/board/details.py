@@ -14,7 +14,7 @@ from baton.config import Settings
 from baton.core.errors import BatonError
 from baton.core.fields import visible
 from baton.core.job import TERMINAL, Job, Status
-from baton.core.request import Request, RequestKind
+from baton.core.request import Request, RequestKind, notes
 from baton.core.value import Any, Value
 from baton.jobs.output import OutputReader, output_folder, parts_of
 from baton.jobs.requests import call_lines
@@ -63,8 +63,7 @@ def request_text(request: Request) -> str:
     """Return everything that an answer is for, in lines: the tool and the exact call, with control, hidden and bidi
     characters made visible; for a question, each question with its numbered choices."""
     lines = [f"tool: {request.tool}"]
-    if not request.exact:
-        lines.append("not exact: the agent may do more than is shown")
+    lines += notes(request)
     if request.agent_ref:
         lines.append(f"asked by subagent {request.agent_ref}")
     if request.kind is not RequestKind.QUESTION or not request.questions:
@@ -93,6 +92,8 @@ def describe_request(request: Request) -> dict[str, Any]:
         "text_sha256": sha256(text.encode(errors="replace")).hexdigest(),
         "exact": request.exact,
         "screen_only": request.screen_only,
+        "default_no": request.consent.default_no,
+        "for_job": request.offers_for_job,
         "questions": [
             {
                 "question": visible(str(each.get("question"))),

@@ -13,7 +13,7 @@ from textual.screen import Screen
 from textual.widgets import Input
 
 from baton.board.actions import Shown
-from baton.board.answering import why_not_now, why_not_this_key
+from baton.board.answering import why_not_now, why_not_this_key, why_once_more
 from baton.board.dialogs import Bar, Reading
 from baton.board.head import Listed, head_line
 from baton.board.help_text import help_lines, keys_line
@@ -96,6 +96,7 @@ class BoardScreen(Screen[None]):
         self._filter = ""
         self._tab: Tab = TABS[0]
         self._wanted: tuple[str, Tab] | None = None
+        self._once_more: str | None = None  # the request whose key has to be pressed again: its default is no
         self._page: Page | None = None
         self._finish: Callable[[str], None] | None = None  # what becomes of the line that the user types
 
@@ -338,6 +339,7 @@ class BoardScreen(Screen[None]):
     def _answer(self, key: str, pressed_at: float) -> None:
         """Answer the request that was on the screen when the key was pressed, and no other."""
         card, page = self._card, self._shown_request()
+        pressed_before, self._once_more = self._once_more, None
         if card is None or not card.requests:
             self.tell("this job asks nothing")
         elif page is None or page.request is None or page.asked is None:
@@ -345,15 +347,18 @@ class BoardScreen(Screen[None]):
             self.action_open("request")
         elif (why_not := why_not_this_key(page.request, key) or self._why_not_now(pressed_at)) is not None:
             self.tell(why_not)
+        elif (once_more := why_once_more(page.request, key, pressed_before)) is not None:
+            self._once_more = page.request.request_id
+            self.tell(once_more)
         else:
             self._send(page.key, page.request.request_id, self._answer_of(key, page.key, page.request, page.asked))
 
     def _send(self, of_job: str, request_id: str, work: Callable[[], str]) -> None:
-        """Send an answer, and go on to the next job. Say it if the agent has decided otherwise: a person at its own
-        keyboard may be faster."""
+        """Send an answer, and go on to the next job. Say it if the agent has decided otherwise, as a person at its own
+        keyboard may be faster, or has not shown yet that it goes on."""
 
         def look() -> None:
-            self._reader.do(lambda: self._work.not_used(of_job, request_id), self.tell)
+            self._reader.do(lambda: self._work.not_proved(of_job, request_id), self.tell)
 
         self.list.leave(of_job)
         self._do(work)

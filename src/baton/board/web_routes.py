@@ -161,11 +161,11 @@ def requests_of(board: SharedBoard, key: str) -> list[dict[str, Any]]:
 
 
 def answer_outcome(board: SharedBoard, key: str, request_id: str) -> dict[str, Any]:
-    """Return whether the agent used an answer, as far as that is known within a moment."""
+    """Return in words if the agent has not shown within a moment that it uses an answer."""
     _, settings = board.find(key)
     if not REQUEST_ID.fullmatch(request_id):
         raise Refused(404, "there is no such request")
-    return {"not_used": actions.not_used(settings, request_id)}
+    return {"not_proved": actions.not_proved(settings, request_id)}
 
 
 def live_view(board: SharedBoard, key: str, known: str) -> dict[str, Any]:

@@ -38,10 +38,9 @@ class Work:
         answered = actions.choose_answer(settings, shown, typed, via=VIA, own_words=own_words)
         return f"answered: {', '.join(answered.choices.values())}"
 
-    def not_used(self, key: str, request_id: str) -> str | None:
-        """Return that the agent did not use an answer, if that is known by now; None otherwise."""
-        why = actions.not_used(self._board.settings_for(key), request_id, timeout_sec=0.0)
-        return None if why is None else f"your answer was not used: {why}"
+    def not_proved(self, key: str, request_id: str) -> str | None:
+        """Return that the agent did not use an answer, or has not shown yet that it does; None if it goes on."""
+        return actions.not_proved(self._board.settings_for(key), request_id, timeout_sec=0.0)
 
     def cancel(self, key: str) -> str:
         settings, job_id = self._place(key)

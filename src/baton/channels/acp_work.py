@@ -240,6 +240,9 @@ class AcpWork:
         if is_over or status == "in_progress" or messages.says_what(call.name, call.about.get("rawInput")):
             yield from self.begin_call(call, given)
         if not is_over:
+            if status == "in_progress" and call.key is not None and call.answer == ALLOW:
+                key, call.key = call.key, None
+                yield Settled(key=key, decision=ALLOW, by="agent")  # the tool runs
             yield from self._partial()
             return
         text = messages.text_of(update.get("content"))

@@ -10,20 +10,23 @@ import json
 import os
 
 from baton.channels.choices import read_questions
-from baton.core.signal import ALLOW, DENY, Asked, Settled, ToolEnded, ToolStarted
+from baton.channels.claude_consent import read_consent
+from baton.channels.claude_plan import Plan
+from baton.core.signal import ALLOW, DENY, Asked, Consent, Settled, ToolEnded, ToolStarted
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+    from baton.channels.claude_plan import Plans
     from baton.channels.gateway import Exchange
     from baton.core.signal import Signal
     from baton.core.value import Any
 
 LOST_SEC = 1.0  # after a connection closes: telemetry and transcript say why, and come a moment later
 CLOSED = "its dialog was closed"
-_KINDS = {"AskUserQuestion": "question", "ExitPlanMode": "plan"}
-
+_PLAN = "plan"
+KINDS = {"AskUserQuestion": "question", "ExitPlanMode": _PLAN}
 
 _KILLED = tuple(f"Exit code {128 + number}" for number in (1, 9, 15))  # SIGHUP, SIGKILL, SIGTERM
 
@@ -39,8 +42,12 @@ class Ask:
     """A permission request. `same` is equal for twins. `answered` is what was sent to the agent. `settled`: what became
     of it is known. `lost_at` is when the agent closed the connection without an answer."""
 
-    def __init__(self, key: str, same: tuple[str, str, str], turn: str, call: Any, exchange: Exchange) -> None:
+    def __init__(
+        self, key: str, same: tuple[str, str, str], turn: str, call: Any, exchange: Exchange, consent: Consent
+    ) -> None:
         self.key, self.same, self.turn, self.call, self.exchange = key, same, turn, call, exchange
+        self.kind = KINDS.get(same[1], "tool")
+        self.consent = consent
         self.agent_ref = same[0] or None
         self.tool_id: str | None = None
         self.answered: str | None = None
@@ -53,7 +60,8 @@ class Ask:
 
 
 class Calls:
-    def __init__(self) -> None:
+    def __init__(self, plans: Plans) -> None:
+        self._plans = plans
         self._calls: dict[str, Call] = {}
         self._asks: dict[str, Ask] = {}
 
@@ -83,14 +91,29 @@ class Calls:
 
     def ask(self, message: Mapping[str, Any], exchange: Exchange) -> Iterator[Signal]:
         same, call = _same(message), message.get("tool_input")
-        options = read_questions(call) if same[1] == "AskUserQuestion" else ()
-        ask = Ask(os.urandom(6).hex(), same, str(message.get("prompt_id") or ""), call, exchange)
+        turn = str(message.get("prompt_id") or "")
+        ask = Ask(os.urandom(6).hex(), same, turn, call, exchange, read_consent(message))
         ask.tool_id = self._call_of(same)
         self._asks[ask.key] = ask
-        yield Asked(
-            key=ask.key, kind=_KINDS.get(same[1], "tool"), tool=same[1], call=call, tool_id=ask.tool_id,
-            agent_ref=ask.agent_ref, options=options,
+        yield self._asked(ask, self._plans.ask(ask.key, call) if ask.kind == _PLAN else Plan(call=call))
+
+    def _asked(self, ask: Ask, shown: Plan) -> Asked:
+        return Asked(
+            key=ask.key, kind=ask.kind, tool=ask.same[1], call=shown.call, tool_id=ask.tool_id, agent_ref=ask.agent_ref,
+            options=read_questions(ask.call) if ask.kind == "question" else (), exact=not shown.why_inexact,
+            why_inexact=shown.why_inexact, consent=ask.consent,
         )  # fmt: skip
+
+    def ask_changed(self, key: str | None = None) -> Iterator[Signal]:
+        """Ask again what has changed since it was shown: of this question, or of all. The question before is over."""
+        for ask in [each for each in self._asks.values() if key in (None, each.key) and each.is_open]:
+            before, new_key = ask.key, os.urandom(6).hex()
+            plan = self._plans.take_change(before, new_key)
+            if plan is not None:
+                self._asks[new_key] = self._asks.pop(before)
+                ask.key = new_key
+                yield Settled(key=before, decision=None, by="agent")
+                yield self._asked(ask, plan)
 
     def _call_of(self, same: tuple[str, str, str]) -> str | None:
         """Return the first call that this can be the request of. A hook of the user may have changed the input: then
@@ -111,18 +134,23 @@ class Calls:
         sent = [each.exchange.reply(body) for each in (ask, *twins)]
         if any(sent):
             ask.answered = decision
+            self._plans.forget(key)
         return any(sent)
 
     def release(self, key: str) -> None:
         """Leave a request to the person at the screen: the dialog stays, and later evidence says what was decided."""
         ask = self._asks.get(key)
         if ask is not None:
+            self._plans.forget(key)
             ask.exchange.reply()
 
-    def asked_call(self, key: str) -> Any:
-        """Return the arguments of the call that a request is about; None if it is gone."""
+    def input_to_repeat(self, key: str) -> Any:
+        """Return the arguments that an approval must repeat: Claude drops one of a plan or a question without them.
+        None for another call, and for a request that is gone."""
         ask = self._asks.get(key)
-        return None if ask is None else ask.call
+        if ask is None or ask.kind not in KINDS.values():
+            return None
+        return self._plans.given(key, ask.call)
 
     def decide(self, tool_id: str, decision: str, by: str) -> Iterator[Signal]:
         """Note what was decided about a call, as the agent says."""
@@ -166,6 +194,7 @@ class Calls:
 
     def _settle(self, ask: Ask, decision: str, by: str) -> Settled:
         ask.settled = True
+        self._plans.forget(ask.key)
         group = [ask, *self._twins(ask)]
         if not any(each.is_open for each in group):
             for each in group:

@@ -10,10 +10,11 @@ import time
 from baton.adapters.claude_code import ERRORS, SETTINGS, claude_folder
 from baton.channels import claude_settings as settings
 from baton.channels.claude_calls import Calls
+from baton.channels.claude_plan import CHANGED, Plans
 from baton.channels.claude_telemetry import Event, cost, number, read_events
 from baton.channels.claude_transcript import Interrupted, Line, Rejected, Used, read_errors, read_transcript, read_usage
 from baton.channels.claude_usage import MESSAGE_NAMES, claude_usage
-from baton.channels.contract import Setup
+from baton.channels.contract import AnswerRefused, Setup
 from baton.channels.forward import HOOK_PATH
 from baton.channels.gateway import Exchange
 from baton.channels.gateway_channel import GatewayChannel
@@ -64,7 +65,7 @@ class ClaudeHooks(GatewayChannel):
     def __init__(self, agent: Agent, task: Task, environment: Mapping[str, str] | None = None) -> None:
         super().__init__(agent, task, environment, (HOOK_PATH, settings.LOGS_PATH))
         self._folder = claude_folder(self._environment)
-        self._calls = Calls()
+        self._calls = Calls(Plans(self._folder, lambda: None if self._transcript is None else self._transcript.path))
         self._conversation = task.conversation_id
         self._is_over = False  # the conversation; the next one that starts is taken
         self._turn: str | None = None  # the one that is open
@@ -121,10 +122,15 @@ class ClaudeHooks(GatewayChannel):
 
     def answer(self, key: str, answer: Answer) -> bool:
         with self._lock:
-            call = self._calls.asked_call(key)
+            changed = list(self._calls.ask_changed(key))
+            if changed:  # guard: plan-that-was-shown
+                self._say_all(changed, "hook")
+                raise AnswerRefused(CHANGED)
+            given = self._calls.input_to_repeat(key)
             decision: dict[str, Any] = {"behavior": answer.answer}
-            if answer.answer == ALLOW and answer.choices:
-                decision["updatedInput"] = {**call, "answers": dict(answer.choices)} if isinstance(call, dict) else call
+            if answer.answer == ALLOW and given is not None:
+                is_choice = answer.choices and isinstance(given, dict)
+                decision["updatedInput"] = {**given, "answers": dict(answer.choices)} if is_choice else given
             elif answer.answer != ALLOW:
                 decision["message"] = answer.reason or "The user denied this. Do not do it another way."
             reply = {"hookSpecificOutput": {"hookEventName": "PermissionRequest", "decision": decision}}
@@ -218,6 +224,7 @@ class ClaudeHooks(GatewayChannel):
             if now >= self._looked + pause:
                 self._looked = now
                 self._look()
+                self._say_all(self._calls.ask_changed(), "hook")
                 self._settle_lost(now)
                 self._end_failed(now)
                 self._forget_ended(now)

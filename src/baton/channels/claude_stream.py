@@ -8,9 +8,13 @@ from __future__ import annotations
 
 import os
 
+from baton.adapters.claude_code import claude_folder
 from baton.channels.choices import read_questions
-from baton.channels.claude_calls import was_killed
+from baton.channels.claude_calls import KINDS, was_killed
+from baton.channels.claude_consent import read_consent
+from baton.channels.claude_plan import CHANGED, Plan, Plans, find_transcript
 from baton.channels.claude_usage import MESSAGE_NAMES, RESULT_NAMES, claude_tokens, number, usage_of
+from baton.channels.contract import AnswerRefused, Setup
 from baton.channels.lines import JsonLines
 from baton.core.clock import SECOND_NS, Clock
 from baton.core.fields import UNEXPECTED_SHAPE, json_object
@@ -43,13 +47,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
     from baton.adapters.contract import Agent, Task
+    from baton.channels.contract import Hear
     from baton.core.request import Answer
     from baton.core.signal import Signal
 
-_KINDS = {"AskUserQuestion": RequestKind.QUESTION, "ExitPlanMode": RequestKind.PLAN}
 _PARTIAL = '{"type":"stream_event"'
 _PARTIAL_EVERY_NS = SECOND_NS
+_PLAN_NS = SECOND_NS // 2  # between looks whether a plan that waits for approval has changed
+# With it, Claude says on the stream that it goes on after an answer, not only when the tool is over.
+_STATES = "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS"
 _NOTIFICATION_NS = 5 * SECOND_NS  # Claude begins a turn about ended background work within milliseconds
+_PLAN = "ExitPlanMode"
 _REFUSED = "This was not allowed. Do not do it another way."
 
 # Which method reads which message.
@@ -60,6 +68,7 @@ _READERS = {
     "system task_updated": "_end_task",
     "system task_notification": "_end_task",
     "system task_progress": "_task_progress",
+    "system session_state_changed": "_state",
     "assistant": "_assistant",
     "user": "_user",
     "result": "_end_turn",
@@ -70,12 +79,25 @@ _READERS = {
 
 
 class _Call(Value):
-    """A tool call that is open. `asked` is the key of its question, `answer` what was answered."""
+    """A tool call that is open. `asked` is the key of its question, `answer` what was answered. `is_used`: the agent
+    goes on with that."""
 
     tool_id: str
     agent_ref: str | None
     asked: str | None = None
     answer: str | None = None
+    is_used: bool = False
+
+
+class _Question(Value):
+    """A question that is open: the id of its message, and what it asks."""
+
+    message_id: str
+    request: Mapping[str, Any]
+
+    @property
+    def tool_id(self) -> str:
+        return str(self.request.get("tool_use_id"))
 
 
 class ClaudeStream(JsonLines):
@@ -85,7 +107,12 @@ class ClaudeStream(JsonLines):
         self._of_prompt = True  # whether a prompt began it, not background work
         self._unknown = 0  # messages of an unknown shape
         self._calls: dict[str, _Call] = {}
-        self._questions_open: dict[str, Mapping[str, Any]] = {}  # by key: the request
+        self._questions_open: dict[str, _Question] = {}  # by key
+        environment = task.environment or os.environ
+        self._folder = claude_folder(environment)
+        self._conversation = task.conversation_id
+        self._plans = Plans(self._folder, lambda: find_transcript(self._folder, self._conversation))
+        self._looked_ns = 0
         self._tasks: dict[str, BackgroundTask] = {}
         self._subagents: dict[str, str] = {}  # by the id of the tool call that started it
         self._task_calls: dict[str, str] = {}  # by the id of a task: the tool call that started it
@@ -97,6 +124,9 @@ class ClaudeStream(JsonLines):
         self._partial_ns = 0
 
     # -- to Claude ---------------------------------------------------------------------------------------------------
+
+    def open(self, hear: Hear) -> Setup:
+        return super().open(hear).replace(environment={_STATES: "1"})
 
     def _introduce(self) -> None:
         if self._task.prompt is None:
@@ -121,28 +151,34 @@ class ClaudeStream(JsonLines):
         return True
 
     def answer(self, key: str, answer: Answer) -> bool:
-        request = self._questions_open.get(key)
-        if request is None:
+        changed = list(self._ask_changed(key))
+        if changed:  # guard: plan-that-was-shown-headless
+            self._say(changed)
+            raise AnswerRefused(CHANGED)
+        question = self._questions_open.get(key)
+        if question is None:
             return False
         response: dict[str, Any]
         if answer.answer == ALLOW:
-            given = request.get("input")
+            given = self._plans.given(key, question.request.get("input"))
             if answer.choices and isinstance(given, dict):
                 given = given | {"answers": dict(answer.choices)}
             response = {"behavior": "allow", "updatedInput": given}
         else:
             response = {"behavior": "deny", "message": answer.reason or _REFUSED}
-        if not self._respond(key, {"subtype": "success", "response": response}):
+        if not self._respond(question.message_id, {"subtype": "success", "response": response}):
             return False
-        del self._questions_open[key]
-        call = self._calls.get(str(request.get("tool_use_id")))
+        self._close_question(key)
+        call = self._calls.get(question.tool_id)
         if call is not None:
             self._calls[call.tool_id] = call.replace(answer=answer.answer)
         return True
 
     def release(self, key: str) -> None:
-        if self._questions_open.pop(key, None) is not None:  # there is no screen on which a person could answer
-            self._respond(key, {"subtype": "success", "response": {"behavior": "deny", "message": _REFUSED}})
+        question = self._close_question(key)
+        if question is not None:  # there is no screen on which a person could answer
+            response = {"behavior": "deny", "message": _REFUSED}
+            self._respond(question.message_id, {"subtype": "success", "response": response})
 
     def _write_prompt(self, text: str) -> bool:
         return self._write_message({"type": "user", "message": {"role": "user", "content": text}})
@@ -155,8 +191,13 @@ class ClaudeStream(JsonLines):
     def read(self) -> None:
         super().read()
         idle = self._turn is None and self._ended_tasks
-        if idle and self._clock.monotonic_ns() - self._ended_ns > _NOTIFICATION_NS:
+        now_ns = self._clock.monotonic_ns()
+        if idle and now_ns - self._ended_ns > _NOTIFICATION_NS:
             self._say(self._forget_ended_tasks())  # no turn was begun about them
+        if self._plans and now_ns - self._looked_ns >= _PLAN_NS:
+            self._looked_ns = now_ns
+            for key in list(self._questions_open):
+                self._say(self._ask_changed(key))
 
     def _signals(self, line: str) -> list[Signal]:
         """Return what a line means. Claude's messages change monthly: one of another shape means nothing."""
@@ -184,6 +225,7 @@ class ClaudeStream(JsonLines):
     def _begin_turn(self, message: Mapping[str, Any]) -> Iterator[Signal]:
         """Read the first message of each turn."""
         conversation = message["session_id"]
+        self._conversation = conversation if isinstance(conversation, str) else None
         if self._agent.is_conversation(conversation):
             yield Conversation(conversation_id=conversation)
         if self._turn is None:  # else it was announced when the prompt was written
@@ -255,14 +297,49 @@ class ClaudeStream(JsonLines):
         if isinstance(tool_id, str):
             yield from self._start_call(tool_id, name, call, agent_ref)
             self._calls[tool_id] = self._calls[tool_id].replace(asked=key)
-        self._questions_open[key] = request
-        kind = _KINDS.get(name, RequestKind.TOOL)
-        options = read_questions(call) if kind is RequestKind.QUESTION else ()
-        yield Asked(key=key, kind=kind, tool=name, call=call, tool_id=tool_id, agent_ref=agent_ref, options=options)
+        self._questions_open[key] = _Question(message_id=key, request=request)
+        yield self._build_asked(key, request, self._plans.ask(key, call) if name == _PLAN else Plan(call=call))
+
+    def _build_asked(self, key: str, request: Mapping[str, Any], shown: Plan) -> Asked:
+        name, kind = request["tool_name"], RequestKind(KINDS.get(request["tool_name"], RequestKind.TOOL))
+        options = read_questions(request.get("input")) if kind is RequestKind.QUESTION else ()
+        return Asked(
+            key=key, kind=kind, tool=name, call=shown.call, tool_id=request.get("tool_use_id"),
+            agent_ref=request.get("agent_id"), options=options, exact=not shown.why_inexact,
+            why_inexact=shown.why_inexact, consent=read_consent(request),
+        )  # fmt: skip
+
+    def _ask_changed(self, key: str) -> Iterator[Signal]:
+        """Ask again if a plan is no longer what was shown. The question before is over."""
+        question, new_key = self._questions_open.get(key), os.urandom(6).hex()
+        plan = None if question is None else self._plans.take_change(key, new_key)
+        if question is None or plan is None:
+            return
+        self._questions_open[new_key] = self._questions_open.pop(key)
+        if question.tool_id in self._calls:
+            self._calls[question.tool_id] = self._calls[question.tool_id].replace(asked=new_key)
+        yield Settled(key=key, decision=None, by="agent")
+        yield self._build_asked(new_key, question.request, plan)
+
+    def _close_question(self, key: str) -> _Question | None:
+        """Forget a question, and return it; None if it was not open."""
+        self._plans.forget(key)
+        return self._questions_open.pop(key, None)
 
     def _withdrawal(self, message: Mapping[str, Any]) -> Iterator[Signal]:
-        if self._questions_open.pop(str(message.get("request_id")), None) is not None:
-            yield Settled(key=str(message["request_id"]), decision=None, by="agent")
+        about = str(message.get("request_id"))
+        for key in [key for key, each in self._questions_open.items() if each.message_id == about]:
+            self._close_question(key)
+            yield Settled(key=key, decision=None, by="agent")
+
+    def _state(self, message: Mapping[str, Any]) -> Iterator[Signal]:
+        """Note that Claude goes on: it waits for no answer any more, so it uses those that it was given. That it uses a
+        denial, the tool's refusal says."""
+        if message.get("state") != "running" or self._questions_open:
+            return
+        for call in [each for each in self._calls.values() if each.answer == ALLOW and not each.is_used]:
+            self._calls[call.tool_id] = call.replace(is_used=True)
+            yield Settled(key=call.asked or "", decision=ALLOW, by="agent")
 
     def _limit(self, message: Mapping[str, Any]) -> Iterator[Signal]:
         about = message["rate_limit_info"]
@@ -292,9 +369,9 @@ class ClaudeStream(JsonLines):
 
     def _end_call(self, call: _Call, *, ok: bool, why: str) -> Iterator[Signal]:
         del self._calls[call.tool_id]
-        if call.asked is not None and self._questions_open.pop(call.asked, None) is not None:
+        if call.asked is not None and self._close_question(call.asked) is not None:
             yield Settled(key=call.asked, decision=None, by="agent")
-        elif call.asked is not None and call.answer is not None:
+        elif call.asked is not None and call.answer is not None and not call.is_used:
             # A tool that was refused fails; a tool that failed was not always refused.
             used = DENY if call.answer == DENY and not ok else ALLOW
             yield Settled(key=call.asked, decision=used, by="agent")

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
     Hear = Callable[[Heard], None]
 
 
+class AnswerRefused(Exception):
+    """The question is no longer the one that was answered: the answer was not given to the agent. The channel asks the
+    question again, as it is now."""
+
+
 class Setup(Value):
     """What the agent's program needs to use a channel: variables for its environment, files for the session's folder by
     name, and file descriptors that it inherits. `argv` is the command to start in place of that of the adapter, where
@@ -50,7 +55,8 @@ class Channel(ABC):
         program has the terminal there. The channel closes them."""
 
     def answer(self, key: str, answer: Answer) -> bool:
-        """Give the agent the answer to its question. Return whether it was written: False if the question is gone."""
+        """Give the agent the answer to its question. Return whether it was written: False if the question is gone.
+        Raise AnswerRefused if what the agent asks has changed since it was shown."""
         return False
 
     def release(self, key: str) -> None:  # noqa: B027  most agents ask again by themselves

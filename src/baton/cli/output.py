@@ -49,6 +49,13 @@ def ask(question: str) -> bool:
     return sys.stdin.readline().strip().lower() in ("y", "yes")
 
 
+def drop_typed() -> None:
+    """Forget what was typed on the terminal and not read yet."""
+    import termios
+
+    termios.tcflush(sys.stdin, termios.TCIFLUSH)
+
+
 def print_table(headings: Sequence[str], rows: Iterable[Sequence[str]], colours: Sequence[str | None] = ()) -> None:
     """Print a table as wide as the terminal; in a pipe, print the rows with tabs between the cells and no headings.
 

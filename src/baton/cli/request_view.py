@@ -12,7 +12,7 @@ from baton.cli.terminal import cut_text, text_width
 from baton.core.clock import SECOND_NS
 from baton.core.errors import BatonError
 from baton.core.fields import one_line, visible
-from baton.core.request import Answer, Request, RequestKind
+from baton.core.request import Answer, Request, RequestKind, notes
 from baton.core.signal import ALLOW, DENY
 
 TYPE_CHECKING = False
@@ -57,6 +57,7 @@ class RequestPanel:
         self._requests: Sequence[Request] = ()
         self._shown: tuple[Request, int] | None = None  # since when it has been on the screen as a whole
         self._keys: _Keys | None = None
+        self._once_more: str | None = None  # the request whose key has to be pressed again: its default is no
 
     def update(self, requests: Sequence[Request]) -> None:
         """Show these open requests."""
@@ -94,6 +95,8 @@ class RequestPanel:
         if self._shown is None or self._shown[0].request_id != request.request_id:
             self._shown = request, time.monotonic_ns()
         pressed = "y allows it, n denies it" if "y" in keys else f"press {', '.join(keys)}"
+        if request.request_id == self._once_more:
+            pressed = "the agent's own default is no: press the key once more to allow it all the same"
         return [top, *body, cut_text(f"{pressed} ({request.request_id}){more}", width)]
 
     def _press(self, key: str) -> None:
@@ -101,9 +104,16 @@ class RequestPanel:
         if shown is None or time.monotonic_ns() - shown[1] < _LEAST_SHOWN_NS:  # guard: answer-what-was-shown
             return
         answer = _keys_of(shown[0]).get(key.lower())
-        if answer is not None:
-            self._shown = None
-            self._answer(shown[0], answer)
+        if answer is None:
+            return
+        request, before = shown[0], self._once_more
+        self._once_more = None
+        is_enough = answer.answer != ALLOW or not request.consent.default_no or before == request.request_id
+        if not is_enough:  # guard: key-default-no
+            self._once_more, self._shown = request.request_id, (request, time.monotonic_ns())
+            return
+        self._shown = None
+        self._answer(request, answer)
 
     def _answer(self, request: Request, answer: Answer) -> None:
         assert self._settings is not None
@@ -115,8 +125,25 @@ class RequestPanel:
                 requests.answer_by_hand(jobs, request.request_id, answer)
         except (BatonError, OSError) as error:
             say(f"baton: {error}")
-        else:
-            say(f"baton: request {request.request_id}: {', '.join(answer.choices.values()) or answer.answer}")
+            return
+        say(f"baton: request {request.request_id}: {', '.join(answer.choices.values()) or answer.answer}")
+        # Not here: the next key may come meanwhile.
+        threading.Thread(target=_say_if_unproved, args=(self._settings, request.request_id), daemon=True).start()
+
+
+def _say_if_unproved(settings: Settings, request_id: str) -> None:
+    """Wait a moment for what the agent does with an answer, and say it if it does not go on with that."""
+    from baton.jobs import requests
+    from baton.jobs.verbs import open_jobs
+
+    try:
+        with open_jobs(settings) as jobs:
+            (found,) = requests.wait_for_use(jobs, [request_id], timeout_sec=requests.EVIDENCE_SEC)
+    except (BatonError, OSError) as error:
+        say(f"baton: {error}")
+        return
+    if found.applied != "yes":
+        say(f"baton: request {request_id}: {requests.outcome(found)}")
 
 
 def _keys_of(request: Request) -> dict[str, Answer]:
@@ -139,9 +166,9 @@ def _whole_text(request: Request) -> list[str]:
     from baton.jobs.requests import call_lines
 
     if request.kind is not RequestKind.QUESTION:
-        lines = [request.tool, *call_lines(request.call)]
+        lines = [request.tool, *notes(request), *call_lines(request.call)]
     else:
-        lines = []
+        lines = notes(request)
         for each in request.questions:
             choices = [f"  {number}. {choice}" for number, choice in enumerate(each["choices"], 1)]
             lines += [each["question"], *choices]

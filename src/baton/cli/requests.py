@@ -2,21 +2,31 @@
 
 from __future__ import annotations
 
+import sys
 import time
 
 from baton.cli import options as opt
 from baton.cli.homes import OF_OTHERS, all_homes, short_folder, this_home
 from baton.cli.jobs import each_of
-from baton.cli.output import age, ago, counted, json_text, on_terminal, print_table, say
+from baton.cli.output import age, ago, ask, counted, drop_typed, json_text, on_terminal, print_table, say
 from baton.cli.parser import Options, Verb
 from baton.cli.request_view import how_to_answer
 from baton.config import Settings
 from baton.core.clock import parse_time
 from baton.core.errors import BatonError, UsageError
 from baton.core.fields import one_line, visible
-from baton.core.request import DENIED, Answer, Request, RequestKind, RequestState
+from baton.core.request import DENIED, Answer, Request, RequestKind, RequestState, notes
 from baton.core.rules import ALLOW, DENY
-from baton.jobs.requests import answer_by_hand, call_lines, choose, find_request, public_record, wait_for_use
+from baton.jobs.requests import (
+    EVIDENCE_SEC,
+    answer_by_hand,
+    call_lines,
+    choose,
+    find_request,
+    outcome,
+    public_record,
+    wait_for_use,
+)
 from baton.jobs.verbs import Jobs, open_jobs
 
 TYPE_CHECKING = False
@@ -28,7 +38,6 @@ if TYPE_CHECKING:
 
 _LOOK_SEC = 0.5
 _LIST_SEC = 5.0  # a request also closes by time, without a write
-_EVIDENCE_SEC = 2.0
 _MOST = 1000
 _DONE = {ALLOW: "allowed", DENY: "denied"}
 
@@ -197,7 +206,8 @@ def _lines(request: Request, job: Job | None) -> Iterator[str]:
     yield f"job      {request.job_id}, attempt {request.attempt}{about}"
     yield f"asked    {ago(parse_time(request.asked_at), now_ns)}{subagent}"
     if not request.exact:
-        yield "exact    no: the agent may do more than is shown; approve needs --inexact"
+        yield f"exact    no: {request.why_inexact}; approve needs --inexact"
+    yield from (f"note     {line}" for line in notes(request.replace(exact=True)))
     yield from (f"{name:<8} {value}" for name, value in _answer_lines(request, now_ns))
     yield f"tool     {request.tool}"
     yield from (f"  {line}" for line in call_lines(request.call))
@@ -228,7 +238,7 @@ def _commands(request: Request) -> str:
     if request.screen_only:
         return how_to_answer(request.request_id, request.kind, screen_only=True)
     if request.kind is RequestKind.QUESTION:
-        choice = "CHOICE" if len(request.options) == 1 else "1=CHOICE 2=CHOICE"
+        choice = "CHOICE" if len(request.questions) == 1 else "1=CHOICE 2=CHOICE"
         return f"baton answer {request.request_id} {choice}, or baton deny {request.request_id}"
     more = "" if request.exact else " --inexact"
     return f"baton approve {request.request_id}{more}, or baton deny {request.request_id} --reason TEXT"
@@ -239,7 +249,38 @@ def _commands(request: Request) -> str:
 
 def approve(options: Options, settings: Settings) -> int:
     given = Answer(answer=ALLOW, by="", via="cli", scope="job" if options.for_job else "once")
-    return _answer_each(options, settings, options.ids, lambda _: given, inexact=options.inexact)
+
+    def find(jobs: Jobs, typed: str) -> Request:
+        if not _asks_here():
+            return find_request(jobs, typed, to_allow=True)
+        request = find_request(jobs, typed)
+        if not request.request_id.startswith(typed):
+            _confirm(request, _job(jobs, request.job_id), inexact=options.inexact)
+        return request
+
+    return _answer_each(options, settings, options.ids, lambda _: given, find, inexact=options.inexact)
+
+
+def _asks_here() -> bool:
+    """Return whether there is a terminal on which the user can be shown a call and asked about it."""
+    return all(each is not None and each.isatty() for each in (sys.stdin, sys.stderr))
+
+
+def _confirm(request: Request, job: Job | None, *, inexact: bool) -> None:
+    """Show the whole call that a job asks, and ask the user about it. Raise BatonError for any answer but yes."""
+    may_be_allowed = request.kind is not RequestKind.QUESTION and (request.exact or inexact)
+    if request.state is not RequestState.OPEN or request.screen_only or not may_be_allowed:
+        return  # it is refused, with the reason
+    for line in _lines(request, job):
+        print(visible(line), file=sys.stderr)
+    questions = [f"allow request {request.request_id}?"]
+    if request.consent.default_no:  # guard: confirm-default-no
+        questions.append("the agent's own default is no; allow it all the same?")
+    for question in questions:
+        drop_typed()  # what was typed before is not an answer
+        if not ask(question):  # guard: approve-by-job-asks
+            hint = f"`baton deny {request.request_id}` denies it"
+            raise BatonError(f"request {request.request_id} was not answered; {hint}")
 
 
 def deny(options: Options, settings: Settings) -> int:
@@ -260,39 +301,33 @@ def _answer_each(
     settings: Settings,
     typed: Sequence[str],
     decide: Callable[[Request], Answer],
+    find: Callable[[Jobs, str], Request] = find_request,
     *,
     inexact: bool = False,
 ) -> int:
-    """Answer each request that the user named, wait a moment for what becomes of it, and print that."""
+    """Answer each request that the user named, wait a moment for what becomes of it, and print that. The exit code is 1
+    if an approval is not known to be used by then; a denial holds also if the agent has not taken it yet."""
     typed = list(dict.fromkeys(typed))
     with open_jobs(settings) as jobs:
 
         def one(each: str) -> Request:
-            request = find_request(jobs, each)
+            request = find(jobs, each)
             return answer_by_hand(jobs, request.request_id, decide(request), inexact=inexact)
 
         done, code = each_of(typed, one)
-        found = wait_for_use(jobs, [each.request_id for each in done], timeout_sec=_EVIDENCE_SEC)
+        found = wait_for_use(jobs, [each.request_id for each in done], timeout_sec=EVIDENCE_SEC)
         agents = {each.job_id: job.agent for each in found if (job := _job(jobs, each.job_id)) is not None}
     if options.json:
         records = [public_record(each, agents.get(each.job_id)) for each in found]
         print(json_text(records if len(typed) > 1 else records[0], indent=2))
     for request in found:
-        if request.applied == "no":
-            what = "denial" if request.answer == DENY else "answer"
-            say(f"baton: request {request.request_id}: your {what} was not used: {request.overridden_by}")
+        is_denial = request.answer == DENY and request.applied != "no"
+        if request.applied != "yes" and not is_denial:  # guard: goes-on-without-evidence
+            say(f"baton: request {request.request_id}: {outcome(request)}")
             code = 1
         elif not options.json:
-            print(one_line(f"{request.request_id} {_outcome(request)}: {request.summary}", 400))
+            print(one_line(f"{request.request_id} {outcome(request)}: {request.summary}", 400))
     return code
-
-
-def _outcome(request: Request) -> str:
-    """Return what was answered and what follows."""
-    done = "answered" if request.choices else _DONE[request.answer or DENY]
-    if request.applied == "yes" or request.sent_at is not None:
-        return f"{done}; the agent goes on"
-    return f"{done}; the agent's runner has not taken the answer yet (`baton explain {request.job_id}`)"
 
 
 _ONE = opt.JOB[0].but(help="show this request whole; the id of a job with one open request will do")
@@ -305,7 +340,10 @@ VERBS = (
         opt.FOLLOW.but(help="print each request when it opens and when it closes, until interrupted (default: list)"),
         opt.JSON,
     ), requests),
-    Verb("approve", (_SEVERAL, opt.FOR_JOB, opt.INEXACT, opt.JSON), approve),
+    Verb("approve", (
+        _SEVERAL.but(help="allow these requests; the id of a job shows its open request on a terminal and asks"),
+        opt.FOR_JOB, opt.INEXACT, opt.JSON,
+    ), approve),
     Verb("deny", (
         _SEVERAL, opt.REASON.but(default=None, help="give the agent this reason (default: the user denied this)"),
         opt.JSON,

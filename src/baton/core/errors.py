@@ -179,6 +179,14 @@ class RequestClosed(BatonError):
         self.request = request
 
 
+class AnswerNotUsed(BatonError):
+    """The agent did not use the answer to a request. `request` says what it did instead (`overridden_by`)."""
+
+    def __init__(self, request: Any, why: str) -> None:
+        super().__init__(f"request {request.request_id}: {why}")
+        self.request = request
+
+
 class Rejected(BatonError):
     """Bytes are not a valid event. `reason` is one word, for counting."""
 

@@ -16,7 +16,7 @@ from baton.core.clock import format_time
 from baton.core.errors import InvalidRecord, InvalidValue, RequestClosed, WrongState
 from baton.core.job import Status
 from baton.core.job_checks import lease_mark
-from baton.core.signal import ALLOW, DENY
+from baton.core.signal import ALLOW, DENY, Consent
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
@@ -29,8 +29,10 @@ if TYPE_CHECKING:
 MAX_OPEN = 100  # of one job
 MAX_CALL_BYTES = 256 * 1024  # of a call that is exact
 SCREEN_ONLY = {"only": "screen"}  # among the options of a request that only the agent's own screen takes the answer of
+CONSENT, INEXACT = "consent", "inexact"  # keys of further options: what the agent says, and why a call is not exact
 REQUEST_ID = re.compile(r"[0-9a-f]{8}", re.ASCII)
 SCOPES = ("once", "job")
+MORE_THAN_SHOWN = "the agent may do more than is shown"
 DENIED = "The user denied this."  # the reason of a denial without one
 
 
@@ -104,6 +106,32 @@ class Request(Value):
         return SCREEN_ONLY in self.options
 
     @property
+    def consent(self) -> Consent:
+        """Return what the agent says about the question."""
+        given = [each[CONSENT] for each in self.options if isinstance(each.get(CONSENT), dict)]
+        found = given[0] if given else {}
+        return Consent(
+            person_only=found.get("person_only") is True,
+            default_no=found.get("default_no") is True,
+            once=found.get("once") is True,
+            rule=str(found.get("rule") or ""),
+            why=str(found.get("why") or ""),
+        )
+
+    @property
+    def offers_for_job(self) -> bool:
+        """Return whether the answer may cover later equal calls of the job."""
+        consent = self.consent
+        return self.exact and not consent.once and not consent.person_only
+
+    @property
+    def why_inexact(self) -> str:
+        """Return why the call is not exact; "" if it is."""
+        if self.exact:
+            return ""
+        return next((str(each[INEXACT]) for each in self.options if INEXACT in each), MORE_THAN_SHOWN)
+
+    @property
     def questions(self) -> list[Mapping[str, Any]]:
         """Return the questions, each with its choices."""
         return [each for each in self.options if "question" in each]
@@ -124,6 +152,24 @@ class Request(Value):
         """Return the request as it is stored."""
         plain = {"kind": self.kind.value, "state": self.state.value, "options": list(self.options)}
         return self.as_dict() | plain | {"choices": dict(self.choices)}
+
+
+def notes(request: Request) -> list[str]:
+    """Return what a user must know before the answer, in lines. A line may hold any character."""
+    consent, found = request.consent, []
+    if not request.exact:
+        found.append(f"not exact: {request.why_inexact}")
+    if consent.rule:
+        found.append(f"asked by {consent.rule}")
+    if consent.why:
+        found.append(f"why it asks: {consent.why}")
+    if consent.person_only:
+        found.append("a person must answer this: no allow rule does")
+    if consent.default_no:
+        found.append("the agent's own default is no")
+    if consent.once:
+        found.append("the agent does not offer to allow this always: it is allowed once")
+    return found
 
 
 class Asker(Value):

@@ -62,12 +62,25 @@ class ToolEnded(Value):
     killed: bool = False
 
 
+class Consent(Value):
+    """What the agent says about its question. It binds every surface: `person_only`: a person must answer, no allow
+    rule does. `default_no`: one key is not enough to allow it. `once`: an answer never covers later calls. `rule` is
+    the rule of the agent's own settings that asked, `why` the agent's reason to ask."""
+
+    person_only: bool = False
+    default_no: bool = False
+    once: bool = False
+    rule: str = ""
+    why: str = ""
+
+
 class Asked(Value):
     """The agent waits for a decision. `key` names the question within the session; `Channel.answer` takes it.
 
     `kind` is one of `baton.core.request.RequestKind`. `tool_id` is the tool call that waits, where the agent says it.
     `options` are the questions with their choices (`baton.core.request`). `exact` is False for a call that is known by
-    a title only. `screen_only`: the agent takes the answer at its own screen alone."""
+    a title only, or in part: `why_inexact` says why. `screen_only`: the agent takes the answer at its own screen
+    alone."""
 
     key: str
     kind: str
@@ -78,6 +91,8 @@ class Asked(Value):
     options: tuple[Mapping[str, Any], ...] = ()
     exact: bool = True
     screen_only: bool = False
+    why_inexact: str = ""
+    consent: Consent = Consent()
 
 
 class Settled(Value):

@@ -12,11 +12,13 @@ import time
 
 from baton.core import fields
 from baton.core.clock import SECOND_NS, parse_time
-from baton.core.errors import BatonError, InvalidValue, RequestClosed, RequestNotFound, WrongState
+from baton.core.errors import AnswerNotUsed, BatonError, InvalidValue, RequestClosed, RequestNotFound, WrongState
 from baton.core.fields import FULL_ID_LENGTH, check_id_beginning, check_named, one_line, visible
 from baton.core.hashing import sha256
 from baton.core.redact import shorten
 from baton.core.request import (
+    CONSENT,
+    INEXACT,
     MAX_CALL_BYTES,
     SCREEN_ONLY,
     Answer,
@@ -26,13 +28,13 @@ from baton.core.request import (
     new_request_id,
 )
 from baton.core.rules import ALLOW, ASK, DENY, decide
-from baton.jobs.caller import answerer_here, origin_of
+from baton.jobs.caller import answerer_here, is_inside_session, origin_of
 from baton.jobs.rules import call_for_rules, read_rules
 from baton.wire.payload import MAX_DETAIL_BYTES, canonical
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
     from typing import Any
 
     from baton.core.job import Job
@@ -41,7 +43,10 @@ if TYPE_CHECKING:
     from baton.registry.contract import RequestChange
 
 SUMMARY_CHARS = 300
+EVIDENCE_SEC = 2.0  # that a surface waits for what the agent does with an answer
+FOR_AGENTS = "mcp"  # the surface that agents use
 _POLL_SEC = 0.05
+_DONE = {ALLOW: "allowed", DENY: "denied"}
 _LONGEST_TEXT = 64 * 1024  # of a reason, or an answer in a person's own words
 _MATCHES = 5  # that a message about an ambiguous id names
 _EARLIER = 1000  # requests of a job that are compared with a new one
@@ -144,9 +149,19 @@ def list_open(jobs: Jobs, job_id: str | None = None) -> list[Request]:
     return jobs.registry.list_requests(job_id=job_id)
 
 
-def find_request(jobs: Jobs, typed: str) -> Request:
+def find_request(jobs: Jobs, typed: str, *, to_allow: bool = False) -> Request:
     """Return the request that a user typed: by its id, or by the id of a job with exactly one open request. The first
-    characters of an id are enough where no other begins so."""
+    characters of an id are enough where no other begins so. `to_allow`: the id of a job is refused with the line to
+    type, since it does not say which call the user has seen."""
+    request = _find_request(jobs, typed)
+    if to_allow and not request.request_id.startswith(typed):  # guard: allow-by-job
+        about = f"job {request.job_id} asks: {one_line(request.summary, 200)}"
+        hint = f"`baton requests {request.request_id}` shows it whole, `baton approve {request.request_id}` allows it"
+        raise BatonError(f"{about}; {hint}; the id of a job allows nothing, since another call may be asked meanwhile")
+    return request
+
+
+def _find_request(jobs: Jobs, typed: str) -> Request:
     check_id_beginning(typed)
     ids = jobs.registry.find_requests(typed) if len(typed) <= FULL_ID_LENGTH else []
     if typed in ids:
@@ -184,8 +199,13 @@ def answer(jobs: Jobs, request_id: str, given: Answer, *, inexact: bool = False)
 def answer_by_hand(jobs: Jobs, request_id: str, given: Answer, *, inexact: bool = False) -> Request:
     """Answer an open request for the user who calls this process, or for an agent that the user's rules name. Raise
     BatonError for other agents, as `baton.jobs.caller` decides; otherwise as `answer`."""
-    job = jobs.get_job(jobs.registry.get_request(request_id).job_id)
-    return answer(jobs, request_id, given.replace(by=answerer_here(jobs, job)), inexact=inexact)
+    request = jobs.registry.get_request(request_id)
+    who = answerer_here(jobs, jobs.get_job(request.job_id))
+    is_agent = given.via == FOR_AGENTS or is_inside_session()
+    is_reserved = request.consent.person_only and request.kind is RequestKind.TOOL
+    if is_agent and is_reserved and given.answer == ALLOW:  # guard: person-only-answered-by-agent
+        raise BatonError(f"request {request_id} must be answered by a person; ask the user to answer it")
+    return answer(jobs, request_id, given.replace(by=who), inexact=inexact)
 
 
 def public_record(request: Request, agent: str | None = None) -> dict[str, Any]:
@@ -193,7 +213,8 @@ def public_record(request: Request, agent: str | None = None) -> dict[str, Any]:
     hidden = ("key", "expires_mark")
     record = {name: value for name, value in request.as_dict().items() if name not in hidden}
     record |= {"kind": request.kind.value, "state": request.state.value, "choices": dict(request.choices)}
-    return record | {"options": [dict(each) for each in request.options], "agent": agent}
+    record |= {"options": [dict(each) for each in request.options], "agent": agent}
+    return record | {"why_inexact": request.why_inexact or None, "consent": request.consent.as_dict()}
 
 
 def call_lines(call: object) -> list[str]:
@@ -232,6 +253,29 @@ def choose(request: Request, typed: Sequence[str], *, own_words: bool = False) -
     }
 
 
+def use_answer(jobs: Jobs, request: Request) -> Request:
+    """Wait a moment for what the agent does with an answer. Raise AnswerNotUsed if it did something else; otherwise
+    return the request as it is then, whose `applied` says what is known."""
+    (found,) = wait_for_use(jobs, [request.request_id], timeout_sec=EVIDENCE_SEC)
+    if found.applied == "no":
+        raise AnswerNotUsed(found, outcome(found))
+    return found
+
+
+def outcome(request: Request) -> str:
+    """Return in words what became of the answer to a request: that the agent goes on, only if it has shown that."""
+    done = "answered" if request.choices else _DONE[request.answer or DENY]
+    if request.applied == "yes":
+        return f"{done}; the agent goes on"
+    if request.applied == "no":
+        what = "denial" if request.answer == DENY else "answer"
+        return f"your {what} was not used: {request.overridden_by or 'the agent decided otherwise'}"
+    hint = f"`baton explain {request.job_id}`"
+    if request.sent_at is not None:
+        return f"{done}; the agent has the answer, but nothing shows yet that it goes on ({hint})"
+    return f"{done}; the agent's runner has not taken the answer yet ({hint})"
+
+
 def wait_for_use(jobs: Jobs, request_ids: Sequence[str], *, timeout_sec: float) -> list[Request]:
     """Wait until the agent has shown what became of each answer, at most this long. Return the requests as they are."""
     until = time.monotonic() + timeout_sec
@@ -259,9 +303,20 @@ def _new_request(job: Job, asked: Asked) -> Request:
         call_sha256=digest,
         exact=asked.exact and digest is not None,
         summary=summarize(asked.kind, asked.tool, asked.call, asked.options),
-        options=(*(_strict(dict(each)) for each in asked.options), *([SCREEN_ONLY] if asked.screen_only else ())),
+        options=(*(_strict(dict(each)) for each in asked.options), *_marks(asked)),
         asked_at=job.updated_at,  # the registry sets it
     )
+
+
+def _marks(asked: Asked) -> Iterator[Mapping[str, Any]]:
+    """Yield what else the agent says of its question, as options: readers of earlier releases know no other field."""
+    if asked.screen_only:
+        yield SCREEN_ONLY
+    if asked.why_inexact:
+        yield {INEXACT: one_line(asked.why_inexact, SUMMARY_CHARS)}
+    said = {name: _strict(value) for name, value in asked.consent.as_dict().items() if value}
+    if said:
+        yield {CONSENT: said}
 
 
 def _strict(value: Any) -> Any:
@@ -295,7 +350,7 @@ def summarize(kind: str, tool: str, call: Any, options: Sequence[Mapping[str, An
     if kind == RequestKind.QUESTION and options:
         what = " / ".join(str(each.get("question")) for each in options)
     elif kind == RequestKind.PLAN:
-        what = str(given.get("plan") or "plan")
+        what = str(given.get("plan") or "")
     else:
         texts = (given[name] for name in _TOLD_BY if isinstance(given.get(name), str | list) and given[name])
         found = next(texts, None) if given else call
@@ -325,6 +380,8 @@ def _known_answer(jobs: Jobs, job: Job, request: Request) -> Answer | None:
             job.agent, request.tool, request.call, exact=request.exact, workdir=job.folder, env=env, home=jobs.home
         )
         rule = decide(book.rules, call, now_ns=jobs.clock.wall_ns())
+    if request.consent.person_only and (rule is None or rule.decision == ALLOW):  # guard: person-only-rule
+        return None
     if rule is not None and rule.decision != ASK:
         why = f"denied by the user's rule: {rule.describe()}; do not do it another way" if rule.decision == DENY else ""
         return Answer(answer=rule.decision, by="", via="rule", reason=why, rule=rule.describe())
@@ -353,10 +410,12 @@ def _check_answer(request: Request, given: Answer, *, inexact: bool) -> None:
         return
     shown = f"`baton requests {request.request_id}` shows it"
     if not request.exact and not inexact:  # guard: inexact-answer
-        why = f"request {request.request_id} is not exact: the agent may do more than is shown ({shown})"
+        why = f"request {request.request_id} is not exact: {one_line(request.why_inexact, 200)} ({shown})"
         raise BatonError(f"{why}; allow it all the same with --inexact")
     if given.scope == "job" and not request.exact:
         raise BatonError(f"request {request.request_id} is not exact, so no later call can be compared; omit --for-job")
+    if given.scope == "job" and not request.offers_for_job:  # guard: for-job-offered
+        raise BatonError(f"the agent does not let request {request.request_id} be allowed for the job; omit --for-job")
     if request.kind is RequestKind.QUESTION and not given.choices:
         raise BatonError(f"request {request.request_id} is a question ({shown}); use `baton answer`")
 

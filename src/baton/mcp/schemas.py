@@ -167,7 +167,7 @@ TOOLS = [
             inexact=_is("boolean", "although not exact"),
             reason=_TEXT,
         ),
-        _object("request_id used", request_id=_TEXT, used=_TEXT),
+        _object("request_id used outcome", request_id=_TEXT, used=_TEXT, outcome=_TEXT),
         destroys=True,
     ),
     _tool(

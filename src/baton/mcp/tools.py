@@ -29,7 +29,6 @@ VIA = "mcp"
 _LISTED = 20
 _CHARS = 20_000  # of a result, if the agent names no other number
 _SHOWN_CALL = 4_000  # characters of a call in the list of requests
-_EVIDENCE_SEC = 2.0  # that an answer waits for what became of it, as `baton approve` does
 
 
 class Context:
@@ -229,10 +228,11 @@ def _requests(context: Context, given: dict[str, Any]) -> dict[str, Any]:
 def _answer(context: Context, given: dict[str, Any]) -> dict[str, Any]:
     from baton.core.request import DENIED, Answer
     from baton.core.signal import ALLOW, DENY
-    from baton.jobs.requests import answer_by_hand, choose, find_request, wait_for_use
+    from baton.jobs.requests import answer_by_hand, choose, find_request, outcome, use_answer
 
     with open_jobs(context.settings) as jobs:
-        request = find_request(jobs, given["request_id"])
+        is_approval = given["decision"] != "deny" and "choices" not in given
+        request = find_request(jobs, given["request_id"], to_allow=is_approval)
         if given["decision"] == "deny":
             decided = Answer(answer=DENY, by="", via=VIA, reason=given.get("reason") or DENIED)
         elif "choices" in given:
@@ -240,11 +240,10 @@ def _answer(context: Context, given: dict[str, Any]) -> dict[str, Any]:
             decided = Answer(answer=ALLOW, by="", via=VIA, choices=choices)
         else:
             decided = Answer(answer=ALLOW, by="", via=VIA, scope="job" if given.get("for_job") else "once")
-        answer_by_hand(jobs, request.request_id, decided, inexact=given.get("inexact", False))
-        (request,) = wait_for_use(jobs, [request.request_id], timeout_sec=_EVIDENCE_SEC)
-    if request.applied == "no":
-        raise BatonError(f"the answer to request {request.request_id} was not used: {request.overridden_by}")
-    return {"request_id": request.request_id, "job_id": request.job_id, "used": request.applied}
+        request = answer_by_hand(jobs, request.request_id, decided, inexact=given.get("inexact", False))
+        request = use_answer(jobs, request)
+    used = {"request_id": request.request_id, "job_id": request.job_id, "used": request.applied}
+    return used | {"outcome": outcome(request)}
 
 
 # -- agents ------------------------------------------------------------------------------------------------------------

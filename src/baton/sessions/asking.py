@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from baton.channels.contract import Channel, Silent
+from baton.channels.contract import AnswerRefused, Channel, Silent
 from baton.core.clock import SECOND_NS, Clock
 from baton.core.errors import BatonError, RegistryUnavailable
 from baton.core.request import Answer, Request, RequestState
@@ -151,7 +151,13 @@ class Asking:
         was_answered = request.state is RequestState.ANSWERED
         answer = requests.answer_of(request) if was_answered else requests.expiry(request)
         is_own = request.key.startswith(BUDGET)
-        if self._answer_own(answer) if is_own else self.channel.answer(request.key, answer):
+        try:
+            is_written = self._answer_own(answer) if is_own else self.channel.answer(request.key, answer)
+        except AnswerRefused as error:
+            if was_answered:
+                requests.not_used(self._reporter.jobs, request.request_id, str(error))
+            return
+        if is_written:
             # The agent goes on. What it does with the answer, it may say only when the tool is over.
             self._note(Settled(key=request.key, decision=answer.answer, by="runner"))
             requests.sent(self._reporter.jobs, request.request_id)

@@ -319,11 +319,13 @@ function fillRequest(box, card, request) {
   const may = rights.has("answer") && !request.screen_only;
   const exact = el("pre", { tabindex: "0", "aria-label": "The exact call" }, request.text);
   let end = 0; // how far the call has been on the screen
+  let again = !request.default_no; // whether the next approval counts: the agent's own default is no
   const look = () => { end = Math.max(end, exact.scrollTop + exact.clientHeight); };
   exact.addEventListener("scroll", look);
   const send = (verb, more) => {
     look();
     if (verb === "approve" && end < exact.scrollHeight - 4) say("Nothing was sent: scroll the call to its end first.");
+    else if (verb !== "deny" && !again) { again = true; say("Nothing was sent yet: the agent's own default is no. Press again to allow it all the same."); }
     else answer(box, card.key, request, verb, more);
   };
   // The form below repeats a question with all its choices.
@@ -332,7 +334,7 @@ function fillRequest(box, card, request) {
   if (!may) return;
   if (request.questions.length) { box.append(questionForm(request, send)); return; }
   const inexact = request.exact ? null : el("label", { class: "check" }, el("input", { type: "checkbox" }), "I accept that the agent may do more than is shown");
-  const forJob = request.exact ? el("label", { class: "check" }, el("input", { type: "checkbox" }), "Also allow equal calls of this job later") : null;
+  const forJob = request.for_job ? el("label", { class: "check" }, el("input", { type: "checkbox" }), "Also allow equal calls of this job later") : null;
   const reason = el("input", { type: "text", "aria-label": "Reason for a denial", placeholder: "Reason for a denial (optional)", maxlength: "2000" });
   const more = el("details", {}, el("summary", {}, "More choices"), ...[forJob, reason].filter(Boolean));
   box.append(...[inexact].filter(Boolean), el("div", { class: "row" },
@@ -372,7 +374,7 @@ async function answer(box, key, request, verb, more) {
     const found = await call(api(`/jobs/${key}/requests/${request.request_id}/${verb}`), { ...more, text_sha256: request.text_sha256 });
     say(found.done);
     call(api(`/jobs/${key}/requests/${request.request_id}/outcome`))
-      .then((known) => { if (known.not_used) say(`Your answer was not used: ${known.not_used}`); }, () => {});
+      .then((known) => { if (known.not_proved) say(`Request ${request.request_id}: ${known.not_proved}`); }, () => {});
   } catch (error) {
     say(error.message);
     left = null;
