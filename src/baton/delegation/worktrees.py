@@ -44,17 +44,18 @@ def plan_worktree(settings: Settings, given: dict[str, Any], workdir: str | None
     refuse_foreign_repository(source)
     trees = Trees(settings.data_dir)
     trees.folder_of(source.top, source.common)
-    trees.make_root()
     fields = {"workdir": workdir, "worktree": {"repository": source.top, "base": base}}
     for name in given.get("expect") or ():
         if os.path.isabs(name):
             raise InvalidValue("expect", f"{name!r} must be relative to the work folder, which is in a new worktree")
-    if given.get("after"):
-        return fields
-    if base is None:
-        return {**fields, "checkout": {"base": source.base}}
-    with open_jobs(settings) as jobs:
-        return {**fields, "checkout": {"base": resolve_base(settings, jobs, base, source)}}
+    if not given.get("after"):
+        commit = source.base
+        if base is not None:
+            with open_jobs(settings) as jobs:
+                commit = resolve_base(settings, jobs, base, source)
+        fields["checkout"] = {"base": commit}
+    trees.make_root()
+    return fields
 
 
 def refuse_unclear_base(jobs: Jobs, drafts: Sequence[Job]) -> None:
