@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import time
 
 import pytest
 
-from baton.sessions.processes import started_at
+from baton.board.query import Board, Need
+from baton.sessions.inventory import Inventory
+from baton.sessions.processes import ProcessId, started_at
 from support.mcp import McpClient
 from support.office import Office
 from support.waiting import wait_until
@@ -142,8 +145,6 @@ def test_a_job_whose_runner_lives_is_left_alone(office, number):
 
 @pytest.mark.parametrize("change", [{"host": "build-7"}, {"domain": "another-machine/1"}, {"domain": None}])
 def test_a_session_of_another_machine_or_namespace_is_left_alone(office, change):
-    from baton.sessions.inventory import Inventory
-
     job_id = killed(office)
     inventory = Inventory(office.settings)
     (session,) = inventory.all()
@@ -161,19 +162,76 @@ def test_a_claim_without_a_session_is_left_alone(office):
     assert f"{job_id}\trunning" in office("list").text
 
 
+@pytest.mark.as_root
 def test_a_home_that_cannot_be_written_says_that_it_is_unknown(office):
     job_id = killed(office)
-    home = office.settings.home
-    folders = [folder for folder, _, _ in os.walk(home)]
-    if os.geteuid() == 0:
-        pytest.skip("root may write into every folder")
-    for folder in folders:
-        os.chmod(folder, 0o500)
+    home = os.path.realpath(office.settings.home)
+    subprocess.run(["mount", "--bind", home, home], check=True)
     try:
+        subprocess.run(["mount", "-o", "remount,ro,bind", home], check=True)
         assert f"{job_id}\trunning\tunknown" in office("list").text
         assert office("get", job_id).json["activity"]["kind"] == "unknown"
-        assert "its tmux session is gone" in office("explain", job_id).text
+        shown = office("explain", job_id).text
+        assert "activity  unknown" in shown
+        assert "its tmux session is gone, and that could not be recorded" in shown
+        with McpClient(office.folder, office.env) as client:
+            assert client.call("list")["jobs"][0]["state"] == "unknown"
     finally:
-        for folder in folders:
-            os.chmod(folder, 0o700)
+        subprocess.run(["umount", home], check=True)
     assert f"{job_id}\terror" in office("list").text
+
+
+@pytest.mark.as_root
+def test_the_sessions_of_another_user_are_left_alone(office):
+    """The system may hide the processes of others."""
+    job_id = killed(office)
+    path = os.path.join(office.settings.home, "agent-sessions.db")
+    os.chown(path, 65534, 65534)
+    try:
+        assert Inventory(office.settings).lost() == []
+    finally:
+        os.chown(path, 0, 0)
+    assert [session.job_id for session in Inventory(office.settings).lost()] == [job_id]
+    assert f"{job_id}\terror" in office("list").text
+
+
+def test_the_board_settles_a_killed_job(office):
+    job_id = killed(office)
+    board = Board(office.settings)
+    try:
+        board.refresh()
+        wait_until(lambda: board.refresh() or office.job(job_id)["status"] == "error")
+        board.refresh()
+        (card,) = board.cards
+        assert (card.state, card.need) == ("failed", Need.FAILED)
+        assert card.reason == f"{KILLED}; `baton retry {job_id}` runs it again"
+    finally:
+        board.close()
+
+
+def test_a_session_that_is_starting_is_left_to_the_process_that_starts_it(office):
+    job_id = killed(office)
+    session = office.session_of(job_id)
+    begun = os.path.join(office.settings.home, "sessions", session["session_id"], "begun.json")
+    os.unlink(begun)
+    assert f"{job_id}\trunning" in office("list").text
+    office("cancel", job_id)
+
+
+def test_a_session_that_another_process_stops_is_left_to_it(office):
+    job_id = killed(office)
+    inventory = Inventory(office.settings)
+    (session,) = inventory.all()
+    inventory.change(session, lambda now: now.replace(stop_requested="enough", stopper=str(ProcessId.current())))
+    assert f"{job_id}\trunning" in office("list").text
+    inventory.change(session, lambda now: now.replace(stop_requested=None, stopper=None))
+    assert f"{job_id}\terror" in office("list").text
+
+
+def test_two_that_look_at_once_settle_a_job_once(office):
+    job_id = killed(office)
+    both = [office.start("list") for _ in range(2)]
+    assert [running.end().code for running in both] == [0, 0]
+    events = [each["event"] for each in office.audit(job_id)]
+    assert office.job(job_id)["status"] == "error"
+    assert len([each for each in office.audit(job_id) if each.get("to") == "error"]) == 1, events

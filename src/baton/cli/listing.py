@@ -16,10 +16,20 @@ from baton.cli.parser import Options, Verb
 from baton.cli.terminal import terminal_width
 from baton.config import Settings
 from baton.core.clock import format_micros, parse_time
+from baton.core.ending import FAILED
 from baton.core.errors import InvalidValue, UsageError
 from baton.core.fields import one_line
 from baton.core.job import Job, Status, agent_name, check_status
-from baton.core.outline import FAILED, STUCK, Outline, activity_of, is_stuck, public_record, reason_of, state_of
+from baton.core.outline import (
+    STUCK,
+    Outline,
+    activity_of,
+    is_stuck,
+    public_record,
+    reason_of,
+    state_of,
+    without_runner,
+)
 from baton.core.spending import total_usage, usd_text
 from baton.registry.contract import JobFilter, format_cursor
 
@@ -54,7 +64,7 @@ class _Line:
 
     @property
     def state(self) -> str:
-        return state_of(self.job.status, self.activity)
+        return state_of(self.job, self.activity)
 
     @property
     def reason(self) -> str:
@@ -182,7 +192,8 @@ def _read(home: Home, pages: Iterator[Page | OutlinePage], *, name_bad: bool = T
             home.release()
             for job in page.jobs:
                 created = parse_time(job.created_at) if isinstance(job, Job) else job.created_ns
-                yield created, job.job_id, home.folder, job
+                why = home.unsettled.get(job.job_id)
+                yield created, job.job_id, home.folder, job if why is None else without_runner(job, why)
 
 
 def _newest(

@@ -15,10 +15,12 @@ from baton.cli.parser import Options, Verb
 from baton.cli.request_view import request_line
 from baton.cli.terminal import print_coloured
 from baton.config import Settings
+from baton.core.ending import Ending, ending_of
 from baton.core.errors import UsageError
 from baton.core.fields import first_line, one_line
 from baton.core.job import Job, Status
 from baton.core.outcome import outcome_of
+from baton.delegation.looking import settle_lost
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.jobs.verification import doubt
 from baton.transport.subscription import Subscription
@@ -34,6 +36,7 @@ def subscribe(options: Options, settings: Settings) -> int:
         job_ids, code = ([], 0) if options.follow_all else _find_jobs(jobs, options)
         if code and not job_ids:
             return code
+        settle_lost(settings, jobs, say)
         subscription = Subscription(
             jobs,
             settings,
@@ -115,6 +118,7 @@ def wait(options: Options, settings: Settings) -> int:
         job_ids, code = _find_jobs(jobs, options)
         if code and not job_ids:
             return code
+        settle_lost(settings, jobs, say)
         subscription = Subscription(
             jobs, settings, job_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
         )
@@ -130,8 +134,9 @@ def wait(options: Options, settings: Settings) -> int:
         found = [job for job_id in subscription.outcomes() if (job := subscription.find_job(job_id)) is not None]
         unproven = [job for job in found if not _is_proven(jobs, job)]
         outcomes = subscription.last_outcomes(of_all=True)
+        endings = {job.job_id: ending_of(job) for job in found}
         for outcome in outcomes if options.json or not on_terminal() else ():
-            print(json_text(outcome) if options.json else _line(outcome))
+            print(json_text(outcome) if options.json else _line(outcome, endings.get(outcome["job_id"])))
         jobs.mark_seen(found)
     if subscription.timed_out is not None:
         say(f"baton: {subscription.timed_out}")
@@ -181,10 +186,13 @@ def _is_proven(jobs: Jobs, job: Job) -> bool:
     return counts
 
 
-def _line(outcome: dict[str, Any]) -> str:
-    """Return the id of a job, its status, and why it ended so if that is not plain."""
-    why = "" if outcome["status"] == Status.COMPLETED else one_line(first_line(outcome["reason"] or ""), 200)
-    return "\t".join(filter(None, (outcome["job_id"], outcome["status"], why)))
+def _line(outcome: dict[str, Any], ending: Ending | None) -> str:
+    """Return the id of a job, its status, and what decided how it ended."""
+    if ending is None:
+        why = first_line(outcome["reason"] or "")
+    else:
+        why = ending.text if outcome["status"] == Status.COMPLETED else ending.note
+    return "\t".join(filter(None, (outcome["job_id"], outcome["status"], one_line(why, 200))))
 
 
 _OPTIONS = (

@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS sessions (
 CREATE INDEX IF NOT EXISTS sessions_id ON sessions (session_id);
 CREATE INDEX IF NOT EXISTS sessions_state ON sessions (state);
 """
+DIGESTS = {0: "bf31fda0a15e3fc37f1c868f23121394f2d0481d7c07c67b2600b32c6f422914"}  # of these tables
 _SELECT = "SELECT name, session_id, state, record FROM sessions"
 
 
@@ -68,6 +69,7 @@ class Inventory:
             version=0,
             lock_name=f"{name}.lock",
             application_id=_MARK,
+            digests=DIGESTS,
             keep_open=False,
             what="an inventory of sessions",
         )
@@ -142,12 +144,13 @@ class Inventory:
     def lost(self) -> list[Session]:
         """Return the running sessions whose runner has ended without a trace. It reads no more than that takes. None of
         another user, whose processes may be hidden from this one."""
-        file = self._file()
-        try:
-            if os.stat(file.path).st_uid != os.geteuid():  # guard: lost-of-another-user
-                return []
-        except FileNotFoundError:
+        paths = [os.path.join(self.home, f"{name}.db") for name in reversed(_NAMES)]
+        owner = next((os.stat(path).st_uid for path in paths if os.path.exists(path)), None)
+        if owner is None:
             return []
+        if owner != os.geteuid():  # guard: lost-of-another-user
+            return []
+        file = self._file()
         stamp = file.stamp()
         if stamp is None or stamp != self._runners[0]:
             with file.reading() as tx:

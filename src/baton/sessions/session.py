@@ -98,9 +98,11 @@ class Session(Value):
         """Return whether the runner has ended without a trace: it was one of the processes that this process sees, is
         none of them now, and no other process is stopping the session. False where that is not certain."""
         runner, stopper = self.runner(), ProcessId.parse(self.stopper)
-        if self.state is not State.RUNNING or runner is None or not self._is_here():  # guard: lost-elsewhere
+        if self.state is not State.RUNNING or runner is None or runner.is_alive():
             return False
-        return not runner.is_alive() and (stopper is None or not stopper.is_alive())  # guard: lost-while-stopped
+        if not self._is_here():  # guard: lost-elsewhere
+            return False
+        return stopper is None or not stopper.is_alive()
 
     def _is_here(self) -> bool:
         """Return whether the runner is among the processes that this process sees, as far as the record tells: another
