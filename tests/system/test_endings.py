@@ -58,12 +58,15 @@ def test_every_surface_says_how_a_job_ended(office, arguments, status, word, not
     said = f"job {job_id} {word}: {note}"
     assert said in done.err.splitlines()
     assert "baton merge" not in done.err
-    last = f"{word}: {note}" if status == "completed" else note
-    assert office("wait", job_id, code=None).text == f"{job_id}\t{status}\t{last}"
+    waited = office("wait", job_id, code=None)
+    assert said in waited.err.splitlines()
+    last = f"{word}: {note}" if status == "completed" else note.replace("check: ", "not completed: ")
+    assert waited.text == f"{job_id}\t{status}\t{last}"
     line = office("list").text.split("\t")
-    assert (line[1], line[8]) == (status, note)
+    assert (line[1], line[8]) == (status, "-" if status == "completed" else last)  # as in 0.2.0
+    assert line[9] == f"{word}: {note}"
     assert f"ended     {word}: {note} (attempt 1)" in office("explain", job_id).text
-    assert said in office("result", job_id, code=None).err
+    assert f"{word}: {note}" in office("result", job_id, code=None).err
     for record in (
         office("get", job_id).json, office("list", "--json").json[0], office("result", job_id, "--json").json,
         office("wait", job_id, "--json", code=None).json, office("explain", job_id, "--json").json,

@@ -15,9 +15,9 @@ from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.core.awake_clock import AwakeClock
 from baton.core.clock import SECOND_NS
-from baton.core.ending import describe_end
+from baton.core.ending import describe_end, ending_of
 from baton.core.errors import BatonError, UsageError
-from baton.core.fields import first_line, one_line, printable_lines
+from baton.core.fields import one_line, printable_lines
 from baton.core.job import TERMINAL, Job, Status
 from baton.delegation.looking import Look, settle_lost
 from baton.jobs.output import OutputReader
@@ -82,7 +82,7 @@ def _show(jobs: Jobs, job_id: str, settings: Settings, options: Options, *, seve
     if not reader.exists() and job.status in TERMINAL and host_of(job) in (None, settings.host):
         Inventory(settings).wait_for_end_of(job.job_id, within_sec=_END_SEC)
     if not reader.exists():
-        _say_end(jobs, job, options)
+        _say_validation(jobs, job, options)
         raise _no_output(job, settings, wanted=options.output)
     if reader.begins_late:
         say(f"baton: the beginning of this output is not kept: it is longer than {settings.keep_output_mb} MB")
@@ -94,11 +94,14 @@ def _show(jobs: Jobs, job_id: str, settings: Settings, options: Options, *, seve
 
 
 def _say_end(jobs: Jobs, job: Job, options: Options) -> None:
-    """Say how the job ended, and print what the validation printed that refused its results, except with --output."""
-    if options.output or job.status not in TERMINAL:
-        return
-    say(describe_end(job))
-    found = None if job.status is not Status.ERROR else jobs.get_result(job.job_id)
+    """Say how the job ended, and what the validation printed that refused its results, except with --output."""
+    if not options.output and job.status in TERMINAL:
+        say(describe_end(job))
+        _say_validation(jobs, job, options)
+
+
+def _say_validation(jobs: Jobs, job: Job, options: Options) -> None:
+    found = None if options.output or job.status is not Status.ERROR else jobs.get_result(job.job_id)
     if found is not None and found.validation:
         say("the validation printed:")
         print(printable_lines(found.validation), file=sys.stderr)
@@ -116,7 +119,8 @@ def _no_output(job: Job, settings: Settings, *, wanted: bool) -> BatonError:
     host = host_of(job)
     if host is not None and host != settings.host:
         return BatonError(f"the output of job {job.job_id} is on {host}, where it ran; run `baton result` there")
-    why = f": {one_line(first_line(job.reason), 500)}" if job.reason and not wanted else ""
+    ending = None if wanted else ending_of(job)
+    why = "" if ending is None else f": {one_line(ending.text, 500)}"
     what = "output" if wanted else "message and no output"
     return BatonError(f"job {job.job_id} is {job.status} and left no {what} here{why}")
 

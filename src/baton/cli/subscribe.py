@@ -10,7 +10,7 @@ from typing import Any
 from baton.cli import options as opt
 from baton.cli.jobs import each_job
 from baton.cli.options import jobs_of
-from baton.cli.output import json_text, on_terminal, say, say_worktrees
+from baton.cli.output import json_text, on_terminal, say, say_ends
 from baton.cli.parser import Options, Verb
 from baton.cli.request_view import request_line
 from baton.cli.terminal import print_coloured
@@ -141,7 +141,7 @@ def wait(options: Options, settings: Settings) -> int:
     if subscription.timed_out is not None:
         say(f"baton: {subscription.timed_out}")
     if not options.json:
-        say_worktrees(found)
+        say_ends(found)
     return 1 if unproven or code else subscription.exit_code
 
 
@@ -187,11 +187,9 @@ def _is_proven(jobs: Jobs, job: Job) -> bool:
 
 
 def _line(outcome: dict[str, Any], ending: Ending | None) -> str:
-    """Return the id of a job, its status, and what decided how it ended."""
-    if ending is None:
-        why = first_line(outcome["reason"] or "")
-    else:
-        why = ending.text if outcome["status"] == Status.COMPLETED else ending.note
+    """Return the id of a job, its status, and how it ended, or the reason of one that did not end well."""
+    is_well = outcome["status"] == Status.COMPLETED and ending is not None
+    why = ending.text if is_well and ending is not None else first_line(outcome["reason"] or "")
     return "\t".join(filter(None, (outcome["job_id"], outcome["status"], one_line(why, 200))))
 
 

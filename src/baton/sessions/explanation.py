@@ -75,7 +75,8 @@ def _why_nothing_is_known(job: Job) -> str | None:
         return "the job is blocked: no process may start it yet"
     if job.status is Status.PENDING:
         return "the job is pending: it has not begun"
-    return None if job.status is Status.RUNNING else f"`baton result {job.job_id}` shows what it left"
+    left = f"the job is {job.status.value}; `baton result {job.job_id}` shows what it left"
+    return None if job.status is Status.RUNNING else left
 
 
 def _snapshot_of(inventory: Inventory, session: Session | None, job: Job) -> tuple[Snapshot | None, str | None]:
