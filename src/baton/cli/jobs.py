@@ -98,7 +98,8 @@ def status(options: Options, settings: Settings) -> int:
 def _look_at(settings: Settings, jobs: Jobs, job_id: str) -> Job:
     """Return the job as it is now, settled if its session was killed."""
     job = jobs.get_job(job_id)
-    if job.status is not Status.RUNNING or job.claimed_by is None:
+    has_sessions = os.path.isdir(os.path.join(settings.home, "sessions"))
+    if job.status is not Status.RUNNING or job.claimed_by is None or not has_sessions:
         return job
     from baton.delegation.looking import may_be_lost, settle_lost
 

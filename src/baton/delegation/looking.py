@@ -92,7 +92,7 @@ def settle_lost(settings: Settings, jobs: Jobs, say: Callable[[str], object] = l
 def may_be_lost(settings: Settings, job: Job) -> bool:
     """Return whether it is worth to look for killed sessions, for the verbs that agents call in loops: not while the
     process that has claimed the job runs, by all that its record tells."""
-    if job.status is not Status.RUNNING or job.claimed_by is None or not os.path.isdir(settings.home):
+    if job.status is not Status.RUNNING or job.claimed_by is None:
         return False
     host, _, holder = job.claimed_by.partition(":")
     pid = holder.rpartition(":")[2]
