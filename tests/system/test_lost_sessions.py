@@ -235,3 +235,11 @@ def test_two_that_look_at_once_settle_a_job_once(office):
     events = [each["event"] for each in office.audit(job_id)]
     assert office.job(job_id)["status"] == "error"
     assert len([each for each in office.audit(job_id) if each.get("to") == "error"]) == 1, events
+
+
+def test_wait_starts_a_job_again_that_a_look_has_requeued(office):
+    job_id = killed(office, "test -e again || sleep 600", "--max-attempts", "2")
+    (office.folder / "again").touch()
+    assert f"{job_id}\tpending" in office("list").text
+    assert office("wait", job_id).text.startswith(f"{job_id}\tcompleted")
+    assert office.job(job_id)["attempt"] == 2

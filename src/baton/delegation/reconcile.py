@@ -181,10 +181,10 @@ class Reconciler:
                 yield Finding(what=f"job {job.job_id}", why=job.reason or "", done="ended as error")
 
     def _start_waiting(self) -> Iterator[Finding]:
-        """Start the jobs that have waited, and whose submitter has ended meanwhile."""
+        """Start the jobs that have waited, or that a look has requeued, and whose submitter has ended meanwhile."""
         free = JobFilter(statuses=[Status.PENDING], submitted=True, free=True)
         for job in self._jobs.each_job(free):
-            if may_wait(job) and submitter_is_dead(job, self._settings.host):
+            if (may_wait(job) or job.lost_attempts) and submitter_is_dead(job, self._settings.host):
                 yield from self._start_again(job)
 
     def _check_limits(self) -> Iterator[Finding]:
