@@ -98,8 +98,8 @@ def test_a_look_at_a_killed_job_settles_it(office, look):
     job_id = killed(office)
     began = time.monotonic()
     assert KILLED in look(office, job_id)
-    # The whole command, with the start of Python; on a busy machine more than what the look takes.
-    assert time.monotonic() - began < 5
+    # 2 s are for the look. This is the whole command on a machine that may be busy: no look waits for a limit.
+    assert time.monotonic() - began < 20
     job = office.job(job_id)
     assert (job["status"], job["ended_by"]) == ("error", "lost")
     assert office.sessions() == []
