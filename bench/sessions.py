@@ -20,17 +20,23 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from baton.adapters.contract import Mode
+from baton.config import process_domain
+from baton.delegation.looking import Look, Looked
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
-from baton.sessions.session import Session, State
+from baton.sessions.processes import started_at
+from baton.sessions.session import Session, State, session_name
 from baton.storage.homes import load_settings
 from table import Folder, Row, at_most, chosen_parts, in_turns, ms, run_parts, size, timed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from baton.core.job import Job
+
 CREATED = size(15, 1)
 MANY = size(200, 3)
+LOOKED_AT, LOOK_SEC = size(50, 3), 0.002
 BATON = os.path.join(os.path.dirname(sys.executable), "baton")
 
 
@@ -166,7 +172,48 @@ def _calls(tmux: Server) -> list[str]:
         return file.read().splitlines()
 
 
-PARTS = {"create": creation, "list": listing}
+def looking(folder: Folder) -> Iterator[Row]:
+    """the check for killed sessions, which each look at jobs makes"""
+    env = {"PATH": os.environ["PATH"], "HOME": folder.new("looking")}
+    settings = load_settings(env=env, here=env["HOME"])
+    runners = [subprocess.Popen(["sleep", "600"]) for _ in range(LOOKED_AT)]
+    try:
+        with open_jobs(settings) as jobs:
+            inventory = Inventory(settings)
+            for runner in runners:
+                job = jobs.register_job("work", agent="shell", workdir=env["HOME"])
+                inventory.add(_session_of(jobs.pick_job(job.job_id), runner.pid, settings.host))
+            assert Look(settings).settle(jobs) == Looked()
+            kept = Look(settings)
+            first, again = in_turns(size(101, 3), lambda: Look(settings).settle(jobs), lambda: kept.settle(jobs))
+            shared = median(timed(lambda: jobs.list_jobs(limit=LOOKED_AT)) for _ in range(size(21, 1)))
+            runners[0].kill()
+            runners[0].wait()
+            lost = inventory.lost()
+            assert len(lost) == 1
+    finally:
+        for runner in runners:
+            runner.kill()
+            runner.wait()
+    what = f"look for killed sessions, {LOOKED_AT} running jobs"
+    limit = f"<= {ms(LOOK_SEC)}"
+    yield Row(f"{what}: the first", ms(first), f"list these jobs: {ms(shared)}", "", limit, first <= LOOK_SEC)
+    yield Row(f"{what}: each later one", ms(again), "", "", limit, again <= LOOK_SEC)
+
+
+def _session_of(job: Job, pid: int, host: str) -> Session:
+    name = session_name(job)
+    record = {
+        "name": name, "session_id": f"{pid:016x}", "state": State.RUNNING, "agent": "shell",
+        "mode": Mode.INTERACTIVE, "workdir": job.workdir, "yolo": False, "agent_name": f"HOUMAO-{name}",
+        "agent_id": name, "generation_id": "g", "host": host, "socket": "none", "pane_id": "%1", "pane_pid": pid,
+        "pane_started": started_at(pid), "domain": process_domain(), "made_for": job.job_id, "job_id": job.job_id,
+        "created_at": job.created_at, "updated_at": job.created_at,
+    }  # fmt: skip
+    return Session.parse(record)
+
+
+PARTS = {"create": creation, "list": listing, "look": looking}
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])

@@ -107,7 +107,14 @@ def register_job(
 
 def get_job(job_id: str, **where: Unpack[Where]) -> Job:
     """Return the job; raise JobNotFound if there is none with that id."""
-    with open_jobs(**where) as jobs:
+    from baton.delegation.looking import may_be_lost, settle_lost
+
+    settings = load_settings(where)
+    with _jobs.open_jobs(settings) as jobs:
+        job = jobs.get_job(job_id)
+        if not may_be_lost(settings, job):
+            return job
+        settle_lost(settings, jobs)
         return jobs.get_job(job_id)
 
 
@@ -115,7 +122,11 @@ def list_jobs(
     condition: JobFilter | None = None, *, limit: int = 50, after: str | None = None, **where: Unpack[Where]
 ) -> Page:
     """Return one page of jobs, newest first. Pass `page.next` as `after` for the next page."""
-    with open_jobs(**where) as jobs:
+    from baton.delegation.looking import settle_lost
+
+    settings = load_settings(where)
+    with _jobs.open_jobs(settings) as jobs:
+        settle_lost(settings, jobs)
         return jobs.list_jobs(condition, limit=limit, after=after)
 
 
@@ -209,10 +220,12 @@ def result(job_id: str, **where: Unpack[Where]) -> JobResult:
 
     Raise BatonError if the job has not ended."""
     from baton.core.job import TERMINAL
+    from baton.delegation.looking import settle_lost
     from baton.jobs.results import JobResult, result_record
 
     settings = load_settings(where)
     with _jobs.open_jobs(settings) as jobs:
+        settle_lost(settings, jobs)
         job = jobs.get_job(job_id)
         if job.status not in TERMINAL:
             raise BatonError(f"job {job_id} is still {job.status}; baton.wait waits for its end")

@@ -121,6 +121,19 @@ def _machine() -> str | None:
         return None  # then its host name identifies it
 
 
+@cache
+def process_domain() -> str | None:
+    """Return where the process numbers that this process sees are valid: the machine, by its id or else by that of its
+    boot, and the process namespace; None if the system does not tell."""
+    if (machine := _machine()) is not None:
+        return machine
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return f"{file.read(64).strip()}/{os.stat('/proc/self/ns/pid').st_ino}"
+    except OSError:
+        return None
+
+
 def present_host(host: str, machine: str | None) -> str:
     """Return the host name of a record; if it was written on this machine under another name, the present one."""
     name = os.uname().nodename

@@ -307,7 +307,7 @@ def test_a_detached_job_whose_runner_is_killed_is_retried_by_the_monitor(office,
     for each in ("agent", "mode", "yolo", "workdir", "socket", "made_for"):
         assert first[each] == second[each], each
     assert (office.folder / "pwd").read_text() == f"{office.folder}/there\n"
-    assert requeues(office, job_id) == ["the agent's session died"] * 2
+    assert requeues(office, job_id) == ["the agent was killed: its tmux session is gone"] * 2
     assert office("logs", job_id, "--verify").code == 0
     wait_until(lambda: not office.sessions() and not office.agents(), "for an empty house")
     figure("SIGKILL of a detached job's runner, twice", "completed on attempt 3", held=True)
@@ -318,7 +318,11 @@ def test_a_detached_job_is_an_error_once_it_has_no_attempts_left(office):
     job_id = office.detached(RETRIED, "--max-attempts", "2")
     assert len(list(kill_the_runners(office, job_id, (1, 2)))) == 2
     job = office.wait_for_status(job_id, "error", "completed")
-    assert (job["status"], job["attempt"], job["detail"]) == ("error", 2, "the agent's session died")
+    assert (job["status"], job["attempt"], job["detail"]) == (
+        "error",
+        2,
+        "the agent was killed: its tmux session is gone",
+    )
     assert job["ended_by"] == "lost"
     assert attempted(office) == ["1", "2"]
 

@@ -287,6 +287,8 @@ GUARDS = (
     Guard(
         "second-look", condition("True"), "tests/unit/test_monitor.py tests/integration/test_monitor_and_sessions.py"
     ),
+    Guard("lost-elsewhere", condition("False"), "tests/unit/test_session_record.py -k lost"),
+    Guard("lost-of-another-user", condition("False"), "tests/system/test_lost_sessions.py -k another_user"),
     Guard(
         "clean-terminal",
         replace(r"printable_lines\((\w+)\)", r"\1"),

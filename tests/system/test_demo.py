@@ -48,7 +48,7 @@ def test_it_shows_a_request_and_a_merge_and_leaves_nothing(stage):
     request = re.search(r"^\$ baton approve ([0-9a-f]{8})$", shown, re.MULTILINE)[1]
     story = [
         "not completed: report.md is missing",
-        "the agent's session died",
+        "the agent was killed: its tmux session is gone",
         f"request  {request}: tool, open",
         f"  command: {COMMAND}",
         f"{request} allowed; the agent goes on",

@@ -524,3 +524,12 @@ def test_the_digests_are_those_of_the_tables_that_are_created():
         with closing(sqlite3.connect(":memory:")) as database:
             database.executescript(tables)
             assert schema_digest(database) == SQLITE_DIGESTS[version]
+
+
+def test_the_digest_of_the_inventory_is_that_of_its_tables():
+    from baton.sessions import inventory
+    from baton.storage.sqlite import schema_digest
+
+    with closing(sqlite3.connect(":memory:")) as database:
+        database.executescript(inventory._TABLES)
+        assert {0: schema_digest(database)} == inventory.DIGESTS

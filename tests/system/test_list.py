@@ -73,13 +73,13 @@ def on_terminal(baton, columns, *arguments, **env):
 
 def test_in_a_pipe_the_columns_are_separated_by_tabs(desk):
     rows = {row[0]: row for row in rows_of(desk)}
-    assert {len(row) for row in rows.values()} == {9}
+    assert {len(row) for row in rows.values()} == {10}
     failed = desk("get", desk.ids["failed"]).json
     assert rows[desk.ids["failed"]] == [
         desk.ids["failed"], "error", "-", "shell", failed["created_at"], failed["finished_at"], "tmux:shell",
-        rows[desk.ids["failed"]][7], REASON,
+        rows[desk.ids["failed"]][7], REASON, f"failed: {REASON}",
     ]  # fmt: skip
-    assert rows[desk.ids["done"]][7:] == ["The notes", "-"]
+    assert rows[desk.ids["done"]][7:] == ["The notes", "-", "done: unchecked: only the word of its agent"]
     assert rows[desk.ids["waiting"]][1:3] == ["running", "waiting"]
     assert rows[desk.ids["waiting"]][8] == "may I push?"
     assert rows[desk.ids["working"]][1:4] == ["running", "working", "claude-code"]
@@ -134,7 +134,7 @@ def test_on_a_terminal_what_matters_is_on_top_and_it_fits(desk, columns, env):
     names = ("disputed", "waiting", "starting", "working", "failed", "done")
     assert top == [desk.ids[name] for name in names]
     assert [line.split()[1] for line in lines[1:7]] == [
-        "disputed", "waiting", "starting", "working", "failed", "completed"
+        "disputed", "waiting", "starting", "working", "failed", "done"
     ]  # fmt: skip
     assert len(lines) == 51
     assert "--cursor" in last

@@ -87,6 +87,8 @@ def test_a_job_that_was_cancelled_ends_a_stream_of_json_with_its_outcome(baton, 
         "reason": "not \x1b]0;now",
         "finished_at": finished,
         "timed_out": None,
+        "grade": None,
+        "changed": None,
     }
 
 

@@ -119,7 +119,7 @@ def test_an_agent_that_says_it_is_done_too_early_is_refused_and_may_mend_it(offi
 def test_detached_work_goes_on_and_wait_gives_its_exit_code(office, tmp_path):
     good = office.detached("sleep 0.5; echo hi > out.txt", "--expect", "out.txt")
     bad = office("submit", "--detach", "--json", "exit 1").json["job_id"]
-    assert office("wait", good).out == f"{good}\tcompleted\n"
+    assert office("wait", good).out == f"{good}\tcompleted\tverified: out.txt is there\n"
     why = "the command ended with exit code 1"
     assert office("wait", "--job", bad, code=1).out == f"{bad}\terror\t{why}\n"
     lines = [json.loads(line) for line in office("wait", good, bad, "--json", code=1).out.splitlines()]
@@ -285,7 +285,7 @@ def test_on_a_terminal_there_is_a_table_that_ends_clean(office):
     done = running.end()
     assert done.code == 0, done
     assert "working" in done.out
-    assert "completed" in done.out
+    assert "verified" in done.out
     raw = running.raw
     assert raw.count("\x1b[?25l") == raw.count("\x1b[?25h") == 1  # the cursor is back
     assert "log: " in done.out.splitlines()[-1]
@@ -297,8 +297,8 @@ def test_on_a_narrow_terminal_the_last_words_give_way_and_not_the_id_or_the_stat
     done = running.end()
     rows = [line.split() for line in done.out.splitlines() if line[:1] in "0123456789abcdef" and "  " in line]
     assert {row[0] for row in rows} == {office.the_job()["job_id"]}, done
-    assert {row[1] for row in rows} <= {"pending", "starting", "working", "completed"}, done
-    assert rows[-1][1] == "completed"
+    assert {row[1] for row in rows} <= {"pending", "starting", "working", "done"}, done
+    assert rows[-1][1] == "done"
 
 
 def test_on_a_terminal_a_cancelled_job_is_shown_as_that(office):
@@ -580,7 +580,8 @@ def test_who_listens_or_waits_also_waits_for_it(office, postgres):
     office("publish", job, "--event", "completed", **shared)
     listened, waited = (each.end() for each in running)
     assert (listened.code, events_of(listened)) == (0, ["started", "completed"]), listened
-    assert (waited.code, waited.text) == (0, f"{job}\tcompleted"), waited
+    ended = f"{job}\tcompleted\tdone: unchecked: only the word of its agent"
+    assert (waited.code, waited.text) == (0, ended), waited
 
 
 @pytest.mark.parametrize("how", [(), ("--detach",)])

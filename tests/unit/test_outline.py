@@ -67,7 +67,7 @@ def test_without_a_written_activity_the_last_event_decides_and_with_one_it_does_
 def test_the_cause_is_the_reason_where_a_user_wants_to_know_it():
     causes = {kind: reason_of(Outline.of(a_job(kind)), kind) for kind in KINDS}
     assert {kind for kind, cause in causes.items() if cause == "why"} == {
-        "waiting", "blocked", "retrying", "limited", "stalled", "idle",
+        "waiting", "blocked", "retrying", "limited", "stalled", "idle", "unknown",
     }  # fmt: skip
     assert Limit.TIME.describe(a_job()) == "the job took longer than 3600 s; last known: why"
     assert Limit.SILENCE.describe(a_job(cause="")) == "nothing was heard of the job for 120 s"

@@ -91,7 +91,7 @@ def test_those_that_a_person_must_look_at_come_first():
     view.show(event(jobs[2], "started"))
     view.show(event(jobs[3], "error", "no"))
     view.show(event(jobs[4], "permission_required", "may I?"))
-    assert [line.split()[1] for line in drawn(view)[1:-1]] == ["waiting", "failed", "working", "pending", "completed"]
+    assert [line.split()[1] for line in drawn(view)[1:-1]] == ["waiting", "failed", "working", "pending", "done"]
 
 
 @pytest.mark.parametrize("height", [5, 10, 24])
@@ -105,8 +105,8 @@ def test_of_more_jobs_than_lines_those_that_matter_are_shown_and_the_rest_is_cou
     assert len(lines) < height, "the last line of the terminal is left to the cursor"
     assert lines[1].split()[:2] == [jobs[29].job_id, "failed"]
     shown = len(lines) - 3
-    assert lines[-2].startswith(f"and {30 - shown} more: 10 completed")
-    assert lines[-1].startswith("10 completed, 1 failed, 19 pending after")
+    assert lines[-2].startswith(f"and {30 - shown} more: 10 done")
+    assert lines[-1].startswith("10 done, 1 failed, 19 pending after")
 
 
 def test_of_a_reason_with_several_lines_the_first_is_shown_and_how_to_see_the_others():
@@ -150,7 +150,7 @@ def test_the_whole_reason_of_each_failure_is_below_the_table_at_the_end(width):
     lines = drawn(view, width)
     assert max(map(len, lines)) <= width
     assert f"{jobs[0].job_id} failed: {reason}" in " ".join(" ".join(lines[4:]).split())
-    assert lines[-1] == "1 completed, 1 failed, 1 cancelled in 2m10s"
+    assert lines[-1] == "1 done, 1 failed, 1 cancelled in 2m10s"
     assert sum("STATE" in line for line in lines) == 1
 
 

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from itertools import islice
 
 from baton.config import Settings
+from baton.core.ending import ending_of
 from baton.core.errors import BatonError
 from baton.core.fields import visible
-from baton.core.job import TERMINAL, Job, Status
+from baton.core.job import Job, Status
 from baton.core.request import Request, RequestKind, notes
 from baton.core.value import Any, Value
 from baton.jobs.output import OutputReader, output_folder, parts_of
@@ -123,11 +124,13 @@ def explain(settings: Settings, job_id: str) -> dict[str, Any]:
 
 
 def result(settings: Settings, job_id: str) -> dict[str, Any] | None:
-    """Return what an ended job left, as `baton result --json` prints it; None before its end. It does not mark the end
-    as seen: `actions.mark_seen` does."""
+    """Return how a job ended and what it left, as `baton result --json` prints it; None before its end. It does not
+    mark the end as seen: `actions.mark_seen` does."""
     with open_jobs(settings) as jobs:
         job = jobs.get_job(job_id)
-        return result_record(job, jobs.get_result(job_id), settings.home) if job.status in TERMINAL else None
+        if (ending := ending_of(job)) is None:
+            return None
+        return {"ending": ending.text} | result_record(job, jobs.get_result(job_id), settings.home)
 
 
 def diff(settings: Settings, job_id: str) -> str:

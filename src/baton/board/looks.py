@@ -14,12 +14,13 @@ from baton.core.fields import one_line, printable
 # A state has a symbol beside its colour: a terminal without colours, or eyes that do not see them, tell it too.
 SYMBOLS = {
     "waiting": "?", "blocked": "!", "disputed": "!", "failed": "✗", "stalled": "!", "limited": "‖", "unknown": "~",
-    "idle": "…", "retrying": "↻", "completed": "✓", "working": "▶", "starting": "▷", "pending": "·", "cancelled": "-",
+    "idle": "…", "retrying": "↻", "verified": "✓", "done": "○", "working": "▶", "starting": "▷", "pending": "·",
+    "cancelled": "-",
 }  # fmt: skip
 COLOURS = {
     "waiting": "bold yellow", "blocked": "bold yellow", "disputed": "bold red", "failed": "bold red",
     "stalled": "bold magenta", "limited": "magenta", "unknown": "magenta", "idle": "yellow", "retrying": "yellow",
-    "completed": "green", "working": "cyan", "starting": "cyan", "pending": "", "cancelled": "dim",
+    "verified": "green", "done": "", "working": "cyan", "starting": "cyan", "pending": "", "cancelled": "dim",
 }  # fmt: skip
 # The groups of the head line: the symbol, the word and the style of each need.
 GROUPS = {

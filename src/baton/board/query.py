@@ -16,14 +16,16 @@ from baton.board.snooze import Snoozed
 from baton.config import Home as Place
 from baton.config import Settings, user_file
 from baton.core.clock import SECOND_NS, Clock, SystemClock, parse_time
+from baton.core.ending import FAILED
 from baton.core.errors import BatonError
 from baton.core.fields import one_line
 from baton.core.hashing import sha256
 from baton.core.job import TERMINAL, Status
-from baton.core.outline import FAILED, Outline, activity_of, reason_of, state_of
+from baton.core.outline import Outline, activity_of, reason_of, state_of, without_runner
 from baton.core.request import Request
 from baton.core.spending import total_usage
 from baton.core.value import Any, Value
+from baton.delegation.looking import Look
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.registry import LOCAL_SCHEMES
 from baton.storage.homes import MOST_OPEN, known, settings_of
@@ -112,6 +114,8 @@ class Home:
         self.outlines: dict[str, Outline] = {}
         self.requests: dict[str, list[Request]] = {}
         self.number = 0  # the change number to go on with
+        self._look = Look(settings)
+        self._has_running = False
         self.trouble: str | None = None
         self.is_away = False  # it cannot even be opened: its jobs are as they were last seen
         self._stamp: object = None  # of the registry, when it was read last
@@ -121,6 +125,20 @@ class Home:
     def read(self) -> bool:
         """Read what changed since the last time. Return whether that took more than a look at the stamp of the
         registry. BatonError or OSError if the registry cannot be read."""
+        unsettled = self._look.settle(self.jobs).unsettled if self._has_running else {}
+        try:
+            return self._read_news()
+        finally:
+            for job_id, why in unsettled.items():
+                self._show_unsettled(job_id, why)
+
+    def _show_unsettled(self, job_id: str, why: str) -> None:
+        """Show that nothing is known of a job whose session was killed, where that could not be recorded."""
+        job = self.outlines.get(job_id)
+        if job is not None and job.status is Status.RUNNING and (job.activity or {}).get("cause") != why:
+            self.outlines[job_id] = without_runner(job, why)
+
+    def _read_news(self) -> bool:
         now = time.monotonic()
         reload = self._reloaded_at is None or now - self._reloaded_at > _RELOAD_SEC
         stamp = self.jobs.registry.answers_stamp()
@@ -154,6 +172,7 @@ class Home:
             if done:
                 break
         self.outlines = found
+        self._has_running = any(job.status is Status.RUNNING for job in found.values())
         return asking
 
     def _read_requests(self, now: float) -> None:
@@ -394,7 +413,7 @@ class Board:
         revision: int,
     ) -> Card:
         activity = activity_of(job, now_ns=now_ns)
-        state = state_of(job.status, activity)
+        state = state_of(job, activity)
         need = _need(job, state)
         if key in snoozed and snoozed[key] == _what_for(state, asked):
             need = Need.SNOOZED

@@ -14,7 +14,7 @@ from baton.board.text_view import Line
 from baton.core.clock import SECOND_NS, duration_text, parse_time
 from baton.core.errors import BatonError
 from baton.core.fields import UNEXPECTED_SHAPE
-from baton.core.job import TERMINAL
+from baton.core.job import TERMINAL, Status
 from baton.core.request import Request, RequestKind
 
 Tab = Literal["screen", "request", "history", "explain", "result", "diff"]
@@ -158,7 +158,8 @@ def _explain(settings: Any, card: Card) -> list[Line]:
     found, now_ns = details.explain(settings, card.job_id), time.time_ns()
     since = f" for {age(_moment(found['since'], now_ns), now_ns)}" if found["since"] else ""
     about = [
-        ("state", f"{found['state']}{since}, attempt {found['attempt']}"), ("cause", found["cause"]),
+        ("state", f"{found['ending'] or found['state']}{since}, attempt {found['attempt']}"),
+        ("cause", "" if found["ending"] else found["cause"]),
         ("rule", found["rule"]), ("note", found["note"]),
         *(("request", f"{each['request_id']}: {each['summary']}") for each in found["requests"]),
         *(("limit", _limit(each)) for each in found["limits"]),
@@ -199,8 +200,9 @@ def _result(settings: Any, card: Card) -> list[Line]:
     if found is None:
         return [("the job has not ended yet", "dim")]
     about = [
-        ("outcome", card.state), ("reason", found.get("reason")), ("ended by", found.get("ended_by")),
-        ("checked", ", ".join(map(str, found.get("verified_by") or ()))),
+        ("outcome", found["ending"]),
+        ("reason", found.get("reason") if found["status"] == Status.ERROR else None),
+        ("ended by", found.get("ended_by")),
         *(("file", _file(each)) for each in found.get("artifacts") or ()),
     ]  # fmt: skip
     lines: list[Line] = [(f"{name:<8}  {clean_line(str(text), 1000)}", "") for name, text in about if text]

@@ -7,7 +7,7 @@ import time
 from baton.cli import options as opt
 from baton.cli.jobs import each_job
 from baton.cli.options import jobs_of
-from baton.cli.output import ago, json_text, on_terminal, print_table
+from baton.cli.output import ago, json_text, on_terminal, print_table, say
 from baton.cli.parser import Options, Verb
 from baton.cli.terminal import terminal_width
 from baton.config import Settings
@@ -15,6 +15,7 @@ from baton.core.clock import SECOND_NS, duration_text, parse_time
 from baton.core.fields import first_line, one_line
 from baton.core.job import Job, Status
 from baton.core.value import Any
+from baton.delegation.looking import settle_lost
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.sessions.explanation import explain_job
 from baton.sessions.inventory import Inventory
@@ -24,6 +25,7 @@ _LONGEST = 1000
 
 def explain(options: Options, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
+        settle_lost(settings, jobs, say)
         found, code = each_job(jobs, jobs_of(options), lambda job_id: _explain(settings, jobs, jobs.get_job(job_id)))
     if options.json:
         print(json_text(found if len(jobs_of(options)) > 1 else found[0], indent=2))
@@ -48,13 +50,19 @@ def _explain(settings: Settings, jobs: Jobs, job: Job) -> dict[str, Any]:
 def _print(explained: dict[str, Any]) -> None:
     now_ns = time.time_ns()
     since = f" since {_ago(explained['since'], now_ns)}" if explained["since"] else ""
+    ending = explained["ending"]
     known = "the runner of its session" if explained["known_by"] == "runner" else "the registry alone"
     lines = [
         ("job", f"{explained['job_id']} {explained['title'] or ''}"),
-        ("activity", f"{explained['state']}{since} (attempt {explained['attempt']})"),
-        ("cause", first_line(explained["cause"] or "")),
+        ("ended", ending and f"{ending} (attempt {explained['attempt']})"),
+        ("activity", not ending and f"{explained['state']}{since} (attempt {explained['attempt']})"),
+        ("cause", not ending and first_line(explained["cause"] or "")),
         ("rule", explained["rule"]),
-        ("known by", known if explained["known_by"] == "registry" else f"{known}, {_ago(explained['at'], now_ns)}"),
+        (
+            "known by",
+            not ending
+            and (known if explained["known_by"] == "registry" else f"{known}, {_ago(explained['at'], now_ns)}"),
+        ),
         ("note", explained["note"]),
     ]
     lines += [("request", f"{each['request_id']}: {each['summary']}") for each in explained["requests"]]

@@ -9,12 +9,13 @@ from baton.cli.output import say
 from baton.cli.parser import Options
 from baton.core.errors import BatonError, UsageError
 from baton.core.fields import one_line
+from baton.delegation.looking import settle_lost
 from baton.jobs.verbs import open_jobs
 from baton.registry import other_registry_here
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from baton.config import Settings
     from baton.jobs.verbs import Jobs
@@ -25,11 +26,15 @@ OF_OTHERS = "--all-homes shows those of other folders"
 
 class Home:
     """The jobs of one home. `folder` is the folder that it serves. `alone`: the command reads no other. `stays_open`:
-    its registry is one of the few that stay open."""
+    its registry is one of the few that stay open. `unsettled` are the jobs whose session was killed, where that could
+    not be recorded, each with the reason."""
 
-    def __init__(self, folder: str, jobs: Jobs, *, alone: bool, stays_open: bool = True) -> None:
+    def __init__(
+        self, folder: str, jobs: Jobs, unsettled: Mapping[str, str], *, alone: bool, stays_open: bool = True
+    ) -> None:
         self.folder = folder
         self.jobs = jobs
+        self.unsettled = unsettled
         self.alone = alone
         self._stays_open = stays_open
 
@@ -54,7 +59,7 @@ def this_home(settings: Settings) -> Home:
     jobs = open_jobs(settings)
     if (other := other_registry_here(settings)) is not None:
         say(f"baton: note: {other}")
-    return Home(settings.folder, jobs, alone=True)
+    return Home(settings.folder, jobs, settle_lost(settings, jobs, say), alone=True)
 
 
 def all_homes(options: Options, settings: Settings) -> list[Home]:
@@ -65,13 +70,15 @@ def all_homes(options: Options, settings: Settings) -> list[Home]:
     found: dict[str, Home] = {}
     for home in known(settings.state_dir, lambda error: say(f"baton: skipped {error}")):
         try:
-            jobs = open_jobs(settings_of(settings.state_dir, home))
+            of_home = settings_of(settings.state_dir, home)
+            jobs = open_jobs(of_home)
         except (BatonError, OSError) as error:
             _skip(home.folder, error)
             continue
         shared = found.get(jobs.registry.url)
         folder = home.folder if shared is None else jobs.registry.where
-        found[jobs.registry.url] = Home(folder, jobs, alone=False, stays_open=len(found) < MOST_OPEN)
+        unsettled = {**(shared.unsettled if shared else {}), **settle_lost(of_home, jobs, say)}
+        found[jobs.registry.url] = Home(folder, jobs, unsettled, alone=False, stays_open=len(found) < MOST_OPEN)
     return list(found.values())
 
 

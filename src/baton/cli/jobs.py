@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from functools import partial
 
 from baton.cli import options as opt
 from baton.cli.options import job_of, jobs_of
@@ -12,7 +13,7 @@ from baton.cli.parser import Options, Verb, read_text
 from baton.config import Settings
 from baton.core.drafts import new_job
 from baton.core.errors import BatonError, InvalidValue, NothingPending, UsageError
-from baton.core.job import Job
+from baton.core.job import Job, Status
 from baton.core.value import Any
 from baton.jobs.verbs import Jobs, open_jobs
 
@@ -74,7 +75,7 @@ def register(options: Options, settings: Settings) -> None:
 
 def get(options: Options, settings: Settings) -> int:
     with open_jobs(settings) as jobs:
-        found, code = each_job(jobs, jobs_of(options), jobs.get_job)
+        found, code = each_job(jobs, jobs_of(options), partial(_look_at, settings, jobs))
     from baton.core.outline import public_record
 
     now_ns = time.time_ns()
@@ -88,10 +89,28 @@ def status(options: Options, settings: Settings) -> int:
 
         def do(job_id: str) -> Job:
             if options.set is None:
-                return jobs.get_job(job_id)
+                return _look_at(settings, jobs, job_id)
             return jobs.update_status(job_id, options.set, attempt=options.attempt, verify=not options.no_verify)
 
         return _print_each(jobs, options, do)
+
+
+def _look_at(settings: Settings, jobs: Jobs, job_id: str) -> Job:
+    """Return the job as it is now, settled if its session was killed."""
+    job = jobs.get_job(job_id)
+    has_sessions = os.path.isdir(os.path.join(settings.home, "sessions"))
+    if job.status is not Status.RUNNING or job.claimed_by is None or not has_sessions:
+        return job
+    from baton.delegation.looking import may_be_lost, settle_lost
+
+    if not may_be_lost(settings, job):
+        return job
+    unsettled, job = settle_lost(settings, jobs, say), jobs.get_job(job_id)
+    if (why := unsettled.get(job_id)) is None:
+        return job
+    from baton.core.outline import without_runner
+
+    return without_runner(job, why)
 
 
 def cancel(options: Options, settings: Settings) -> int:

@@ -16,10 +16,20 @@ from baton.cli.parser import Options, Verb
 from baton.cli.terminal import terminal_width
 from baton.config import Settings
 from baton.core.clock import format_micros, parse_time
+from baton.core.ending import FAILED, ending_of
 from baton.core.errors import InvalidValue, UsageError
-from baton.core.fields import one_line
-from baton.core.job import Job, Status, agent_name, check_status
-from baton.core.outline import FAILED, STUCK, Outline, activity_of, is_stuck, public_record, reason_of, state_of
+from baton.core.fields import first_line, one_line
+from baton.core.job import TERMINAL, Job, Status, agent_name, check_status
+from baton.core.outline import (
+    STUCK,
+    Outline,
+    activity_of,
+    is_stuck,
+    public_record,
+    reason_of,
+    state_of,
+    without_runner,
+)
 from baton.core.spending import total_usage, usd_text
 from baton.registry.contract import JobFilter, format_cursor
 
@@ -54,11 +64,26 @@ class _Line:
 
     @property
     def state(self) -> str:
-        return state_of(self.job.status, self.activity)
+        return state_of(self.job, self.activity)
 
     @property
     def reason(self) -> str:
         return self.asked or reason_of(self.job, self.activity)
+
+    @property
+    def stored_reason(self) -> str:
+        """Why the job waits, failed or was cancelled, without what is said of every end: programs read it."""
+        if self.job.status not in TERMINAL:
+            return self.reason
+        is_error = self.job.status is Status.ERROR
+        stored = self.job.reason or (self.job.detail if is_error else None)
+        return "" if self.job.status is Status.COMPLETED else first_line(stored or "")
+
+    @property
+    def ending(self) -> str:
+        """How the job ended, and what decided that."""
+        found = ending_of(self.job)
+        return "" if found is None else found.text
 
     @property
     def place(self) -> int:
@@ -82,13 +107,14 @@ _COLUMNS: dict[str, tuple[str, Callable[[_Line], str]]] = {
     "finished": ("FINISHED", lambda line: _moment(line.job.finished_ns)),
     "queue": ("QUEUE", lambda line: line.job.agent_session),
     "title": ("TITLE", lambda line: one_line(line.job.title or line.job.prompt, 200)),
-    "reason": ("REASON", lambda line: line.reason and one_line(line.reason, _LONGEST)),
+    "reason": ("REASON", lambda line: one_line(line.reason if on_terminal() else line.stored_reason, _LONGEST)),
     "attempt": ("TRY", lambda line: str(line.job.attempt)),
     "ended_by": ("ENDED BY", lambda line: line.job.ended_by or ""),
     "labels": ("LABELS", lambda line: one_line(", ".join(line.job.labels), _LONGEST)),
     "tokens": ("TOKENS", lambda line: _tokens(line.job)),
     "cost": ("USD", lambda line: _cost(line.job)),
     "folder": ("FOLDER", lambda line: one_line(line.folder, _LONGEST)),
+    "ending": ("ENDING", lambda line: one_line(line.ending, _LONGEST)),
 }
 
 
@@ -101,7 +127,7 @@ def list_jobs(options: Options, settings: Settings) -> None:
         elif on_terminal():
             _print_screen(homes, condition, columns, options)
         else:
-            more = [*(["folder"] if options.all_homes else []), *(_COST if options.cost else ())]
+            more = [*(["folder"] if options.all_homes else []), *(_COST if options.cost else ()), "ending"]
             _print_lines(homes, _list_page(homes, condition, options), columns or [*_IN_PIPE, *more])
     finally:
         for home in homes:
@@ -182,7 +208,8 @@ def _read(home: Home, pages: Iterator[Page | OutlinePage], *, name_bad: bool = T
             home.release()
             for job in page.jobs:
                 created = parse_time(job.created_at) if isinstance(job, Job) else job.created_ns
-                yield created, job.job_id, home.folder, job
+                why = home.unsettled.get(job.job_id)
+                yield created, job.job_id, home.folder, job if why is None else without_runner(job, why)
 
 
 def _newest(

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from baton.cli.options import UNIT_SEC
 from baton.core.errors import BatonError
 from baton.core.fields import one_line, printable
+from baton.core.job import TERMINAL
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -22,7 +23,7 @@ STATUS_COLOURS = {
 STATE_COLOURS = STATUS_COLOURS | {
     "starting": "cyan", "working": "cyan", "waiting": "bold yellow", "failed": "red", "disputed": "red",
     "unknown": "magenta", "blocked": "bold yellow", "stalled": "red", "idle": "yellow", "retrying": "yellow",
-    "limited": "yellow",
+    "limited": "yellow", "verified": "green",
 }  # fmt: skip
 _CODES = {
     "yellow": "33", "cyan": "36", "green": "32", "red": "31", "magenta": "35", "bright_black": "90",
@@ -121,18 +122,37 @@ def counted(number: int, noun: str) -> str:
     return f"{number} {noun}{'' if number == 1 else 's'}"
 
 
+def say_ends(jobs: Sequence[Job]) -> None:
+    """Say how jobs ended and what decided that, except on a terminal, where a table has shown it; and how to go on with
+    their work that is in worktrees on this machine."""
+    if not on_terminal():
+        from baton.core.ending import describe_end
+
+        for job in jobs:
+            if job.status in TERMINAL:
+                say(describe_end(job))
+    say_worktrees(jobs)
+
+
 def say_worktrees(jobs: Iterable[Job]) -> None:
     """Say how to go on with the work of completed jobs that is in worktrees on this machine."""
-    ids = [
-        job.job_id
+    here = [
+        job
         for job in jobs
         if job.status == "completed" and job.checkout is not None and os.path.isdir(job.checkout.get("path") or "")
     ]
+    _say_worktrees([job.job_id for job in here if job.changed], "work is", "baton diff {0}, baton merge {0}")
+    # The runner of an older version has not looked.
+    _say_worktrees([job.job_id for job in here if job.changed is None], "changes, if any, are", "baton diff {0}")
+
+
+def _say_worktrees(ids: Sequence[str], what: str, commands: str) -> None:
     if len(ids) == 1:
-        say(f"its work is in a worktree: baton diff {ids[0]}, baton merge {ids[0]}")
+        say(f"its {what} in a worktree: {commands.format(ids[0])}")
     elif ids:
         more = f" and {len(ids) - _SHOWN_IDS} more" if len(ids) > _SHOWN_IDS else ""
-        say(f"their work is in worktrees: baton diff ID, baton merge ID for each of {' '.join(ids[:_SHOWN_IDS])}{more}")
+        each = f"each of {' '.join(ids[:_SHOWN_IDS])}{more}"
+        say(f"their {what} in worktrees: {commands.format('ID')} for {each}")
 
 
 def ago(then_ns: int, now_ns: int) -> str:

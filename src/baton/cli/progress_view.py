@@ -16,12 +16,12 @@ from baton.cli.output import STATE_COLOURS, json_text, on_terminal, say, share_w
 from baton.cli.request_view import RequestPanel, request_line
 from baton.core.awake_clock import AwakeClock
 from baton.core.clock import SECOND_NS, Clock, SystemClock, duration_text, parse_time
+from baton.core.ending import DONE, ENDS, FAILED, VERIFIED, ending_of
 from baton.core.fields import one_line
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.limits import PAUSING, passed_ns
 from baton.core.outcome import outcome_of
 from baton.core.outline import (
-    FAILED,
     Outline,
     activity_after,
     activity_of,
@@ -51,14 +51,9 @@ _FRAMES_IN_SEC = 4
 # What a person must look at comes first, what is over comes last.
 _ORDER = (
     "waiting", "blocked", "stalled", FAILED, "disputed", "unknown", "limited", "idle", "retrying", "working",
-    "starting", "pending", "cancelled", "completed",
+    "starting", "pending", "cancelled", DONE, VERIFIED,
 )  # fmt: skip
-_SUMMARY = (
-    "completed",
-    FAILED,
-    "cancelled",
-    *(state for state in _ORDER if state not in ("completed", FAILED, "cancelled")),
-)
+_SUMMARY = (*ENDS, *(state for state in _ORDER if state not in ENDS))
 
 
 def open_view(
@@ -230,14 +225,16 @@ class _Row:
         if event != "started":  # that only names the session
             self._message = payload["detail"] or self._message
         if event in (Status.COMPLETED, Status.ERROR):
-            self._end, self.ended_ns = state_of(Status(event), ""), then_ns
+            self.ended_ns = then_ns
+            if self._job.status not in TERMINAL:  # else `update` knows more
+                self._end = FAILED if event == Status.ERROR else DONE
         else:
             self._said = activity_after(event)
 
     def update(self, job: Job) -> None:
         self._job = job
         if job.status in TERMINAL or job.disputed is not None:
-            self._end = state_of(job.status, activity_of(Outline.of(job), now_ns=0))
+            self._end = state_of(job, activity_of(Outline.of(job), now_ns=0))
         if self.began_ns is None and job.deadline_at is not None:
             self.began_ns = parse_time(job.deadline_at) - job.timeout_sec * SECOND_NS
         if job.status is Status.RUNNING and self._said is None:
@@ -259,7 +256,8 @@ class _Row:
                 left = _clock(max(self._job.timeout_sec - seconds, 0))
                 idle_left = self._idle_left()
         state = self.state
-        message = "" if state == "completed" else one_line(self._why(state) or self._message, 200)
+        ending = ending_of(self._job)
+        message = one_line(self._why(state) or self._message if ending is None else ending.note, 200)
         return [self._job.job_id, state, taken, left, idle_left, self.title, message]
 
     def _why(self, state: str) -> str:

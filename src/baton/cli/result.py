@@ -15,9 +15,11 @@ from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.core.awake_clock import AwakeClock
 from baton.core.clock import SECOND_NS
+from baton.core.ending import describe_end, ending_of
 from baton.core.errors import BatonError, UsageError
-from baton.core.fields import first_line, one_line, printable_lines
+from baton.core.fields import one_line, printable_lines
 from baton.core.job import TERMINAL, Job, Status
+from baton.delegation.looking import Look, settle_lost
 from baton.jobs.output import OutputReader
 from baton.jobs.results import host_of, result_record
 from baton.jobs.verbs import Jobs, open_jobs
@@ -33,6 +35,7 @@ def result(options: Options, settings: Settings) -> int:
     if options.follow and (options.json or len(typed) > 1):
         raise UsageError("--follow follows the output of one job; leave out --json and further IDs")
     with open_jobs(settings) as jobs:
+        settle_lost(settings, jobs, say)
         if options.json:
             records, code = each_job(jobs, typed, lambda job_id: _record(jobs, job_id, settings))
             print(json_text(records if len(typed) > 1 else records[0], indent=2))
@@ -74,7 +77,7 @@ def _show(jobs: Jobs, job_id: str, settings: Settings, options: Options, *, seve
     if found is not None and found.message is not None:
         text = found.message.rstrip("\n") + "\n"
         _print(text[start : start + _CHUNK].encode(errors="replace") for start in range(0, len(text), _CHUNK))
-        _say_validation(jobs, job, options)
+        _say_end(jobs, job, options)
         return 0
     if not reader.exists() and job.status in TERMINAL and host_of(job) in (None, settings.host):
         Inventory(settings).wait_for_end_of(job.job_id, within_sec=_END_SEC)
@@ -84,14 +87,20 @@ def _show(jobs: Jobs, job_id: str, settings: Settings, options: Options, *, seve
     if reader.begins_late:
         say(f"baton: the beginning of this output is not kept: it is longer than {settings.keep_output_mb} MB")
     _print(reader.read())
-    _say_validation(jobs, job, options)
+    _say_end(jobs, job, options)
     if job.status not in TERMINAL:
         raise _not_ended(job)
     return 0
 
 
+def _say_end(jobs: Jobs, job: Job, options: Options) -> None:
+    """Say how the job ended, and what the validation printed that refused its results, except with --output."""
+    if not options.output and job.status in TERMINAL:
+        say(describe_end(job))
+        _say_validation(jobs, job, options)
+
+
 def _say_validation(jobs: Jobs, job: Job, options: Options) -> None:
-    """Print what the validation printed that refused the results of this job, except with --output."""
     found = None if options.output or job.status is not Status.ERROR else jobs.get_result(job.job_id)
     if found is not None and found.validation:
         say("the validation printed:")
@@ -110,7 +119,8 @@ def _no_output(job: Job, settings: Settings, *, wanted: bool) -> BatonError:
     host = host_of(job)
     if host is not None and host != settings.host:
         return BatonError(f"the output of job {job.job_id} is on {host}, where it ran; run `baton result` there")
-    why = f": {one_line(first_line(job.reason), 500)}" if job.reason and not wanted else ""
+    ending = None if wanted else ending_of(job)
+    why = "" if ending is None else f": {one_line(ending.text, 500)}"
     what = "output" if wanted else "message and no output"
     return BatonError(f"job {job.job_id} is {job.status} and left no {what} here{why}")
 
@@ -123,7 +133,9 @@ def _follow(jobs: Jobs, job: Job, settings: Settings, timeout_sec: float) -> Ite
     reader = OutputReader(settings.home, job)
     gone = select.poll()
     gone.register(1, 0)  # poll always reports that the other end of a pipe is closed
+    look = Look(settings)
     while True:
+        look.settle(jobs)
         now = jobs.get_job(job.job_id)  # before the output is read: then all of it is
         yield from reader.read()
         if now.attempt != job.attempt:

@@ -12,7 +12,7 @@ from baton.cli import options as opt
 from baton.cli.jobs import each_job
 from baton.cli.main import INTERRUPTED
 from baton.cli.options import job_and_text, jobs_of
-from baton.cli.output import counted, json_text, on_terminal, say, say_worktrees
+from baton.cli.output import counted, json_text, on_terminal, say, say_ends
 from baton.cli.parser import Options, Verb, read_text
 from baton.cli.progress_view import open_view, summarize
 from baton.config import Settings
@@ -329,7 +329,7 @@ def _follow(
         for job in delegation.jobs if len(delegation.jobs) == 1 or not on_terminal() else ():
             say(f"log: {os.path.join(jobs.logs_dir, job.job_id)}")
         if not options.json:
-            say_worktrees(delegation.current_jobs())
+            say_ends(delegation.current_jobs())
         return delegation.exit_code
 
 

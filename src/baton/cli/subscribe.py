@@ -10,15 +10,17 @@ from typing import Any
 from baton.cli import options as opt
 from baton.cli.jobs import each_job
 from baton.cli.options import jobs_of
-from baton.cli.output import json_text, on_terminal, say, say_worktrees
+from baton.cli.output import json_text, on_terminal, say, say_ends
 from baton.cli.parser import Options, Verb
 from baton.cli.request_view import request_line
 from baton.cli.terminal import print_coloured
 from baton.config import Settings
+from baton.core.ending import Ending, ending_of
 from baton.core.errors import UsageError
 from baton.core.fields import first_line, one_line
 from baton.core.job import Job, Status
 from baton.core.outcome import outcome_of
+from baton.delegation.looking import settle_lost
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.jobs.verification import doubt
 from baton.transport.subscription import Subscription
@@ -34,6 +36,7 @@ def subscribe(options: Options, settings: Settings) -> int:
         job_ids, code = ([], 0) if options.follow_all else _find_jobs(jobs, options)
         if code and not job_ids:
             return code
+        settle_lost(settings, jobs, say)
         subscription = Subscription(
             jobs,
             settings,
@@ -115,6 +118,7 @@ def wait(options: Options, settings: Settings) -> int:
         job_ids, code = _find_jobs(jobs, options)
         if code and not job_ids:
             return code
+        settle_lost(settings, jobs, say)
         subscription = Subscription(
             jobs, settings, job_ids, timeout_sec=options.timeout, idle_timeout_sec=options.idle_timeout
         )
@@ -130,13 +134,14 @@ def wait(options: Options, settings: Settings) -> int:
         found = [job for job_id in subscription.outcomes() if (job := subscription.find_job(job_id)) is not None]
         unproven = [job for job in found if not _is_proven(jobs, job)]
         outcomes = subscription.last_outcomes(of_all=True)
+        endings = {job.job_id: ending_of(job) for job in found}
         for outcome in outcomes if options.json or not on_terminal() else ():
-            print(json_text(outcome) if options.json else _line(outcome))
+            print(json_text(outcome) if options.json else _line(outcome, endings.get(outcome["job_id"])))
         jobs.mark_seen(found)
     if subscription.timed_out is not None:
         say(f"baton: {subscription.timed_out}")
     if not options.json:
-        say_worktrees(found)
+        say_ends(found)
     return 1 if unproven or code else subscription.exit_code
 
 
@@ -181,10 +186,11 @@ def _is_proven(jobs: Jobs, job: Job) -> bool:
     return counts
 
 
-def _line(outcome: dict[str, Any]) -> str:
-    """Return the id of a job, its status, and why it ended so if that is not plain."""
-    why = "" if outcome["status"] == Status.COMPLETED else one_line(first_line(outcome["reason"] or ""), 200)
-    return "\t".join(filter(None, (outcome["job_id"], outcome["status"], why)))
+def _line(outcome: dict[str, Any], ending: Ending | None) -> str:
+    """Return the id of a job, its status, and how it ended, or the reason of one that did not end well."""
+    is_well = outcome["status"] == Status.COMPLETED and ending is not None
+    why = ending.text if is_well and ending is not None else first_line(outcome["reason"] or "")
+    return "\t".join(filter(None, (outcome["job_id"], outcome["status"], one_line(why, 200))))
 
 
 _OPTIONS = (

@@ -36,6 +36,21 @@ class Status(StrEnum):
 TERMINAL = frozenset({Status.COMPLETED, Status.ERROR, Status.CANCELLED})
 
 
+# How the entries of `verified_by` begin, and what vouches for a job that ended well: its agent's word, its files, its
+# validation.
+EXPECT, VALIDATE = "expect: ", "validate: "
+SAID, RAN, VALIDATED = "said", "ran", "validated"
+
+
+def grade_of(status: Status, verified_by: Sequence[str]) -> str | None:
+    """Return what vouches for a job that ended well; None for other jobs."""
+    if status is not Status.COMPLETED:
+        return None
+    if any(each.startswith(VALIDATE) for each in verified_by):
+        return VALIDATED
+    return RAN if verified_by else SAID
+
+
 def is_unseen(status: Status, seen_at: object) -> bool:
     """Return whether a job has completed or failed and the user was not shown that yet."""
     return seen_at is None and status in (Status.COMPLETED, Status.ERROR)
@@ -157,6 +172,7 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("backoff_sec", fields.whole(0, MAX_TIMEOUT_SEC), 0),
     ("failed_attempts", fields.whole(0), 0),
     ("lost_attempts", fields.whole(0), 0),
+    ("changed", fields.optional(fields.boolean), None),
 )
 OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
 _CHECKS = {name: (check, default) for name, check, default in _SCRIPT_FIELDS + _OWN_FIELDS}
@@ -177,7 +193,7 @@ FATE = frozenset(
     {"attempt", "claimed_by", "lease_expires_at", "lease_mark", "deadline_at", "last_seq", "last_event_at", "detail"}
     | {"finished_at", "submitter", "verified_by", "unverified", "disputed", "follows", "retry_of", "retried_by"}
     | {"reason", "ended_by", "seen_at", "idempotency_key", "notify_due", "activity", "change", "checkout"}
-    | {"parked", "usage"}
+    | {"parked", "usage", "changed"}
     | {"waits_for", "not_before", "look_at", "followed_at", "failed_attempts", "lost_attempts"}
 )
 
@@ -206,7 +222,8 @@ class Job(Value):
     as the registry has looked. A pending job with `waits_for` or `look_at` is blocked: no process may claim it.
     `look_at` is when the registry looks at the job again: at `not_before`, or, of an ended job, to let those after it
     go on (`followed_at`: there are some). `failed_attempts` counts the errors that `retries` allowed, `lost_attempts`
-    the holders that were lost, of which `max_attempts` allows some."""
+    the holders that were lost, of which `max_attempts` allows some. `changed` says of an ended job with a worktree
+    whether it has left a change there; None: unknown, or it has no worktree."""
 
     schema_version: int
     job_id: str
@@ -270,6 +287,7 @@ class Job(Value):
     backoff_sec: int
     failed_attempts: int
     lost_attempts: int
+    changed: bool | None
     extra: dict[str, Any]
 
     @classmethod
@@ -313,7 +331,8 @@ class Job(Value):
         return full | self.extra
 
     def public(self, *, show_secrets: bool = False) -> dict[str, Any]:
-        """Return the record as it is shown: every field, times with at most microseconds, secrets hidden."""
+        """Return the record as it is shown: every field and the `grade`, times with at most microseconds, secrets
+        hidden."""
         full = self._full() | self.extra
         for name in TIME_FIELDS:
             if full[name] is not None and len(full[name]) > _MICROSECONDS:
@@ -323,7 +342,7 @@ class Job(Value):
                 full["auth_token"] = HIDDEN
             if full["broker"].get("password") is not None:
                 full["broker"]["password"] = HIDDEN
-        return full
+        return full | {"grade": self.grade}
 
     def _full(self) -> dict[str, Any]:
         full = {name: getattr(self, name) for name in JOB_FIELDS}
@@ -332,6 +351,11 @@ class Job(Value):
         for name in _LISTS:
             full[name] = list(full[name])
         return full
+
+    @property
+    def grade(self) -> str | None:
+        """What vouches for a job that ended well: `validated`, `ran` (its files are there), `said`; None for others."""
+        return grade_of(self.status, self.verified_by)
 
     @property
     def is_blocked(self) -> bool:

@@ -40,7 +40,7 @@ _NO_REASON = {
     Status.ERROR: "it was reported as an error, without a reason",
     Status.CANCELLED: "it was cancelled",
 }
-_NOT_ENDED: dict[str, None] = dict.fromkeys(("finished_at", "ended_by", "reason", "seen_at"))
+_NOT_ENDED: dict[str, None] = dict.fromkeys(("finished_at", "ended_by", "reason", "seen_at", "changed"))
 
 
 def check_attempt(job: Job, attempt: int | None) -> None:

@@ -23,10 +23,11 @@ def outcome_of(job: Job) -> dict[str, Any]:
     timed_out = by_limit if job.status in TERMINAL else "listener"
     shown = job.public()
     names = ("job_id", "status", "ended_by", "reason", "finished_at")
-    return {name: shown[name] for name in names} | {"timed_out": timed_out}
+    about = {"timed_out": timed_out, "grade": job.grade, "changed": job.changed}
+    return {name: shown[name] for name in names} | about
 
 
 def outcome_of_gone(job_id: str, status: str | None) -> dict[str, Any]:
     """Return the outcome of a job that was pruned; `status`: what its audit log says."""
-    nothing = dict.fromkeys(("ended_by", "reason", "finished_at", "timed_out"))
+    nothing = dict.fromkeys(("ended_by", "reason", "finished_at", "timed_out", "grade", "changed"))
     return {"job_id": job_id, "status": status or "gone"} | nothing

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from baton.core.clock import parse_time
+from baton.core.clock import format_time, parse_time
+from baton.core.ending import ending_of
 from baton.core.event import EventName
 from baton.core.fields import first_line
 from baton.core.job import TERMINAL, Job, Status, is_unseen, waiting_text
@@ -11,16 +12,19 @@ from baton.core.value import Any, Value
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from typing import TypeVar
 
     from baton.core.clock import Clock
 
-FAILED = "failed"
+    AnyJob = TypeVar("AnyJob", bound="Job | Outline")
+
 UNKNOWN = "unknown"
 LIMITED = "limited"
 # A person must do something, or the job does not go on.
 STUCK = frozenset({"blocked", "stalled"})
 # The cause is what a user wants to know of these.
 _WITH_CAUSE = frozenset({"waiting", "retrying", "limited", "idle"}) | STUCK
+_SAME = ("ended_by", "disputed", "activity", "change", "usage", "verified_by", "unverified", "changed")
 LONGEST_PROMPT = 1000  # characters of a prompt that are kept in an outline
 
 
@@ -28,7 +32,7 @@ class Outline(Value):
     """What a list shows of a job. Times are nanoseconds since 1970. `last_event` is that of the present attempt of a
     running job, None for others. `seen`: it has not ended with a result that the user has yet to see. `activity` is as
     in a job; `open_requests` are the summaries of its open requests, the oldest first. `waiting`: what a blocked job
-    waits for."""
+    waits for. `verified_by`, `unverified` and `changed` are as in a job."""
 
     job_id: str
     status: Status
@@ -52,6 +56,9 @@ class Outline(Value):
     change: int
     usage: tuple[Mapping[str, Any], ...] = ()
     waiting: str = ""
+    verified_by: tuple[str, ...] = ()
+    unverified: str | None = None
+    changed: bool | None = None
 
     @classmethod
     def of(cls, job: Job, last_event: EventName | None = None, open_requests: tuple[str, ...] = ()) -> Outline:
@@ -65,7 +72,7 @@ class Outline(Value):
             seen=not is_unseen(job.status, job.seen_at),
             open_requests=open_requests,
             waiting=waiting_text(job.waits_for, job.not_before) if job.is_blocked else "",
-            **{name: getattr(job, name) for name in (*same, "ended_by", "disputed", "activity", "change", "usage")},
+            **{name: getattr(job, name) for name in (*same, *_SAME)},
         )
 
 
@@ -150,26 +157,40 @@ def public_record(job: Job, *, now_ns: int, show_secrets: bool = False) -> dict[
     return job.public(show_secrets=show_secrets) | {"activity": None if written is None else dict(written)}
 
 
-def state_of(status: Status, activity: str) -> str:
-    """Return the activity or the outcome of a job, in a word for people."""
-    return activity or (FAILED if status is Status.ERROR else status.value)
+def state_of(job: Job | Outline, activity: str) -> str:
+    """Return the activity of a job, or how it ended, in a word for people."""
+    ending = None if activity else ending_of(job)
+    return ending.word if ending is not None else activity or job.status.value
 
 
 def reason_of(job: Outline, activity: str) -> str:
-    """Return why a job failed, was cancelled, waits, makes no progress, is blocked or disputed, in a line; "" for other
-    jobs."""
-    return first_line(_whole_reason(job, activity))
+    """Return what decided how a job ended, or why it waits, makes no progress, is blocked or disputed, in a line; ""
+    for other jobs."""
+    ending = None if activity else ending_of(job)
+    return first_line(_reason_of_open(job, activity)) if ending is None else ending.note
 
 
-def _whole_reason(job: Outline, activity: str) -> str:
+def _reason_of_open(job: Outline, activity: str) -> str:
     if activity == "disputed":
         return job.disputed or ""
+    is_written = job.activity is not None and job.activity["kind"] == activity
+    cause = job.activity["cause"] if is_written and job.activity is not None else ""
     if activity in _WITH_CAUSE:
-        is_written = job.activity is not None and job.activity["kind"] == activity
-        return (job.activity["cause"] if is_written and job.activity is not None else "") or job.detail or ""
-    if job.status is Status.ERROR:
-        return job.reason or job.detail or ""
-    return job.reason or "" if job.status is Status.CANCELLED else job.waiting
+        return cause or job.detail or ""
+    return cause if activity == UNKNOWN else job.waiting
+
+
+def without_runner(job: AnyJob, why: str) -> AnyJob:
+    """Return a running job whose runner is gone, where that could not be recorded, as it is shown: nothing is known of
+    it but that."""
+    began = job.activity["since"] if job.activity is not None else _began(job)
+    activity = {"kind": UNKNOWN, "since": began, "cause": why, "attempt": job.attempt}
+    shown = {} if isinstance(job, Job) else {"open_requests": (), "last_event": None}
+    return job.replace(activity=activity, **shown)  # type: ignore[return-value]  # of the same class
+
+
+def _began(job: Job | Outline) -> str:
+    return job.created_at if isinstance(job, Job) else format_time(job.created_ns)
 
 
 def last_cause(job: Job) -> str:

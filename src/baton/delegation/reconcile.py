@@ -7,7 +7,8 @@ first, and acts on what it finds twice; it touches only sessions of this host; i
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from typing import Any
 
 from baton.adapters.contract import Mode
@@ -28,8 +29,10 @@ from baton.sessions.session import Session, State, session_name
 from baton.sessions.tmux import TmuxSnapshot
 from baton.storage.files import is_locked, try_lock
 
+KILLED = "the agent was killed: its tmux session is gone"
 _SLACK_NS = 15 * SECOND_NS  # the job's own runner enforces its limits first
 _SECOND_LOOK_SEC = 0.3
+_LEFTOVER_GRACE_SEC = 1.0  # with what follows, a killed job is settled within 2 s of the look
 _STARTING_SEC = 30.0
 _ENDING_SEC = 30.0
 _NOTIFY_AGAIN_NS = 60 * SECOND_NS
@@ -84,9 +87,9 @@ class Reconciler:
     def steps(self) -> dict[str, Callable[[], Iterator[Finding]]]:
         """Return the steps of a sweep, by name and in order."""
         return {
+            "sessions": self._check_sessions,  # before the leases: a killed session says more than an expired lease
             "leases": self._expire_leases,
             "order": self._advance_waiting,
-            "sessions": self._check_sessions,
             "limits": self._check_limits,
             "waiting": self._start_waiting,
             "retries": self._start_requeued,
@@ -104,6 +107,21 @@ class Reconciler:
                 self.registry_failed |= isinstance(error, RegistryUnavailable)
                 yield Finding(what=name, why=str(error), done=None)
         self._clock.will_read_in(0)
+
+    def settle_lost(self, lost: Iterable[Session], *, notify: bool = False) -> dict[str, str]:
+        """End sessions whose runner has ended without a trace, and requeue or fail their jobs. Return the jobs for
+        which that failed, and why. Without `notify`, nothing is sent: no look waits for a broker."""
+        from baton.sessions.launch import read_begun
+
+        problems: dict[str, str] = {}
+        for session in lost:
+            has_begun = read_begun(self._inventory.folder_of(session)) is not None
+            if not has_begun and self._age_sec(session.updated_at) < _STARTING_SEC:
+                continue  # the process that starts it sees this, too, and tries again or says why
+            for finding in self._check_session(session, partial(self._end_dead_session, notify=notify)):
+                if finding.done is None and session.job_id is not None:
+                    problems[session.job_id] = finding.why
+        return problems
 
     def _send_notifications(self) -> Iterator[Finding]:
         """Send the notifications whose sender was killed, or failed: those again after a while."""
@@ -163,10 +181,10 @@ class Reconciler:
                 yield Finding(what=f"job {job.job_id}", why=job.reason or "", done="ended as error")
 
     def _start_waiting(self) -> Iterator[Finding]:
-        """Start the jobs that have waited, and whose submitter has ended meanwhile."""
+        """Start the jobs that have waited, or that a look has requeued, and whose submitter has ended meanwhile."""
         free = JobFilter(statuses=[Status.PENDING], submitted=True, free=True)
         for job in self._jobs.each_job(free):
-            if may_wait(job) and submitter_is_dead(job, self._settings.host):
+            if (may_wait(job) or job.lost_attempts) and submitter_is_dead(job, self._settings.host):
                 yield from self._start_again(job)
 
     def _check_limits(self) -> Iterator[Finding]:
@@ -276,7 +294,7 @@ class Reconciler:
         except (BatonError, OSError) as error:
             yield Finding(what=f"session {session.name}", why=str(error), done=None)
 
-    def _end_dead_session(self, session: Session) -> Iterator[Finding]:
+    def _end_dead_session(self, session: Session, *, notify: bool = True) -> Iterator[Finding]:
         """End a session whose pane is gone: end the processes of its agent, and requeue or fail its job."""
         if session.pane_pid is None and self._age_sec(session.updated_at) < _STARTING_SEC:
             return  # it is being started
@@ -295,11 +313,11 @@ class Reconciler:
         if self._dry_run:
             yield self._act(what, why, f"terminated, and its job {'requeued' if requeue else 'failed'}")
             return
-        ended = end_processes(lambda: self._inventory.agent_processes(session), grace_sec=2.0)
-        if job and requeue and self._attempts.requeue_or_fail(job, "the agent's session died") is Status.PENDING:
+        ended = end_processes(lambda: self._inventory.agent_processes(session), grace_sec=_LEFTOVER_GRACE_SEC)
+        if job and requeue and self._attempts.requeue_or_fail(job, KILLED) is Status.PENDING:
             self._requeued.append(job.job_id)
         elif job and not requeue:
-            self._attempts.fail(job, job.attempt, "the agent's session died", ended_by="lost")
+            self._attempts.fail(job, job.attempt, KILLED, ended_by="lost", notify=notify)
         end_session(self._settings, self._inventory, current, State.TERMINATED, reason=why)
         more = f", {len(ended)} left-over process{'es' if len(ended) > 1 else ''} ended" if ended else ""
         yield Finding(what=what, why=why, done=f"terminated{more}")
@@ -394,6 +412,8 @@ class BackgroundMonitor:
             while not self._stop.wait(_LOOK_SEC):
                 waited += _LOOK_SEC
                 try:
+                    if lost := inventory.lost():  # also while a monitor runs, which may hang
+                        reconciler.settle_lost(lost, notify=True)
                     self._look(jobs)
                     if waited >= _SWEEP_SEC:
                         waited = 0.0

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Mapping
 
 from baton.core import lifecycle
-from baton.core.errors import InvalidValue, NotVerified
+from baton.core.errors import BatonError, InvalidValue, NotVerified
 from baton.core.event import EventName, StoredEvent, check_event_name
 from baton.core.job import Job, Status
 from baton.core.redact import Redactor, shorten, without_keys
@@ -49,7 +49,8 @@ def report(
         raise InvalidValue("data", f"must be values by name, not {type(data).__name__}")
     job = jobs.get_job(job_id)
     redactor = jobs.redactor(job)
-    outcome: dict[str, Any] = {}
+    # Before the validation, which may write files.
+    outcome: dict[str, Any] = {"changed": has_changes(job)} if name.is_terminal else {}
     if verify is not None and name is EventName.COMPLETED:
         # First, so that no validation runs for a job that has ended or for a holder that lost it.
         lifecycle.check_event(job, name, attempt=attempt, has_events=False)
@@ -57,7 +58,8 @@ def report(
             from baton.jobs.activity_file import refuse_open_work
 
             refuse_open_work(job)
-        outcome, validation = verify_results(jobs, job, redactor, skip=not verify)
+        verified, validation = verify_results(jobs, job, redactor, skip=not verify)
+        outcome |= verified
         if confirm is not None:
             confirm()
     result = None
@@ -85,6 +87,21 @@ def report(
     jobs.history.add_change(recorded.before, recorded.after, f"{what}: {detail}" if is_retried else None)
     jobs.history.add_event(recorded.event)
     return recorded.after, recorded.event
+
+
+def has_changes(job: Job) -> bool | None:
+    """Return whether a job has left a change in its worktree; None if it has none, or it cannot be looked at here."""
+    path, folder = (job.checkout or {}).get("path"), job.folder
+    if job.worktree is None or path is None or folder is None:
+        return None
+    from baton.worktrees import contents, trees
+
+    try:
+        tree = trees.read(path)
+        expected = [os.path.relpath(os.path.join(folder, name), path) for name in job.expected_artifacts]
+        return None if tree is None else contents.has_changes(tree, expected)
+    except (BatonError, OSError, ValueError):
+        return None  # it is on another host, was removed, or git does not understand it
 
 
 def verify_results(jobs: Jobs, job: Job, redactor: Redactor, *, skip: bool) -> tuple[dict[str, Any], str | None]:

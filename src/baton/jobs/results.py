@@ -25,7 +25,8 @@ class JobResult(Value):
     """What an ended job left, as `baton result --json` prints it. None: not known, or not visible here.
 
     `message` is the agent's last message, `validation` the end of what the validation printed. Each of `artifacts` has
-    path, size and sha256. `tokens` and `cost_usd` are those of all attempts, `usage` has them for each."""
+    path, size and sha256. `grade` and `changed` are as in the job. `tokens` and `cost_usd` are those of all attempts,
+    `usage` has them for each."""
 
     job_id: str
     status: str
@@ -45,6 +46,8 @@ class JobResult(Value):
     commits: list[str] | None
     output: dict[str, Any]
     finished_at: str | None
+    grade: str | None = None
+    changed: bool | None = None
 
 
 def result_record(job: Job, result: Result | None, home: str) -> dict[str, Any]:
@@ -69,6 +72,8 @@ def result_record(job: Job, result: Result | None, home: str) -> dict[str, Any]:
         "commits": _commits(job),
         "output": {"host": host_of(job), "here": OutputReader(home, job).exists()},
         "finished_at": job.public()["finished_at"],
+        "grade": job.grade,
+        "changed": job.changed,
     }
 
 

@@ -196,11 +196,16 @@ class Jobs:
             from baton.jobs.activity_file import refuse_open_work
 
             refuse_open_work(job)
+            if job.checkout is not None:
+                from baton.jobs.report import has_changes
+
+                outcome["changed"] = has_changes(job)
             if job.expected_artifacts or job.validate or not verify:
                 from baton.core.result import new_result
                 from baton.jobs.report import verify_results
 
-                outcome, validation = verify_results(self, job, self.redactor(job), skip=not verify)
+                verified, validation = verify_results(self, job, self.redactor(job), skip=not verify)
+                outcome |= verified
                 result = new_result(None, validation, self.keys(job))
         if wanted in TERMINAL:
             done = "cancelled" if wanted is Status.CANCELLED else f"set to {wanted}"

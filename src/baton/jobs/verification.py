@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 
 from baton.core.clock import SECOND_NS, parse_time
+from baton.core.job import EXPECT, VALIDATE
 from baton.core.result import MAX_VALIDATION_BYTES, last_lines
 from baton.core.value import Value
 from baton.jobs.caller import is_inside_session, origin_of
@@ -54,9 +55,9 @@ def check_results(job: Job, *, timeout_sec: float = VALIDATE_TIMEOUT_SEC) -> Fin
 
 def checks_of(job: Job) -> list[str]:
     """Return what `check_results` checks, for the record of the job."""
-    checks = [f"expect: {name}" for name in job.expected_artifacts]
+    checks = [f"{EXPECT}{name}" for name in job.expected_artifacts]
     if job.validate:
-        checks.append(f"validate: {job.validate}")
+        checks.append(f"{VALIDATE}{job.validate}")
     return [check[:_CHECK_CHARS] for check in checks]
 
 

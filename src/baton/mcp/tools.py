@@ -9,9 +9,10 @@ from baton.config import Settings
 from baton.core.clock import SystemClock
 from baton.core.errors import BatonError
 from baton.core.fields import one_line
-from baton.core.job import TERMINAL, agent_name, check_status
-from baton.core.outline import Outline, activity_of, present_ns, reason_of, state_of
+from baton.core.job import TERMINAL, Status, agent_name, check_status, grade_of
+from baton.core.outline import Outline, activity_of, present_ns, reason_of, state_of, without_runner
 from baton.core.value import Any
+from baton.delegation.looking import settle_lost
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.mcp.schemas import check_arguments
 from baton.registry.contract import JobFilter
@@ -57,7 +58,7 @@ def describe(job: Outline, asks: Sequence[str] = (), clock: Clock | None = None)
     found: dict[str, Any] = {
         "job_id": job.job_id,
         "status": job.status.value,
-        "state": state_of(job.status, activity),
+        "state": state_of(job, activity),
         "agent": job.agent,
         "title": one_line(job.title or job.prompt, 100),
     }
@@ -65,18 +66,28 @@ def describe(job: Outline, asks: Sequence[str] = (), clock: Clock | None = None)
         found["reason"] = one_line(reason, 500)
     if job.labels:
         found["labels"] = list(job.labels)
-    return found | ({"asks": list(asks)} if asks else {})
+    if asks:
+        found["asks"] = list(asks)
+    return found | _checked(job)
+
+
+def _checked(job: Outline) -> dict[str, Any]:
+    """Return what vouches for a job that ended well, and whether it changed anything, as far as that is known."""
+    about = {"grade": grade_of(job.status, job.verified_by), "changed": job.changed}
+    return {name: value for name, value in about.items() if value is not None}
 
 
 def judge(jobs: Jobs, job: Job) -> dict[str, Any]:
     """Return whether an ended job counts as done, as `baton wait` decides it, and why not."""
+    from baton.core.ending import ending_of
     from baton.core.outcome import exit_code_of
     from baton.jobs.verification import doubt
 
     counts, problem = doubt(jobs, job) if job.status == "completed" else (True, None)
     found: dict[str, Any] = {"ok": counts and exit_code_of(job.status, job.ended_by) == 0}
-    reason = problem or job.reason or ("" if found["ok"] else job.detail)
-    found |= {"reason": one_line(reason, 2000)} if reason else {}
+    ending, more = ending_of(job), (job.reason or "").partition("\n")[2] if job.status is Status.ERROR else ""
+    reason = problem or f"{ending.note if ending is not None else ''} {more}"
+    found |= {"reason": one_line(reason, 2000)} if reason.strip() else {}
     return found | ({"ended_by": job.ended_by} if job.ended_by else {})
 
 
@@ -114,11 +125,13 @@ def _list(context: Context, given: dict[str, Any]) -> dict[str, Any]:
     )
     with open_jobs(context.settings) as jobs:
         limit, cursor = given.get("limit", _LISTED), given.get("cursor")
+        unsettled = settle_lost(context.settings, jobs)
         page = jobs.registry.list_outlines(condition, limit=limit, after=cursor)
         asks: dict[str, list[str]] = {}
         for request in jobs.registry.list_requests() if any(job.open_requests for job in page.jobs) else ():
             asks.setdefault(request.job_id, []).append(f"{request.request_id}: {request.summary}")
-    found = {"jobs": [describe(job, asks.get(job.job_id, ())) for job in page.jobs]}
+    shown = [without_runner(job, why) if (why := unsettled.get(job.job_id)) else job for job in page.jobs]
+    found = {"jobs": [describe(job, asks.get(job.job_id, ())) for job in shown]}
     return found | ({"cursor": page.next} if page.next is not None else {})
 
 
@@ -127,6 +140,7 @@ def _result(context: Context, given: dict[str, Any]) -> dict[str, Any]:
 
     settings, wants_output = context.settings, given.get("output", False)
     with open_jobs(settings) as jobs:
+        settle_lost(settings, jobs)
         job = jobs.with_id(given["job_id"], jobs.get_job)
         has_ended = job.status in TERMINAL
         if not has_ended and not wants_output:
@@ -138,7 +152,7 @@ def _result(context: Context, given: dict[str, Any]) -> dict[str, Any]:
             record = result_record(job, kept, settings.home)
             names = ("artifacts", "validation", "worktree", "commits", "tokens", "cost_usd", "duration_sec", "attempts")
             found |= {name: record[name] for name in (*names, "workdir") if record[name] not in (None, [])}
-            found |= judge(jobs, job)
+            found |= judge(jobs, job) | {"state": state_of(job, "")} | _checked(Outline.of(job))
     branch = (job.checkout or {}).get("branch")
     found |= {"branch": branch} if branch else {}
     text, is_cut = _text_of(settings, job, kept.message if kept is not None else None, wants_output=wants_output)
@@ -210,6 +224,7 @@ def _requests(context: Context, given: dict[str, Any]) -> dict[str, Any]:
     from baton.jobs.requests import find_request, list_open
 
     with open_jobs(context.settings) as jobs:
+        settle_lost(context.settings, jobs)
         of_jobs = jobs.registry.find_ids(given["id"], limit=2) if "id" in given else []
         if "id" in given and len(of_jobs) != 1:
             found = [find_request(jobs, given["id"])]

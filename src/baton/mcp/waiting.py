@@ -11,6 +11,7 @@ from baton.core.hashing import sha256
 from baton.core.job import TERMINAL, Status
 from baton.core.outline import STUCK, Outline
 from baton.core.value import Any, Self
+from baton.delegation.looking import Look
 from baton.jobs.requests import list_open
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.mcp.schemas import LONGEST_WAIT_SEC
@@ -39,6 +40,8 @@ def wait(context: Context, given: dict[str, Any]) -> dict[str, Any]:
     began = time.monotonic()
     clock = AwakeClock()
     with open_jobs(context.settings) as jobs, _Care(context.settings) as care:
+        lost = Look(context.settings)
+        lost.settle(jobs)
         seen = _Seen(jobs, given["job_ids"], given.get("cursor", ""), clock)
         reported = began - _REPORT_SEC
         while not seen.has_news(only_trouble=given.get("until") == "all"):
@@ -49,6 +52,7 @@ def wait(context: Context, given: dict[str, Any]) -> dict[str, Any]:
                 break
             if now - began > _PATIENCE_SEC:
                 care.begin()
+            lost.settle(jobs)
             if seen.look() or now - reported >= _REPORT_SEC:
                 reported = now
                 context.call.report(round(now - began, 3), timeout, seen.summary)

@@ -25,6 +25,7 @@ _ADDED = {
     1: "NULL, NULL, NULL, updated_at, NULL, 0, NULL, NULL, NULL, extra",
     2: "disputed, reason, ended_by, seen_at, activity, change, waits_for, not_before, look_at, other_fields",
 }
+_SHOWN_OTHERS = ('"title"', '"usage"', '"verified_by"', '"unverified"', '"changed"')
 ID, STATUS, CREATED = 0, 1, 2
 LAST_EVENTS = (
     "SELECT events.job_id, events.event FROM events JOIN jobs ON jobs.job_id = events.job_id"
@@ -65,9 +66,11 @@ class OutlineReader:
                     self._names.add(label(name))
             if labels not in self._labels:
                 self._labels[labels] = texts(parse_json(labels))
-            more = _decode(others) if others and ('"title"' in others or '"usage"' in others) else {}
-            title = more.get("title")
-            for each in (title, detail, disputed, reason, ended_by):
+            more = _decode(others) if others and any(name in others for name in _SHOWN_OTHERS) else {}
+            title, unverified, changed = more.get("title"), more.get("unverified"), more.get("changed")
+            if not isinstance(changed, bool | None):
+                return None
+            for each in (title, detail, disputed, reason, ended_by, unverified):
                 if each is not None and type(each) is not str:
                     return None
             last = self._last_events.get(job_id)
@@ -95,6 +98,9 @@ class OutlineReader:
                 change=change,
                 waiting=_waiting(waits_for, not_before) if status == "pending" and (waits_for or look_at) else "",
                 usage=check_usage(more["usage"]) if "usage" in more else (),
+                verified_by=texts(more["verified_by"]) if "verified_by" in more else (),
+                unverified=unverified,
+                changed=changed,
             )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None

@@ -6,15 +6,18 @@ import time
 
 from baton.config import Settings
 from baton.core.clock import SECOND_NS, format_micros, parse_time
+from baton.core.ending import FAILED, ending_of
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.limits import PAUSING
-from baton.core.outline import UNKNOWN, Outline, activity_of, present_activity, state_of
+from baton.core.outline import UNKNOWN, Outline, activity_of, present_activity
 from baton.core.value import Any
 from baton.jobs.activity_file import Snapshot, read_snapshot
 from baton.jobs.verbs import Jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.of_job import session_of
-from baton.sessions.session import State
+from baton.sessions.session import Session, State
+
+_LOST = "its tmux session is gone, and that could not be recorded"
 
 
 def explain_job(settings: Settings, jobs: Jobs, job: Job) -> dict[str, Any]:
@@ -26,24 +29,33 @@ def explain_job(settings: Settings, jobs: Jobs, job: Job) -> dict[str, Any]:
     requests = jobs.registry.list_requests(job_id=job.job_id)
     outline = Outline.of(job, jobs.last_event(job), tuple(request.summary for request in requests))
     kind = activity_of(outline, now_ns=now_ns)
-    snapshot, note = _snapshot_of(settings, job)
+    snapshot, note, is_lost = None, _why_nothing_is_known(job), False
+    if note is None:
+        inventory = Inventory(settings)
+        session = session_of(inventory, job)
+        is_lost = session is not None and session.is_lost()
+        snapshot, note = (None, _LOST) if is_lost else _snapshot_of(inventory, session, job)
+    kind = UNKNOWN if is_lost else kind
     written = present_activity(job, now_ns=now_ns)
     since: str | None = None if written is None else written["since"]
     cause: str = "" if written is None else written["cause"]
     if snapshot is not None and kind != UNKNOWN:
         since, cause = snapshot.since, snapshot.cause
         kind = "waiting" if requests else snapshot.kind
+    ending = None if kind else ending_of(job)
     return {
         "job_id": job.job_id,
         "title": job.title,
         "status": job.status.value,
         "attempt": job.attempt,
-        "state": state_of(job.status, kind),
+        "state": kind or (FAILED if job.status is Status.ERROR else job.status.value),
         "since": since,
         "cause": cause or job.reason or outline.waiting,
         "rule": None if snapshot is None else _rule_of(snapshot),
         "known_by": "registry" if snapshot is None else "runner",
-        "note": note if kind != UNKNOWN else f"{note or 'its runner has not written since'}; the lease has expired",
+        "note": note
+        if kind != UNKNOWN or is_lost
+        else f"{note or 'its runner has not written since'}; the lease has expired",
         "at": format_micros(now_ns) if snapshot is None else snapshot.at,
         "facts": [] if snapshot is None else _facts_of(snapshot, now_ns),
         "channel": dict(snapshot.channel) if snapshot is not None and isinstance(snapshot.channel, dict) else {},
@@ -51,19 +63,24 @@ def explain_job(settings: Settings, jobs: Jobs, job: Job) -> dict[str, Any]:
             {name: getattr(each, name) for name in ("request_id", "kind", "summary", "asked_at")} for each in requests
         ],
         "limits": [] if job.status in TERMINAL else _limits_of(job, kind, snapshot, since, now_ns),
+        "ending": None if ending is None else ending.text,
+        "grade": job.grade,
+        "changed": job.changed,
     }
 
 
-def _snapshot_of(settings: Settings, job: Job) -> tuple[Snapshot | None, str | None]:
-    """Return what the runner of the job has written last, or else why there is nothing."""
+def _why_nothing_is_known(job: Job) -> str | None:
+    """Return why a job that does not run has no facts; None for a running one."""
     if job.is_blocked:
-        return None, "the job is blocked: no process may start it yet"
+        return "the job is blocked: no process may start it yet"
     if job.status is Status.PENDING:
-        return None, "the job is pending: it has not begun"
-    if job.status is not Status.RUNNING:
-        return None, f"the job is {job.status.value}: nothing is kept but how it ended"
-    inventory = Inventory(settings)
-    session = session_of(inventory, job)
+        return "the job is pending: it has not begun"
+    left = f"the job is {job.status.value}; `baton result {job.job_id}` shows what it left"
+    return None if job.status is Status.RUNNING else left
+
+
+def _snapshot_of(inventory: Inventory, session: Session | None, job: Job) -> tuple[Snapshot | None, str | None]:
+    """Return what the runner of a running job has written last, or else why there is nothing."""
     if session is None or session.state is not State.RUNNING:
         there = f": {job.claimed_by} holds it" if job.claimed_by else ""
         return None, f"no session of this home runs it{there}; run `baton explain` there for every fact"

@@ -30,6 +30,7 @@ CREATE TABLE IF NOT EXISTS sessions (
 CREATE INDEX IF NOT EXISTS sessions_id ON sessions (session_id);
 CREATE INDEX IF NOT EXISTS sessions_state ON sessions (state);
 """
+DIGESTS = {0: "bf31fda0a15e3fc37f1c868f23121394f2d0481d7c07c67b2600b32c6f422914"}  # of these tables
 _SELECT = "SELECT name, session_id, state, record FROM sessions"
 
 
@@ -45,6 +46,7 @@ class Inventory:
             refuse_network_fs(self.home)
         self._opened: SqliteFile | None = None
         self._found: tuple[object, str, Session | None] = (None, "", None)
+        self._runners: tuple[object, list[tuple[str, ProcessId]]] = (None, [])
 
     def _file(self) -> SqliteFile:
         if self._opened is None:
@@ -67,6 +69,7 @@ class Inventory:
             version=0,
             lock_name=f"{name}.lock",
             application_id=_MARK,
+            digests=DIGESTS,
             keep_open=False,
             what="an inventory of sessions",
         )
@@ -137,6 +140,27 @@ class Inventory:
         """Return the sessions in these states, or in any, by name."""
         marks = ", ".join("?" * len(states))
         return self._select(f"WHERE state IN ({marks}) ORDER BY name" if states else "ORDER BY name", *states)
+
+    def lost(self) -> list[Session]:
+        """Return the running sessions whose runner has ended without a trace. It reads no more than that takes. None of
+        another user, whose processes may be hidden from this one."""
+        paths = [os.path.join(self.home, f"{name}.db") for name in reversed(_NAMES)]
+        owner = next((os.stat(path).st_uid for path in paths if os.path.exists(path)), None)
+        if owner is None:
+            return []
+        if owner != os.geteuid():  # guard: lost-of-another-user
+            return []
+        file = self._file()
+        stamp = file.stamp()
+        if stamp is None or stamp != self._runners[0]:
+            with file.reading() as tx:
+                rows = tx.execute(
+                    "SELECT session_id, record FROM sessions WHERE state = ?", (State.RUNNING,)
+                ).fetchall()
+            self._runners = stamp, [each for each in map(_runner_of_row, rows) if each is not None]
+        ended = [session_id for session_id, runner in self._runners[1] if not runner.is_alive()]
+        found = [session for session_id in ended if (session := self.find(session_id)) is not None]
+        return [session for session in found if session.host == self._settings.host and session.is_lost()]
 
     def made_for(self, job_id: str) -> Session | None:
         """Return the running session that was created for this job."""
@@ -250,6 +274,19 @@ def _parse_rows(tx: sqlite3.Connection, condition: str, *values: str) -> tuple[l
         except InvalidSession as error:
             invalid.append(error)
     return sessions, invalid
+
+
+def _runner_of_row(row: tuple[object, ...]) -> tuple[str, ProcessId] | None:
+    """Return the id of a session and its runner; None without a runner, or for a row that `_parse` would refuse."""
+    session_id, record = row
+    try:
+        found = parse_json(str(record))
+    except ValueError:
+        return None
+    pid, started = (found.get("pane_pid"), found.get("pane_started")) if isinstance(found, dict) else (None, None)
+    if type(pid) is not int or type(started) is not int:
+        return None
+    return str(session_id), ProcessId(pid=pid, started=started)
 
 
 def _row(tx: sqlite3.Connection, name: str) -> Session | None:

@@ -10,7 +10,7 @@ from uuid import uuid4
 
 from baton.adapters import find_agent
 from baton.adapters.contract import Agent, Mode, Task
-from baton.config import Settings, machine_of
+from baton.config import Settings, machine_of, process_domain
 from baton.core.awake_clock import AwakeClock
 from baton.core.clock import SECOND_NS, format_micros
 from baton.core.errors import AgentUnusable, InvalidValue, RegistryUnavailable, RunnerDied, TmuxUnavailable, WrongState
@@ -244,8 +244,9 @@ def _start_runner(settings: Settings, inventory: Inventory, session: Session, pl
         base = {name: os.environ[name] for name in ("PYTHONUSERBASE",) if name in os.environ}
         pane = tmux.new_session(session.name, argv, workdir=session.workdir, environment=base)
         session = session.replace(
-            socket=tmux.socket_path(), pane_id=pane.pane_id, pane_pid=pane.pid, pane_started=started_at(pane.pid)
-        )
+            socket=tmux.socket_path(), pane_id=pane.pane_id, pane_pid=pane.pid, pane_started=started_at(pane.pid),
+            domain=process_domain(),
+        )  # fmt: skip
         _publish(settings, session, folder)
         session = inventory.change(session, lambda _: session)
         environment = env_pipe.agent_environment(settings, session.session_id, folder)

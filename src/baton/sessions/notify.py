@@ -17,6 +17,7 @@ from typing import Any
 
 from baton.config import Settings
 from baton.core.clock import SECOND_NS, format_micros, parse_time
+from baton.core.ending import ending_of
 from baton.core.errors import BatonError
 from baton.core.fields import one_line
 from baton.core.hashing import hmac_sha256
@@ -129,7 +130,9 @@ def _deliver(wanted: NotifySettings, jobs: Jobs, due: Due) -> dict[str, str | No
     if wanted.webhook is not None and wanted.webhook_key_file is not None and "webhook" not in due.done:
         redact = jobs.redactor(due.job).text
         # What leaves the machine has no paths and no secrets.
-        event |= {name: redact(event[name]) for name in ("title", "reason") if event[name]} | {"workdir": None}
+        event |= {name: redact(event[name]) for name in ("title", "reason", "ending") if event[name]} | {
+            "workdir": None
+        }
         results["webhook"] = _post(wanted.webhook, wanted.webhook_key_file, event)
     return results
 
@@ -144,7 +147,9 @@ def _describe(jobs: Jobs, due: Due) -> dict[str, Any]:
         event |= {"reason": request.summary, "request_id": request.request_id}
     elif due.number and due.job.activity is not None:
         event["reason"] = due.job.activity["cause"]
-    return event
+    ending = None if due.number else ending_of(due.job)
+    about_end = {"ending": None if ending is None else ending.text, "grade": due.job.grade, "changed": due.job.changed}
+    return event | about_end
 
 
 def _open_request(jobs: Jobs, due: Due) -> Request | None:
@@ -159,7 +164,7 @@ def _ring(event: dict[str, Any]) -> str | None:
     if sys.stderr is None or not sys.stderr.isatty():
         return None
     # A semicolon would begin the next part of the sequence, and a control character end it.
-    words = (f"baton: {event['kind']}", event["title"] or event["job_id"])
+    words = (f"baton: {event['ending'] or event['kind']}", event["title"] or event["job_id"])
     title, text = (one_line(word, _TEXT).replace(";", ",") for word in words)  # guard: notification-on-terminal
     try:
         os.write(2, f"\x1b]777;notify;{title};{text}\x07\x07".encode(errors="replace"))

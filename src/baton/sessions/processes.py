@@ -12,6 +12,7 @@ from baton.core.value import Value
 from baton.jobs.caller import MARKER
 from baton.storage.files import SYSTEM_FAILED
 
+_STAT_BYTES = 4096  # a line of numbers
 _KERNEL_THREAD = 0x00200000
 _EXEC_SEC = 2.0
 _MAX_ENVIRONMENT_BYTES = 8 * 1024 * 1024  # Linux allows 6 MiB of arguments and variables
@@ -222,7 +223,11 @@ def _parent_and_variables(pid: str) -> tuple[int, list[bytes]]:
 
 def _stat(pid: str) -> list[bytes]:
     """Return the fields after the name of the program, which may contain spaces and brackets."""
-    return _read(pid, "stat").rpartition(b")")[2].split()
+    fd = os.open(f"/proc/{pid}/stat", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(fd, _STAT_BYTES).rpartition(b")")[2].split()
+    finally:
+        os.close(fd)
 
 
 def _environment(pid: str) -> bytes:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from enum import StrEnum
 
 from baton.adapters.contract import CONVERSATION_ID, Mode
-from baton.config import present_host
+from baton.config import machine_of, present_host, process_domain
 from baton.core import fields
 from baton.core.errors import InvalidSession
 from baton.core.job import LIVE_QUEUE, Job
@@ -32,8 +33,9 @@ class Session(Value):
 
     `made_for` is the job that the session was created for and ends with; `job_id` is the job in it now.
     `stop_requested` is the reason of a stop that has begun and not ended; `stopper` is the process (pid/start) that
-    stops the session. `pane_pid` and `pane_started` are the identity of the runner. `machine` identifies the machine,
-    whose name (`host`) may change. `parent` is the job whose agent created the session.
+    stops the session. `pane_pid` and `pane_started` are the identity of the runner, where the process numbers of
+    `domain` are valid. `machine` identifies the machine, whose name (`host`) may change. `parent` is the job whose
+    agent created the session.
     """
 
     name: str
@@ -63,6 +65,7 @@ class Session(Value):
     pane_started: int | None = None
     machine: str | None = None
     parent: str | None = None
+    domain: str | None = None
 
     @classmethod
     def parse(cls, record: Mapping[str, Any], row: str = "") -> Session:
@@ -90,6 +93,23 @@ class Session(Value):
         """Return whether the process in the pane runs. Valid only on the session's own host."""
         runner = self.runner()
         return runner is not None and runner.is_alive()
+
+    def is_lost(self) -> bool:
+        """Return whether the runner has ended without a trace: it was one of the processes that this process sees, is
+        none of them now, and no other process is stopping the session. False where that is not certain."""
+        runner, stopper = self.runner(), ProcessId.parse(self.stopper)
+        if self.state is not State.RUNNING or runner is None or runner.is_alive():
+            return False
+        if not self._is_here():  # guard: lost-elsewhere
+            return False
+        return stopper is None or not stopper.is_alive()
+
+    def _is_here(self) -> bool:
+        """Return whether the runner is among the processes that this process sees, as far as the record tells: another
+        machine, or a container, may have the same name."""
+        if self.domain is not None:
+            return self.domain == process_domain()
+        return self.machine is not None and self.machine == machine_of(os.uname().nodename)
 
     def __repr__(self) -> str:
         return f"<Session {self.name} {self.state}>"
@@ -142,6 +162,7 @@ _CHECKS: dict[str, fields.Check] = {
     "pane_started": _number,
     "machine": fields.optional(fields.label),
     "parent": _job,
+    "domain": fields.optional(fields.label),
 }
 
 

@@ -356,7 +356,8 @@ class SqliteFile:
         """Refuse a database with other tables, indexes, triggers or views than baton creates: a trigger runs with each
         write, a view may never end. Return whether the tables are there: the creation by 0.1.0, which wrote no mark,
         may have died before. Raise ForeignDatabase for one of another tool."""
-        if self._digests.get(raw.version) == schema_digest(raw):  # saves creating the tables in memory
+        is_ours = not self._application_id or self._mark_of(raw) == self._application_id
+        if is_ours and self._digests.get(raw.version) == schema_digest(raw):  # saves creating the tables in memory
             return True
         raw.execute("BEGIN")  # another process may upgrade it right now
         self._read_version(raw)

@@ -26,6 +26,9 @@ if TYPE_CHECKING:
 
 # In the git folder of a work tree, while such an operation waits for the user.
 _REFUSED = re.compile(r"(\.git|git~1)[ .]*(:.*)?", re.IGNORECASE | re.DOTALL)  # on some systems they mean .git
+# Untracked, these are no work: see `is_product`.
+_PRODUCT_FOLDERS = frozenset({"__pycache__", "node_modules", ".pytest_cache", ".mypy_cache", ".ruff_cache"})
+_PRODUCT_FILES = (".pyc",)
 _OPERATIONS = {
     "MERGE_HEAD": "a merge", "CHERRY_PICK_HEAD": "a cherry-pick", "REVERT_HEAD": "a revert",
     "rebase-merge": "a rebase", "rebase-apply": "a rebase", "BISECT_LOG": "a bisect",
@@ -106,6 +109,27 @@ def examine(tree: Tree, *, thorough: bool = True) -> Contents:
         operation=next((what for file, what in _OPERATIONS.items() if os.path.exists(f"{git.git_dir}/{file}")), None),
         copied=sorted(copied),
     )
+
+
+def has_changes(tree: Tree, expected: Sequence[str] = ()) -> bool:
+    """Return whether a job has left a change in its worktree that `merge` can bring home or a user may want: a commit
+    since its base, a changed or a new file, a repository. Ignored files are none, nor products of tools, except
+    `expected` files."""
+    git = own_git(tree)
+    found, copied = _status(git, thorough=False), unchanged_copies(tree)
+    tips = {tip for tip in (found.head, git.commit(f"refs/heads/{tree.branch}")) if tip not in (None, tree.base)}
+    if tips and int(git.text("rev-list", "--count", *sorted(map(str, tips)), f"^{tree.base}")):
+        return True
+    files = (name for name in found.untracked if name not in copied)
+    if found.changed or any(name in expected or not is_product(name) for name in files):
+        return True
+    return any(_has_changes(tree, name, commit) for name, commit in gitlinks(git))
+
+
+def is_product(path: str) -> bool:
+    """Return whether tools write a file of this path beside the sources, so that it is no work."""
+    folders = path.split("/")[:-1]
+    return path.endswith(_PRODUCT_FILES) or not _PRODUCT_FOLDERS.isdisjoint(folders)
 
 
 def own_git(tree: Tree) -> Git:

@@ -571,7 +571,7 @@ function pairs(entries) {
 }
 function facts(found) {
   const rows = found.facts.map((each) => el("tr", {}, el("td", {}, each.fact), el("td", {}, typeof each.value === "object" ? JSON.stringify(each.value) : String(each.value)), el("td", {}, each.source || ""), el("td", {}, each.age_sec === null ? "" : span(each.age_sec * 1000))));
-  return [pairs(["state", "cause", "since", "rule", "known_by", "note"].map((name) => [name, found[name]])),
+  return [pairs((found.ending ? ["ending", "note"] : ["state", "cause", "since", "rule", "known_by", "note"]).map((name) => [name, found[name]])),
     rows.length ? el("table", {}, el("thead", {}, el("tr", {}, ...["Fact", "Value", "Source", "Age"].map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, ...rows)) : el("p", { class: "soft" }, "No facts are kept."),
     pairs(found.limits.filter((each) => each.sec !== null).map((each) => [each.limit, `${each.sec} s, ${each.clock}`]))];
 }
