@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 # A package imports only from those before it in this list.
 ORDER = [
-    "baton", "baton.core", "baton.own_files", "baton.config", "baton.storage", "baton.wire", "baton.registry", "baton.history",
+    "baton", "baton.core", "baton.own_files", "baton.config", "baton.origin", "baton.storage", "baton.wire", "baton.registry", "baton.history",
     "baton.worktrees", "baton.jobs",
     "baton.broker", "baton.transport", "baton.live_agents", "baton.adapters", "baton.channels",
     "baton.sessions", "baton.delegation",
@@ -116,8 +116,8 @@ def test_private_modules_of_python_are_imported_in_one_place():
 
 # Each reads what baton itself has just written, or has checked before.
 _READ_THEIR_OWN = {
-    "baton.board.details", "baton.cli.demo_agent", "baton.jobs.caller", "baton.jobs.job_history", "baton.mcp.tools",
-    "baton.sessions.reporter", "baton.sessions.runner", "baton.storage.installation", "baton.transport.publish",
+    "baton.board.details", "baton.cli.demo_agent", "baton.jobs.job_history", "baton.mcp.tools",
+    "baton.origin", "baton.sessions.reporter", "baton.storage.installation", "baton.transport.publish",
 }  # fmt: skip
 
 

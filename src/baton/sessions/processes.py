@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 from baton.core.clock import SECOND_NS
 from baton.core.value import Value
-from baton.jobs.caller import MARKER
+from baton.origin import MARKER
 from baton.storage.files import SYSTEM_FAILED
 
 _KERNEL_THREAD = 0x00200000
