@@ -121,6 +121,24 @@ _READ_THEIR_OWN = {
 }  # fmt: skip
 
 
+# Each reads what decides nothing (a terminal, a secret to hide), or only the process of a command, which has the
+# environment of its runner, or that of the runner itself.
+_READ_VARIABLES = {
+    "baton.adapters.claude_code", "baton.adapters.copilot", "baton.adapters.gemini", "baton.adapters.shell",
+    "baton.board.query", "baton.channels.copilot_acp", "baton.channels.gateway_channel", "baton.channels.qwen_acp",
+    "baton.cli.config", "baton.cli.demo", "baton.cli.doctor", "baton.cli.hook", "baton.cli.options", "baton.cli.parser",
+    "baton.cli.publish", "baton.cli.rules", "baton.cli.server_install", "baton.cli.session", "baton.cli.submit",
+    "baton.cli.terminal", "baton.config", "baton.core.redact", "baton.jobs.activity_file", "baton.jobs.caller",
+    "baton.jobs.report", "baton.jobs.requests", "baton.jobs.verification", "baton.origin", "baton.registry",
+    "baton.sessions.attach", "baton.sessions.instructions", "baton.sessions.runner",
+}  # fmt: skip
+
+
+def test_variables_that_decide_are_read_in_one_place():
+    """Inside a session they are those of the runner: `baton.origin.obeyed_environment`."""
+    assert set(lines_with(r"os\.environ|getenv")) == _READ_VARIABLES
+
+
 def test_json_of_other_programs_is_read_by_one_function():
     """How deep it may be nested differs between releases of Python."""
     assert set(lines_with(r"json\.loads?\(")) == _READ_THEIR_OWN
