@@ -243,7 +243,7 @@ GUARDS = (
     Guard("answerer-unknown", condition("False"), "tests/system/test_request_commands.py -k names_it"),
     Guard("answer-for-itself", condition("False"), "tests/system/test_request_commands.py -k names_it"),
     Guard("label-by-an-agent", replace(r"= .*", "= own.labels"), f"{_CALLERS} -k a_label_that"),
-    Guard("hidden-agent", condition("False"), f"{_CALLERS} -k 'namespaces and process'"),
+    Guard("hidden-agent", condition("False"), f"{_CALLERS} -k 'namespaces and same_user'"),
     Guard("background-of-tmux", condition("False"), f"{_CALLERS} -k own_tmux"),
     Guard("agents-environment", condition("True"), f"{_CALLERS} -k 'environment_of_its_runner and submit'"),
     Guard("state-of-an-agent", condition("False"), f"{_CALLERS} -k state_of_its_own"),
