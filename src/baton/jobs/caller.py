@@ -55,7 +55,7 @@ def refuse_in_background(what: str) -> None:
 
 def starter_here() -> Origin | None:
     """Return the session whose agent starts a job or a session from this process; None for a person. Raise BatonError
-    inside a session that is not known: its agent could start what nobody is answerable for."""
+    inside a session that is not known: its agent could hide what it starts."""
     found = caller()
     if found is None and is_inside_session():  # guard: unknown-starter
         raise BatonError(
