@@ -286,9 +286,7 @@ STARTS = {
 
 @pytest.mark.parametrize("hider", HIDERS)
 def test_an_agent_cannot_hide_that_it_started_a_job(office, tmp_path, hider):
-    script = (
-        f"{HIDERS[hider]} {STARTS['submit']} > said 2>&1; until baton list --json | grep -q child; do sleep 0.05; done"
-    )
+    script = f'{HIDERS[hider]} {STARTS["submit"]} > said 2>&1; until baton list --json | grep -q \'"title": *"child"\'; do sleep 0.05; done'
     office.submit(script, "--title", "own")
     assert job_of(office, "child")["parent"] == job_of(office, "own")["job_id"]
 
