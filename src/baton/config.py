@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 DEFAULT_HOME = ".hermes"
 DEFAULT_AGENT_NAME_PREFIX = "HOUMAO-"
 DEFAULT_LEASE_SEC = 60
+DEFAULT_DEPTH_LIMIT = 3
+DEFAULT_RUNNING_LIMIT = 32
 
 # name: (environment variable, type, what it is)
 KNOWN: dict[str, tuple[str | None, type, str]] = {
@@ -58,6 +60,8 @@ KNOWN: dict[str, tuple[str | None, type, str]] = {
     "on_limit": ("BATON_ON_LIMIT", str, "what a job does at a usage limit: wait for its end, or fail"),
     "worktree": ("BATON_WORKTREE", bool, "run each submitted job in a git worktree of its own"),
     "worktree_base": (None, str, "commit, branch or tag that a worktree begins with (default: the current commit)"),
+    "depth_limit": ("BATON_DEPTH_LIMIT", int, "how many jobs may stand above a job that an agent starts"),
+    "running_limit": ("BATON_RUNNING_LIMIT", int, "how many jobs that agents started run below one job at once"),
     "lease_sec": ("BATON_LEASE_SEC", int, "seconds after which a dead or hanging runner loses its job"),
     "keep_days": ("BATON_KEEP_DAYS", int, "days after which the monitor removes what ended (default: never)"),
     "keep_output_mb": ("BATON_KEEP_OUTPUT_MB", int, "megabytes that are kept of an agent's output, from its end"),
@@ -80,7 +84,7 @@ OF_REPOSITORY: dict[str, tuple[type, str]] = {
 }
 _KEEP = ("unmerged", "always")
 NOT_IN_FILES = frozenset({"home"})
-_NOT_IN_HOME = frozenset({"allow_plaintext", "state_dir"})
+_NOT_IN_HOME = frozenset({"allow_plaintext", "state_dir", "depth_limit", "running_limit"})
 SET_IN_PLACE = frozenset({"agent", "timeout_sec", "idle_timeout_sec", "tool_timeout_sec", "lease_sec", "labels"})
 MCP_ALLOW = ("shell", "validate", "workdir")
 _TABLES = frozenset({"agents", "repository", "notify", "prices", "mcp"})
@@ -108,11 +112,12 @@ def machine_of(host: str) -> str | None:
     """Return the id of this machine, for a record with this host name; None if that is not the machine's own name.
 
     It is the machine's id with its process namespace: containers of one machine, or of one image, may share an id."""
-    return _machine() if host == os.uname().nodename else None
+    return this_machine() if host == os.uname().nodename else None
 
 
 @cache
-def _machine() -> str | None:
+def this_machine() -> str | None:
+    """Return the id of this machine with the process namespace of this process; None if the machine has none."""
     try:
         with open("/etc/machine-id") as file:
             machine = file.read(64).strip()
@@ -125,7 +130,7 @@ def _machine() -> str | None:
 def process_domain() -> str | None:
     """Return where the process numbers that this process sees are valid: the machine, by its id or else by that of its
     boot, and the process namespace; None if the system does not tell."""
-    if (machine := _machine()) is not None:
+    if (machine := this_machine()) is not None:
         return machine
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -199,6 +204,8 @@ class Settings:
     worktree_copy: tuple[str, ...] = ()
     worktree_setup: str | None = None
     worktree_keep: str = "unmerged"
+    depth_limit: int = DEFAULT_DEPTH_LIMIT
+    running_limit: int = DEFAULT_RUNNING_LIMIT
     lease_sec: int = DEFAULT_LEASE_SEC
     keep_days: int | None = None
     keep_output_mb: int = 10
@@ -277,7 +284,7 @@ class Settings:
     def _check(self) -> None:
         if not self.state_dir:
             raise InvalidValue("HOME", "is not set, and this user has no home folder; set HOME or BATON_STATE_DIR")
-        for name in ("lease_sec", "keep_days", "keep_output_mb"):
+        for name in ("lease_sec", "keep_days", "keep_output_mb", "running_limit"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise InvalidValue(self.name_of(name), f"must be at least 1, not {value}")

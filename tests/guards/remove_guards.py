@@ -51,6 +51,7 @@ _COMMANDS = "tests/system/test_worktree_commands.py"
 _WEB = "tests/security/test_web_board.py"
 _MCP_LIMITS = "tests/security/test_mcp_client_limits.py"
 _TYPING = "tests/security/test_typing_is_answering.py"
+_CALLERS = "tests/system/test_callers.py"
 _MCP = "tests/security/test_hostile_mcp_client.py"
 GUARDS = (
     Guard("event-signature", condition("False"), "tests/unit/test_wire.py"),
@@ -244,6 +245,18 @@ GUARDS = (
     Guard("inexact-answer", condition("False"), "tests/unit/test_request_service.py -k exact"),
     Guard("answerer-unknown", condition("False"), "tests/system/test_request_commands.py -k names_it"),
     Guard("answer-for-itself", condition("False"), "tests/system/test_request_commands.py -k names_it"),
+    Guard("label-by-an-agent", replace(r"= .*", "= own.labels"), f"{_CALLERS} -k a_label_that"),
+    Guard("hidden-agent", condition("False"), f"{_CALLERS} -k 'namespaces and same_user'"),
+    Guard("background-of-tmux", condition("False"), f"{_CALLERS} -k own_tmux"),
+    Guard("agents-environment", condition("True"), f"{_CALLERS} -k 'environment_of_its_runner and submit'"),
+    Guard("state-of-an-agent", condition("False"), f"{_CALLERS} -k state_of_its_own"),
+    Guard("unknown-starter", condition("False"), f"{_CALLERS} -k not_known"),
+    Guard("parent-by-the-runner", replace(r"return .*", "return {}"), f"{_CALLERS} -k 'cannot_hide and unset'"),
+    Guard("depth-of-jobs", condition("False"), f"{_CALLERS} -k to_a_depth"),
+    Guard("jobs-below-a-root", condition("False"), f"{_CALLERS} -k so_many"),
+    Guard("budget-at-home", condition("False"), f"{_CALLERS} -k below_a_budget"),
+    Guard("session-without-budget", condition("False"), f"{_CALLERS} -k below_a_budget"),
+    Guard("budget-of-a-job-above", condition("False"), f"{_CALLERS} -k below_a_budget"),
     Guard("answerer-not-named", condition("False"), "tests/system/test_request_commands.py -k names_it"),
     Guard("rules-of-others", condition("False"), "tests/system/test_rule_commands.py -k other_users"),
     Guard("settings-of-others", condition("False"), f"{_OF_OTHERS} -k run_nothing"),

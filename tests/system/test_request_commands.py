@@ -247,8 +247,8 @@ def test_an_agent_answers_only_if_a_rule_names_it_and_never_for_itself_or_below(
     wait_for() { while ! test -e $1; do sleep 0.05; done; }
     try() { baton deny $(cat $1) > $2 2>&1; echo "exit $?" >> $2; }
     wait_for unnamed.go; try other unnamed
-    wait_for named.go; try own own.out; try below below.out; (unset BATON_JOB_ID; try other unknown)
-    BATON_JOB_ID=$(cat other.job) try other forged; try other named
+    wait_for named.go; try own own.out; try below below.out; unshare -c baton deny $(cat other) > unknown 2>&1
+    echo "exit $?" >> unknown; BATON_JOB_ID=$(cat other.job) try own forged; (unset BATON_JOB_ID; try other named)
     """
     with Office(tmp_path) as office:
         other = Agent(office)
@@ -278,7 +278,7 @@ def test_an_agent_answers_only_if_a_rule_names_it_and_never_for_itself_or_below(
         assert "does not answer for itself" in outcome("own.out")
         assert "does not answer for itself" in outcome("below.out")
         assert "its own job is not known" in outcome("unknown")
-        assert "its own job is not known" in outcome("forged")
+        assert "does not answer for itself" in outcome("forged")
         wait_until(lambda: other.get(request).answer, "for the answer")
         other.say(request, "deny")
         assert "exit 0" in outcome("named")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 
-from baton.jobs import caller
+from baton import origin
 from baton.sessions.processes import adopt_orphans, parent_of
 from support.waiting import wait_until
 
@@ -37,7 +37,7 @@ def test_a_parent_that_ends_meanwhile_hides_none_of_those_above():
 def _look_while_the_parent_ends(writer: int) -> None:
     try:
         parent = os.getppid()
-        ancestors = caller._ancestors()
+        ancestors = origin.ancestors()
         found = [next(ancestors), next(ancestors)]
         assert found[1] == str(parent)
         os.kill(parent, signal.SIGKILL)

@@ -143,6 +143,63 @@ def test_earlier_attempts_count_toward_the_budget():
     assert budget.question(spend(message(cost_usd=0.1))) is not None
 
 
+class _Family:
+    """The jobs that a budget looks at: what each has used, and no request."""
+
+    def __init__(self, *jobs):
+        self._jobs = {job.job_id: job for job in jobs}
+        self.registry = _NoRequests.registry
+
+    def get_job(self, job_id):
+        return self._jobs[job_id]
+
+    def each_job(self, _where):
+        return list(self._jobs.values())
+
+
+def used(usd, attempt=1):
+    return usage_entry(attempt, spend(message(cost_usd=usd)), {}, "2026-11-18T01:00:00Z")
+
+
+def family(*, child_usd=0.6, budget_usd=1.0):
+    starter = running(budget_usd=budget_usd, usage=(used(0.3),))
+    child = running(above=(starter.job_id,), parent=starter.job_id, usage=(used(child_usd),))
+    return starter, child, running(usage=(used(50.0),))
+
+
+def test_what_the_jobs_below_cost_counts():
+    starter, child, other = family()
+    budget = Budget(_Family(starter, child, other), starter, PRICES, asks_late=False)
+    budget.look()
+    assert budget.left_usd(spend(message(cost_usd=0.3))) == pytest.approx(0.1)
+    assert budget.question(spend(message(cost_usd=0.3))) is None
+    asked = budget.question(spend(message(cost_usd=0.4)))
+    assert (asked.call["spent_usd"], asked.call["allowed_usd"]) == (1.0, 2.0)
+    budget.allow(asked)
+    assert budget.question(spend(message(cost_usd=0.4))) is None
+
+
+def test_a_job_keeps_to_the_budget_of_one_above_it():
+    """That one may have ended: no runner of its own looks any more."""
+    starter, child, other = family()
+    budget = Budget(_Family(starter, child, other), child, PRICES, asks_late=False)
+    budget.look()
+    assert budget.question(spend(message(cost_usd=0.6))) is None
+    asked = budget.question(spend(message(cost_usd=0.7)))
+    assert asked.call["budget_of"] == starter.job_id
+    assert f"that job {starter.job_id} and all jobs below it may cost" in asked.call["description"]
+    budget.allow(asked)
+    assert budget.question(spend(message(cost_usd=0.7))) is None
+
+
+def test_an_unknown_cost_below_is_not_0():
+    starter, child, _ = family()
+    child = child.replace(usage=({**used(0.6), "cost_usd": None},))
+    budget = Budget(_Family(starter, child), starter, PRICES, asks_late=False)
+    budget.look()
+    assert "its cost is unknown" in budget.question(Spent()).call["description"]
+
+
 class _NoRequests:
     class registry:
         @staticmethod

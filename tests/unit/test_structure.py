@@ -20,7 +20,7 @@ DOCS = Path(__file__).parents[2] / "docs"
 
 # A package imports only from those before it in this list.
 ORDER = [
-    "baton", "baton.core", "baton.own_files", "baton.config", "baton.storage", "baton.wire", "baton.registry", "baton.history",
+    "baton", "baton.core", "baton.own_files", "baton.config", "baton.origin", "baton.storage", "baton.wire", "baton.registry", "baton.history",
     "baton.worktrees", "baton.jobs",
     "baton.broker", "baton.transport", "baton.live_agents", "baton.adapters", "baton.channels",
     "baton.sessions", "baton.delegation",
@@ -116,9 +116,27 @@ def test_private_modules_of_python_are_imported_in_one_place():
 
 # Each reads what baton itself has just written, or has checked before.
 _READ_THEIR_OWN = {
-    "baton.board.details", "baton.cli.demo_agent", "baton.jobs.caller", "baton.jobs.job_history", "baton.mcp.tools",
-    "baton.sessions.reporter", "baton.sessions.runner", "baton.storage.installation", "baton.transport.publish",
+    "baton.board.details", "baton.cli.demo_agent", "baton.jobs.job_history", "baton.mcp.tools",
+    "baton.origin", "baton.sessions.reporter", "baton.storage.installation", "baton.transport.publish",
 }  # fmt: skip
+
+
+# Each reads what decides nothing (a terminal, a secret to hide), or only the process of a command, which has the
+# environment of its runner, or that of the runner itself.
+_READ_VARIABLES = {
+    "baton.adapters.claude_code", "baton.adapters.copilot", "baton.adapters.gemini", "baton.adapters.shell",
+    "baton.board.query", "baton.channels.copilot_acp", "baton.channels.gateway_channel", "baton.channels.qwen_acp",
+    "baton.cli.config", "baton.cli.demo", "baton.cli.doctor", "baton.cli.hook", "baton.cli.options", "baton.cli.parser",
+    "baton.cli.publish", "baton.cli.rules", "baton.cli.server_install", "baton.cli.session", "baton.cli.submit",
+    "baton.cli.terminal", "baton.config", "baton.core.redact", "baton.jobs.activity_file", "baton.jobs.caller",
+    "baton.jobs.report", "baton.jobs.requests", "baton.jobs.verification", "baton.origin", "baton.registry",
+    "baton.sessions.attach", "baton.sessions.instructions", "baton.sessions.runner",
+}  # fmt: skip
+
+
+def test_variables_that_decide_are_read_in_one_place():
+    """Inside a session they are those of the runner: `baton.origin.obeyed_environment`."""
+    assert set(lines_with(r"os\.environ|getenv")) == _READ_VARIABLES
 
 
 def test_json_of_other_programs_is_read_by_one_function():

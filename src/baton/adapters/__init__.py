@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from baton.core.errors import InvalidValue, UnknownAgent
 from baton.core.job import AGENT_ALIASES, LIVE_QUEUE, agent_name
+from baton.origin import caller
 from baton.storage.files import outside
 
 TYPE_CHECKING = False
@@ -68,8 +69,11 @@ def check_work(settings: Settings, job: Job) -> None:
     for name in job.expected_artifacts:
         if outside(name, job.workdir or "."):
             raise InvalidValue("expect", f"{name!r} lies outside the work folder {job.workdir or ''}".rstrip())
+    starter = None if job.budget_usd is not None else caller()
     if job.budget_usd is not None:
-        _check_budget(settings, job)
+        _check_budget(settings, job, "budget")
+    elif starter is not None and starter.has_budget and _has_a_cost(settings, job):  # guard: budget-of-a-job-above
+        _check_budget(settings, job, "agent", "; a job above has a budget")
 
 
 def check_place(job: Job) -> None:
@@ -80,8 +84,14 @@ def check_place(job: Job) -> None:
         raise InvalidValue("workdir", f"{workdir} lies outside of {within}, to which the job is bound")
 
 
-def _check_budget(settings: Settings, job: Job) -> None:
+def _has_a_cost(settings: Settings, job: Job) -> bool:
+    """Return whether the job has an agent that a model serves. That of a running session was checked when it began."""
+    return not job.agent_session.startswith(LIVE_QUEUE) and not find_agent(settings, job.agent).exit_is_verdict
+
+
+def _check_budget(settings: Settings, job: Job, name: str, note: str = "") -> None:
     """Refuse a budget that cannot be kept: the cost of the work would stay unknown."""
+    kept = "cannot be kept:" if name == "budget" else "cannot be used:"
     agent = find_agent(settings, job.agent)
     from baton.adapters.contract import Mode
 
@@ -89,10 +99,10 @@ def _check_budget(settings: Settings, job: Job) -> None:
     about = agent.when_headless if agent.usable_mode(mode) is Mode.HEADLESS else agent.on_terminal
     known = about.usage if about is not None else "none"
     if "tokens" not in known:
-        raise InvalidValue("budget", f"cannot be kept: {agent.name} does not say what it uses in this mode")
+        raise InvalidValue(name, f"{kept} {agent.name} does not say what it uses in this mode{note}")
     if "cost" not in known and not settings.prices:
         where = 'set [prices."MODEL"] in your baton.toml'
-        raise InvalidValue("budget", f"cannot be kept: {agent.name} says tokens, not what they cost; {where}")
+        raise InvalidValue(name, f"{kept} {agent.name} says tokens, not what they cost{note}; {where}")
 
 
 def agent_names(settings: Settings) -> list[str]:

@@ -24,6 +24,7 @@ from baton.core.errors import BrokerUnavailable, InvalidValue, RegistryBusy, des
 from baton.core.fields import one_line, parse_json
 from baton.core.job import new_token
 from baton.core.value import Value
+from baton.origin import obeyed_environment
 from baton.storage import files
 from baton.storage.homes import make_state
 
@@ -288,7 +289,8 @@ def _spawn(command: list[str], log: str, held: int) -> Popen[bytes]:
     from subprocess import DEVNULL, Popen
 
     # Without the caller's secrets, and without the mark of a session: `session stop` ends every process that has it.
-    environment = {name: os.environ[name] for name in ("HOME", "PATH", "TZ") if name in os.environ}
+    given = obeyed_environment()
+    environment = {name: given[name] for name in ("HOME", "PATH", "TZ") if name in given}
     environment["GOGC"] = "25"  # a third less memory for retained messages
     fd = files.open_private(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     try:

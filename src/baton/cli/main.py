@@ -103,6 +103,9 @@ def run_verb(name: str, arguments: Sequence[str]) -> int:
     if verb.options is None:
         return verb.function(arguments) or 0
     options = build_parser(verb, VERBS[name][1], COMMON).parse(arguments)
+    from baton.origin import adopt_environment
+
+    adopt_environment(options.home)
     for option in _FOR_PEOPLE:
         if getattr(options, option, None):
             from baton.jobs.caller import refuse_inside_session

@@ -240,7 +240,7 @@ class _Keys:
 
 def _start_keys(press: Callable[[str], None]) -> _Keys | None:
     """Read keys, if this process has the keyboard and was not called by an agent: an agent does not answer."""
-    from baton.jobs.caller import is_inside_session
+    from baton.origin import is_inside_session
 
     try:
         has_keyboard = sys.stdin is not None and sys.stdin.isatty() and os.tcgetpgrp(0) == os.getpgrp()

@@ -23,6 +23,7 @@ from baton.core.value import Any
 
 # Of a submission: which job it became, and where it was made. All other fields are its work.
 _NOT_WORK = FATE | {"job_id", "status", "created_at", "updated_at", "topic_prefix", "auth_token", "parent", "broker"}
+_NOT_WORK |= {"above"}
 
 
 def new_job(

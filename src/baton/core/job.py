@@ -173,6 +173,7 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("failed_attempts", fields.whole(0), 0),
     ("lost_attempts", fields.whole(0), 0),
     ("changed", fields.optional(fields.boolean), None),
+    ("above", checks.job_ids, ()),
 )
 OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
 _CHECKS = {name: (check, default) for name, check, default in _SCRIPT_FIELDS + _OWN_FIELDS}
@@ -184,7 +185,7 @@ _ROW_CHECKS = {
     for name, (check, default) in _CHECKS.items()
 }
 JOB_FIELDS = tuple(_CHECKS)
-_LISTS = ("expected_artifacts", "labels", "verified_by", "after", "waits_for")
+_LISTS = ("expected_artifacts", "labels", "verified_by", "after", "waits_for", "above")
 # Other jobs that the record of an unfinished job names: `prune` keeps them, with those in `after`.
 NAMES_OF_JOBS = ("parent", "follows", "retry_of")
 _COMPARED = tuple(name for name in (*JOB_FIELDS, "extra") if name != "change")
@@ -206,7 +207,8 @@ class Job(Value):
     same moment as a date. `submitter` names the `baton submit` process that alone may start this job while it lives.
     Of a completed job, `verified_by` names the checks of its results that ran, or `unverified` who skipped them.
     `disputed` says how the audit log contradicts the registry: until the user has settled it, no process may claim the
-    job. `parent` is the job whose agent submitted this one, `follows` the job whose conversation this one continues.
+    job. `parent` is the job whose agent submitted this one, `above` all jobs (or sessions without one) whose agents led
+    to it, the first one first, `follows` the job whose conversation this one continues.
     Of an ended job, `ended_by` is one of ENDED_BY, `reason` says it in words, and `seen_at` is when the user was shown
     the end. `idempotency_key` is unique in a registry: a second submission with it is this job. `start_options` says
     how its session is started: `headless`, `yolo`, `resume` to continue the conversation `conversation_id`, and
@@ -288,6 +290,7 @@ class Job(Value):
     failed_attempts: int
     lost_attempts: int
     changed: bool | None
+    above: tuple[str, ...]
     extra: dict[str, Any]
 
     @classmethod

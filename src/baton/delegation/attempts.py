@@ -91,6 +91,14 @@ class Attempts:
         something: the error is raised, and the holder requeues it.
         """
         claimed = job.status is Status.RUNNING
+        if job.above and not claimed:
+            try:
+                self.jobs.check_running(job.above[0])
+            except errors.BatonError as error:
+                if isinstance(error, errors.RegistryUnavailable):
+                    raise
+                self.fail(job, None, str(error), ended_by="refused")
+                return str(error)
         while True:
             name = session_name(job if claimed else job.replace(attempt=job.attempt + 1))
             attempt = job.attempt if claimed else None

@@ -115,7 +115,7 @@ def repeat_submission(settings: Settings, job: Job, *, headless: bool, yolo: boo
     gets one again. What it comes after is still that of the other: see `order`."""
     more = {name: True for name, given in (("headless", headless), ("yolo", yolo)) if given}
     changes: dict[str, Any] = {"retry_of": job.job_id, "start_options": job.start_options | more}
-    changes["parent"] = None  # the caller is not that of the first job
+    changes |= {"parent": None, "above": []}  # the caller is not that of the first job
     if (checkout := repeated_checkout(job)) is not None:
         changes["checkout"] = checkout
     if job.submitter is not None or is_private_queue(job.agent_session):

@@ -5,6 +5,7 @@ import os
 from baton.config import Settings
 from baton.core.errors import InvalidValue, WrongState
 from baton.core.value import Value
+from baton.origin import obeyed_environment
 from baton.sessions.inventory import Inventory
 from baton.sessions.session import State, job_label
 from baton.storage.homes import load_settings
@@ -68,6 +69,6 @@ def _settings_of(home: str) -> Settings:
     """Return the settings of another home, without those of this environment that belong to this home."""
     from baton.registry import registry_url
 
-    environment = {name: value for name, value in os.environ.items() if name not in _OF_A_HOME}
-    there = load_settings({"home": home}, environment)
+    variables = {name: value for name, value in obeyed_environment(home).items() if name not in _OF_A_HOME}
+    there = load_settings({"home": home}, variables)
     return load_settings({"home": home, "registry": registry_url(there), "logs_dir": there.logs_dir})

@@ -1,68 +1,41 @@
-"""Find out whether a process was started by an agent, and with which environment the agent's session was started.
-
-A runner keeps the environment that it got from `baton submit` in a sealed file in its memory, which other processes of
-the user open through /proc. An agent can change its own environment and folder, but not this copy.
-"""
+"""Decide what an agent may do that calls baton inside a session: which job is its own, and for which it answers."""
 
 from __future__ import annotations
 
-import json
 import os
 
 from baton.core.errors import BatonError, JobNotFound
-from baton.core.fields import JOB_ID
-from baton.core.value import Value
+from baton.core.fields import parse_json
+from baton.origin import (
+    Origin,
+    caller,
+    is_inside_session,
+    is_runner,
+    read_origin,
+    runners_above,
+    runs_in_background_of_tmux,
+)
+from baton.origin import ancestors as ancestors_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from baton.core.job import Job
     from baton.jobs.verbs import Jobs
 
-# In the environment of an agent and of everything it starts; the value is the id of the session.
-MARKER = "BATON_SESSION_ID"
-_MEMORY = "baton-runner"
-
-
-class Origin(Value):
-    """With which environment, and in which folder, a session was started."""
-
-    environment: dict[str, str]
-    workdir: str
-
-
-def keep_origin(origin: Origin) -> None:
-    """Keep the origin of a session for `origin_of`, in its runner, as long as this process lives."""
-    import fcntl
-
-    fd = os.memfd_create(_MEMORY, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
-    with open(fd, "w", closefd=False) as file:
-        json.dump(origin.as_dict(), file)
-    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+WITNESS = "witness.sock"  # in the session's folder: its runner says whose child asks
+INSIDE, OUTSIDE = b"inside", b"outside"
+_WITNESS_SEC = 2.0
+_MANIFEST = "manifest.json"
+_LONGEST_MANIFEST = 65536
 
 
 def origin_of(job: Job) -> Origin | None:
     """Return the origin of the session that holds the job, or of the session that this process runs in; None without
     one."""
     holder = (job.claimed_by or "").rpartition(":")[2]
-    for pid in (holder, *_ancestors()):
-        path = _memory_of(pid)
-        if path is not None:
-            with open(path) as file:
-                return Origin(**json.load(file))
-    return None
-
-
-def is_inside_session() -> bool:
-    """Return whether an agent called this process."""
-    return MARKER in os.environ or any(_memory_of(pid) or _is_of_session(pid) for pid in _ancestors())
-
-
-def calling_job() -> str | None:
-    """Return the job in whose session this process runs, as its environment names it; None outside of a session."""
-    job_id = os.environ.get("BATON_JOB_ID", "")
-    return job_id if JOB_ID.fullmatch(job_id) else None
+    return read_origin(holder) or caller()
 
 
 def refuse_inside_session(what: str) -> None:
@@ -71,42 +44,85 @@ def refuse_inside_session(what: str) -> None:
         raise BatonError(f"{what} is refused inside a session; ask the user to run this command")
 
 
+def refuse_in_background(what: str) -> None:
+    """Raise BatonError if a tmux server started this process without a terminal: an agent can have asked for that."""
+    if runs_in_background_of_tmux():  # guard: background-of-tmux
+        raise BatonError(
+            f"{what} is refused in the background of tmux (run-shell, if-shell), where an agent may have started it; "
+            "run this command in a pane, a window or a popup"
+        )
+
+
+def starter_here() -> Origin | None:
+    """Return the session whose agent starts a job or a session from this process; None for a person. Raise BatonError
+    inside a session that is not known: its agent could hide what it starts."""
+    found = caller()
+    if found is None and is_inside_session():  # guard: unknown-starter
+        raise BatonError(
+            "the job of this session cannot be found from here, so nothing is started; run this command as a plain "
+            "child of the agent, or ask the user to run it"
+        )
+    return found
+
+
+# -- who answers -------------------------------------------------------------------------------------------------------
+
+
 def answerer_here(jobs: Jobs, target: Job) -> str:
     """Return who answers a request of this job from this process: the user, or an agent that an [[answerer]] in the
-    user's rules names. Raise BatonError for other agents, and always for the agent's own job and the jobs below it."""
+    user's rules names. Raise BatonError for other agents, and always for the agent's own job, and for every job that an
+    agent above both started."""
     if not is_inside_session():
+        refuse_in_background("an answer")
+        _refuse_hidden(jobs, target)
         return jobs.user_here()
-    own_id = calling_job()
-    try:
-        own = None if own_id is None else jobs.get_job(own_id)
-    except JobNotFound:
-        own = None
-    if own is not None and not _is_held_here(jobs, own):
-        own = None  # the environment names another job than that of this session
-    if own is None:  # guard: answerer-unknown
+    origin = caller()
+    own = None if origin is None else _job_of(jobs, origin)
+    if origin is None or own is None:  # guard: answerer-unknown
         raise BatonError("an agent does not answer requests here: its own job is not known; ask the user to answer")
-    above = [target.job_id, *_jobs_above(jobs, target)]
-    if own.job_id in above or _is_held_here(jobs, target):  # guard: answer-for-itself
+    if _is_held_here(jobs, target) or _lines_meet(jobs, own, target):  # guard: answer-for-itself
         raise BatonError(
-            f"an agent does not answer for itself or for a job that it started ({target.job_id}); "
-            "ask the user to answer"
+            "an agent does not answer for itself, for a job that it started, or for one above it "
+            f"({target.job_id}); ask the user to answer"
         )
     from baton.jobs.rules import read_rules
 
-    # Not with the environment of the agent, which could name other rules.
-    origin = origin_of(own)
-    book = None if origin is None else read_rules(origin.environment, jobs.warn)
-    named = () if book is None else book.answerers
-    is_named = any(each.agent == own.agent and each.label in (None, *own.labels) for each in named)
+    named = read_rules(origin.environment, jobs.warn).answerers
+    labels = () if _is_of_agent(own) else own.labels  # guard: label-by-an-agent
+    is_named = any(each.agent == own.agent and each.label in (None, *labels) for each in named)
     if not is_named:  # guard: answerer-not-named
-        raise BatonError(f"no [[answerer]] in your user's rules names {own.agent}; ask the user to answer")
+        of_agent = "; the labels of a job that an agent started do not count" if _is_of_agent(own) else ""
+        raise BatonError(f"no [[answerer]] in your user's rules names {own.agent}{of_agent}; ask the user to answer")
     return f"{own.agent} in job {own.job_id}"
+
+
+def _job_of(jobs: Jobs, origin: Origin) -> Job | None:
+    """Return the present job of a session; None if it has none here."""
+    job_id = origin.job_id if origin.knows_job else os.environ.get("BATON_JOB_ID")
+    try:
+        job = None if not job_id else jobs.get_job(job_id)
+    except JobNotFound:
+        return None  # it is in another home
+    return job if job is not None and _is_held_here(jobs, job) else None
 
 
 def _is_held_here(jobs: Jobs, job: Job) -> bool:
     """Return whether the job runs in the session that called this process."""
     host, *_, pid = (job.claimed_by or ":").split(":")  # HOST:PID or HOST:SESSION:PID
-    return host == jobs.holder_here().partition(":")[0] and pid in _ancestors()
+    return host == jobs.holder_here().partition(":")[0] and pid in ancestors_of()
+
+
+def _is_of_agent(job: Job) -> bool:
+    """Return whether an agent started the job."""
+    return job.parent is not None or bool(job.above)
+
+
+def _lines_meet(jobs: Jobs, own: Job, target: Job) -> bool:
+    """Return whether one of both jobs led to the other, or an agent above started both: it would answer for what it
+    started, by the other."""
+    return not {own.job_id, *own.above, *_jobs_above(jobs, own)}.isdisjoint(
+        {target.job_id, *target.above, *_jobs_above(jobs, target)}
+    )
 
 
 def _jobs_above(jobs: Jobs, job: Job) -> Iterator[str]:
@@ -121,47 +137,90 @@ def _jobs_above(jobs: Jobs, job: Job) -> Iterator[str]:
             return  # it was pruned
 
 
-def _ancestors() -> Iterator[str]:
-    """Yield this process, the one that started it, and so on. A process of an agent cannot leave this line: its runner
-    adopts it when its parent ends."""
+# -- a process in another process namespace ----------------------------------------------------------------------------
+
+
+def _refuse_hidden(jobs: Jobs, target: Job) -> None:
+    """Raise BatonError if this process is in a process namespace that does not show the runner of the job, and that
+    runner sees an agent above it. A person in a container has none above."""
+    _, *session, pid = (target.claimed_by or "").split(":")
+    if not session or jobs.home is None or is_runner(pid):
+        return
+    from baton.config import this_machine
+
+    folder, there = _session_of(jobs.home, session[0], pid)
+    here = this_machine() or ""
+    if folder is None or (there and there == here):
+        return  # nothing is known, or the runner has ended: everything above this process is seen here
+    is_near = bool(there) and there.partition("/")[0] == here.partition("/")[0]
+    if (_ask_witness(folder) or (INSIDE if is_near else OUTSIDE)) == INSIDE:  # guard: hidden-agent
+        raise BatonError(
+            f"an answer is refused in a process namespace in which the session of job {target.job_id} is not seen: an "
+            "agent may have made it; run this command outside of it"
+        )
+
+
+def _session_of(home: str, name: str, pid: str) -> tuple[str | None, str]:
+    """Return the folder of a session, and the machine and process namespace of its runner; "" if that is unknown."""
+    folder = os.path.join(home, "sessions")
     try:
-        this = pid = os.readlink("/proc/self")  # not os.getpid(): /proc may be that of another process namespace
+        names = os.listdir(folder)
     except OSError:
-        return  # this system has no /proc
-    missing = ""
-    while pid != "0":
-        yield pid
+        return None, ""
+    for each in names:
         try:
-            with open(f"/proc/{pid}/stat", "rb") as file:
-                pid = file.read().rpartition(b")")[2].split()[1].decode()
-        except OSError:
-            if pid == missing:
-                return  # this system hides it from the user
-            missing, pid = pid, this  # guard: ended-ancestor
+            with open(os.path.join(folder, each, _MANIFEST), "rb") as file:
+                manifest = parse_json(file.read(_LONGEST_MANIFEST))
+            if (manifest["session_name"], str(manifest["pane_pid"])) == (name, pid):
+                return os.path.join(folder, each), str(manifest["machine"] or "")
+        except (OSError, ValueError, KeyError, TypeError):
+            continue  # not the manifest of a session, or it was removed
+    return None, ""
 
 
-def _memory_of(pid: str) -> str | None:
-    """Return the path of the environment that this process keeps; None if it is not a runner of this user."""
-    folder = f"/proc/{pid}/fd"
-    if not pid.isdecimal() or not os.access(folder, os.R_OK | os.X_OK):
-        return None
-    paths = (os.path.join(folder, fd) for fd in os.listdir(folder))
-    return next((path for path in paths if _target(path).startswith(f"/memfd:{_MEMORY}")), None)
+def _ask_witness(folder: str) -> bytes:
+    """Return what the runner says of this process, INSIDE or OUTSIDE; empty if it cannot be asked. A runner that has
+    ended takes no answer."""
+    from baton.core.cpython import socket
 
-
-def _is_of_session(pid: str) -> bool:
-    """Return whether the process is a runner, which a process of another user namespace recognises by its command line
-    alone, or a tmux server that baton started. What the server starts, an agent asked for; a person uses another
-    terminal."""
+    client = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with open(f"/proc/{pid}/cmdline", "rb") as command:
-            return b"baton.sessions.runner" in command.read().split(b"\0")
+        client.settimeout(_WITNESS_SEC)
+        client.connect(f"/proc/self/fd/{fd}/{WITNESS}")  # the kernel takes at most 107 bytes
+        return bytes(client.recv(16))
+    except ConnectionRefusedError:
+        return OUTSIDE
     except OSError:
-        return False
+        return b""
+    finally:
+        os.close(fd)
+        client.close()
 
 
-def _target(path: str) -> str:
-    try:
-        return os.readlink(path)
-    except OSError:
-        return ""  # it was closed meanwhile
+def judge(pid: int) -> bytes:
+    """Return whether an agent started the process of this id; 0 is one that is not below this process namespace."""
+    return INSIDE if pid and runners_above(str(pid)) else OUTSIDE
+
+
+# -- limits of what an agent starts ------------------------------------------------------------------------------------
+
+
+def check_depth(starter: Origin, limit: int) -> None:
+    """Raise BatonError if what an agent starts would be too deep below what a person started."""
+    depth = len(starter.chain())
+    if depth > limit:  # guard: depth-of-jobs
+        raise BatonError(
+            f"agents start jobs to a depth of {limit} below a person's job (depth_limit in the user's baton.toml), and "
+            f"this would be {depth}; do the work here"
+        )
+
+
+def check_running(root: str, running: Iterable[Job], limit: int) -> None:
+    """Raise BatonError if as many jobs as may run at once, of those that agents started, run below a job."""
+    count = sum(1 for job in running if job.above[:1] == (root,))
+    if count >= limit:  # guard: jobs-below-a-root
+        raise BatonError(
+            f"{count} jobs run below {root} that agents started, and at most {limit} may (running_limit in the user's "
+            "baton.toml); wait for one to end"
+        )

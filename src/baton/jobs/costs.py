@@ -65,7 +65,7 @@ def sum_costs(jobs: Jobs, since_ns: int) -> Costs:
     days: dict[str, Sum] = {}
     agents: dict[str, Sum] = {}
     labels: dict[str, Sum] = {}
-    for job in _recent(jobs, since_ns):
+    for job in recent_jobs(jobs, since_ns):
         for entry in job.usage:
             if parse_time(entry["at"]) < since_ns:
                 continue
@@ -77,7 +77,8 @@ def sum_costs(jobs: Jobs, since_ns: int) -> Costs:
     return Costs(total=total, by_day=_sorted(days), by_agent=_sorted(agents), by_label=_sorted(labels))
 
 
-def _recent(jobs: Jobs, since_ns: int) -> Iterator[Job]:
+def recent_jobs(jobs: Jobs, since_ns: int) -> Iterator[Job]:
+    """Yield the jobs that run, or that a holder has left since that moment."""
     seen = set()
     for where in (JobFilter(statuses=[Status.RUNNING]), JobFilter(left_from_ns=since_ns)):
         for job in jobs.each_job(where):

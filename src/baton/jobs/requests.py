@@ -28,8 +28,9 @@ from baton.core.request import (
     new_request_id,
 )
 from baton.core.rules import ALLOW, ASK, DENY, decide
-from baton.jobs.caller import answerer_here, is_inside_session, origin_of
+from baton.jobs.caller import answerer_here, origin_of
 from baton.jobs.rules import call_for_rules, read_rules
+from baton.origin import is_inside_session
 from baton.wire.payload import MAX_DETAIL_BYTES, canonical
 
 TYPE_CHECKING = False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 
+from baton.config import DEFAULT_DEPTH_LIMIT, DEFAULT_RUNNING_LIMIT
 from baton.core import fields, lifecycle
 from baton.core.clock import Clock, SystemClock
 from baton.core.errors import AmbiguousId, BatonError, InvalidRecord, JobNotFound, RegistryUnavailable
@@ -59,6 +60,7 @@ class Jobs:
         self.clock: Clock = clock or SystemClock()
         self._secrets = tuple(secrets)
         self.warn = warn
+        self.limits = (DEFAULT_DEPTH_LIMIT, DEFAULT_RUNNING_LIMIT)
         self._history: JobHistory | None = None
         registry.find_contradiction = self._find_contradiction
         registry.on_advanced = self._log_advanced
@@ -85,19 +87,16 @@ class Jobs:
 
     def register_many(self, drafts: Iterable[Job]) -> list[Job]:
         """Register jobs in one step. A job whose id has a history already gets another id. In place of a job whose
-        idempotency key is known, the job with that key is returned. In a session, its job is the parent."""
+        idempotency key is known, the job with that key is returned. Inside a session, its job is the parent."""
         if self.home is not None:
             make_home(self.home)
         history = self.history
         from baton.core.drafts import is_registered, with_new_id
-        from baton.jobs.caller import calling_job, refuse_inside_session
+        from baton.jobs.caller import refuse_inside_session
 
-        parent = calling_job()
         drafts = list(drafts)
-        new = [
-            (with_new_id(job) if history.exists(job.job_id) else job).replace(parent=job.parent or parent)
-            for job in drafts
-        ]
+        line = self._line_of_starter()
+        new = [(with_new_id(job) if history.exists(job.job_id) else job).replace(**line) for job in drafts]
         if any(job.after for job in new):
             ids = {old.job_id: job.job_id for old, job in zip(drafts, new, strict=True)}
             new = [job.replace(after=tuple(ids.get(each, each) for each in job.after)) for job in new]
@@ -108,6 +107,31 @@ class Jobs:
             if is_registered(draft, job):
                 history.begin(job)
         return jobs
+
+    def _line_of_starter(self) -> dict[str, Any]:
+        """Return the fields of a new job that say which agent starts it. BatonError if that may not start it."""
+        from baton.jobs.caller import check_depth, starter_here
+
+        starter = starter_here()
+        if starter is None:
+            return {}
+        check_depth(starter, self.limits[0])
+        self.check_running(starter.chain()[0])
+        if starter.has_budget and self.registry.url != starter.environment.get(
+            "BATON_REGISTRY"
+        ):  # guard: budget-at-home
+            raise BatonError(
+                "a job above has a budget, so what its agents start is kept in its home; leave out --home, --registry, "
+                "BATON_HOME and BATON_REGISTRY"
+            )
+        return {"parent": starter.job_id, "above": starter.chain()}  # guard: parent-by-the-runner
+
+    def check_running(self, root: str) -> None:
+        """Raise BatonError if no more jobs that agents started may run now below this job."""
+        from baton.jobs.caller import check_running
+        from baton.registry.contract import JobFilter
+
+        check_running(root, self.each_job(JobFilter(statuses=[Status.RUNNING])), self.limits[1])
 
     def get_job(self, job_id: str) -> Job:
         return self.registry.get_job(job_id)
@@ -398,6 +422,7 @@ def open_jobs(settings: Settings) -> Jobs:
     registry = open_registry(settings)
     folder = settings.folder if registry_is_of_home(settings, registry.url) else None
     jobs = Jobs(registry, settings.logs_dir, home=settings.home, folder=folder, host=settings.host, secrets=secrets)
+    jobs.limits = (settings.depth_limit, settings.running_limit)
     if settings.notify is not None:
         from baton.core.notification import Wish
 

@@ -8,8 +8,9 @@ from baton.core.clock import SECOND_NS, parse_time
 from baton.core.job import EXPECT, VALIDATE
 from baton.core.result import MAX_VALIDATION_BYTES, last_lines
 from baton.core.value import Value
-from baton.jobs.caller import is_inside_session, origin_of
+from baton.jobs.caller import origin_of
 from baton.jobs.job_history import SKIPPED
+from baton.origin import is_inside_session
 from baton.storage.files import outside
 
 TYPE_CHECKING = False

@@ -15,7 +15,7 @@ from baton.core.awake_clock import AwakeClock
 from baton.core.clock import SECOND_NS
 from baton.core.errors import RunnerDied
 from baton.core.fields import parse_json
-from baton.jobs.caller import MARKER
+from baton.origin import MARKER, obeyed_environment
 from baton.sessions.processes import HOME_MARKER, started_at
 from baton.storage.files import remove_file
 
@@ -31,13 +31,15 @@ _PATHS = ("BATON_CONFIG", "MQTT_CA_CERTS", "MQTT_CERTFILE", "MQTT_KEYFILE")
 
 
 def agent_environment(settings: Settings, session_id: str, folder: str) -> dict[str, str]:
-    """Return the environment of the agent: this one, with absolute paths of baton's state and the session's id."""
+    """Return the environment of the agent: this one, or inside a session that of its runner, with absolute paths of
+    baton's state and the session's id."""
     from shutil import which
 
     from baton.registry import registry_url
 
-    environment = {name: value for name, value in os.environ.items() if name not in _NOT_PASSED_ON}
-    environment |= {
+    given = obeyed_environment(settings.home)
+    passed = {name: value for name, value in given.items() if name not in _NOT_PASSED_ON}
+    passed |= {
         MARKER: session_id,
         HOME_MARKER: settings.home_id,
         "BATON_SESSION_DIR": folder,
@@ -47,18 +49,18 @@ def agent_environment(settings: Settings, session_id: str, folder: str) -> dict[
         "BATON_REGISTRY": _absolute(registry_url(settings)),
     }
     for name in _PATHS:
-        if environment.get(name):
-            environment[name] = os.path.abspath(os.path.expanduser(environment[name]))
+        if passed.get(name):
+            passed[name] = os.path.abspath(os.path.expanduser(passed[name]))
     for name in ("allow_network_fs", "allow_plaintext"):
         if getattr(settings, name):
-            environment[f"BATON_{name.upper()}"] = "1"
-    if which("baton", path=environment.get("PATH")) is None:
+            passed[f"BATON_{name.upper()}"] = "1"
+    if which("baton", path=passed.get("PATH")) is None:
         from baton.storage.installation import own_program
 
         # At the end: the folder may hold other programs, such as a Python that is not the user's.
         if (program := own_program("baton")) is not None:
-            environment["PATH"] = os.pathsep.join((environment.get("PATH") or os.defpath, os.path.dirname(program)))
-    return environment
+            passed["PATH"] = os.pathsep.join((passed.get("PATH") or os.defpath, os.path.dirname(program)))
+    return passed
 
 
 def _absolute(url: str) -> str:

@@ -58,7 +58,7 @@ class JobAtWork:
     whether its screen has changed within so many seconds; `is_watched` says whether a person may look at it;
     `is_stopping` says whether the session is to be stopped; `may_continue` says whether the agent, once it was
     interrupted, can go on in its conversation. `parks`: the session was made for its job, so a usage limit ends it, and
-    the next session goes on with the job."""
+    the next session goes on with the job. `begun` is called with each job that becomes the present one."""
 
     def __init__(
         self,
@@ -79,6 +79,7 @@ class JobAtWork:
         is_stopping: Callable[[], bool],
         may_continue: Callable[[], bool],
         parks: bool,
+        begun: Callable[[Job | None], None],
     ) -> None:
         self._settings = settings
         self._reporter = reporter
@@ -90,6 +91,7 @@ class JobAtWork:
         self._remember = remember
         self._conversation = conversation
         self._parks = parks
+        self._begun = begun
         self._shows_life = shows_life
         self._is_stopping = is_stopping
         self._may_continue = may_continue
@@ -114,11 +116,18 @@ class JobAtWork:
         """Take this job as the present one, or none."""
         attempt(self.work.store_usage)  # of the job before: its last figures may have come after its end
         self.asking.close()
+        self._begun(job)
         self._reporter.begin(job)
         self.work.begin(job)
         self.refused = self._asked = self._looked_ns = None
         self.goes_on = False
         self._budget = Budget(self._reporter.jobs, job, self._settings.prices, asks_late=self._asks_late)
+        attempt(self._budget.look)
+
+    def check_budget(self) -> None:
+        """Look what other jobs have spent of the same budgets, and ask the user if nothing is left."""
+        self._budget.look()
+        self._check_budget()
 
     def begin_again(self) -> None:
         """Begin the facts anew: the program is started again, to fix the results."""

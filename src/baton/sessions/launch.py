@@ -13,15 +13,24 @@ from baton.adapters.contract import Agent, Mode, Task
 from baton.config import Settings, machine_of, process_domain
 from baton.core.awake_clock import AwakeClock
 from baton.core.clock import SECOND_NS, format_micros
-from baton.core.errors import AgentUnusable, InvalidValue, RegistryUnavailable, RunnerDied, TmuxUnavailable, WrongState
+from baton.core.errors import (
+    AgentUnusable,
+    BatonError,
+    InvalidValue,
+    RegistryUnavailable,
+    RunnerDied,
+    TmuxUnavailable,
+    WrongState,
+)
 from baton.core.fields import one_line, parse_json
 from baton.core.job import Job
 from baton.core.parking import kept_conversation
 from baton.core.value import Value
-from baton.jobs.caller import MARKER, calling_job
+from baton.jobs.caller import check_depth, starter_here
 from baton.live_agents import open_directory, ownership
 from baton.live_agents.names import Names, derived_id
 from baton.live_agents.record import new_generation_id
+from baton.origin import MARKER, Origin, obeyed_environment
 from baton.sessions import env_pipe
 from baton.sessions.instructions import job_prompt
 from baton.sessions.inventory import Inventory
@@ -40,11 +49,13 @@ _BEGIN_SEC = 60.0  # a server that is a part of the agent takes up to 15 s on a 
 
 
 class Plan(Value):
-    """What the runner needs beside the session. `attempt` is set for a job that a worker has already claimed."""
+    """What the runner needs beside the session. `attempt` is set for a job that a worker has already claimed; `above`
+    are the jobs whose agents led to a session that is made for none."""
 
     prompt: str | None
     resume: bool = False
     attempt: int | None = None
+    above: tuple[str, ...] = ()
 
 
 def check_launch(
@@ -137,6 +148,7 @@ def create_session(
         agent = check_launch(settings, agent, workdir=workdir, mode=mode, yolo=yolo, prompt=prompt, job=job)
     agent_name = Names(settings.agent_name_prefix).canonical(name)
     now = format_micros(time.time_ns())
+    starter = _checked_starter(settings, job)
     job_id = job.job_id if job else None
     resume, conversation_id = _conversation(agent, job, settings.host)
     session = Session(
@@ -149,7 +161,7 @@ def create_session(
         yolo=yolo,
         conversation_id=conversation_id,
         made_for=job_id,
-        parent=(job.parent if job is not None else None) or calling_job(),
+        parent=(job.parent if job is not None else None) or (starter.job_id if starter is not None else None),
         job_id=job_id,
         agent_name=agent_name,
         agent_id=derived_id(agent_name),
@@ -162,7 +174,9 @@ def create_session(
     )
     before = inventory.add(session, replace=replace)
     try:
-        return _start_runner(settings, inventory, session, Plan(prompt=prompt, resume=resume, attempt=attempt))
+        above = () if starter is None else starter.chain()
+        plan = Plan(prompt=prompt, resume=resume, attempt=attempt, above=above)
+        return _start_runner(settings, inventory, session, plan)
     except BaseException:
         inventory.remove(session, restore=before)
         _remove_folder(inventory.folder_of(session))
@@ -198,12 +212,40 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
             raise WrongState("session", f"{name!r} was changed by another process; try again")
         return resumed
 
+    starter = _checked_starter(settings)
+    above = _line_before(inventory.folder_of(resumed)) if starter is None else starter.chain()
     inventory.change(before, claim)
     try:
-        return _start_runner(settings, inventory, resumed, Plan(prompt=prompt, resume=program.keeps_conversation))
+        plan = Plan(prompt=prompt, resume=program.keeps_conversation, above=above)
+        return _start_runner(settings, inventory, resumed, plan)
     except BaseException:
         inventory.change(resumed, lambda _: before)
         raise
+
+
+def _checked_starter(settings: Settings, job: Job | None = None) -> Origin | None:
+    """Return the session whose agent starts another one; None for a person. BatonError if that agent may not."""
+    starter = starter_here()
+    if starter is None or job is not None:
+        return starter  # the job was checked when it was registered
+    check_depth(starter, settings.depth_limit)
+    if starter.has_budget:  # guard: session-without-budget
+        raise BatonError("a job above has a budget, which counts what jobs cost; start a job: baton submit")
+    return starter
+
+
+def read_plan(folder: str) -> Plan:
+    """Return what the runner of a session in this folder needs."""
+    plan = parse_json(read_file(os.path.join(folder, LAUNCH)))
+    return Plan(**plan | {"above": tuple(plan.get("above", ()))})
+
+
+def _line_before(folder: str) -> tuple[str, ...]:
+    """Return the jobs whose agents led to the session when it was started before; none if that is not known."""
+    try:
+        return read_plan(folder).above
+    except (OSError, ValueError, TypeError):
+        return ()
 
 
 def _manage_again(settings: Settings, inventory: Inventory, archived: Session) -> Session:
@@ -241,7 +283,8 @@ def _start_runner(settings: Settings, inventory: Inventory, session: Session, pl
         # -P: Python must not import a folder named baton in the working directory.
         argv = [sys.executable, "-P", "-m", "baton.sessions.runner", folder]
         # The folder of `pip install --user`, if it is not the usual one: Python finds baton there.
-        base = {name: os.environ[name] for name in ("PYTHONUSERBASE",) if name in os.environ}
+        given = obeyed_environment(settings.home)
+        base = {name: given[name] for name in ("PYTHONUSERBASE",) if name in given}
         pane = tmux.new_session(session.name, argv, workdir=session.workdir, environment=base)
         session = session.replace(
             socket=tmux.socket_path(), pane_id=pane.pane_id, pane_pid=pane.pid, pane_started=started_at(pane.pid),

@@ -26,6 +26,7 @@ from baton.core.outline import present_activity
 from baton.core.request import Request
 from baton.core.value import Value
 from baton.jobs.verbs import Jobs, open_jobs
+from baton.origin import obeyed_environment
 from baton.registry.contract import JobFilter
 from baton.sessions.processes import ProcessId
 from baton.storage.files import read_file
@@ -180,7 +181,7 @@ def _run(command: tuple[str, ...], event: dict[str, Any]) -> str | None:
     about = {"BATON_NOTIFY_ID": event["id"], "BATON_NOTIFY_KIND": event["kind"], "BATON_JOB_ID": event["job_id"]}
     try:
         done = subprocess.run(
-            command, input=json.dumps(event).encode(), env=os.environ | about, stdout=subprocess.DEVNULL,
+            command, input=json.dumps(event).encode(), env={**obeyed_environment(), **about}, stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE, timeout=_COMMAND_SEC, check=False, start_new_session=True,
         )  # fmt: skip
     except subprocess.TimeoutExpired:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection
 
 from baton.core.clock import SECOND_NS
 from baton.core.value import Value
-from baton.jobs.caller import MARKER
+from baton.origin import MARKER
 from baton.storage.files import SYSTEM_FAILED
 
 _STAT_BYTES = 4096  # a line of numbers

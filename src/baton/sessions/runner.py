@@ -26,11 +26,12 @@ from baton.core.limits import Limit
 from baton.core.result import hide_keys
 from baton.core.signal import WELL, Gone, Said
 from baton.core.value import Value
-from baton.jobs.caller import Origin, keep_origin
 from baton.jobs.output import OutputReader
 from baton.jobs.verbs import open_jobs
 from baton.live_agents import open_directory, ownership
+from baton.origin import Origin, keep_origin
 from baton.sessions.agent_process import AgentProcess
+from baton.sessions.budget import has_budget
 from baton.sessions.chores import Chores, attempt
 from baton.sessions.ending import EXIT, end_session
 from baton.sessions.env_pipe import receive
@@ -38,7 +39,7 @@ from baton.sessions.in_thread import InThread
 from baton.sessions.instructions import go_on_prompt, job_prompt
 from baton.sessions.inventory import Inventory
 from baton.sessions.job_at_work import JobAtWork
-from baton.sessions.launch import LAST_SCREEN, LAUNCH, Plan, task_for
+from baton.sessions.launch import LAST_SCREEN, Plan, read_plan, task_for
 from baton.sessions.notify import send_of_job
 from baton.sessions.pane_output import JobOutput, PaneOutput
 from baton.sessions.processes import (
@@ -56,11 +57,13 @@ from baton.sessions.sent_jobs import SentJobs
 from baton.sessions.session import Session, State
 from baton.sessions.terminal import continue_if_suspended, disable_flow_control, print_line
 from baton.sessions.verdict import ExitStatus
-from baton.storage.files import read_file, replace_file
+from baton.sessions.witness import open_witness
+from baton.storage.files import replace_file
 from baton.storage.homes import load_settings
 
 _CHECK_SEC = 1.0
 _REAP_SEC = 5.0
+_BUDGET_SEC = 5.0
 _REFRESH_SEC = 600.0
 _LIMIT_SLACK_SEC = 0.5  # `submit` enforces the same limits, and acts first
 _GRACE_SEC = 10.0
@@ -92,6 +95,7 @@ class Runner:
         session: Session,
         folder: str,
         plan: Plan,
+        origin: Origin,
         *,
         clock: Clock | None = None,
     ) -> None:
@@ -100,6 +104,7 @@ class Runner:
         self._session = session
         self._folder = folder
         self._plan = plan
+        self._origin = origin
         real_clock = clock or SystemClock()
         self._clock = AwakeClock(real_clock)
         self._agent = find_agent(settings, session.agent)
@@ -117,7 +122,7 @@ class Runner:
             send=send, wake=self._wake_up, remember=self._remember_conversation,
             conversation=lambda: self._session.conversation_id, shows_life=self._screen.shows_life,
             is_watched=self._screen.is_watched, is_stopping=self._is_stopping, may_continue=self._may_continue,
-            parks=session.made_for is not None,
+            parks=session.made_for is not None, begun=self._keep_origin,
         )  # fmt: skip
         self._sent_jobs = SentJobs(
             settings, inventory, self._agent, folder, self._reporter, self._job, self._holder, self._clock
@@ -138,6 +143,7 @@ class Runner:
                 (settings.lease_sec / 4, self._renew_lease),
                 (_CHECK_SEC, self._check),
                 (_REAP_SEC, self._reap_orphans),
+                (_BUDGET_SEC, self._check_budget),
                 (_REFRESH_SEC, self._refresh_name),
             ],
         )
@@ -147,6 +153,7 @@ class Runner:
         signal.set_wakeup_fd(self._wake)
         disable_flow_control()
         attempt(adopt_orphans)
+        attempt(partial(open_witness, self._folder))
         signal.signal(signal.SIGCHLD, lambda *_: None)
         signal.signal(signal.SIGCONT, self._note_continue)
         # Ctrl-C in the pane is for the agent. The signal is not ignored, because the agent would inherit that.
@@ -204,6 +211,18 @@ class Runner:
             return self._jobs.pick_job(job_id, holder=self._holder, lease_sec=lease_sec)
         except errors.IllegalTransition as error:
             raise errors.BatonError(f"job {job_id} is {error.current} already: it is not started twice") from None
+
+    def _keep_origin(self, job: Job | None) -> None:
+        """Keep, for what the agent calls, which job is its own and which led to it."""
+        above = self._plan.above if job is None else job.above
+        keep_origin(
+            self._origin.replace(
+                job_id=None if job is None else job.job_id,
+                attempt=0 if job is None else job.attempt,
+                above=above,
+                has_budget=job is not None and has_budget(self._jobs, job),
+            )
+        )
 
     def _prepare(self) -> bool:
         """Make the worktree of the job, and work there. Return False if the session was stopped meanwhile."""
@@ -474,6 +493,10 @@ class Runner:
             os.waitpid(pid, os.WNOHANG)
         self._ended = ended
 
+    def _check_budget(self) -> None:
+        if self._process is not None and not self._is_stopping():
+            self._job.check_budget()
+
     def _renew_lease(self) -> None:
         try:
             self._job.work.store(lease_sec=self._settings.lease_sec)
@@ -501,14 +524,13 @@ class Runner:
         end_processes(lambda: find(self._session.session_id, os.getpid()), grace_sec=grace_sec)
 
 
-def _open_runner(folder: str) -> Runner | None:
+def _open_runner(folder: str, origin: Origin) -> Runner | None:
     settings = load_settings()
     inventory = Inventory(settings)
     session = inventory.find(os.path.basename(folder))
     if session is None:
         return None
-    plan = Plan(**json.loads(read_file(os.path.join(folder, LAUNCH))))
-    return Runner(settings, inventory, session, folder, plan)
+    return Runner(settings, inventory, session, folder, read_plan(folder), origin)
 
 
 def main(folder: str) -> int:
@@ -518,10 +540,11 @@ def main(folder: str) -> int:
     terminal = {name: os.environ[name] for name in ("TERM", "TMUX", "TMUX_PANE", "COLORTERM") if name in os.environ}
     os.environ.clear()
     os.environ.update(environment | terminal)
-    keep_origin(Origin(environment=environment, workdir=os.getcwd()))
+    origin = Origin(environment=environment, workdir=os.getcwd(), knows_job=True)
+    keep_origin(origin)
     runner = None
     try:
-        runner = _open_runner(folder)
+        runner = _open_runner(folder, origin)
         if runner is not None:
             runner.run()
     except Exception as error:  # noqa: BLE001  the pane closes with this process, and its job must not stay running

@@ -11,8 +11,8 @@ from baton.config import Settings
 from baton.core.errors import AgentUnusable, BatonError, IllegalTransition, JobNotFound, WrongState
 from baton.core.job import Job, Status
 from baton.core.value import Value
-from baton.jobs.caller import MARKER
 from baton.jobs.verbs import Jobs
+from baton.origin import MARKER
 from baton.sessions import env_pipe
 from baton.sessions.ending import EXIT, end_session, fail_job
 from baton.sessions.inventory import Inventory

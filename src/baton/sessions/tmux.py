@@ -10,6 +10,7 @@ from typing import NoReturn
 
 from baton.core.errors import InvalidValue, NameInUse, SessionGone, TmuxUnavailable, UsageError, describe_shortage
 from baton.core.value import Value
+from baton.origin import obeyed_environment
 from baton.own_files import why_replaceable
 from baton.sessions.session import SESSION_NAME, TMUX_SOCKET, Session, State
 
@@ -96,7 +97,8 @@ class Tmux:
         return [*self.command(*first), *(word for each in others for word in (";", *map(_one_argument, each)))]
 
     def _call(self, argv: list[str], stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-        env = {name: os.environ[name] for name in _SERVER_ENVIRONMENT if name in os.environ} | {"LC_ALL": "C.UTF-8"}
+        given = obeyed_environment()
+        env = {name: given[name] for name in _SERVER_ENVIRONMENT if name in given} | {"LC_ALL": "C.UTF-8"}
         try:
             return subprocess.run(argv, input=stdin, capture_output=True, timeout=_TIMEOUT_SEC, check=False, env=env)
         except FileNotFoundError:

@@ -23,6 +23,7 @@ from baton.core.errors import BatonError, InvalidValue, UntrustedHome
 from baton.core.fields import parse_json
 from baton.core.hashing import sha256
 from baton.core.value import Any
+from baton.origin import obeyed_environment
 from baton.own_files import is_closed, why_shared
 from baton.storage import files
 
@@ -42,7 +43,7 @@ def load_settings(
 ) -> Settings:
     """Return the settings of a command in the folder `here` (default: the current one), with its home, which the first
     write below it makes. UntrustedHome if the command would use a home that the user has not trusted."""
-    env = os.environ if env is None else env
+    env = obeyed_environment((flags or {}).get("home")) if env is None else env
     settings = Settings(flags, env)
     home = find(settings.state_dir, settings.home, env.get("HOME"), here)
     if not home.made:
@@ -83,7 +84,7 @@ def settings_of(state_dir: str, home: Home) -> Settings:
         raise BatonError(f"another home is at {home.path}; see `baton trust`")
     if not now.made:
         raise BatonError(f"its home {home.path} is gone; `baton trust --remove {home.folder}` forgets it")
-    settings = Settings(None, {name: value for name, value in os.environ.items() if name != "BATON_HOME"})
+    settings = Settings(None, {name: value for name, value in obeyed_environment().items() if name != "BATON_HOME"})
     _check_folders(now)
     settings.use_home(now, _repository(now.folder) if "repository" in settings.tables else "")
     return settings

@@ -14,6 +14,7 @@ import subprocess
 from baton.core.errors import GitFailed, GitUnusable, InvalidValue
 from baton.core.fields import one_line
 from baton.core.value import Any, Self
+from baton.origin import obeyed_environment
 from baton.storage.files import read_given_file, user_name, why_closed
 
 TYPE_CHECKING = False
@@ -186,7 +187,8 @@ def call(
     inherited: tuple[int, ...] = (),
 ) -> tuple[int, bytes, bytes]:
     """Run git in a folder; return its exit code, its output and its messages. Ctrl-C does not reach it."""
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _KEPT}
+    given = obeyed_environment().items()
+    environment = {name: value for name, value in given if not name.startswith("GIT_") or name in _KEPT}
     environment |= _VARIABLES
     fixed = {**_FIXED, **(settings or {})}
     environment["GIT_CONFIG_COUNT"] = str(len(fixed))

@@ -14,6 +14,7 @@ from baton.core.clock import format_micros
 from baton.core.errors import BatonError, GitFailed, InvalidValue, WorktreeRefused
 from baton.core.fields import one_line
 from baton.core.value import Value
+from baton.origin import obeyed_environment
 from baton.storage.files import make_private_dir, read_given_file, remove_file, replace_file
 from baton.worktrees import trees
 from baton.worktrees.git import Git, Repository, find_repository, gitlinks, work_tree_git
@@ -199,7 +200,7 @@ class Maker:
         if command is None:
             return
         log = f"{tree.path}.setup.log"
-        environment = os.environ | {"BATON_REPOSITORY": tree.top}
+        environment = {**obeyed_environment(), "BATON_REPOSITORY": tree.top}
         with open(log, "wb") as output:
             process = subprocess.Popen(  # noqa: S602  the command of the user, from the user's own settings
                 command,
