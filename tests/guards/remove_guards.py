@@ -155,6 +155,7 @@ GUARDS = (
     Guard("claude-registry-pid", condition("False"), "tests/unit/test_claude_registry.py -k another_process"),
     Guard("claude-registry-start", condition("False"), "tests/unit/test_claude_registry.py -k another_process"),
     Guard("claude-registry-domain", condition("False"), "tests/unit/test_claude_registry.py -k another_process"),
+    Guard("message-answers-no-dialog", condition("False"), "tests/system/test_attention.py -k no_message"),
     Guard("conversation-of-session", condition("False"), "tests/unit/test_claude_hooks.py -k another_conversation"),
     Guard("copilot-conversation", condition("False"), "tests/unit/test_copilot_channel.py -k another_conversation"),
     Guard("conversation-of-tool", replace("and not self._tools", ""), "tests/unit/test_terminal_hooks.py -k in_a_tool"),

@@ -61,6 +61,7 @@ _STOP_FAILURE_SEC = 1.0  # after the transcript says that the model service fail
 _LOOK_AT_ENTRY_SEC = 0.2  # while the agent starts, works or waits
 _LOOK_AT_ENTRY_IDLE_SEC = 1.0
 _START_SEC = 60.0  # in which an entry is looked for often
+_DIALOG_SEC = 0.7  # after the end of a turn
 _FORGET_SEC = 60.0  # after a subagent ended: the notification of it starts a turn
 _TOKENS = ("input", "cache_read", "cache_creation")
 # Notifications that a dialog is open.
@@ -101,6 +102,7 @@ class ClaudeHooks(GatewayChannel):
         self._started = self._looked_at_entry = 0.0
         self._has_blockers = False
         self._mode = ""
+        self._ended = 0.0  # when a turn was let end
         self._is_limited = self._carries_on = False
         self._handlers: dict[str, Callable[[Mapping[str, Any]], Iterator[Signal]]] = {
             "UserPromptSubmit": self._prompt,
@@ -152,6 +154,12 @@ class ClaudeHooks(GatewayChannel):
             self._started = self._looked_at_entry = time.monotonic()
         self._gateway.wake()
 
+    def takes_text(self) -> bool:
+        """A dialog that Claude opens at the end of a turn comes a moment after it."""
+        with self._lock:
+            entry = self._look_at_entry()
+            return entry is None or (entry.status != WAITING and time.monotonic() >= self._ended + _DIALOG_SEC)
+
     def answer(self, key: str, answer: Answer) -> bool:
         with self._lock:
             call = self._calls.asked_call(key)
@@ -173,6 +181,7 @@ class ClaudeHooks(GatewayChannel):
             if held is None:
                 return False
             if send_back is None:
+                self._ended = time.monotonic()
                 return held.reply()
             self._turn = turn
             return held.reply(json.dumps({"decision": "block", "reason": send_back}).encode())
@@ -274,6 +283,7 @@ class ClaudeHooks(GatewayChannel):
         is_soon = self._start is not None and now < self._started + _START_SEC
         is_waiting = self._entry is not None and self._entry.status == WAITING
         is_at_work = is_soon or is_waiting or self._turn is not None or self._calls.has_questions()
+        is_at_work = is_at_work or now < self._ended + _LOOK_ON_SEC
         pause = _LOOK_AT_ENTRY_SEC if is_at_work else _LOOK_AT_ENTRY_IDLE_SEC
         passed = now - self._looked_at_entry
         if passed >= pause:

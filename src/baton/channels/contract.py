@@ -52,6 +52,11 @@ class Channel(ABC):
     def begin(self, pid: int) -> None:  # noqa: B027  most channels need not know it
         """Take note of the process of the agent's program, once it has started."""
 
+    def takes_text(self) -> bool:
+        """Return whether a text that is typed now reaches the agent's prompt, as far as the agent says: no dialog of
+        its own is open there."""
+        return True
+
     def answer(self, key: str, answer: Answer) -> bool:
         """Give the agent the answer to its question. Return whether it was written: False if the question is gone."""
         return False

@@ -9,6 +9,7 @@ from baton.core.clock import SECOND_NS, duration_text, format_micros
 from baton.core.facts import CALL_CHARS, JOB, Call, Facts, Task, Turn, cleared_text
 from baton.core.fields import one_line
 from baton.core.fold import fold, go_on
+from baton.core.job import ATTACH
 from baton.core.limits import Limit
 from baton.core.parking import end_of_limit
 from baton.core.signal import BACKGROUND, INTERRUPTED, WELL
@@ -139,7 +140,7 @@ def _waiting(facts: Facts, now_ns: int) -> Activity | None:
     if due_ns is not None and now_ns >= due_ns:
         assert facts.attention is not None
         asks = one_line(facts.attention.signal.what, _MAX_ASKED)
-        cause = f"its screen asks: {asks}; no command answers it: run `baton attach`, and answer there"
+        cause = f"its screen asks: {asks}; no command answers that: {ATTACH} and answer there"
         return _activity("waiting", due_ns - ATTENTION_NS, cause, "attention")
     if facts.blocked is None or facts.turns:
         return None

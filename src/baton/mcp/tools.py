@@ -210,9 +210,10 @@ def _cancel(context: Context, given: dict[str, Any]) -> dict[str, Any]:
 
 def _requests(context: Context, given: dict[str, Any]) -> dict[str, Any]:
     from baton.board.details import describe_request
-    from baton.jobs.requests import find_request, list_open
+    from baton.jobs.requests import find_request, list_at_screens, list_open
 
     with open_jobs(context.settings) as jobs:
+        at_screens = [] if "id" in given else [describe(each) for each in list_at_screens(jobs)]
         of_jobs = jobs.registry.find_ids(given["id"], limit=2) if "id" in given else []
         if "id" in given and len(of_jobs) != 1:
             found = [find_request(jobs, given["id"])]
@@ -225,7 +226,7 @@ def _requests(context: Context, given: dict[str, Any]) -> dict[str, Any]:
         text = record["text"][:_SHOWN_CALL] if is_cut else record["text"]
         names = ("request_id", "job_id", "kind", "summary", "exact", "screen_only", "questions", "asked_at")
         shown.append({name: record[name] for name in names} | {"text": text, "cut": is_cut})
-    return {"requests": shown}
+    return {"requests": shown} | ({"at_screens": at_screens} if at_screens else {})
 
 
 def _answer(context: Context, given: dict[str, Any]) -> dict[str, Any]:

@@ -105,7 +105,7 @@ class SentJobs:
     def _take_next(self, session: Session, agent_pid: int) -> Session:
         label = job_label(session.agent_id)
         # What is typed while the agent works, or before a shell is at its prompt, is taken at an unknown time.
-        is_free = has_terminal(agent_pid) if self._agent.exit_is_verdict else self._job.work.is_idle
+        is_free = has_terminal(agent_pid) if self._agent.exit_is_verdict else self._job.is_free
         pending = JobFilter(statuses=[Status.PENDING], agent_session=label)
         job = None
         if is_free and self._reporter.jobs.list_jobs(pending, limit=1).jobs:
