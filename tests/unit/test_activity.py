@@ -269,6 +269,10 @@ SCENARIOS = {
         [turn(), IN_AN_HOUR, failed("You've hit your limit"), s.Usage(message_id="m1", input_tokens=1)],
         "limited", "limit", "until 2026-06-19T10:00:00Z: session limit", LIMITED, "until 2026-06-19T10",
     ),
+    "T19 a dialog about the limit": (
+        [turn(), IN_AN_HOUR, failed(""), s.Attention(what="dialog open", stands=True)],
+        "limited", "limit", "until 2026", LIMITED, "until 2026", 60,
+    ),
     "T19 the limit has no known end": (
         [turn(), s.Limited(until_ns=None, why="weekly limit"), failed("")],
         "limited", "limit", "usage limit: weekly limit", FAILED, "weekly limit",

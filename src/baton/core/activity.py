@@ -42,10 +42,10 @@ RULES = {
     "gone": "The agent's program has ended.",
     "budget": "The budget of the job is spent: it goes on when you allow more. No idle clock runs.",
     "request": "The agent waits for a decision. No idle clock runs.",
-    "attention": "The agent calls for a person at its own screen, and no request is known. No idle clock runs.",
     "blocked": "A dialog is open before the first turn. No idle clock runs.",
     "cleared": "The conversation of the job is over, and the agent's program goes on.",
     "limit": "A usage limit is reached, and the model has not answered since. No idle clock runs until it is over.",
+    "attention": "The agent calls for a person at its own screen, and no request is known. No idle clock runs.",
     "retry": "The model service failed in the open turn, and has not answered since.",
     "tool": "A tool call is open. No idle clock runs.",
     "tool-timeout": "A tool call is open for longer than --tool-timeout, without a sign of work. The idle clock runs.",
@@ -102,9 +102,10 @@ def activity(facts: Facts, *, now_ns: int, limits: Limits, wall_ns: int | None =
     found = (
         _paused(facts)
         or _gone(facts)
-        or _waiting(facts, now_ns)
+        or _waiting(facts)
         or _cleared(facts)
         or _limited(facts, now_ns, wall_ns)
+        or _attention(facts, now_ns)
         or _retrying(facts)
         or _in_program(facts, now_ns, limits)
         or _in_turn(facts, now_ns, limits)
@@ -131,21 +132,25 @@ def _gone(facts: Facts) -> Activity | None:
     return _activity("idle", at_ns, f"the agent's program has ended: {facts.gone.signal.why}", "gone", at_ns)
 
 
-def _waiting(facts: Facts, now_ns: int) -> Activity | None:
+def _waiting(facts: Facts) -> Activity | None:
     """Return the activity of an agent that waits for a person, in its work or before it."""
     asked = facts.open_requests
     if asked:
         return _activity("waiting", asked[0].since_ns, _waiting_text(asked), "request")
-    due_ns = attention_due_ns(facts)
-    if due_ns is not None and now_ns >= due_ns:
-        assert facts.attention is not None
-        asks = one_line(facts.attention.signal.what, _MAX_ASKED)
-        cause = f"its screen asks: {asks}; no command answers that: {ATTACH} and answer there"
-        return _activity("waiting", due_ns - ATTENTION_NS, cause, "attention")
     if facts.blocked is None or facts.turns:
         return None
     by = facts.blocked.signal
     return _activity("blocked", facts.blocked.at_ns, f"{by.by}: {by.what_to_do}", "blocked")
+
+
+def _attention(facts: Facts, now_ns: int) -> Activity | None:
+    """Return the activity of an agent whose screen asks something that no request asks."""
+    due_ns = attention_due_ns(facts)
+    if facts.attention is None or due_ns is None or now_ns < due_ns:
+        return None
+    asks = one_line(facts.attention.signal.what, _MAX_ASKED)
+    cause = f"its screen asks: {asks}; no command answers that: {ATTACH} and answer there"
+    return _activity("waiting", due_ns - ATTENTION_NS, cause, "attention")
 
 
 def attention_due_ns(facts: Facts) -> int | None:
