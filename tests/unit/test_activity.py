@@ -866,6 +866,18 @@ def test_attention_says_what_to_do_and_is_in_the_record_of_the_activity():
     assert "at_screen" not in waits
 
 
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [([turn(), DIALOG], NO_DIALOG), ([s.Blocked(by="a dialog", what_to_do="attach")], s.Unblocked())],
+)
+def test_the_idle_clock_begins_when_the_dialog_is_closed(begin, end):
+    history = History(*begin)
+    history.now += 500
+    history.hear(end)
+    assert history.outcomes(0, 119, 120) == [OPEN, OPEN, IDLE]
+    assert "dialog" in history.facts.last_work
+
+
 def test_attention_is_due_at_a_known_time():
     history = History(turn(), tool())
     assert attention_due_ns(history.facts) is None

@@ -1047,7 +1047,7 @@ def test_a_program_that_is_slow_to_start_shows_no_dialog():
     busy = subprocess.Popen(["sh", "-c", "while :; do :; done"])
     try:
         start = Start(busy.pid)
-        at_work = [start.is_held_up(0.2) for _ in range(int(14 / 0.2))]
+        at_work = [start.is_held_up(0.2) for _ in range(int(29 / 0.2))]
     finally:
         busy.kill()
         busy.wait()

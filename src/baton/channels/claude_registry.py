@@ -262,7 +262,7 @@ def _package(path: str) -> Mapping[str, Any]:
 class Start:
     """The start of a program, until its entry is there. `is_held_up` tells a dialog from a slow start."""
 
-    _LIMIT_SEC, _LATEST_SEC, _QUIET_SEC = 5.0, 15.0, 1.0
+    _LIMIT_SEC, _LATEST_SEC, _QUIET_SEC = 5.0, 30.0, 1.0
 
     def __init__(self, pid: int) -> None:
         self._pid = pid

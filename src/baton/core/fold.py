@@ -300,7 +300,9 @@ def _blocked(facts: Facts, signal: s.Blocked, source: str, at_ns: int) -> Facts:
 
 
 def _unblocked(facts: Facts, _signal: s.Unblocked, _source: str, at_ns: int) -> Facts:
-    return facts if facts.blocked is None or at_ns < facts.blocked.at_ns else facts.replace(blocked=None)
+    if facts.blocked is None or facts.gone is not None or at_ns < facts.blocked.at_ns:
+        return facts
+    return _work(facts.replace(blocked=None), at_ns)
 
 
 def _attention(facts: Facts, signal: s.Attention, source: str, at_ns: int) -> Facts:
@@ -309,7 +311,7 @@ def _attention(facts: Facts, signal: s.Attention, source: str, at_ns: int) -> Fa
     if facts.gone is not None or (note is not None and at_ns < note.at_ns):
         return facts
     if signal.what is None:
-        return facts.replace(attention=None)
+        return facts if note is None else _work(facts.replace(attention=None), at_ns)
     if note is None and not signal.stands and facts.open_requests:
         return facts
     begun = Note(signal=signal, source=source, at_ns=at_ns) if note is None else note
@@ -362,6 +364,8 @@ _WORK: dict[type, str] = {
     s.BackgroundWork: "background work began or ended",
     s.Retrying: "the agent tried again",
     s.Usage: "the model answered",
+    s.Unblocked: "the dialog before the work was closed",
+    s.Attention: "the dialog on its screen was closed",
     s.Said: "the agent said something",
     s.Resumed: "the user let the work go on",
 }
