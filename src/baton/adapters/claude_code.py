@@ -28,7 +28,7 @@ class ClaudeCode(Agent):
     install = "npm install -g @anthropic-ai/claude-code"
     tested_version = "2.1.197"
     on_terminal = Capabilities(
-        heard_by="its hooks, telemetry, transcript",
+        heard_by="its hooks, telemetry, transcript, registry of sessions",
         answered_by="`baton approve` and its own screen; the first counts",
         usage="tokens, cost",
     )
