@@ -111,7 +111,7 @@ def test_a_lease_that_has_ended_leaves_nothing_to_attach_to(desk):
 def test_an_agent_sees_it_by_mcp(desk, asking):
     with McpClient(desk.folder, desk.env) as client:
         shown = client.call("requests")
-        assert [(each["job_id"], each["reason"]) for each in shown["at_screens"]] == [(asking, answer_there(asking))]
+        assert shown["at_screens"] == [f"{asking}: {answer_there(asking)}"]
         waited = client.call("wait", job_ids=[asking], timeout_sec=20)
         assert waited["jobs"][0]["state"] == "waiting"
         assert waited["next"].startswith(f"a person must attach to {asking}")
