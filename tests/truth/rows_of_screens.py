@@ -107,7 +107,7 @@ def _carries_on(on: Stage) -> None:
     asked = on.asked("s", 0)
     on.expect("limited", at=asked.at, within=6.0)
     on.reach(lambda: len([each for each in on.model.log if each.script == "s"]) > 1, "the agent goes on", 150)
-    on.expect("working", at=time.monotonic())
+    on.expect("working", at=time.monotonic(), early=on.program.begins_sec)
     on.completes(on.asked("s", 1, answered=True).answered_at)
     on.stay(60)
     said = [text for text in on.model.texts_asked() if "usage limit is over" in text]
