@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 import time
 from typing import TYPE_CHECKING
 
 from truth.catalogue import TERMINAL, row
-from truth.steps import Call, Fail, Say, Step, bash
+from truth.steps import Call, Fail, Say, Step, bash, cue
 
 if TYPE_CHECKING:
     from truth.stage import Stage
@@ -127,3 +128,31 @@ def _mode_changed(on: Stage) -> None:
     modes = [each["value"] for each in facts if each["fact"] == "permission mode"]
     on.require(modes == ["acceptEdits"], f"its mode is said to be {modes}")
     on.completes(on.asked("s", 1, answered=True).answered_at)
+
+
+@row("T47", TERMINAL)
+def _forked(on: Stage) -> None:
+    """conversation forked when it is resumed"""
+    program = on.folder / "bin" / "claude"
+    program.parent.mkdir()
+    real = shutil.which("claude")
+    program.write_text(
+        f'#!/bin/sh\ncase " $* " in *" --resume "*) set -- --fork-session "$@";; esac\nexec {real} "$@"\n'
+    )
+    program.chmod(0o755)
+    on.baton.env["PATH"] = f"{program.parent}:{on.baton.env['PATH']}"
+    on.idle_session()
+    before = on.session("s")["conversation_id"]
+    on.model.scripts["first"] = [[Say("Yes.")]]
+    on.type(cue("first"))
+    on.asked("first", 0, answered=True)
+    on.stay(2)
+    on.baton("session", "stop", "s")
+    on.baton("session", "resume", "s")
+    on.shown(on.program.prompt)
+    on.model.scripts["s"] = [[bash("true; sleep 3")], [Say("Done.")]]
+    on.read(on.job(f"Do it. {cue('s')}", "--queue", f"agent:{on.session('s')['agent_id']}", agent=on.program.agent))
+    on.expect("starting", "pending", within=10)
+    on.working_from("s", 0)
+    on.completes(on.asked("s", 1, answered=True).answered_at)
+    on.require(on.session("s")["conversation_id"] != before, "the conversation was not forked")
