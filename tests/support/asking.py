@@ -29,10 +29,10 @@ def ask(registry, job, **changes) -> Request:
     return opened.after
 
 
-def set_activity(registry, job, kind, cause="", *, since_sec=0.0, lease_sec=60.0):
+def set_activity(registry, job, kind, cause="", *, since_sec=0.0, lease_sec=60.0, **more):
     """Write what the agent of a running job does."""
     since = format_time(time.time_ns() - int(since_sec * SECOND_NS))
-    activity = {"kind": kind, "since": since, "cause": cause}
+    activity = {"kind": kind, "since": since, "cause": cause, **more}
     return registry.set_activity(job.job_id, activity, attempt=job.attempt, lease_sec=lease_sec)
 
 

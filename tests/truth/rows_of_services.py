@@ -152,7 +152,7 @@ def _trust(on: Stage) -> None:
     on.expect("blocked", at=on.shown(on.program.trust), cause="trust")
     on.stay(IDLE_SEC + 2)
     on.require(re.search(on.program.trust, on.pane()), "a key was pressed")
-    on.press("Enter")
+    on.expect("blocked", "starting", at=on.press("Enter"))
     on.working_from("s", 0)
     on.completes(on.asked("s", 1, answered=True).answered_at)
 

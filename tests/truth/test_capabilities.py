@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from truth import rows_of_people, rows_of_services, rows_of_work  # noqa: F401  they fill the catalogue
+from truth import rows_of_people, rows_of_screens, rows_of_services, rows_of_work  # noqa: F401  they fill the catalogue
 from truth.capabilities import contradictions
 from truth.programs import ALL
 from truth.results import read

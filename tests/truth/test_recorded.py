@@ -24,6 +24,7 @@ TELLTALE = {
     "Limited": "T19-terminal",
     "Usage": "T1-terminal",
     "Conversation": "T15-terminal",
+    "Attention": "T36-terminal",
     "Blocked": "T21-trust-terminal",
     "Said": "T33-text-headless",
     "Gone": "T24-kill9-terminal",

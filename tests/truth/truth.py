@@ -23,7 +23,7 @@ _TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 sys.path.insert(0, _TESTS)
 
 from support.brokers import Broker  # noqa: E402
-from truth import page, rows_of_people, rows_of_services, rows_of_work  # noqa: E402, F401
+from truth import page, rows_of_people, rows_of_screens, rows_of_services, rows_of_work  # noqa: E402, F401
 from truth.capabilities import contradictions  # noqa: E402
 from truth.catalogue import ROWS, Row  # noqa: E402
 from truth.judge import changes, judge  # noqa: E402

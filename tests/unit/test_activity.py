@@ -21,6 +21,7 @@ from baton.core.activity import (
     Limits,
     activity,
     activity_record,
+    attention_due_ns,
     explain,
     facts_record,
     fold,
@@ -81,6 +82,10 @@ def persons(name="p1"):
 
 def about(task_id, name="t2"):
     return turn(name, prompt=f"<task-id>{task_id}</task-id>", origin=s.BACKGROUND)
+
+
+def carries_on(name="t2"):
+    return turn(name, prompt="Your usage limit has reset. Continue.", origin=s.CARRIED_ON)
 
 
 def tool(tool_id="1", command="make", turn="t1", name="Bash", **more):
@@ -264,6 +269,10 @@ SCENARIOS = {
         [turn(), IN_AN_HOUR, failed("You've hit your limit"), s.Usage(message_id="m1", input_tokens=1)],
         "limited", "limit", "until 2026-06-19T10:00:00Z: session limit", LIMITED, "until 2026-06-19T10",
     ),
+    "T19 a dialog about the limit": (
+        [turn(), IN_AN_HOUR, failed(""), s.Attention(what="dialog open", stands=True)],
+        "limited", "limit", "until 2026", LIMITED, "until 2026", 60,
+    ),
     "T19 the limit has no known end": (
         [turn(), s.Limited(until_ns=None, why="weekly limit"), failed("")],
         "limited", "limit", "usage limit: weekly limit", FAILED, "weekly limit",
@@ -283,6 +292,29 @@ SCENARIOS = {
     ),
     "T21 no dialog comes after the first turn": (
         [turn(), s.Blocked(by="login", what_to_do="log in")], "working", "turn", "", OPEN, "",
+    ),
+    "T36 its screen asks in the middle of a turn": (
+        [turn(), tool(), s.Attention(what="dialog open", stands=True)], "waiting", "attention", "its screen asks: dialog open",
+        OPEN, "", 9999,
+    ),
+    "T36 the moment before that is known": (
+        [turn(), tool(), s.Attention(what="dialog open", stands=True)], "working", "tool", "", OPEN, "", 0.99,
+    ),
+    "T36 its screen asks no longer": (
+        [turn(), tool(), s.Attention(what="dialog open", stands=True), s.Attention(what=None)], "working", "tool", "", OPEN, "", 5,
+    ),
+    "T37 the question on its screen is the open request": (
+        [turn(), tool(), asked(tool_id="1"), s.Attention(what="permission prompt", stands=True)],
+        "waiting", "request", "Bash: make", OPEN, "", 5,
+    ),
+    "T41 no dialog is left before the work": (
+        [s.Blocked(by="a dialog", what_to_do="attach"), s.Unblocked()], "starting", "no-turn", "", OPEN, "", 5,
+    ),
+    "T43 its screen asks after the turn": (
+        [turn(), ended(), s.Attention(what="dialog open", stands=True)], "waiting", "attention", "dialog open", DONE, "", 5,
+    ),
+    "T44 it goes on by itself after the limit": (
+        [turn(), IN_AN_HOUR, failed("limit"), carries_on(), ended("t2")], "idle", "turn-over", "ended well", DONE, "well",
     ),
     "T22 a quiet tool": ([turn(), tool()], "working", "tool", "Bash: make", OPEN, "", 9999),
     "T24 the agent is killed": ([turn(), tool(), KILLED], "idle", "gone", "SIGKILL", FAILED, "SIGKILL"),
@@ -353,7 +385,7 @@ def test_each_rule_has_a_scenario():
     assert RULES.keys() - rules == {"tool-timeout", "program"}  # which have tests of their own, with other limits
 
 
-@pytest.mark.parametrize("kind", s.Signal.__args__)
+@pytest.mark.parametrize("kind", [kind for kind in s.Signal.__args__ if kind is not s.Noted])  # no rule reads that
 def test_without_one_kind_of_signal_a_scenario_is_wrong(kind):
     wrong = []
     for name, (signals, activity_kind, rule, _, outcome, _, *after) in SCENARIOS.items():
@@ -753,6 +785,126 @@ def test_facts_stay_small():
     sizes = [len(getattr(facts, name)) for name in ("turns", "tools", "ended_ids", "owners", "noticed")]
     assert max(sizes) <= 257
     assert len(facts.messages) == 1000
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+
+DIALOG, NO_DIALOG = s.Attention(what="permission prompt", stands=True), s.Attention(what=None)
+
+
+def allowed(key="q1"):
+    return s.Settled(key=key, decision=s.ALLOW, by="runner")
+
+
+def test_a_waiting_period_belongs_to_the_request_that_opened_during_it():
+    history = History(turn(), tool(), DIALOG).hear(asked(tool_id="1"), at=3.4)
+    assert [history.activity(after).rule for after in (0.5, 1, 60)] == ["request"] * 3
+
+
+def test_after_an_approval_the_screen_asks_only_if_the_agent_still_waits_a_second_later():
+    history = History(turn(), tool(), asked(tool_id="1"), DIALOG)
+    history.now += 60
+    history.hear(allowed())
+    assert history.kinds(0, 0.99, 1) == ["working", "working", "waiting"]
+    later = history.activity(1)
+    assert (later.rule, later.since_ns, later.idle_since_ns) == ("attention", 65 * SECOND_NS, None)
+    assert history.hear(NO_DIALOG, at=65.5).kinds(0, 1, 60) == ["working"] * 3
+
+
+def test_a_request_that_was_answered_before_the_agent_said_that_it_waits_is_no_attention():
+    history = History(turn(), tool()).hear(asked(tool_id="1"), at=3).hear(allowed(), at=3.1).hear(DIALOG, at=3.3)
+    history.now = 3
+    assert history.kinds(0.4, 1.2, 1.4) == ["working", "working", "waiting"]
+    assert history.hear(NO_DIALOG, at=3.6).kinds(5) == ["working"]
+
+
+def test_the_next_work_of_the_turn_ends_attention_until_the_agent_still_says_so_a_second_later():
+    history = History(turn(), tool(), DIALOG)
+    assert history.kinds(1) == ["waiting"]
+    history.now += 10
+    history.hear(returned())
+    assert history.kinds(0, 0.99, 1) == ["working", "working", "waiting"]
+
+
+def test_the_next_work_of_the_turn_ends_the_attention_of_a_notification():
+    history = History(turn(), tool(), s.Attention(what="Claude needs your permission"))
+    assert history.activity(1).cause.startswith("its screen asks: Claude needs your permission")
+    history.now += 10
+    assert history.hear(returned()).kinds(0, 5, 60) == ["working"] * 3
+
+
+def test_the_work_of_a_subagent_in_the_background_is_not_work_of_the_turn():
+    history = History(turn(), background(subagent()), tool(), DIALOG)
+    for number in range(2, 9):
+        history.hear(tool(str(number), agent_ref="a1"), returned(str(number)))
+        assert history.activity().rule == "attention"
+
+
+def test_a_notification_about_an_open_request_adds_nothing():
+    history = History(turn(), tool(), asked(tool_id="1"), s.Attention(what="Claude needs your permission"))
+    assert history.activity().rule == "request"
+    assert history.hear(allowed()).kinds(0, 5) == ["working", "working"]
+
+
+def test_the_words_of_a_notification_say_more_and_do_not_end_what_stands():
+    history = History(turn(), tool(), DIALOG).hear(s.Attention(what="needs your choice"), at=9)
+    found = history.activity(6)
+    assert (found.since_ns, "needs your choice" in found.cause) == (3 * SECOND_NS, True)
+    history.hear(returned(), at=20)
+    assert history.activity(60).kind == "waiting"
+
+
+def test_attention_says_what_to_do_and_is_in_the_record_of_the_activity():
+    history = History(turn(), tool(), s.Attention(what="dialog \x1b[31mopen\n" + "x" * 5000, stands=True))
+    found = history.activity(1)
+    assert "`baton attach`" in found.cause
+    assert found.cause.isprintable()
+    record = activity_record(found, now_ns=0, wall_ns=WALL_NS, attempt=1)
+    assert record["at_screen"] is True
+    waits = activity_record(History(turn(), asked()).activity(), now_ns=0, wall_ns=WALL_NS, attempt=1)
+    assert "at_screen" not in waits
+
+
+@pytest.mark.parametrize(
+    ("begin", "end"),
+    [([turn(), DIALOG], NO_DIALOG), ([s.Blocked(by="a dialog", what_to_do="attach")], s.Unblocked())],
+)
+def test_the_idle_clock_begins_when_the_dialog_is_closed(begin, end):
+    history = History(*begin)
+    history.now += 500
+    history.hear(end)
+    assert history.outcomes(0, 119, 120) == [OPEN, OPEN, IDLE]
+    assert "dialog" in history.facts.last_work
+
+
+def test_attention_is_due_at_a_known_time():
+    history = History(turn(), tool())
+    assert attention_due_ns(history.facts) is None
+    assert attention_due_ns(history.hear(DIALOG).facts) == 4 * SECOND_NS
+    assert attention_due_ns(history.hear(asked(tool_id="1")).facts) is None  # while a request is open
+    assert attention_due_ns(history.hear(allowed()).facts) == 6 * SECOND_NS
+    assert attention_due_ns(history.hear(GONE).facts) is None
+
+
+def test_the_agent_carries_on_only_with_the_work_of_its_last_turn():
+    of_person = History(turn(), ended(), persons(), IN_AN_HOUR, failed("limit", "p1"), carries_on(), ended("t2"))
+    assert of_person.facts.find_turn("t2").whose == "other"
+    assert of_person.verdict().outcome == DONE
+    unfinished = History(turn(), IN_AN_HOUR, failed("limit"), carries_on())
+    assert (unfinished.activity().kind, unfinished.verdict().outcome) == ("working", OPEN)
+    again = unfinished.hear(IN_AN_HOUR, failed("limit", "t2"))
+    assert (again.activity().kind, again.verdict().outcome) == ("limited", LIMITED)
+
+
+def test_what_the_agent_says_about_itself_is_a_fact_that_no_rule_reads():
+    history = History(turn(), tool())
+    before = history.activity(5), history.verdict(5)
+    history.hear(s.Noted(fact="its own status", value="idle"), source="registry")
+    history.hear(s.Noted(fact="its own status", value="busy"), source="registry")
+    assert (history.activity(3), history.verdict(3)) == before
+    rows = [row for row in explain(history.facts, 9 * SECOND_NS) if row[0] == "its own status"]
+    assert rows == [("its own status", "busy", "registry", 5 * SECOND_NS)]
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------

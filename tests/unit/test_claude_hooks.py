@@ -9,6 +9,9 @@ import http.client
 import json
 import os
 import select
+import shutil
+import signal
+import subprocess
 import threading
 import time
 from pathlib import Path
@@ -18,20 +21,27 @@ import pytest
 from baton.adapters.claude_code import ERRORS, SETTINGS, ClaudeCode
 from baton.adapters.contract import Mode, Task
 from baton.channels import claude_calls, claude_plan, claude_settings
+from baton.channels.child_commands import children_of, stat_fields
 from baton.channels.claude_hooks import ClaudeHooks
+from baton.channels.claude_registry import Start
 from baton.channels.claude_settings import TOKEN, configured_telemetry
 from baton.channels.contract import AnswerRefused
 from baton.channels.find import find_channel
 from baton.channels.forward import forward
 from baton.channels.reset_time import reset_time
+from baton.core.activity import Facts, fold
 from baton.core.request import Answer
+from baton.core.signal import Heard
 from baton.core.spending import Spent, Tokens, count
-from support.waiting import poll
+from baton.sessions.processes import started_at
+from support.waiting import poll, wait_until
 
 DATA = Path(__file__).parents[1] / "data" / "claude"
 HOOKS, EVENTS, LINES = (
     json.loads((DATA / f"{name}.json").read_text()) for name in ("hooks", "telemetry", "transcript")
 )
+HOOKS |= json.loads((DATA / "hooks-of-attention.json").read_text())
+REGISTRY = json.loads((DATA / "registry.json").read_text())
 CONVERSATION = HOOKS["Stop"]["session_id"]
 OTHER = HOOKS["SessionStart.clear"]["session_id"]
 TURN = HOOKS["Stop"]["prompt_id"]
@@ -48,6 +58,8 @@ class Claude:
         self.transcript = self.home / ".claude" / "projects" / "project" / f"{CONVERSATION}.jsonl"
         for each in (self.session, self.transcript.parent):
             each.mkdir(parents=True)
+        known = {"hasCompletedOnboarding": True, "projects": {str(folder): {"hasTrustDialogAccepted": True}}}
+        (self.home / ".claude.json").write_text(json.dumps(known))
         task = Task(
             mode=Mode.INTERACTIVE, prompt="x", conversation_id=CONVERSATION, resume=False, yolo=False,
             folder=str(self.session), workdir=str(folder), hook=["baton-hook", "a b"],
@@ -113,8 +125,9 @@ class Claude:
         return [each for each in found if type(each).__name__ in kinds] if kinds else found
 
     def told(self):
-        """Return each signal as its name and its fields that are not empty."""
-        return [(type(each).__name__, _short(each)) for each in self.signals()]
+        """Return each signal as its name and its fields that are not empty. Nearly all hooks name the permission mode."""
+        told = [(type(each).__name__, _short(each)) for each in self.signals()]
+        return [each for each in told if each[0] != "Noted" or each[1]["fact"] != "permission mode"]
 
 
 def _otlp(value):
@@ -142,6 +155,7 @@ def claude(tmp_path):
 
 
 BASH = {"command": "echo one > m.txt; sleep 0.2", "description": "write a file"}
+_CHOICE = "Auto mode can't check actions in this session and needs your choice"
 MEANINGS = [
     ("SessionStart.startup", [("Conversation", {"conversation_id": CONVERSATION})]),
     ("SessionStart.resume", [("Conversation", {"conversation_id": CONVERSATION})]),
@@ -160,7 +174,22 @@ MEANINGS = [
     ("PreCompact.auto", [("Said", {"text": "it compacts the conversation", "is_work": True})]),
     ("PostCompact", [("Said", {"text": "it compacted the conversation", "is_work": True})]),
     ("Notification.idle_prompt", [("Said", {"text": "Claude is waiting for your input"})]),
-    ("Notification.permission_prompt", [("Said", {"text": "Claude needs your permission"})]),
+    ("Notification.permission_prompt", [
+        ("Attention", {"what": "Claude needs your permission"}), ("Said", {"text": "Claude needs your permission"}),
+    ]),
+    ("Notification.agent_needs_input", [("Attention", {"what": _CHOICE}), ("Said", {"text": _CHOICE})]),
+    ("Notification.elicitation_dialog", [
+        ("Attention", {"what": "Claude Code needs your input"}), ("Said", {"text": "Claude Code needs your input"}),
+    ]),
+    ("Notification.quota_auto_resume_fired", [
+        ("Said", {"text": "Usage limit reset \u2014 Claude is continuing your task"}),
+    ]),
+    ("SessionStart.fork", [("Conversation", {"conversation_id": OTHER})]),
+    ("PreCompact.auto.2026-11", [("Said", {"text": "it compacts the conversation", "is_work": True})]),
+    ("PostCompact.auto", [("Said", {"text": "it compacted the conversation", "is_work": True})]),
+    ("PermissionDenied", [
+        ("Noted", {"fact": "denied by its own check", "value": f"Bash: {BASH['command']}: the stand-in says so"}),
+    ]),
     ("SessionEnd.clear", [("Conversation", {"conversation_id": CONVERSATION, "ended": "clear"})]),
     ("SessionEnd.other", [("Said", {"text": "the program ends: other"}), ("Conversation", {"conversation_id": CONVERSATION, "ended": "other"})]),
     ("SessionEnd.prompt_input_exit", [("Said", {"text": "the program ends: prompt_input_exit"})]),
@@ -182,6 +211,9 @@ def test_every_recorded_message_is_understood(claude):
     asked = {name for name in HOOKS if name.startswith(("PermissionRequest", "Stop."))}
     others = {
         "Stop",
+        "StopFailure.5_hour_limit",
+        "UserPromptSubmit.limit_reset",
+        "PostToolUse.Agent",
         "PreToolUse.subagent",
         "PreToolUse.AskUserQuestion",
         "PreToolUse.ExitPlanMode",
@@ -247,7 +279,7 @@ def test_background_work_lasts_until_the_turn_about_its_end(claude, name, kind, 
 )
 def test_background_work_is_known_before_the_turn_ends(claude, response, kind, task):
     claude.hook("PostToolUse", tool_response=response)
-    work, ended = claude.signals()
+    work, ended = claude.signals("BackgroundWork", "ToolEnded")
     assert [(each.task_id, each.kind, each.what) for each in work.tasks] == [(task, kind, BASH["command"])]
     assert ended.ok
 
@@ -809,7 +841,7 @@ def test_a_message_of_another_form_changes_nothing(claude, body, path):
     assert (client.getresponse().status, claude.heard) == (200, [])
     client.close()
     claude.hook("PreToolUse")
-    assert len(claude.heard) == 1
+    assert [name for name, _ in claude.told()] == ["ToolStarted"]
 
 
 # -- telemetry, transcript, log of errors -----------------------------------------------------------------------------
@@ -1080,3 +1112,235 @@ def test_a_dialog_before_the_work_is_named(tmp_path):
 def test_the_environment_is_that_of_claude_itself():
     assert claude_settings.claude_folder({"HOME": "/h"}) == "/h/.claude"
     assert claude_settings.claude_folder({"HOME": "/h", "CLAUDE_CONFIG_DIR": "/c"}) == "/c"
+
+
+# -- attention ---------------------------------------------------------------------------------------------------------
+
+
+class Program:
+    """A process that stands for the program, with its entry in Claude's registry of sessions."""
+
+    def __init__(self, claude, *argv):
+        self.claude = claude
+        self.process = subprocess.Popen(argv or ("sleep", "600"))
+        self.path = claude.home / ".claude" / "sessions" / f"{self.process.pid}.json"
+        self.path.parent.mkdir(exist_ok=True)
+
+    def begin(self):
+        self.claude.channel.begin(self.process.pid)
+
+    def write(self, name="start", **changes):
+        own = {"pid": self.process.pid, "procStart": str(started_at(self.process.pid)), "sessionId": CONVERSATION}
+        self.path.write_text(json.dumps(REGISTRY[name] | {"pidDomain": DOMAIN} | own | changes))
+
+    def says(self, status, waiting_for=None):
+        self.write(status=status, **({} if waiting_for is None else {"waitingFor": waiting_for}))
+
+
+MACHINE = Path("/etc/machine-id").read_text().strip() if Path("/etc/machine-id").exists() else ""
+DOMAIN = f"linux:{MACHINE}:{os.readlink('/proc/self/ns/pid')}"
+
+
+@pytest.fixture
+def program(claude):
+    program = Program(claude)
+    yield program
+    program.process.kill()
+    program.process.wait()
+
+
+def follow(program):
+    """Begin, with an entry that is followed."""
+    program.write()
+    program.begin()
+    wait_until(lambda: program.claude.channel.facts()["registry of sessions"] == "followed")
+
+
+def calls(claude):
+    return [each.what for each in claude.signals("Attention")]
+
+
+def test_a_dialog_is_known_from_the_registry_without_any_hook(claude, program):
+    follow(program)
+    claude.hook("UserPromptSubmit", permission_mode="")  # while it works, it is looked at often
+    program.write("waiting_dialog")
+    wait_until(lambda: calls(claude) == ["dialog open"])
+    assert claude.signals("Attention")[0].stands
+    program.says("waiting", "permission prompt")
+    wait_until(lambda: calls(claude) == ["dialog open", "permission prompt"])
+    program.says("busy")
+    wait_until(lambda: calls(claude)[-1] is None)
+    statuses = [each.value for each in claude.signals("Noted")]
+    assert statuses == ["waiting: dialog open", "waiting: permission prompt", "busy"]
+
+
+def test_half_a_file_changes_nothing_and_a_file_that_is_gone_ends_it(claude, program):
+    follow(program)
+    claude.hook("UserPromptSubmit", permission_mode="")  # while it works, it is looked at often
+    program.says("waiting", "input needed")
+    wait_until(lambda: calls(claude) == ["input needed"])
+    program.path.write_text("")
+    wait_until(lambda: claude.channel.facts()["registry of sessions"] == "the file is not valid")
+    assert calls(claude) == ["input needed"]
+    program.path.unlink()
+    wait_until(lambda: calls(claude) == ["input needed", None])
+
+
+def test_the_end_of_the_process_ends_what_its_file_says(claude, program):
+    follow(program)
+    claude.hook("UserPromptSubmit", permission_mode="")  # while it works, it is looked at often
+    program.says("waiting", "dialog open")
+    wait_until(lambda: calls(claude) == ["dialog open"])
+    program.process.kill()
+    program.process.wait()
+    wait_until(lambda: calls(claude) == ["dialog open", None])
+
+
+def test_the_registry_is_where_the_environment_of_the_agent_says(tmp_path):
+    claude = Claude(tmp_path, {"CLAUDE_CONFIG_DIR": str(tmp_path / "other")})
+    program = Program(claude)
+    program.path = tmp_path / "other" / "sessions" / program.path.name
+    program.path.parent.mkdir(parents=True)
+    try:
+        follow(program)
+    finally:
+        claude.close()
+        program.process.kill()
+        program.process.wait()
+
+
+def test_the_program_below_the_one_that_was_started_is_followed_and_another_claude_is_not(claude):
+    script = Program(claude, "sh", "-c", "sleep 600 & sleep 601 & wait")
+    try:
+        script.begin()
+        pids = wait_until(lambda: len(found := children_of(script.process.pid)) == 2 and found)
+        for pid, conversation in zip(pids, (OTHER, CONVERSATION), strict=True):
+            script.path = script.path.with_name(f"{pid}.json")
+            own = {"pid": pid, "procStart": str(started_at(pid)), "sessionId": conversation}
+            script.write("waiting_dialog", **own, waitingFor=conversation)
+        wait_until(lambda: calls(claude) == [CONVERSATION])
+    finally:
+        for pid in children_of(script.process.pid):
+            os.kill(pid, signal.SIGKILL)
+        script.process.kill()
+        script.process.wait()
+
+
+def test_a_notification_about_a_dialog_that_is_closed_again_says_nothing(claude, program):
+    follow(program)
+    program.says("busy")
+    claude.hook("Notification.permission_prompt")
+    assert calls(claude) == []
+    program.says("waiting", "permission prompt")
+    claude.hook("Notification.permission_prompt")
+    assert calls(claude) == ["permission prompt", "Claude needs your permission"]
+
+
+def test_a_conversation_under_another_id_is_the_sessions_if_the_agents_own_entry_names_it(claude, program):
+    follow(program)
+    claude.hook("UserPromptSubmit", session_id=OTHER)
+    assert claude.signals("TurnStarted") == []
+    program.write(sessionId=OTHER)
+    claude.hook("UserPromptSubmit", session_id=OTHER)
+    assert [name for name, _ in claude.told()] == ["Unblocked", "Conversation", "TurnStarted"]
+
+
+def test_a_conversation_that_was_forked_at_its_resume_goes_on(claude):
+    claude.hook("SessionStart.fork")
+    claude.hook("UserPromptSubmit", session_id=OTHER)
+    assert [name for name, _ in claude.told()] == ["Conversation", "TurnStarted"]
+
+
+def package(folder, version):
+    """Return a program that lies in the package of this release."""
+    program = folder / "node_modules" / "@anthropic-ai" / "claude-code" / "bin" / "claude.exe"
+    program.parent.mkdir(parents=True)
+    shutil.copy(shutil.which("sleep"), program)
+    about = {"name": "@anthropic-ai/claude-code", "version": version}
+    (program.parent.parent / "package.json").write_text(json.dumps(about))
+    return str(program)
+
+
+@pytest.mark.parametrize(
+    ("version", "is_known"), [("2.1.327", True), ("2.1.197", True), ("2.0.9", False), ("x", False)]
+)
+def test_no_entry_after_the_start_is_a_dialog_in_a_release_that_writes_one(
+    claude, tmp_path, monkeypatch, version, is_known
+):
+    monkeypatch.setattr("baton.channels.claude_registry.Start._LIMIT_SEC", 0.1)
+    monkeypatch.setattr("baton.channels.claude_registry.Start._QUIET_SEC", 0.1)
+    program = Program(claude, package(tmp_path, version), "600")
+    try:
+        program.begin()
+        wait_until(lambda: claude.channel._start is None)
+        assert len(claude.signals("Blocked")) == is_known
+        program.write()
+        wait_until(lambda: claude.signals("Unblocked"))
+    finally:
+        program.process.kill()
+        program.process.wait()
+
+
+def test_a_program_that_is_slow_to_start_shows_no_dialog():
+    busy = subprocess.Popen(["sh", "-c", "while :; do :; done"])
+    try:
+        start = Start(busy.pid)
+        at_work = [start.is_held_up(0.2) for _ in range(int(29 / 0.2))]
+    finally:
+        busy.kill()
+        busy.wait()
+    assert not any(at_work)
+    assert not start.is_held_up(0.2)  # it has ended
+
+
+def test_what_stands_still_with_its_runner_has_not_had_its_time(claude, program):
+    wait_until(lambda: stat_fields(program.process.pid)[0] == b"S")
+    start = Start(program.process.pid)
+    assert not start.is_held_up(0.4)
+    assert not any(start.is_held_up(0.2) for _ in range(20))
+    assert any(start.is_held_up(0.2) for _ in range(10))
+
+
+@pytest.mark.parametrize("notifies", [True, False])
+def test_after_a_usage_limit_it_carries_on_by_itself(claude, notifies):
+    claude.hook("StopFailure.5_hour_limit")
+    assert claude.signals("Limited")
+    if notifies:
+        claude.hook("Notification.quota_auto_resume_fired")
+    prompt = HOOKS["UserPromptSubmit.limit_reset"]["prompt"]
+    claude.hook("UserPromptSubmit.limit_reset", prompt="Go on." if notifies else prompt)
+    assert claude.signals("TurnStarted")[0].origin == "carried-on"
+    claude.hook("UserPromptSubmit.limit_reset", prompt_id="another")
+    assert claude.signals("TurnStarted")[1].origin == "prompt"  # a person typed the same text
+
+
+def test_a_limit_that_names_only_the_hour_ends_then():
+    text, noon = "You've hit your 5-hour limit \u00b7 resets 10pm (UTC)", 1794830400 * 10**9
+    assert reset_time(text, noon) == (1794830400 + 10 * 3600) * 10**9
+
+
+def test_a_subagent_is_in_the_background_by_default(claude):
+    claude.hook("PostToolUse.Agent")
+    [task] = claude.signals("BackgroundWork")[0].tasks
+    assert (task.kind, task.task_id) == ("subagent", HOOKS["PostToolUse.Agent"]["tool_response"]["agentId"])
+
+
+def test_a_call_that_the_tool_refuses_without_a_hook_before_it_leaves_the_turn_open(claude):
+    """Such as a lone `sleep`."""
+    claude.hook("UserPromptSubmit")
+    batch = [{"tool_name": "Bash", "tool_input": {"command": "sleep 30"}, "tool_use_id": "x", "tool_response": "no"}]
+    claude.hook("PostToolBatch", tool_calls=batch)
+    claude.hook("PostToolUseFailure", tool_use_id="x", error="blocked")
+    facts = Facts.of_job("", 0)
+    for number, each in enumerate(claude.signals()):
+        facts = fold(facts, Heard(signal=each, source="hook", at_ns=number))
+    assert facts.open_turn is not None
+    assert facts.open_tools == []
+
+
+def test_the_permission_mode_is_a_fact_with_each_change_of_it(claude):
+    claude.hook("UserPromptSubmit", permission_mode="auto")
+    claude.hook("PreToolUse", permission_mode="auto")
+    claude.hook("PreToolUse.subagent", permission_mode="plan")  # its own
+    claude.events(EVENTS["tool_decision"] | {"event.name": "permission_mode_changed", "to_mode": "acceptEdits"})
+    assert [each.value for each in claude.signals("Noted")] == ["auto", "acceptEdits"]

@@ -28,7 +28,7 @@ class ClaudeCode(Agent):
     install = "npm install -g @anthropic-ai/claude-code"
     tested_version = "2.1.197"
     on_terminal = Capabilities(
-        heard_by="its hooks, telemetry, transcript",
+        heard_by="its hooks, telemetry, transcript, registry of sessions",
         answered_by="`baton approve` and its own screen; the first counts",
         usage="tokens, cost",
     )
@@ -38,6 +38,7 @@ class ClaudeCode(Agent):
     chooses_id = True
     keeps_conversation = True
     trusts_worktrees = True
+    carries_on_sec = 60.0  # measured: up to 85 s after the minute that it names, which lasts 60 s
     conversation_form = UUID
 
     def launch(self, task: Task) -> Launch:

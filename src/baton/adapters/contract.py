@@ -92,6 +92,7 @@ class Agent(ABC):
     exit_is_verdict = False  # whether exit code 0 means that the work is done
     chooses_id = False  # whether the caller chooses the id of a conversation
     keeps_conversation = False
+    carries_on_sec = 0.0  # within which it goes on by itself after a usage limit, as a rule; 0: it does not
     interrupt_key = "Escape"  # the key that interrupts a turn and leaves the agent running
     interrupt_presses = 1  # how often that key is pressed, with a short pause
     yolo_by_channel = False  # whether its channel, and no flag, skips its permissions

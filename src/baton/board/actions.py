@@ -6,12 +6,14 @@ BatonError with one line for the user. Inside a session the rules of `baton.jobs
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 
 from baton.board.details import describe_request
 from baton.config import Settings
 from baton.core.errors import BatonError
 from baton.core.job import TERMINAL, Job
+from baton.core.outline import asks_at_screen, last_cause
 from baton.core.request import DENIED, Answer, Request
 from baton.core.signal import ALLOW, DENY
 from baton.jobs.caller import refuse_inside_session
@@ -120,6 +122,8 @@ def type_message(settings: Settings, job_id: str, text: str, *, via: str, check_
             session = running_session_of(Inventory(settings), job)
             if session is None:
                 raise not_here(job)
+            if asks_at_screen(job, now_ns=time.time_ns()):  # guard: message-answers-no-dialog
+                raise BatonError(f"job {job_id} takes no message now, which would answer its screen: {last_cause(job)}")
             type_for_job(jobs, job, session, text=text)
             jobs.history.add_action(job_id, "message", jobs.user_here(), via)
             return f"typed into session {session.name}"

@@ -1,4 +1,4 @@
-"""Find out whether a command runs below a process."""
+"""Look at processes below another one: which they are, and whether a command runs there."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def runs_below(pid: int, command: str, since: float) -> bool:
     wanted = command.strip().encode(errors="replace")
     waiting, seen = [pid], 0
     while waiting and seen < _MOST:
-        children = _children(waiting.pop())
+        children = children_of(waiting.pop())
         seen += len(children)
         waiting += children
         for child in children:
@@ -29,7 +29,8 @@ def runs_below(pid: int, command: str, since: float) -> bool:
     return False
 
 
-def _children(pid: int) -> list[int]:
+def children_of(pid: int) -> list[int]:
+    """Return the processes that this one started; none if it has ended."""
     found: list[int] = []
     try:
         for thread in os.listdir(f"/proc/{pid}/task"):
@@ -51,8 +52,15 @@ def _words(pid: int) -> list[bytes]:
 def _began(pid: int) -> float:
     """Return when a process began, in seconds since the system did; rounded up."""
     try:
-        with open(f"/proc/{pid}/stat", "rb") as file:
-            fields = file.read().rpartition(b")")[2].split()
-        return (int(fields[19]) + 1) / os.sysconf("SC_CLK_TCK")
-    except (OSError, ValueError, IndexError):
+        return (int(stat_fields(pid)[19]) + 1) / os.sysconf("SC_CLK_TCK")
+    except (ValueError, IndexError):
         return 0.0
+
+
+def stat_fields(pid: int) -> list[bytes]:
+    """Return the fields of /proc/PID/stat after the name of the program; none if it has ended."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb", buffering=0) as file:
+            return file.read().rpartition(b")")[2].split()
+    except OSError:
+        return []

@@ -1,4 +1,4 @@
-"""Talk to Claude Code on the terminal: its hooks, its telemetry and its transcript."""
+"""Talk to Claude Code on the terminal: its hooks, its telemetry, its transcript and its registry of sessions."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from baton.adapters.claude_code import ERRORS, SETTINGS, claude_folder
 from baton.channels import claude_settings as settings
 from baton.channels.claude_calls import Calls
 from baton.channels.claude_plan import CHANGED, Plans
+from baton.channels.claude_registry import WAITING, Entry, OwnEntry, Start, signals_of, writes_entries
 from baton.channels.claude_telemetry import Event, cost, number, read_events
 from baton.channels.claude_transcript import Interrupted, Line, Rejected, Used, read_errors, read_transcript, read_usage
 from baton.channels.claude_usage import MESSAGE_NAMES, claude_usage
@@ -20,19 +21,23 @@ from baton.channels.gateway import Exchange
 from baton.channels.gateway_channel import GatewayChannel
 from baton.channels.reset_time import reset_time
 from baton.channels.tail import Tail
-from baton.core.facts import OUTSIDE
-from baton.core.fields import UNEXPECTED_SHAPE, json_object
+from baton.core.facts import OUTSIDE, describe_call
+from baton.core.fields import UNEXPECTED_SHAPE, json_object, one_line
 from baton.core.signal import (
     ALLOW,
     BACKGROUND,
+    CARRIED_ON,
     DENY,
     FAILED,
     INTERRUPTED,
     PROMPT,
+    Attention,
     BackgroundTask,
     BackgroundWork,
+    Blocked,
     Conversation,
     Limited,
+    Noted,
     Retrying,
     Said,
     Signal,
@@ -54,8 +59,22 @@ _LOOK_SEC = 0.5  # at the transcript, while a turn or a request is open
 _LOOK_ON_SEC = 2.0  # after that
 _LOOK_NOW_SEC = 0.1  # for a second, after a sign that the turn was interrupted
 _STOP_FAILURE_SEC = 1.0  # after the transcript says that the model service failed: the hook comes a moment later
+_LOOK_AT_ENTRY_SEC = 0.2  # while the agent starts, works or waits
+_LOOK_AT_ENTRY_IDLE_SEC = 1.0
+_START_SEC = 60.0  # in which an entry is looked for often
+_DIALOG_SEC = 0.7  # after the end of a turn
 _FORGET_SEC = 60.0  # after a subagent ended: the notification of it starts a turn
 _TOKENS = ("input", "cache_read", "cache_creation")
+# Notifications that a dialog is open.
+_CALLS = frozenset({"agent_needs_input", "elicitation_dialog", "permission_prompt"})
+# After a usage limit, it prompts itself with this, and says so by a notification.
+_CARRIES_ON, _CARRIES_ON_TEXT = "quota_auto_resume_fired", "Your claude.ai usage limit has reset."
+_START_DIALOG = (
+    "it shows a dialog at its start, such as about trust, login or a key: attach and answer it there; in some of them, "
+    "the first row refuses"
+)
+_NEW_CONVERSATION = ("clear", "resume", "fork")
+_FACT_CHARS = 300
 _TASK = re.compile(r"<task-id>([^<]+)</task-id>")
 
 
@@ -78,6 +97,14 @@ class ClaudeHooks(GatewayChannel):
         self._looked = 0.0
         self._hurry_until = 0.0
         self._telemetry = "nothing was received"
+        self._own: OwnEntry | None = None  # once the program has started
+        self._entry: Entry | None = None
+        self._start: Start | None = None  # until the entry is there
+        self._started = self._looked_at_entry = 0.0
+        self._has_blockers = False
+        self._mode = ""
+        self._ended = 0.0  # when a turn was let end
+        self._is_limited = self._carries_on = False
         self._handlers: dict[str, Callable[[Mapping[str, Any]], Iterator[Signal]]] = {
             "UserPromptSubmit": self._prompt,
             "PreToolUse": self._calls.start,
@@ -92,6 +119,7 @@ class ClaudeHooks(GatewayChannel):
             "PreCompact": self._compacts,
             "PostCompact": self._compacts,
             "Notification": self._notification,
+            "PermissionDenied": self._denied,
         }
 
     # -- the runner's side ----------------------------------------------------------------------------------------
@@ -103,7 +131,7 @@ class ClaudeHooks(GatewayChannel):
         port = None if listener is None else int(listener.getsockname()[1])
         variables = {} if port is None else self._variables(port)
         self._gateway.start()
-        self._say_blockers()
+        self._has_blockers = self._say_blockers()
         return Setup(
             environment=variables,
             files={SETTINGS: settings.settings_file(self._task.hook, port)},
@@ -119,6 +147,19 @@ class ClaudeHooks(GatewayChannel):
             self._telemetry = self.uncounted = f"not used: {configured} configures it"
             return variables
         return variables | settings.telemetry_variables(port, token)
+
+    def begin(self, pid: int) -> None:
+        with self._lock:
+            folder = os.path.join(self._task.workdir, self._folder)
+            self._own, self._start = OwnEntry(folder, pid), Start(pid)
+            self._started = self._looked_at_entry = time.monotonic()
+        self._gateway.wake()
+
+    def takes_text(self) -> bool:
+        """A dialog that Claude opens at the end of a turn comes a moment after it."""
+        with self._lock:
+            entry = self._look_at_entry()
+            return entry is None or (entry.status != WAITING and time.monotonic() >= self._ended + _DIALOG_SEC)
 
     def answer(self, key: str, answer: Answer) -> bool:
         with self._lock:
@@ -146,12 +187,14 @@ class ClaudeHooks(GatewayChannel):
             if held is None:
                 return False
             if send_back is None:
+                self._ended = time.monotonic()
                 return held.reply()
             self._turn = turn
             return held.reply(json.dumps({"decision": "block", "reason": send_back}).encode())
 
     def facts(self) -> Mapping[str, Any]:
-        return {"telemetry": self._telemetry, **super().facts()}
+        own = "not looked for" if self._own is None else self._own.trouble or "followed"
+        return {"telemetry": self._telemetry, "registry of sessions": own, **super().facts()}
 
     # -- the gateway's side ---------------------------------------------------------------------------------------
 
@@ -176,6 +219,8 @@ class ClaudeHooks(GatewayChannel):
             return
         self._count("hooks")
         self._failed = None  # it goes on, or this hook says how it ended
+        if not message.get("agent_id"):  # a subagent may have a mode of its own
+            self._note_mode(message.get("permission_mode"), "hook")
         self._follow(str(message.get("transcript_path") or ""))
         if event == "PermissionRequest":
             signals = self._calls.ask(message, exchange)
@@ -190,17 +235,22 @@ class ClaudeHooks(GatewayChannel):
 
     def _is_ours(self, message: Mapping[str, Any]) -> bool:
         """Return whether a message is of the session's conversation. A nested `claude` in a tool has another one. After
-        /clear, the next one that starts is the session's."""
+        /clear, the next one that starts is the session's, and so is one that the agent's own entry names."""
         found = message.get("session_id")
         if found == self._conversation:
             return True
-        starts = message.get("hook_event_name") == "SessionStart"
-        if not starts or not isinstance(found, str) or not self._agent.is_conversation(found):
+        if not isinstance(found, str) or not self._agent.is_conversation(found):
             return False
-        if self._conversation is None or self._is_over or message.get("source") in ("clear", "resume"):
+        if message.get("hook_event_name") == "SessionStart":
+            is_new = self._conversation is None or self._is_over or message.get("source") in _NEW_CONVERSATION
+        else:
+            entry = self._look_at_entry()
+            is_new = entry is not None and entry.conversation_id == found
+            if is_new:
+                self._say(Conversation(conversation_id=found), "registry")
+        if is_new:
             self._conversation, self._is_over = found, False
-            return True
-        return False
+        return is_new
 
     def _follow(self, path: str) -> None:
         if path and (self._transcript is None or self._transcript.path != path):
@@ -213,22 +263,61 @@ class ClaudeHooks(GatewayChannel):
             self._hurry_until = time.monotonic() + 1.0
 
     def _tick(self) -> float | None:
-        """Look at the transcript, and at requests whose connection was closed, if it is time to."""
         with self._lock:
             now = time.monotonic()
-            if self._turn is not None or self._calls.has_questions():
-                self._look_until = now + _LOOK_ON_SEC
-            if now >= self._look_until and not self._forget:
-                return None
-            pause = _LOOK_NOW_SEC if now < self._hurry_until else _LOOK_SEC
-            if now >= self._looked + pause:
-                self._looked = now
-                self._look()
-                self._say_all(self._calls.ask_changed(), "hook")
-                self._settle_lost(now)
-                self._end_failed(now)
-                self._forget_ended(now)
-            return max(0.0, self._looked + pause - now)
+            waits = (self._look_by_turns(now), self._look_at_entry_if_due(now))
+            return min((each for each in waits if each is not None), default=None)
+
+    def _look_by_turns(self, now: float) -> float | None:
+        """Look at the transcript, and at requests whose connection was closed, if it is time to."""
+        if self._turn is not None or self._calls.has_questions():
+            self._look_until = now + _LOOK_ON_SEC
+        if now >= self._look_until and not self._forget:
+            return None
+        pause = _LOOK_NOW_SEC if now < self._hurry_until else _LOOK_SEC
+        if now >= self._looked + pause:
+            self._looked = now
+            self._look()
+            self._say_all(self._calls.ask_changed(), "hook")
+            self._settle_lost(now)
+            self._end_failed(now)
+            self._forget_ended(now)
+        return max(0.0, self._looked + pause - now)
+
+    def _look_at_entry_if_due(self, now: float) -> float | None:
+        if self._own is None:
+            return None
+        is_soon = self._start is not None and now < self._started + _START_SEC
+        is_waiting = self._entry is not None and self._entry.status == WAITING
+        is_at_work = is_soon or is_waiting or self._turn is not None or self._calls.has_questions()
+        is_at_work = is_at_work or now < self._ended + _LOOK_ON_SEC
+        pause = _LOOK_AT_ENTRY_SEC if is_at_work else _LOOK_AT_ENTRY_IDLE_SEC
+        passed = now - self._looked_at_entry
+        if passed >= pause:
+            self._looked_at_entry = now
+            if self._look_at_entry() is None:
+                self._check_start(min(passed, 2 * pause))  # longer, this process stood still, and the agent with it
+        return max(0.0, self._looked_at_entry + pause - now)
+
+    def _look_at_entry(self) -> Entry | None:
+        """Report what is new in the agent's own entry, and return it."""
+        if self._own is None:
+            return None
+        before, self._entry = self._entry, self._own.look(self._conversation)
+        self._say_all(signals_of(before, self._entry), "registry")
+        if self._entry is not None:
+            self._start = None
+        return self._entry
+
+    def _check_start(self, passed: float) -> None:
+        """Report a dialog before the work: a release that writes its entry at its start has written none, and no hook
+        came either."""
+        if self._start is None or self._own is None or self._counts.get("hooks"):
+            return
+        if self._start.is_held_up(passed):
+            self._start = None
+            if not self._has_blockers and writes_entries(self._own.pids):
+                self._say(Blocked(by=self._agent.name, what_to_do=_START_DIALOG), "registry")
 
     def _look(self) -> None:
         for failed in read_errors(self._errors):
@@ -266,6 +355,11 @@ class ClaudeHooks(GatewayChannel):
     def _prompt(self, message: Mapping[str, Any]) -> Iterator[Signal]:
         prompt = str(message.get("prompt") or "")
         self._turn = str(message["prompt_id"])
+        carries_on = self._is_limited and (self._carries_on or prompt.startswith(_CARRIES_ON_TEXT))
+        self._is_limited = self._carries_on = False
+        if carries_on:
+            yield TurnStarted(turn=self._turn, origin=CARRIED_ON, prompt=prompt)
+            return
         if not prompt.startswith("<task-notification>"):
             yield TurnStarted(turn=self._turn, origin=PROMPT, prompt=prompt)
             return
@@ -291,6 +385,7 @@ class ClaudeHooks(GatewayChannel):
         turn, self._turn = str(message.get("prompt_id") or ""), None
         until_ns = reset_time(why, time.time_ns())
         if until_ns is not None and message.get("error") in ("rate_limit", "unknown"):
+            self._is_limited = True
             yield Limited(until_ns=until_ns, why=why)
         yield from self._calls.interrupt(turn, frozenset(self._background))
         yield TurnEnded(turn=turn, how=FAILED, why=why)
@@ -340,7 +435,27 @@ class ClaudeHooks(GatewayChannel):
         yield Said(text="it compacted the conversation" if done else "it compacts the conversation")
 
     def _notification(self, message: Mapping[str, Any]) -> Iterator[Signal]:
-        yield Said(text=str(message.get("message") or ""), is_work=False)
+        """Note that a dialog is open, unless the agent's own entry says otherwise: the notification comes 6 seconds
+        later, and the dialog may be closed by then."""
+        kind, text = message.get("notification_type"), str(message.get("message") or "")
+        self._carries_on = self._carries_on or kind == _CARRIES_ON
+        if kind in _CALLS:
+            entry = self._look_at_entry()
+            if entry is None or entry.status in ("", WAITING):
+                yield Attention(what=text or str(kind))
+        yield Said(text=text, is_work=False)
+
+    def _denied(self, message: Mapping[str, Any]) -> Iterator[Signal]:
+        """Note that the agent's own check, of its auto mode, has denied a tool call. The agent goes on."""
+        reason = str(message.get("reason") or "")
+        what = describe_call(str(message.get("tool_name") or ""), message.get("tool_input"))
+        yield Noted(fact="denied by its own check", value=one_line(f"{what}: {reason}", _FACT_CHARS))
+        yield from self._calls.end(str(message["tool_use_id"]), ok=False, why=reason, ran=False)
+
+    def _note_mode(self, mode: object, source: str) -> None:
+        if isinstance(mode, str) and mode and mode != self._mode:
+            self._mode = mode
+            self._say(Noted(fact="permission mode", value=one_line(mode, _FACT_CHARS)), source)
 
     def _background_work(self) -> BackgroundWork:
         return BackgroundWork(tasks=tuple(self._background.values()))
@@ -388,6 +503,8 @@ class ClaudeHooks(GatewayChannel):
         elif event.name == "tool_result" and about.get("success") in ("false", False):
             why, ran = str(about.get("error_type") or ""), about.get("decision_type") != "reject"
             yield from self._calls.end(str(about["tool_use_id"]), ok=False, why=why, ran=ran)
+        elif event.name == "permission_mode_changed":
+            self._note_mode(about.get("to_mode"), "telemetry")
         elif event.name == "api_request":
             plain, cached, written = (number(about.get(f"{each}_tokens")) for each in _TOKENS)
             yield Usage(

@@ -23,6 +23,7 @@ TOKEN = "BATON_GATEWAY_TOKEN"  # noqa: S105  # nosec B105: the name of a variabl
 _HOOKS = (
     "UserPromptSubmit", "PreToolUse", "PermissionRequest", "PostToolUse", "PostToolUseFailure", "PostToolBatch", "Stop",
     "StopFailure", "SubagentStart", "SubagentStop", "PreCompact", "PostCompact", "SessionEnd", "Notification",
+    "PermissionDenied",
 )  # fmt: skip
 _BY_PROGRAM = ("SessionStart",)  # Claude does not deliver it by http
 _SEC = 5

@@ -54,6 +54,14 @@ class Channel(ABC):
         """Take this process's ends of the pipes to the program's standard streams, once it has started. None: the
         program has the terminal there. The channel closes them."""
 
+    def begin(self, pid: int) -> None:  # noqa: B027  most channels need not know it
+        """Take note of the process of the agent's program, once it has started."""
+
+    def takes_text(self) -> bool:
+        """Return whether a text that is typed now reaches the agent's prompt, as far as the agent says: no dialog of
+        its own is open there."""
+        return True
+
     def answer(self, key: str, answer: Answer) -> bool:
         """Give the agent the answer to its question. Return whether it was written: False if the question is gone.
         Raise AnswerRefused if what the agent asks has changed since it was shown."""

@@ -76,11 +76,12 @@ class GatewayChannel(Channel):
         for signal in signals:
             self._say(signal, source)
 
-    def _say_blockers(self) -> None:
-        """Report the questions that will stop the agent when it starts."""
+    def _say_blockers(self) -> bool:
+        """Report the questions that will stop the agent when it starts. Return whether there are any."""
         blockers = self._agent.startup_blockers(self._task.workdir, self._environment)
         if blockers:
             self._say(Blocked(by=self._agent.name, what_to_do="; ".join(blockers)), "settings")
+        return bool(blockers)
 
     def _count(self, what: str) -> None:
         self._counts[what] = self._counts.get(what, 0) + 1

@@ -331,8 +331,8 @@ OLDER_THAN = _value("--older-than", "AGE", "show only jobs registered more than 
 LIMIT = _value("--limit", "N", "show at most N jobs (default: 50 on a terminal, else all)", type=int)
 ONE_LABEL = LABEL.but(action="store", default=None, help="show only jobs with this label (default: all)")
 NEEDS_ME = _flag(
-    "--needs-me", "show only jobs that wait for an answer, that are blocked or stalled, or that ended and you have not "
-    "seen it (default: all)",
+    "--needs-me", "show only jobs that wait for an answer, also at the agent's screen, that are blocked or stalled, or "
+    "that ended and you have not seen it (default: all)",
 )  # fmt: skip
 ALL_HOMES = _flag("--all-homes", "show the jobs of all your folders (default: of this folder)")
 COST = _flag("--cost", "show the tokens and the US dollars of each job, too (default: not)")

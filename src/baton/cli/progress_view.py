@@ -22,9 +22,11 @@ from baton.core.job import TERMINAL, Job, Status
 from baton.core.limits import PAUSING, passed_ns
 from baton.core.outcome import outcome_of
 from baton.core.outline import (
+    WAITING,
     Outline,
     activity_after,
     activity_of,
+    asks_at_screen,
     kind_after,
     present_activity,
     present_ns,
@@ -265,10 +267,21 @@ class _Row:
         is_written = self._job.activity is not None and self._job.activity["kind"] == state
         return reason_of(Outline.of(self._job), state) if is_written else ""
 
-    def blocked(self) -> str:
-        """Return why the agent of the job is blocked, and what to do."""
-        job_id = self._job.job_id
-        why = one_line(self._why("blocked") or self._message, 400)
+    @property
+    def wants_person_at_screen(self) -> bool:
+        """Return whether only a person at the agent's own screen lets the job go on."""
+        return self.state == "blocked" or (self.state == WAITING and not self._open_requests and self._is_at_screen)
+
+    @property
+    def _is_at_screen(self) -> bool:
+        return asks_at_screen(self._job, now_ns=present_ns(self._job, self._clock))
+
+    def at_screen(self) -> str:
+        """Return what the agent shows that only a person at its own screen can answer, and what to do."""
+        job_id, state = self._job.job_id, self.state
+        why = one_line(self._why(state) or self._message, 400)
+        if state == WAITING:
+            return f"job {job_id} waits: {why}"
         return f"job {job_id} is blocked: {why}; `baton attach {job_id}` and answer there"
 
     def _idle_left(self) -> str:
@@ -320,11 +333,11 @@ def _table(rows: Sequence[_Row], width: int) -> Table:
 
 
 def _blocked_lines(rows: Sequence[_Row], width: int) -> list[str]:
-    """Return what a person must do for the first blocked job, wrapped: its row is cut."""
+    """Return what a person must do for the first job whose agent shows a dialog, wrapped: its row is cut."""
     from textwrap import wrap
 
-    blocked = [row for row in rows if row.state == "blocked"]
-    return wrap(blocked[0].blocked(), max(width, 10), break_on_hyphens=False) if blocked else []
+    blocked = [row for row in rows if row.wants_person_at_screen]
+    return wrap(blocked[0].at_screen(), max(width, 10), break_on_hyphens=False) if blocked else []
 
 
 def _counts(rows: Iterable[_Row]) -> str:

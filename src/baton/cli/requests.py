@@ -12,9 +12,10 @@ from baton.cli.output import age, ago, ask, counted, drop_typed, json_text, on_t
 from baton.cli.parser import Options, Verb
 from baton.cli.request_view import how_to_answer
 from baton.config import Settings
-from baton.core.clock import parse_time
+from baton.core.clock import format_micros, parse_time
 from baton.core.errors import BatonError, UsageError
 from baton.core.fields import one_line, visible
+from baton.core.outline import WAITING, reason_of
 from baton.core.request import DENIED, Answer, Request, RequestKind, RequestState, notes
 from baton.core.rules import ALLOW, DENY
 from baton.jobs.requests import (
@@ -23,8 +24,10 @@ from baton.jobs.requests import (
     call_lines,
     choose,
     find_request,
+    list_at_screens,
     outcome,
     public_record,
+    since_ns,
     wait_for_use,
 )
 from baton.jobs.verbs import Jobs, open_jobs
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 
     from baton.cli.homes import Home
     from baton.core.job import Job
+    from baton.core.outline import Outline
 
 _LOOK_SEC = 0.5
 _LIST_SEC = 5.0  # a request also closes by time, without a write
@@ -70,8 +74,12 @@ def requests(options: Options, settings: Settings) -> None:
         found = _find(homes, open_only=not options.all)
         if options.json:
             print(json_text([each.record(with_folder=options.all_homes) for each in found], indent=2))
-        elif found or not on_terminal():
-            _print(found, options)
+            return
+        at_screens = [each for home in homes for each in _at_screens_of(home)]
+        if found or at_screens or not on_terminal():
+            if found:
+                _print(found, options)
+            _print_at_screens(at_screens, options)
         else:
             where = counted(len(homes), "home") if options.all_homes else f"{homes[0].jobs.place}; {OF_OTHERS}"
             say(f"no {'' if options.all else 'open '}requests in {where}")
@@ -95,6 +103,33 @@ def _find_in(home: Home, *, open_only: bool) -> list[_Found]:
             found.append(_Found(home, request, known[request.job_id]))
         home.release()
     return found
+
+
+def _at_screens_of(home: Home) -> list[tuple[str, Outline]]:
+    """Return the jobs of a home whose agents wait at their own screens, each with the folder."""
+    found: list[tuple[str, Outline]] = []
+    with home.skipping():
+        found = [(home.folder, job) for job in list_at_screens(home.jobs)]
+        home.release()
+    return found
+
+
+def _print_at_screens(found: Sequence[tuple[str, Outline]], options: Options) -> None:
+    """Print what agents ask at their own screens. In a pipe these are rows as those of requests, without an id."""
+    if not found:
+        return
+    now_ns = time.time_ns()
+    what = f"at their screens, where no command answers them: {counted(len(found), 'job')}"
+    print(what) if on_terminal() else say(what)
+    rows = []
+    for folder, job in found:
+        asked = age(since_ns(job), now_ns) if on_terminal() else format_micros(since_ns(job))
+        where = [short_folder(folder) if on_terminal() else folder] if options.all_homes else []
+        state = ["open"] if options.all and not on_terminal() else []
+        row = [asked, job.job_id, job.agent, *state, *where, one_line(reason_of(job, WAITING), 400)]
+        rows.append(row if on_terminal() else ["-", "screen", *row])
+    headings = ["AGE", "JOB", "AGENT", *(["FOLDER"] if options.all_homes else []), "ASKS"]
+    print_table(headings, rows, ["bold yellow"] * len(rows))
 
 
 def _oldest_first(found: Sequence[_Found]) -> list[_Found]:

@@ -9,10 +9,11 @@ from baton.core.clock import SECOND_NS, duration_text, format_micros
 from baton.core.facts import CALL_CHARS, JOB, Call, Facts, Task, Turn, cleared_text
 from baton.core.fields import one_line
 from baton.core.fold import fold, go_on
+from baton.core.job import ATTACH
 from baton.core.limits import Limit
 from baton.core.parking import end_of_limit
+from baton.core.signal import BACKGROUND, INTERRUPTED, WELL
 from baton.core.signal import FAILED as TURN_FAILED
-from baton.core.signal import INTERRUPTED, PROMPT, WELL
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DONE", "FAILED", "IDLE", "KINDS", "LIMITED", "OPEN", "RULES", "Activity", "Facts", "Limits", "Verdict", "activity",
-    "activity_record", "explain", "facts_record", "fold", "go_on", "open_besides", "publisher_call", "verdict",
+    "activity_record", "attention_due_ns", "explain", "facts_record", "fold", "go_on", "open_besides", "publisher_call",
+    "verdict",
 ]  # fmt: skip
 
 KINDS = ("starting", "blocked", "working", "waiting", "retrying", "limited", "idle", "stalled", "unknown")
@@ -30,7 +32,11 @@ OPEN, DONE, FAILED, IDLE, LIMITED = "open", "done", "failed", "idle", "limited"
 # The agent begins a turn of its own when background work has ended. So long the job is not done without it.
 NOTICE_NS = 3 * SECOND_NS
 KILLED_NS = 2 * SECOND_NS  # in which a program that is ended says so, or is gone
+# A question on the agent's screen is that of a request which opens, or was answered, within this time: its registry and
+# its hooks do not speak at the same moment.
+ATTENTION_NS = SECOND_NS
 MAX_CAUSE = 300  # characters
+_MAX_ASKED = 200  # characters of what a screen asks
 
 RULES = {
     "gone": "The agent's program has ended.",
@@ -39,6 +45,7 @@ RULES = {
     "blocked": "A dialog is open before the first turn. No idle clock runs.",
     "cleared": "The conversation of the job is over, and the agent's program goes on.",
     "limit": "A usage limit is reached, and the model has not answered since. No idle clock runs until it is over.",
+    "attention": "The agent calls for a person at its own screen, and no request is known. No idle clock runs.",
     "retry": "The model service failed in the open turn, and has not answered since.",
     "tool": "A tool call is open. No idle clock runs.",
     "tool-timeout": "A tool call is open for longer than --tool-timeout, without a sign of work. The idle clock runs.",
@@ -98,6 +105,7 @@ def activity(facts: Facts, *, now_ns: int, limits: Limits, wall_ns: int | None =
         or _waiting(facts)
         or _cleared(facts)
         or _limited(facts, now_ns, wall_ns)
+        or _attention(facts, now_ns)
         or _retrying(facts)
         or _in_program(facts, now_ns, limits)
         or _in_turn(facts, now_ns, limits)
@@ -133,6 +141,24 @@ def _waiting(facts: Facts) -> Activity | None:
         return None
     by = facts.blocked.signal
     return _activity("blocked", facts.blocked.at_ns, f"{by.by}: {by.what_to_do}", "blocked")
+
+
+def _attention(facts: Facts, now_ns: int) -> Activity | None:
+    """Return the activity of an agent whose screen asks something that no request asks."""
+    due_ns = attention_due_ns(facts)
+    if facts.attention is None or due_ns is None or now_ns < due_ns:
+        return None
+    asks = one_line(facts.attention.signal.what, _MAX_ASKED)
+    cause = f"its screen asks: {asks}; no command answers that: {ATTACH} and answer there"
+    return _activity("waiting", due_ns - ATTENTION_NS, cause, "attention")
+
+
+def attention_due_ns(facts: Facts) -> int | None:
+    """Return from when on the agent's screen asks something that no request asks; None while it asks nothing, or while
+    a request is open."""
+    if facts.attention is None or facts.gone is not None or facts.open_requests:
+        return None
+    return max(facts.attention.at_ns, facts.settled_ns, facts.step_ns) + ATTENTION_NS
 
 
 def _cleared(facts: Facts) -> Activity | None:
@@ -375,7 +401,7 @@ def _unfinished_turn(facts: Facts) -> str | None:
     turn = facts.job_turn
     if not facts.turn_expected or turn is None:
         return "no turn of the job has ended"
-    prompted = next((each for each in reversed(facts.turns) if each.whose == JOB and each.origin == PROMPT), turn)
+    prompted = next((each for each in reversed(facts.turns) if each.whose == JOB and each.origin != BACKGROUND), turn)
     for each in (turn, prompted):
         if each.how != WELL:
             return "a turn of the job is open" if each.how is None else f"its turn was interrupted: {each.why}"
@@ -449,15 +475,19 @@ def _note_rows(facts: Facts) -> Iterator[tuple[str, str, str, int]]:
         ("blocked", facts.blocked, "by"),
         ("conversation", facts.conversation, "conversation_id"),
         ("conversation ended", facts.cleared, "ended"),
+        ("its screen asks", facts.attention, "what"),
+        *((fact, note, "value") for fact, note in facts.noted.items()),
     ):
         if note is not None:
             yield fact, str(getattr(note.signal, field)), note.source, note.at_ns
 
 
 def activity_record(doing: Activity, *, now_ns: int, wall_ns: int, attempt: int) -> dict[str, Any]:
-    """Return an activity as the registry keeps it: kind, since (RFC 3339), cause, attempt."""
+    """Return an activity as the registry keeps it: kind, since (RFC 3339), cause, attempt; `at_screen`, if only a
+    person at the agent's own screen can answer."""
     since = format_micros(wall_ns - max(now_ns - doing.since_ns, 0))
-    return {"kind": doing.kind, "since": since, "cause": doing.cause, "attempt": attempt}
+    record = {"kind": doing.kind, "since": since, "cause": doing.cause, "attempt": attempt}
+    return record | ({"at_screen": True} if doing.rule == "attention" else {})
 
 
 def facts_record(

@@ -79,7 +79,9 @@ class Facts(Value):
     `unknown_ends` are ends of turns whose beginning was not heard. `last_work_ns` is the last sign of work, `model_ns`
     the last proof that the model service answers. `owners` says whose work each background task is, or was;
     `noticed` are those about which a turn has begun, and `vanished_ns` is when one of the job ended without it.
-    `ending`: the agent said that its program ends; `killed_ns` is when a signal of the system last ended a tool."""
+    `ending`: the agent said that its program ends; `killed_ns` is when a signal of the system last ended a tool.
+    `attention`: the agent calls for a person at its own screen; its time is that of the beginning. `step_ns` is when
+    the turn itself last went on, not a subagent in the background; `settled_ns` is when a question was settled."""
 
     mark: str
     began_ns: int
@@ -100,6 +102,8 @@ class Facts(Value):
     limited: Note | None = None
     paused: Note | None = None
     blocked: Note | None = None
+    attention: Note | None = None
+    noted: Mapping[str, Note] = {}
     cleared: Note | None = None
     ending: Note | None = None
     killed_ns: int | None = None
@@ -113,6 +117,8 @@ class Facts(Value):
     last_work_source: str = ""
     last_work: str = ""
     model_ns: int = -1
+    step_ns: int = -1
+    settled_ns: int = -1
     begun: int = 0
 
     @classmethod
@@ -129,8 +135,8 @@ class Facts(Value):
         `mark` is the text by which a prompt is recognised as one of the job; with "", every turn is of the job: for a
         program that has only this work. `turn_expected` is False for a program whose exit code is the verdict.
         `after` are the facts of the session before: its conversation, the messages that were counted and, while the
-        program lives, its open turn and its background work are carried over, as not the job's, and so is a dialog
-        before the first turn."""
+        program lives, its open turn and its background work are carried over, as not the job's, and so are what it
+        shows at its screen and a dialog before the first turn."""
         new = cls(
             mark=mark,
             began_ns=now_ns,
@@ -158,6 +164,8 @@ class Facts(Value):
             tasks_ns=after.tasks_ns,
             tasks_source=after.tasks_source,
             blocked=None if after.turns else after.blocked,
+            attention=after.attention,
+            noted=after.noted,
         )
 
     @property

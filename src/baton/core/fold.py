@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 _WORD = re.compile(r"[\w-]+")
 _MAX_TURNS = 32  # that are remembered
 _MAX_IDS = 256  # of ended calls and settled questions, against late and repeated signals
+_MAX_NOTED = 16
 
 
 def fold(facts: Facts, heard: s.Heard) -> Facts:
@@ -45,6 +46,19 @@ def _work(facts: Facts, at_ns: int, *, model: bool = False) -> Facts:
     """Return the facts with a sign of work; `model`: it proves that the model service answers, too."""
     model_ns = max(facts.model_ns, at_ns) if model else facts.model_ns
     return facts.replace(last_work_ns=max(facts.last_work_ns, at_ns), model_ns=model_ns)
+
+
+def _step(facts: Facts, at_ns: int) -> Facts:
+    """Return the facts after the turn itself went on. The agent's screen does not ask any more, unless the agent says
+    otherwise."""
+    note = facts.attention
+    ends = note is not None and not note.signal.stands and at_ns > note.at_ns
+    return facts.replace(step_ns=max(facts.step_ns, at_ns), attention=None if ends else note)
+
+
+def _is_of_turn(facts: Facts, agent_ref: str | None) -> bool:
+    """Return whether a call is of the turn itself: of the agent, or of a subagent that it waits for."""
+    return agent_ref is None or all(task.task_id != agent_ref for task in facts.tasks)
 
 
 def _put_turn(facts: Facts, turn: Turn) -> Facts:
@@ -89,8 +103,11 @@ def _turn_started(facts: Facts, signal: s.TurnStarted, source: str, at_ns: int) 
         return facts  # a later turn is known already
     if new.whose == JOB and new.origin == s.PROMPT:
         facts = facts.replace(cleared=None)  # the job goes on in the new conversation
+    if new.origin == s.CARRIED_ON:
+        facts = facts.replace(limited=None)  # the agent says that it is over
     open_tools = {each.key: each for each in facts.open_tools}
     open_requests = {each.key: each for each in facts.open_requests}
+    facts = _step(facts, at_ns)
     return _work(facts.replace(tools=open_tools, requests=open_requests, begun=facts.begun + 1), at_ns)
 
 
@@ -100,6 +117,8 @@ def _whose(facts: Facts, signal: s.TurnStarted, named: set[str]) -> str:
         return JOB
     if signal.origin == s.PROMPT or facts.job_turn is None:
         return OTHER
+    if signal.origin == s.CARRIED_ON:
+        return facts.turns[-1].whose or OTHER
     if named:
         return JOB if any(facts.owners[each] == JOB for each in named) else OTHER
     return JOB if facts.turns[-1].whose == JOB else OTHER  # work that was never listed
@@ -161,13 +180,17 @@ def _tool_started(facts: Facts, signal: s.ToolStarted, source: str, at_ns: int) 
         since_ns=at_ns,
         source=source,
     )
-    return _begin_call(facts, "tools", call)
+    after = _begin_call(facts, "tools", call)
+    return _step(after, at_ns) if after is not facts and _is_of_turn(facts, signal.agent_ref) else after
 
 
 def _tool_ended(facts: Facts, signal: s.ToolEnded, source: str, at_ns: int) -> Facts:
+    ended = facts.tools.get(signal.tool_id)
     facts = _end_call(facts, "tools", signal.tool_id)
     for key in [key for key, each in facts.requests.items() if each.tool_id == signal.tool_id]:
-        facts = _end_call(facts, "requests", key)
+        facts = _end_call(facts, "requests", key).replace(settled_ns=max(facts.settled_ns, at_ns))
+    if ended is not None and _is_of_turn(facts, ended.agent_ref):
+        facts = _step(facts, at_ns)
     if signal.killed:
         facts = facts.replace(killed_ns=at_ns)
     return facts if facts.gone is not None else _work(facts, at_ns)
@@ -196,6 +219,8 @@ def _asked(facts: Facts, signal: s.Asked, source: str, at_ns: int) -> Facts:
 def _settled(facts: Facts, signal: s.Settled, source: str, at_ns: int) -> Facts:
     was_open = signal.key in facts.requests
     facts = _end_call(facts, "requests", signal.key)
+    if was_open:
+        facts = facts.replace(settled_ns=max(facts.settled_ns, at_ns))
     return _work(facts, at_ns) if was_open and facts.gone is None else facts
 
 
@@ -274,6 +299,35 @@ def _blocked(facts: Facts, signal: s.Blocked, source: str, at_ns: int) -> Facts:
     return facts.replace(blocked=Note(signal=signal, source=source, at_ns=at_ns))
 
 
+def _unblocked(facts: Facts, _signal: s.Unblocked, _source: str, at_ns: int) -> Facts:
+    if facts.blocked is None or facts.gone is not None or at_ns < facts.blocked.at_ns:
+        return facts
+    return _work(facts.replace(blocked=None), at_ns)
+
+
+def _attention(facts: Facts, signal: s.Attention, source: str, at_ns: int) -> Facts:
+    """Begin, rename or end what the agent's screen asks. A notification about an open request says nothing new."""
+    note = facts.attention
+    if facts.gone is not None or (note is not None and at_ns < note.at_ns):
+        return facts
+    if signal.what is None:
+        return facts if note is None else _work(facts.replace(attention=None), at_ns)
+    if note is None and not signal.stands and facts.open_requests:
+        return facts
+    begun = Note(signal=signal, source=source, at_ns=at_ns) if note is None else note
+    stands = signal.stands or begun.signal.stands
+    return facts.replace(attention=begun.replace(signal=signal.replace(stands=stands)))
+
+
+def _noted(facts: Facts, signal: s.Noted, source: str, at_ns: int) -> Facts:
+    last = facts.noted.get(signal.fact)
+    if facts.gone is not None or (last is not None and (at_ns < last.at_ns or last.signal == signal)):
+        return facts
+    others = {fact: note for fact, note in facts.noted.items() if fact != signal.fact}
+    kept = dict(list(others.items())[-_MAX_NOTED + 1 :])
+    return facts.replace(noted={**kept, signal.fact: Note(signal=signal, source=source, at_ns=at_ns)})
+
+
 def _limited(facts: Facts, signal: s.Limited, source: str, at_ns: int) -> Facts:
     if facts.limited is not None and (facts.gone is not None or at_ns < facts.limited.at_ns):
         return facts
@@ -310,6 +364,8 @@ _WORK: dict[type, str] = {
     s.BackgroundWork: "background work began or ended",
     s.Retrying: "the agent tried again",
     s.Usage: "the model answered",
+    s.Unblocked: "the dialog before the work was closed",
+    s.Attention: "the dialog on its screen was closed",
     s.Said: "the agent said something",
     s.Resumed: "the user let the work go on",
 }
@@ -328,6 +384,9 @@ _FOLDS: dict[type, Callable[[Facts, Any, str, int], Facts]] = {
     s.Resumed: _resumed,
     s.Conversation: _conversation,
     s.Blocked: _blocked,
+    s.Unblocked: _unblocked,
+    s.Attention: _attention,
+    s.Noted: _noted,
     s.Said: _said,
     s.Gone: _gone,
 }

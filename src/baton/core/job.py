@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import StrEnum
 
 from baton.core import fields
@@ -21,6 +21,7 @@ DEFAULT_IDLE_TIMEOUT_SEC = 120
 DEFAULT_BACKGROUND_TIMEOUT_SEC = 600
 MAX_TIMEOUT_SEC = 10 * 366 * 86400
 HIDDEN = "***"
+ATTACH = "`baton attach`"  # in the cause of what only a person at the agent's own screen can answer
 
 
 class Status(StrEnum):
@@ -54,6 +55,12 @@ def grade_of(status: Status, verified_by: Sequence[str]) -> str | None:
 def is_unseen(status: Status, seen_at: object) -> bool:
     """Return whether a job has completed or failed and the user was not shown that yet."""
     return seen_at is None and status in (Status.COMPLETED, Status.ERROR)
+
+
+def is_at_screen(activity: Mapping[str, Any] | None) -> bool:
+    """Return whether this activity, as its runner wrote it, waits for a person at the agent's own screen: no request is
+    known that a command could answer."""
+    return activity is not None and activity["kind"] == "waiting" and activity.get("at_screen") is True
 
 
 def _status(value: object) -> Status:

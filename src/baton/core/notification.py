@@ -1,7 +1,8 @@
 """Decide which notifications about a job are due, and which process sends each: pure functions from job to job.
 
 A notification is recorded in the job with the change that it announces, until it was sent: as `ATTEMPT:KIND` for an
-end, as `ATTEMPT:KIND:NUMBER` for what may come again. NUMBER is the id of the request, or when the activity began. `to`
+end, as `ATTEMPT:KIND:NUMBER` for what may come again. NUMBER is the id of the request, or when the activity began;
+`screen-` stands before it when the agent waits for a person at its own screen, without a request. `to`
 is the user who wants it, as NAME@HOST, `sender` the process that is sending it, `tries` how often that has failed, and
 `done` on which channels it was sent.
 """
@@ -14,7 +15,7 @@ import re
 from baton.core import fields
 from baton.core.clock import parse_time
 from baton.core.errors import InvalidValue
-from baton.core.job import Job, Status
+from baton.core.job import Job, Status, is_at_screen
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
@@ -28,6 +29,7 @@ WAITING = "waiting"
 _ACTIVITIES = ("blocked", "stalled", "limited")
 KINDS = (*_ENDS.values(), WAITING, *_ACTIVITIES)
 MAX_TRIES = 5
+_SCREEN = "screen-"
 
 
 class NotifySettings(Value):
@@ -128,8 +130,13 @@ class Due(Value):
 
     @property
     def number(self) -> str:
-        """Return the id of the request, or when the activity began; "" for an end."""
+        """Return the id of the request, or what names the time at which the activity began; "" for an end."""
         return self.key.partition(":")[2].partition(":")[2]
+
+    @property
+    def is_at_screen(self) -> bool:
+        """Return whether the agent waits for a person at its own screen, without a request."""
+        return self.number.startswith(_SCREEN)
 
     @property
     def tries(self) -> int:
@@ -162,10 +169,19 @@ def _transition(before: Job, after: Job, data: Mapping[str, Any]) -> tuple[str, 
     if data.get("open_requests") == 1 and "request_state" not in data:  # it opens a request; it closes none
         return WAITING, str(data.get("request_id"))
     new, old = after.activity, before.activity
-    if new is None or new["kind"] not in _ACTIVITIES:
+    kind = _kind_of(new)
+    if new is None or not kind:
         return "", ""
-    is_same = old is not None and (old["kind"], old["attempt"]) == (new["kind"], new["attempt"])
-    return ("", "") if is_same else (new["kind"], str(parse_time(new["since"]) // 1000))
+    is_same = old is not None and (_kind_of(old), old["attempt"]) == (kind, new["attempt"])
+    number = str(parse_time(new["since"]) // 1000)
+    return ("", "") if is_same else (kind, f"{_SCREEN}{number}" if kind == WAITING else number)
+
+
+def _kind_of(activity: Mapping[str, Any] | None) -> str:
+    """Return the kind of notification that an activity is worth; "" for none. A request has its own."""
+    if activity is None:
+        return ""
+    return WAITING if is_at_screen(activity) else activity["kind"] if activity["kind"] in _ACTIVITIES else ""
 
 
 def due_to(job: Job, user: str) -> list[Due]:

@@ -6,7 +6,7 @@ from baton.core.clock import format_time, parse_time
 from baton.core.ending import ending_of
 from baton.core.event import EventName
 from baton.core.fields import first_line
-from baton.core.job import TERMINAL, Job, Status, is_unseen, waiting_text
+from baton.core.job import ATTACH, TERMINAL, Job, Status, is_at_screen, is_unseen, waiting_text
 from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
     AnyJob = TypeVar("AnyJob", bound="Job | Outline")
 
 UNKNOWN = "unknown"
+WAITING = "waiting"
 LIMITED = "limited"
 # A person must do something, or the job does not go on.
 STUCK = frozenset({"blocked", "stalled"})
 # The cause is what a user wants to know of these.
-_WITH_CAUSE = frozenset({"waiting", "retrying", "limited", "idle"}) | STUCK
+_WITH_CAUSE = frozenset({WAITING, "retrying", "limited", "idle"}) | STUCK
 _SAME = ("ended_by", "disputed", "activity", "change", "usage", "verified_by", "unverified", "changed")
 LONGEST_PROMPT = 1000  # characters of a prompt that are kept in an outline
 
@@ -127,7 +128,7 @@ def activity_of(job: Outline, *, now_ns: int) -> str:
     if _has_expired(job, now_ns):
         return UNKNOWN
     if job.open_requests:
-        return "waiting"
+        return WAITING
     written = present_activity(job, now_ns=now_ns)
     return activity_after(job.last_event) if written is None else kind_after(written["kind"], job.last_event)
 
@@ -135,20 +136,25 @@ def activity_of(job: Outline, *, now_ns: int) -> str:
 def kind_after(kind: str, event: EventName | str | None) -> str:
     """Return the kind of activity after the last event: an agent that publishes `permission_required` itself waits,
     whatever its runner sees of it. The event of a request is followed by another one when the request closes."""
-    return "waiting" if event == EventName.PERMISSION_REQUIRED and kind in ("working", UNKNOWN) else kind
+    return WAITING if event == EventName.PERMISSION_REQUIRED and kind in ("working", UNKNOWN) else kind
 
 
 def activity_after(event: EventName | str | None) -> str:
     """Return the activity of a running job whose runner writes none, after this event; None: there was no event."""
     if event is None:
         return "starting"
-    return "waiting" if event == EventName.PERMISSION_REQUIRED else "working"
+    return WAITING if event == EventName.PERMISSION_REQUIRED else "working"
 
 
 def is_stuck(job: Job | Outline, *, now_ns: int) -> bool:
     """Return whether a running job makes no progress until a person looks at it."""
     written = present_activity(job, now_ns=now_ns)
-    return written is not None and written["kind"] in STUCK
+    return written is not None and (written["kind"] in STUCK or is_at_screen(written))
+
+
+def asks_at_screen(job: Job | Outline, *, now_ns: int) -> bool:
+    """Return whether the agent of a running job waits for a person at its own screen, where no command answers it."""
+    return is_at_screen(present_activity(job, now_ns=now_ns))
 
 
 def public_record(job: Job, *, now_ns: int, show_secrets: bool = False) -> dict[str, Any]:
@@ -196,4 +202,11 @@ def _began(job: Job | Outline) -> str:
 def last_cause(job: Job) -> str:
     """Return the last cause that the runner of a job has written in this attempt; "" if there is none."""
     written = job.activity
-    return "" if written is None or written["attempt"] != job.attempt else str(written["cause"])
+    return "" if written is None or written["attempt"] != job.attempt else _cause_of(job)
+
+
+def _cause_of(job: Job | Outline) -> str:
+    """Return the cause that the runner has written; of what a screen asks, with the whole command to get there."""
+    written = job.activity
+    cause = "" if written is None else str(written["cause"])
+    return cause.replace(ATTACH, f"{ATTACH[:-1]} {job.job_id}`") if is_at_screen(written) else cause

@@ -15,15 +15,17 @@ if TYPE_CHECKING:
 
 # How a turn ends.
 WELL, FAILED, INTERRUPTED = "well", "failed", "interrupted"
-# What began a turn: a prompt that a person or baton sent; background work that has ended.
-PROMPT, BACKGROUND = "prompt", "background"
+# What began a turn: a prompt that a person or baton sent; background work that has ended; the end of a usage limit,
+# after which the agent prompts itself.
+PROMPT, BACKGROUND, CARRIED_ON = "prompt", "background", "carried-on"
 # How a request was decided.
 ALLOW, DENY = "allow", "deny"
 
 
 class TurnStarted(Value):
-    """The agent began to work on a prompt. `origin` is PROMPT or BACKGROUND. `prompt` is the whole text: a turn is of a
-    job if it contains the mark of the job. A turn of BACKGROUND is of the job whose turn started that work."""
+    """The agent began to work on a prompt. `origin` is PROMPT, BACKGROUND or CARRIED_ON. `prompt` is the whole text:
+    a turn is of a job if it contains the mark of the job. A turn of BACKGROUND is of the job whose turn started that
+    work, one of CARRIED_ON of the job whose turn was the last."""
 
     turn: str
     origin: str = PROMPT
@@ -180,6 +182,26 @@ class Blocked(Value):
     what_to_do: str
 
 
+class Unblocked(Value):
+    """No dialog is open before the work, or none any more."""
+
+
+class Attention(Value):
+    """The agent calls for a person at its own screen. `what` is in its own words; None: it does so no longer. `stands`:
+    the agent says itself when that is over; otherwise the next work of the turn ends it."""
+
+    what: str | None
+    stands: bool = False
+
+
+class Noted(Value):
+    """What the agent says about itself, which no rule reads: its permission mode, its own status. The last value of
+    each `fact` is kept."""
+
+    fact: str
+    value: str
+
+
 class Said(Value):
     """The agent said something, or did something that is neither a tool nor a turn. `is_work`: a sign of work, not only
     of life."""
@@ -197,7 +219,7 @@ class Gone(Value):
 
 Signal = (
     TurnStarted | TurnEnded | ToolStarted | ToolEnded | Asked | Settled | BackgroundWork | Retrying | Limited | Usage
-    | Paused | Resumed | Conversation | Blocked | Said | Gone
+    | Paused | Resumed | Conversation | Blocked | Unblocked | Attention | Noted | Said | Gone
 )  # fmt: skip
 
 

@@ -15,6 +15,8 @@ from baton.core.clock import SECOND_NS, parse_time
 from baton.core.errors import AnswerNotUsed, BatonError, InvalidValue, RequestClosed, RequestNotFound, WrongState
 from baton.core.fields import FULL_ID_LENGTH, check_id_beginning, check_named, one_line, visible
 from baton.core.hashing import sha256
+from baton.core.job import Status
+from baton.core.outline import asks_at_screen, last_cause
 from baton.core.redact import shorten
 from baton.core.request import (
     CONSENT,
@@ -31,6 +33,7 @@ from baton.core.rules import ALLOW, ASK, DENY, decide
 from baton.jobs.caller import answerer_here, origin_of
 from baton.jobs.rules import call_for_rules, read_rules
 from baton.origin import is_inside_session
+from baton.registry.contract import JobFilter
 from baton.wire.payload import MAX_DETAIL_BYTES, canonical
 
 TYPE_CHECKING = False
@@ -39,6 +42,7 @@ if TYPE_CHECKING:
     from typing import Any
 
     from baton.core.job import Job
+    from baton.core.outline import Outline
     from baton.core.signal import Asked, Settled
     from baton.jobs.verbs import Jobs
     from baton.registry.contract import RequestChange
@@ -150,6 +154,18 @@ def list_open(jobs: Jobs, job_id: str | None = None) -> list[Request]:
     return jobs.registry.list_requests(job_id=job_id)
 
 
+def list_at_screens(jobs: Jobs) -> list[Outline]:
+    """Return the running jobs whose agents wait for a person at their own screens, without a request, oldest first."""
+    running = (job for page in jobs.outlines(JobFilter(statuses=[Status.RUNNING])) for job in page.jobs)
+    now_ns = time.time_ns()
+    return sorted((job for job in running if asks_at_screen(job, now_ns=now_ns)), key=since_ns)
+
+
+def since_ns(job: Outline) -> int:
+    """Return since when the agent of a job does what its runner has written."""
+    return job.created_ns if job.activity is None else parse_time(job.activity["since"])
+
+
 def find_request(jobs: Jobs, typed: str, *, to_allow: bool = False) -> Request:
     """Return the request that a user typed: by its id, or by the id of a job with exactly one open request. The first
     characters of an id are enough where no other begins so. `to_allow`: the id of a job is refused with the line to
@@ -178,6 +194,9 @@ def _find_request(jobs: Jobs, typed: str) -> Request:
         more = ", ..." if len(found) > _MATCHES else ""
         raise BatonError(f"{typed} may be any of {shown}{more}; give the id of a request")
     if of_jobs:
+        job = jobs.get_job(of_jobs[0])
+        if asks_at_screen(job, now_ns=time.time_ns()):
+            raise BatonError(f"job {job.job_id} has no request that a command could answer: {last_cause(job)}")
         hint = "`baton requests --all` shows those that are closed"
         raise BatonError(f"job {of_jobs[0]} has no open request; {hint}")
     raise RequestNotFound(typed, jobs.place)

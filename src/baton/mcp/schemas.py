@@ -150,6 +150,7 @@ TOOLS = [
                 "request_id job_id kind text cut exact", request_id=_TEXT, job_id=_TEXT, kind=_TEXT, text=_TEXT,
                 cut=_FLAG, exact=_FLAG,
             )),
+            at_screens=_texts(),
         ),
         reads=True,
     ),

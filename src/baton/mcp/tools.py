@@ -10,7 +10,7 @@ from baton.core.clock import SystemClock
 from baton.core.errors import BatonError
 from baton.core.fields import one_line
 from baton.core.job import TERMINAL, Status, agent_name, check_status, grade_of
-from baton.core.outline import Outline, activity_of, present_ns, reason_of, state_of, without_runner
+from baton.core.outline import WAITING, Outline, activity_of, present_ns, reason_of, state_of, without_runner
 from baton.core.value import Any
 from baton.delegation.looking import settle_lost
 from baton.jobs.verbs import Jobs, open_jobs
@@ -221,10 +221,11 @@ def _cancel(context: Context, given: dict[str, Any]) -> dict[str, Any]:
 
 def _requests(context: Context, given: dict[str, Any]) -> dict[str, Any]:
     from baton.board.details import describe_request
-    from baton.jobs.requests import find_request, list_open
+    from baton.jobs.requests import find_request, list_at_screens, list_open
 
     with open_jobs(context.settings) as jobs:
         settle_lost(context.settings, jobs)
+        at_screens = [] if "id" in given else [_at_screen(each) for each in list_at_screens(jobs)]
         of_jobs = jobs.registry.find_ids(given["id"], limit=2) if "id" in given else []
         if "id" in given and len(of_jobs) != 1:
             found = [find_request(jobs, given["id"])]
@@ -237,7 +238,11 @@ def _requests(context: Context, given: dict[str, Any]) -> dict[str, Any]:
         text = record["text"][:_SHOWN_CALL] if is_cut else record["text"]
         names = ("request_id", "job_id", "kind", "summary", "exact", "screen_only", "questions", "asked_at")
         shown.append({name: record[name] for name in names} | {"text": text, "cut": is_cut})
-    return {"requests": shown}
+    return {"requests": shown} | ({"at_screens": at_screens} if at_screens else {})
+
+
+def _at_screen(job: Outline) -> str:
+    return one_line(f"{job.job_id}: {reason_of(job, WAITING)}", 500)
 
 
 def _answer(context: Context, given: dict[str, Any]) -> dict[str, Any]:

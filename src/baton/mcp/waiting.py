@@ -9,7 +9,7 @@ from baton.core.awake_clock import AwakeClock
 from baton.core.errors import BatonError
 from baton.core.hashing import sha256
 from baton.core.job import TERMINAL, Status
-from baton.core.outline import STUCK, Outline
+from baton.core.outline import STUCK, Outline, asks_at_screen
 from baton.core.value import Any, Self
 from baton.delegation.looking import Look
 from baton.jobs.requests import list_open
@@ -130,10 +130,14 @@ class _Seen:
     def answer(self) -> dict[str, Any]:
         self._jobs.mark_seen(self._records)
         asking = [each["job_id"] for each in self._shown if each.get("asks")]
+        now_ns = time.time_ns()
+        at_screens = [job.job_id for job in self._records if asks_at_screen(job, now_ns=now_ns)]
         if self.is_done:
             following = "all jobs have ended; call result for what each left"
         elif asking:
             following = f"{', '.join(asking)} asks something: see requests; then call wait again with cursor"
+        elif at_screens:
+            following = f"a person must attach to {', '.join(at_screens)}; then call wait again with cursor"
         else:
             following = "call wait again with cursor"
         cursor = ".".join([str(self._number), *self._marks.values()])

@@ -140,6 +140,11 @@ class JobAtWork:
         self._finished_ns = None
         self.work.use(channel)
 
+    @property
+    def is_free(self) -> bool:
+        """Return whether the agent takes a text that is typed now for its next prompt, as far as it says."""
+        return self.work.is_idle and self._channel.takes_text()
+
     def step(self) -> None:
         """Handle what was heard since the last step."""
         heard = self.ear.take()

@@ -22,7 +22,7 @@ from baton.core.errors import BatonError
 from baton.core.fields import one_line
 from baton.core.hashing import hmac_sha256
 from baton.core.notification import WAITING, Due, NotifySettings, claim, due_to, settle
-from baton.core.outline import present_activity
+from baton.core.outline import asks_at_screen, present_activity
 from baton.core.request import Request
 from baton.core.value import Value
 from baton.jobs.verbs import Jobs, open_jobs
@@ -111,6 +111,8 @@ def _is_outdated(jobs: Jobs, due: Due) -> bool:
     """Return whether the notification would only disturb: the job goes on, or it ended long ago, or its end was seen
     since."""
     job = due.job
+    if due.is_at_screen:
+        return not asks_at_screen(job, now_ns=time.time_ns())
     if due.kind == WAITING:
         return _open_request(jobs, due) is None
     if due.number:

@@ -307,6 +307,7 @@ class Runner:
                 write_begun(self._folder, pid=process.pid)
                 process.feed(launch.stdin)
                 channel.attach(*process.take_pipes())
+                channel.begin(process.pid)
                 self._watch(process, channel)
             if self._pane is not None:
                 self._pane.read_rest(self._keep_output)

@@ -90,11 +90,12 @@ class SentJobs:
             self._go_on(session, job, "You may spend more now.")
         elif verdict.outcome == LIMITED and verdict.until_ns != self._limit_ns:
             assert verdict.until_ns is not None
-            if self._clock.wall_ns() >= end_of_limit(verdict.until_ns):
+            over_ns = end_of_limit(verdict.until_ns) + int(self._agent.carries_on_sec * SECOND_NS)
+            if self._clock.wall_ns() >= over_ns:  # until then, a second prompt would come beside the agent's own
                 self._limit_ns, self._goes_on_next = verdict.until_ns, True  # once
                 # Claude Code shows a dialog until then. The text comes with the next look: the key would change it.
                 attempt(partial(Tmux(session.socket).press, session.pane_id or "", [self._agent.interrupt_key]))
-        elif self._goes_on_next:
+        elif self._goes_on_next and self._job.is_free:
             self._goes_on_next = False
             self._go_on(session, job, "The usage limit is over.")
 
@@ -105,7 +106,7 @@ class SentJobs:
     def _take_next(self, session: Session, agent_pid: int) -> Session:
         label = job_label(session.agent_id)
         # What is typed while the agent works, or before a shell is at its prompt, is taken at an unknown time.
-        is_free = has_terminal(agent_pid) if self._agent.exit_is_verdict else self._job.work.is_idle
+        is_free = has_terminal(agent_pid) if self._agent.exit_is_verdict else self._job.is_free
         pending = JobFilter(statuses=[Status.PENDING], agent_session=label)
         job = None
         if is_free and self._reporter.jobs.list_jobs(pending, limit=1).jobs:

@@ -67,6 +67,7 @@ class Work:
         self._limits = _limits_of(job)
         self._has_conditions = job is not None and bool(job.expected_artifacts or job.validate)
         self._stored: Activity | None = None
+        self._written_kind = ""
         self._store_ns = now_ns + _FIRST_NS
         self._write_ns = 0
         self._changed = True
@@ -101,7 +102,8 @@ class Work:
     def is_idle(self) -> bool:
         """Return whether the agent waits for a prompt, as far as it says what it does."""
         facts = self.facts
-        return facts.open_turn is None and not facts.open_tools and not facts.open_requests
+        is_asking = bool(facts.open_requests) or facts.attention is not None
+        return facts.open_turn is None and not facts.open_tools and not is_asking
 
     @property
     def waits_for_prompt(self) -> bool:
@@ -145,8 +147,9 @@ class Work:
         call = rules.publisher_call(self.facts, job.job_id)
         open_work = rules.open_besides(self.facts, now_ns=now_ns, limits=self._limits, tool_id=call)
         is_news = self._stored is None or self._stored.kind != activity.kind
-        if (self._changed and now_ns >= self._write_ns) or open_work != self._open_work:
-            self._changed, self._open_work = False, open_work
+        is_other = activity.kind != self._written_kind  # the time alone may have changed it
+        if (self._changed and now_ns >= self._write_ns) or open_work != self._open_work or is_other:
+            self._changed, self._open_work, self._written_kind = False, open_work, activity.kind
             self._write_ns = now_ns + _EVERY_NS
             self._write(job)
         elif self._changed:
@@ -155,6 +158,9 @@ class Work:
             self.store(activity)
         elif is_news:
             self._due_ns = min(self._due_ns or self._store_ns, self._store_ns)
+        due_ns = rules.attention_due_ns(self.facts)
+        if due_ns is not None and due_ns > now_ns:
+            self._due_ns = due_ns if self._due_ns is None else min(self._due_ns, due_ns)
 
     def _is_urgent(self, activity: Activity) -> bool:
         """Return whether a change of kind is written at once: a request was opened or closed, which is a write anyway,

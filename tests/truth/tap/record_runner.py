@@ -58,8 +58,8 @@ def record(path: str) -> None:
                     write("heard", type(heard.signal).__name__, heard.signal.as_dict(), heard.source)
                 elif type(heard.signal).__name__ == "Asked":
                     write("asked", heard.signal.key)
-                elif type(heard.signal).__name__ == "Blocked":
-                    write("signal", "Blocked", heard.signal.as_dict(), heard.source)
+                elif type(heard.signal).__name__ == "Blocked" or heard.source == "registry":
+                    write("signal", type(heard.signal).__name__, heard.signal.as_dict(), heard.source)
                 hear(heard)
 
             return original(self, listen)
