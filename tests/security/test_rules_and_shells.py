@@ -9,7 +9,8 @@ import subprocess
 import pytest
 
 from baton.core.rule_file import read_rule
-from baton.core.rules import decide, plain_words, read_call
+from baton.core.rules import decide, plain_words
+from baton.core.tool_arguments import read_call
 
 RULES = [
     read_rule({"decision": "allow", "tool": "Bash", "command": words})

@@ -27,7 +27,7 @@ from baton.core.request import (
 )
 from baton.core.rules import ALLOW, ASK, DENY, decide
 from baton.jobs.caller import answerer_here, origin_of
-from baton.jobs.rules import call_for_rules, read_rules
+from baton.jobs.rules import bounds_of, call_for_rules, read_rules
 from baton.wire.payload import MAX_DETAIL_BYTES, canonical
 
 TYPE_CHECKING = False
@@ -322,8 +322,9 @@ def _known_answer(jobs: Jobs, job: Job, request: Request) -> Answer | None:
     rule = None
     if book.rules:
         call = call_for_rules(
-            job.agent, request.tool, request.call, exact=request.exact, workdir=job.folder, env=env, home=jobs.home
-        )
+            job.agent, request.tool, request.call, exact=request.exact, workdir=job.folder, env=env, home=jobs.home,
+            bounds=bounds_of(jobs, job),
+        )  # fmt: skip
         rule = decide(book.rules, call, now_ns=jobs.clock.wall_ns())
     if rule is not None and rule.decision != ASK:
         why = f"denied by the user's rule: {rule.describe()}; do not do it another way" if rule.decision == DENY else ""
