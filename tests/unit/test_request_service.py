@@ -278,6 +278,7 @@ def test_no_rule_allows_a_file_of_a_repository_without_a_work_tree(jobs, job, tm
             (tmp_path / "work" / folder / name).mkdir(parents=True)
     assert writes(jobs, job, f"bare/{path}") is None
     assert writes(jobs, job, f"bare/sub/{path}", "k2") is None
+    assert writes(jobs, job, "bare", "k4") is None
     assert writes(jobs, job, f"plain/{path}", "k3") == (None if path == "HEAD" else "allow")
 
 

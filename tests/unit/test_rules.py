@@ -128,7 +128,14 @@ def test_a_call_that_is_not_exact_matches_no_allow_rule():
 
 @pytest.mark.parametrize(
     "more",
-    [{"dangerouslyDisableSandbox": True}, {"cwd": "/elsewhere"}, {"cmd": "rm x"}, {"env": {"PATH": "."}}, {"cwd": 3}],
+    [
+        {"dangerouslyDisableSandbox": True},
+        {"cwd": "/elsewhere"},
+        {"cmd": "rm x"},
+        {"env": {"PATH": "."}},
+        {"cwd": 3},
+        {"server": "x"},
+    ],
 )
 def test_an_argument_that_rules_do_not_know_matches_no_allow_rule(more):
     assert decision([GIT_STATUS], {"command": "git status"} | more) is None
@@ -253,7 +260,7 @@ def test_a_path_that_tools_may_read_in_two_ways_is_not_allowed(path):
     "path",
     [
         " secret/x", "secret/x\n", "file:///w/secret/x", "file://host/w/secret/x", "file:secret/x", "secret%2Fx", "SECRET/x",
-        "file:///w/secr%65t/x", "'secret/x'", "/w/secret", "src/../secret/x", "x:/w/secret",
+        "file:///w/secr%65t/x", "'secret/x'", "\ufeffsecret/x", "/w/secret", "src/../secret/x", "x:/w/secret",
     ],
 )  # fmt: skip
 def test_a_deny_rule_for_a_path_sees_what_it_may_mean(path):

@@ -135,6 +135,10 @@ def test_a_deny_rule_sees_every_path_that_a_call_names(shape, exact):
         ("edit", [{"path": "src/a"}]),
         ("read_many_files", {"include": ["/etc/*"], "paths": ["src/a"]}),
         ("read_many_files", {"paths": ["src/*"]}),
+        ("read_many_files", {"paths": ["src/a"], "include": ["*.py"]}),
+        ("edit", {"path": "@src/a"}),
+        ("glob", {"path": "src", "pattern": ".github/*"}),
+        ("edit", {"patchText": patch("*** Add File: src/a\t/../../../etc/x")}),
         ("glob", {"path": "src", "pattern": "{x,/etc/*}"}),
         ("glob", {"path": "src", "pattern": "../*"}),
         ("glob", {"path": "src", "pattern": ["~/x"]}),
@@ -202,6 +206,18 @@ def test_a_call_whose_arguments_are_all_known_to_be_harmless_is_allowed_by_its_t
 def test_a_deny_rule_sees_a_path_in_any_argument(tool, arguments):
     for exact in (True, False):
         assert decision(SECRET, tool, arguments, exact=exact) == "deny"
+
+
+@pytest.mark.parametrize(
+    ("tool", "include", "wanted"),
+    [
+        ("grep_search", "*.py", "allow"), ("grep", ["*.py", "*.js"], "allow"), ("grep_search", "src/a", "allow"),
+        ("grep_search", "other/a", None), ("grep_search", "src/*", None), ("edit", "other", None), ("edit", "src/b", "allow"),
+        ("read_many_files", ["other/a"], None), ("read_many_files", ["src/a"], "allow"), ("read_many_files", "*", None),
+    ],
+)  # fmt: skip
+def test_what_is_included_is_a_file_unless_a_search_goes_through_a_folder(tool, include, wanted):
+    assert decision(INSIDE, tool, {"path": "src", "include": include}) == wanted
 
 
 def test_a_text_that_is_searched_for_is_no_path():

@@ -95,8 +95,8 @@ class Bound(Value):
 
 class Call(Value):
     """What rules decide about. `command` is a line for a shell, or words for a program; `more_commands` are others in
-    the call. `paths` has, for each file that the call names, every place that a tool may take it for; `hints` are places
-    that another argument may mean. `searches`: without a path, it looks through the work folder. `workdir` and
+    the call. `paths` has, for each file that the call names, every place that a tool may take it for; `hints` are
+    places that another argument may mean. `searches`: without a path, it looks through the work folder. `workdir` and
     `reserved`, the places that no rule allows, are real paths. `bounds` are those of the job, of the job whose agent
     started it, and so on. `odd`: an argument may change what the call does in a way that rules do not know."""
 
@@ -236,7 +236,8 @@ def _views(path: str, call: Call) -> Iterator[tuple[str, str]]:
     yield path, call.workdir
     for bound in call.bounds:
         path = _as_asked(path, bound)
-        yield from ((path, folder) for folder in dict.fromkeys((bound.asked, bound.within)) if folder is not None)
+        folders = [folder for folder in (bound.asked, bound.within) if folder is not None]
+        yield from ((path, folder) for folder in folders)  # guard: rule-denied-above
 
 
 def _as_asked(path: str, bound: Bound) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from functools import partial
 
-from baton.core.rules import Bound, Call, absolute
+from baton.core.rules import Bound, Call, absolute, out_of_bounds
 from baton.core.value import Any
 
 TYPE_CHECKING = False
@@ -40,6 +40,7 @@ _FILES = _FOLDERS | {
 }  # fmt: skip
 _URLS = frozenset({"url", "urls"})
 _PATTERNS = frozenset({"pattern", "patterns", "glob", "globs", "include", "includes", "include_pattern"})
+_INCLUDED = frozenset({"include", "includes"})
 _SEARCHES = frozenset({"grep", "grep_search", "search_file_content", "search", "rg"})  # a text is their `pattern`
 _PATCHES = frozenset({"patchText", "patch", "input"})
 # They hold arguments of their own, or an object with a path as each name.
@@ -225,10 +226,14 @@ class _Arguments:
 
     def _read_patterns(self, name: str, value: Any) -> None:
         self.searches = True
+        tool = self._tool.casefold()
         for each in value if isinstance(value, list) else [value]:
             if not isinstance(each, str) or _ELSEWHERE.search(each):  # guard: rule-pattern
                 self.odd = True
-            if isinstance(each, str) and not (name == "pattern" and self._tool.casefold() in _SEARCHES):
+            if name in _INCLUDED and (tool not in _SEARCHES or "/" in str(each)):
+                self._read_files(each)  # of the work folder; in a search, the names of files below `path`
+            elif isinstance(each, str) and not (name == "pattern" and tool in _SEARCHES):
+                self.odd = self.odd or bool(out_of_bounds(each))
                 self.patterns.append(each)
 
 
@@ -251,7 +256,7 @@ class _Places:
 
     def is_odd(self, path: str) -> bool:
         """Return whether tools may take the path for different files, or for several."""
-        if path != path.strip() or not path or "\0" in path or path.startswith("~"):  # guard: rule-path-spaces
+        if path != path.strip() or not path or "\0" in path or path.startswith(("~", "@")):  # guard: rule-path-spaces
             return True
         if _SCHEME.match(path) or not {"*", "?", "{"}.isdisjoint(path):  # guard: rule-path-scheme
             return True
@@ -270,7 +275,8 @@ class _Places:
         """Yield, for deny and ask rules, everything that a text may mean as a path."""
         from urllib.parse import unquote
 
-        for text in dict.fromkeys((path, path.strip(), path.strip().strip("'\""))):
+        bare = path.strip().strip("\ufeff").strip()  # as JavaScript trims
+        for text in dict.fromkeys((path, path.strip(), bare, bare.strip("'\"@"))):
             if "\0" in text or len(text) > _LONGEST_PATH or "\n" in text:
                 continue
             scheme = _SCHEME.match(text)
@@ -302,7 +308,7 @@ def _patched(text: str) -> tuple[list[str], bool]:
             is_other = line.strip() in _OTHER_LINES or not line.lstrip().startswith(("***", "diff --"))
             is_clear = is_clear and is_other
             continue
-        name = header[1].partition("\t")[0].strip()
+        name = (header[1] if is_marked else header[1].partition("\t")[0]).strip()
         is_clear = is_clear and not name.startswith('"')
         found |= dict.fromkeys([name] if is_marked or not name.startswith(("a/", "b/")) else [name, name[2:]])
     found.pop("/dev/null", None)

@@ -73,8 +73,9 @@ def call_for_rules(
         agent, tool, arguments, exact=exact, workdir=workdir, resolve=_real, user_home=env.get("HOME", ""),
         bounds=bounds,
     )  # fmt: skip
-    reserved = [each for path in _settings_in(env, call.workdir, home) for each in (os.path.abspath(path), _real(path))]
-    repositories = {each for places in call.paths for place in places for each in _repositories_above(place)}
+    settings = _settings_in(env, call.workdir, home)
+    reserved = [each for path in settings for each in (os.path.abspath(path), _real(path))]  # guard: rule-settings
+    repositories = {each for places in call.paths for place in places for each in _repositories_at(place)}
     return call.replace(reserved=(*dict.fromkeys(reserved), *sorted(repositories)))  # guard: rule-in-repository
 
 
@@ -113,9 +114,9 @@ def _holds(path: str, workdir: str) -> bool:
     return f"{workdir}/".startswith(f"{_real(path).rstrip('/')}/")
 
 
-def _repositories_above(path: str) -> Iterator[str]:
-    """Yield each folder above a path that git takes for a repository without a work tree: it obeys the settings in it."""
-    folder = os.path.dirname(path)
+def _repositories_at(path: str) -> Iterator[str]:
+    """Yield each folder, from a path upwards, that git takes for a repository without a work tree: with settings."""
+    folder = path
     while True:
         here = os.path.join(folder, "HEAD")
         if os.path.lexists(here) and any(
