@@ -115,12 +115,17 @@ def command_line(rng):
     return line
 
 
+def sets_variable(word):
+    name, equals, _ = word.partition("=")
+    return equals and name.rstrip("+:?").isidentifier()
+
+
 def is_as_ruled(rule, words):
     """Whether a program got exactly what a rule says."""
     if rule[-1] not in ("*", "**"):
         return words == rule
     further = words[len(rule) - 1 :]
-    is_wider = rule[-1] == "*" and any(word[:1] == "-" or "=" in word.partition("/")[0] for word in further)
+    is_wider = rule[-1] == "*" and any(word[:1] == "-" or sets_variable(word) for word in further)
     return words[: len(rule) - 1] == rule[:-1] and not is_wider
 
 

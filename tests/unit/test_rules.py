@@ -94,7 +94,17 @@ def test_a_star_at_the_end_of_a_rule_allows_further_words_but_no_options_and_no_
     assert decision([LS], {"command": "ls " + "x" * 5000}) is None
 
 
-@pytest.mark.parametrize("line", ["make test SHELL=/w/x", "make test A+=1", "make test A:=1", "make test A?=1"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "make test SHELL=/w/x",
+        "make test A+=1",
+        "make test A:=1",
+        "make test SHELL:::=/w/x",
+        "make test \u00e9=1",
+        "make test A?=1",
+    ],
+)
 def test_a_star_allows_no_variables(line):
     assert decision([allow("make", "test", "*")], {"command": line}) is None
     assert decision([allow("make", "test", "*")], {"command": "make test a.b=1 =x"}) is None  # zsh replaces =x

@@ -196,6 +196,7 @@ def test_a_call_whose_arguments_are_all_known_to_be_harmless_is_allowed_by_its_t
         ("permissions", {"permissions": {"fileSystem": {"write": ["/w/secret"]}}}),
         ("fetch", {"url": "file:///w/secret/a"}),
         ("glob", {"pattern": "secret/*"}),
+        ("glob", {"pattern": "/w/x/../secret"}),
         ("glob", {"path": ".", "pattern": "secret/*"}),
         ("read_many_files", {"include": ["secret/*"]}),
         ("edit", patch("*** Add File: secret/a", "+x")),

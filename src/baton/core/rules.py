@@ -165,7 +165,7 @@ def _are_words_of(rule: Sequence[str], words: Sequence[str] | None) -> bool:
 
 def _is_plain(word: str) -> bool:
     """Return whether a word is neither an option nor a variable, which is one to `make`."""
-    return not word.startswith("-") and re.match(r"[A-Za-z_]\w*[+:?]?=", word) is None
+    return not word.startswith("-") and re.match(r"[^\W\d]\w*[+:?]*=", word) is None
 
 
 def plain_words(command: str | Sequence[str]) -> tuple[str, ...] | None:

@@ -92,7 +92,7 @@ def read_call(
     files = found.files[:_MOST_FILES]
     paths = [places.of(each) for each in files]
     odd = found.odd or workdir is None or len(files) < len(found.files) or any(map(places.is_odd, files))
-    matched = [f"{folder}/{each}" for each in found.patterns for folder in (".", *files)]
+    matched = [*found.patterns, *(f"{folder}/{each}" for each in found.patterns for folder in files)]
     hints = [path for each in [*files, *matched, *found.hints][:_MOST_FILES] for path in places.forms(each)]
     return Call(
         agent=agent, tool=tool, exact=exact, command=found.command, more_commands=tuple(found.more_commands),
