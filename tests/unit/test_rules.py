@@ -246,6 +246,17 @@ def test_a_path_below_the_work_folder_as_it_was_named_is_inside(linked, tmp_path
         assert decided_in(tmp_path / "named", [allow(path=".")], {"file_path": path}) is None, path
 
 
+def test_the_folder_of_a_command_is_the_work_folder_by_its_text_and_by_its_links(linked, tmp_path):
+    (tmp_path / "named").symlink_to(linked)
+    for workdir, folder, wanted in (
+        (linked, linked, "allow"), (linked, ".", "allow"), (linked, "src/..", "allow"), (tmp_path / "named", linked, "allow"),
+        (tmp_path / "named", tmp_path / "named", "allow"), (linked, "src/in/../..", None), (linked, "src", None),
+        (linked, f"{linked}/src/out/../../work", None), (linked, " ", None), (linked, "~", None),
+    ):  # fmt: skip
+        arguments = {"command": "git status", "cwd": str(folder)}
+        assert decided_in(workdir, [GIT_STATUS], arguments, "Bash") == wanted, folder
+
+
 @pytest.mark.parametrize("path", ["src/in/../../../etc/x", "src/in/../../../../etc/x"])
 def test_a_deny_rule_for_a_path_sees_what_its_text_and_what_its_links_lead_to(linked, path):
     places = {os.path.normpath(linked / path), os.path.realpath(linked / path)}

@@ -63,6 +63,7 @@ _HARMLESS = frozenset({
     "numResults", "max_results", "livecrawl", "contextMaxCharacters", "tokensNum", "task_id", "taskId", "shell_id",
     "bash_id", "server", "serverName", "message", "requestedSchema",
 })  # fmt: skip
+_DATA = frozenset({"todos", "questions", "requestedSchema"})  # what is in them is shown, and names nothing
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _ELSEWHERE = re.compile(r"(^|[{,])\s*[/~]|\.\.")  # in a pattern, which may also name what is in braces
 _PATCHED = re.compile(r"(?:\*\*\* *[A-Za-z ]+:|(?:rename|copy) (?:from|to) |--- |\+\+\+ |Index: )(.*)", re.DOTALL)
@@ -149,7 +150,9 @@ class _Arguments:
             read(value)
         elif name in _CONTENTS or name in _HARMLESS:
             self.has_content = self.has_content or name in _CONTENTS
-            self._look_at(value, is_known=name not in _DIFFS)
+            is_clear = self._look_at(value, is_known=name not in _DIFFS)
+            if not is_clear and name not in _DATA:  # guard: rule-nested-argument
+                self.odd = True
         else:
             self.odd = True  # guard: rule-unknown-argument
             if name in _COMMANDS and (command := _command(value)) is not None:
@@ -164,18 +167,21 @@ class _Arguments:
             self.hints += re.findall(r'"([^"\\\n]{1,1024})"', value)
         self._look_at(value)
 
-    def _look_at(self, value: Any, *, is_known: bool = False) -> None:
-        """Note what a deny or an ask rule may be about. Texts of known arguments are no paths."""
+    def _look_at(self, value: Any, *, is_known: bool = False) -> bool:
+        """Note what a deny or an ask rule may be about, and return whether all in it is harmless. Texts of known
+        arguments are no paths."""
         if isinstance(value, dict):
             inner = _Arguments(self._tool, self._depth + 1)
             inner.read(value)
             self._add_hints(inner)
             self.hints += [] if is_known else [*value]
-        elif isinstance(value, list):
-            for each in value:
-                self._look_at(each, is_known=is_known)
-        elif isinstance(value, str) and not is_known:
+            return not (inner.odd or inner.files)
+        if isinstance(value, list):
+            found = [self._look_at(each, is_known=is_known) for each in value]
+            return all(found)
+        if isinstance(value, str) and not is_known:
             self.hints += [value, *_patched(value)[0]]
+        return True
 
     def _add_hints(self, inner: _Arguments) -> None:
         self.hints += inner.files + inner.hints
@@ -246,7 +252,7 @@ class _Places:
         self._named = workdir.rstrip("/") if workdir else ""
 
     def is_work_folder(self, path: str) -> bool:
-        return "\0" not in path and self._resolve(absolute(path, self.folder, "")) == self.folder
+        return not self.is_odd(path) and set(self.of(path)) == {self.folder}  # guard: rule-folder-of-command
 
     def of(self, path: str) -> tuple[str, ...]:
         """Return every file that a tool may take a path for: some resolve `..` in the text, others after links."""
