@@ -241,7 +241,8 @@ def a_call(rng, work):
     ])  # fmt: skip
     if rng.randrange(8) == 0 and tool != "Glob":
         extra = rng.choice(["to", "Path", "file_path_2", "destination", "paths", "xpath", "include", "patch", "cwd"])
-        if extra not in arguments:
+        is_filter = (tool, extra) == ("Grep", "include")  # of names below its folder
+        if extra not in arguments and not is_filter:
             arguments, used = arguments | {extra: other}, [*used, other]
     return tool, arguments, used
 
