@@ -53,6 +53,7 @@ _MCP_LIMITS = "tests/security/test_mcp_client_limits.py"
 _TYPING = "tests/security/test_typing_is_answering.py"
 _CALLERS = "tests/system/test_callers.py"
 _MCP = "tests/security/test_hostile_mcp_client.py"
+_ARGUMENTS = "tests/unit/test_tool_arguments.py"
 GUARDS = (
     Guard("event-signature", condition("False"), "tests/unit/test_wire.py"),
     Guard("payload-size", condition("False"), "tests/unit/test_wire.py"),
@@ -242,6 +243,7 @@ GUARDS = (
         replace(r"return .*", "return words[: len(rule)] == tuple(rule)"),
         "tests/unit/test_rules.py",
     ),
+    Guard("rule-plain-words", condition("False"), "tests/unit/test_rules.py -k star"),
     Guard("rule-characters", condition("False"), "tests/unit/test_rules.py"),
     Guard("rule-assignment", condition("not words"), "tests/unit/test_rules.py -k assignment"),
     Guard("request-exact", condition("True"), "tests/unit/test_request_service.py -k too_long"),
@@ -279,7 +281,32 @@ GUARDS = (
     Guard("rule-outside", condition("False"), "tests/unit/test_rules.py -k outside"),
     Guard("rule-reserved", condition("False"), "tests/unit/test_rules.py -k reserved"),
     Guard("rule-out-of-bounds", replace(r"return .*", "return True"), "tests/unit/test_rules.py -k out_of_bounds"),
-    Guard("rule-runs-others", condition("False"), "tests/unit/test_rules.py -k other_programs"),
+    Guard(
+        "rule-runs-others",
+        replace(r" and not runs_others\(fixed\)", ""),
+        "tests/unit/test_rules.py -k 'other_programs or every_program'",
+    ),
+    Guard("rule-head-of-repository", replace(r"return .*", 'return ""'), "tests/unit/test_rules.py -k out_of_bounds"),
+    Guard("rule-below-folder", condition("False"), "tests/unit/test_rules.py -k part_that_a_rule_denies"),
+    Guard("rule-within-parent", condition("False"), "tests/unit/test_rules.py -k every_job_above"),
+    Guard("rule-denied-above", drop, "tests/unit/test_rules.py -k every_job_above"),
+    Guard("rule-path-spaces", condition("False"), "tests/unit/test_rules.py -k two_ways"),
+    Guard("rule-path-scheme", condition("False"), "tests/unit/test_rules.py -k two_ways"),
+    Guard("rule-parent-of-link", condition("False"), "tests/unit/test_rules.py -k parent_of_a_link"),
+    Guard("rule-beside-command", replace(r"= .*", "= self.odd"), "tests/unit/test_rules.py -k do_not_know"),
+    Guard("rule-folder-of-command", replace(r"return .*", "return True"), "tests/unit/test_rules.py -k do_not_know"),
+    Guard("rule-unknown-argument", drop, f"{_ARGUMENTS} -k do_not_know"),
+    Guard("rule-nested-argument", condition("False"), f"{_ARGUMENTS} -k do_not_know"),
+    Guard("rule-granted-root", drop, f"{_ARGUMENTS} -k do_not_know"),
+    Guard("rule-patch", condition("False"), f"{_ARGUMENTS} -k do_not_know"),
+    Guard("rule-scheme-of-url", condition("False"), f"{_ARGUMENTS} -k do_not_know"),
+    Guard("rule-pattern", condition("False"), f"{_ARGUMENTS} -k do_not_know"),
+    Guard(
+        "rule-in-repository",
+        replace(r"\*sorted\(repositories\)", "*()"),
+        "tests/unit/test_request_service.py -k repository_without",
+    ),
+    Guard("rule-settings", replace(r"= .*", "= list[str]()"), "tests/unit/test_request_service.py -k settings"),
     Guard("copied-when-adopted", replace(r"= .*", "= True"), "tests/unit/test_adoption.py -k is_open"),
     Guard("adopt-orphans", condition("False"), "tests/system/test_escaped_processes.py -k cancel"),
     Guard("event-after-end", condition("False"), "tests/unit/test_watch.py"),

@@ -54,6 +54,9 @@ def test_rules_are_added_listed_tested_and_removed(user):
         (["allow"], "needs tool, command or path"),
         (["allow", "--command", "ls; rm x"], "matches no command"),
         (["allow", "--command", "ls 'x"], "not closed"),
+        (["allow", "--command", "uv run *"], "every program"),
+        (["allow", "--command", "docker run **"], "every program"),
+        (["allow", "--path", ".github"], "no rule allows that"),
         (["maybe"], "invalid choice"),
     ],
 )
@@ -101,3 +104,60 @@ def test_a_file_that_other_users_may_write_is_not_used(user):
 def test_an_agent_may_not_use_rules(user):
     for arguments in (["list"], ["add", "ask", "--tool", "x"]):
         assert "refused inside a session" in user.refused("rules", *arguments, BATON_SESSION_ID="0123456789abcdef")
+
+
+OF_0_2_0 = """[[rule]]
+decision = "allow"
+command = ["git", "log", "*"]
+
+[[rule]]
+decision = "allow"
+command = ["npm", "exec", "*"]
+
+[[rule]]
+decision = "deny"
+command = ["git", "push", "*"]
+"""
+
+
+def test_after_an_upgrade_each_rule_that_allows_less_is_marked_with_the_line_that_restores_it(user):
+    user.rules.parent.mkdir(parents=True)
+    user.rules.write_text(OF_0_2_0)
+    listed = user("rules", "list")
+    notes = [line.split("\t")[4] for line in listed.text.splitlines()]
+    assert 'restore it: command = ["git", "log", "**"]' in notes[0]
+    assert "allows nothing: npm exec runs other programs" in notes[1]
+    assert notes[2] == "-"
+    assert 'release = "0.3.0"' in listed.err
+    assert [each["number"] for each in user("rules", "list", "--json").json["marks"]] == [1, 2]
+    doctor = user("doctor", "--json", code=None).json
+    found = [each["detail"] for each in doctor if each["what"] == "rules" and each["state"] == "warning"]
+    assert [detail.split()[:2] for detail in found] == [["rule", "1"], ["rule", "2"]]
+    assert 'command = ["git", "log", "**"]' in found[0]
+    assert user("rules", "test", "--command", "git log --output=x").text.startswith("ask")
+    assert user("rules", "test", "--command", "git push --force").text.startswith("deny")
+
+    user.rules.write_text('release = "0.3.0"\n' + OF_0_2_0.replace('"log", "*"', '"log", "**"'))
+    assert [line.split("\t")[4][:15] for line in user("rules", "list").text.splitlines()] == [
+        "-",
+        "allows nothing:",
+        "-",
+    ]
+    assert user("rules", "test", "--command", "git log --output=x").text.startswith("allow")
+
+
+def test_a_rule_that_is_added_now_is_not_marked(user):
+    for rule in (["deny", "--command", "rm *"], ["allow", "--command", "ls *"], ["allow", "--path", "src"]):
+        user("rules", "add", *rule)
+    assert [line.split("\t")[4] for line in user("rules", "list").text.splitlines()] == ["-", "-", "-"]
+    assert user.rules.read_text().count("release = ") == 1
+    user("rules", "remove", "1")
+    assert user.rules.read_text().startswith('release = "0.3.0"\n')
+
+
+def test_a_rule_that_is_added_to_a_file_of_before_leaves_its_marks(user):
+    user.rules.parent.mkdir(parents=True)
+    user.rules.write_text(OF_0_2_0)
+    user("rules", "add", "allow", "--command", "git status")
+    assert user.rules.read_text().startswith(OF_0_2_0)
+    assert len(user("rules", "list", "--json").json["marks"]) == 2

@@ -299,6 +299,12 @@ def test_a_call_without_arguments_is_not_exact(line, raw):
     assert (asked.exact, asked.call) == (False, {"command": "make", "path": "/w/f"})
 
 
+def test_a_call_without_arguments_has_every_place_that_it_names(line):
+    line.begin()
+    asked = line.ask(rawInput=None, locations=[{"path": "/w/f"}, {"line": 3}, 7, {"path": "/w/g"}, {"path": 3}])[-1]
+    assert asked.call == {"command": "make", "path": "/w/f", "paths": ["/w/f", "/w/g"]}
+
+
 @pytest.mark.parametrize(
     "message",
     [

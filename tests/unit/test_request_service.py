@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import subprocess
 
 import pytest
 
@@ -308,6 +310,97 @@ def test_a_rules_file_that_cannot_be_parsed_allows_nothing(jobs, job, tmp_path, 
     assert ask(jobs, job, asked()).state is RequestState.OPEN
     assert len(jobs.warnings) == 1
     assert "every request is asked" in jobs.warnings[0]
+
+
+PATHS = '[[rule]]\ndecision = "allow"\npath = "."\n'
+
+
+def child(jobs, parent, workdir):
+    """A running job that the agent of another job has started in a folder."""
+    job = jobs.register_job("work", agent="claude-code", workdir=str(workdir), parent=parent)
+    return jobs.pick_job(job.job_id)
+
+
+def writes(jobs, job, path, key="w"):
+    return ask(jobs, job, asked({"file_path": str(path), "content": "x"}, key=key, tool="Write")).answer
+
+
+def test_rules_for_paths_hold_only_within_the_folders_of_the_jobs_above(jobs, job, tmp_path):
+    rules(tmp_path, PATHS)
+    inside, outside = tmp_path / "work" / "sub" / "x", tmp_path / "elsewhere" / "x"
+    wide = child(jobs, job.job_id, "/")
+    wider = child(jobs, wide.job_id, tmp_path)
+    assert [writes(jobs, each, inside) for each in (job, wide, wider)] == ["allow", "allow", "allow"]
+    assert [writes(jobs, each, outside, "k2") for each in (wide, wider)] == [None, None]
+    assert writes(jobs, child(jobs, None, tmp_path), outside, "k3") == "allow"  # the user started it
+
+
+def test_rules_for_paths_do_not_hold_below_a_job_that_is_not_known(jobs, job, tmp_path):
+    rules(tmp_path, PATHS)
+    assert writes(jobs, child(jobs, "abcdef01", tmp_path / "work"), tmp_path / "work" / "x") is None
+
+
+def test_a_link_in_place_of_the_folder_of_a_job_leads_nowhere_else(jobs, job, tmp_path):
+    rules(tmp_path, PATHS)
+    (tmp_path / "far").mkdir()
+    (tmp_path / "work" / "link").symlink_to(tmp_path / "far")
+    assert writes(jobs, child(jobs, job.job_id, tmp_path / "work" / "link"), "x") is None
+
+
+@pytest.mark.parametrize("path", ["HEAD", "config", "hooks/x", "objects/x", "new"])
+@pytest.mark.parametrize("beside", [("HEAD", "objects", "refs"), ("HEAD", "commondir")])
+def test_no_rule_allows_a_file_of_a_repository_without_a_work_tree(jobs, job, tmp_path, beside, path):
+    rules(tmp_path, PATHS)
+    for folder, names in (("bare", beside), ("plain", beside[1:])):
+        for name in names:
+            (tmp_path / "work" / folder / name).mkdir(parents=True)
+    assert writes(jobs, job, f"bare/{path}") is None
+    assert writes(jobs, job, f"bare/sub/{path}", "k2") is None
+    assert writes(jobs, job, "bare", "k4") is None
+    assert writes(jobs, job, f"plain/{path}", "k3") == (None if path == "HEAD" else "allow")
+
+
+def test_git_takes_a_folder_without_head_for_no_repository(tmp_path):
+    for name in ("objects", "refs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "config").write_text("[core]\nbare = true\n")
+
+    def is_repository():
+        git = ["git", "-C", str(tmp_path), "rev-parse", "--is-bare-repository"]
+        return subprocess.run(git, capture_output=True, check=False, env={"PATH": os.environ["PATH"]}).returncode == 0
+
+    assert not is_repository()
+    (tmp_path / "HEAD").write_text("ref: refs/heads/main\n")
+    assert is_repository()
+
+
+@pytest.mark.parametrize("name", ["BATON_CONFIG", "CODEX_HOME", "CLAUDE_CONFIG_DIR", "GIT_CONFIG_GLOBAL", "BASH_ENV"])
+def test_no_rule_allows_a_file_that_the_environment_names_as_settings(jobs, job, tmp_path, monkeypatch, name):
+    rules(tmp_path, PATHS)
+    assert writes(jobs, job, "conf/x") == "allow"
+    monkeypatch.setenv(name, str(tmp_path / "work" / "conf" / "x"))
+    assert writes(jobs, job, "conf/x", "k2") is None
+    assert writes(jobs, job, "conf/y", "k3") == "allow"
+
+
+def test_no_rule_allows_the_settings_that_a_relative_path_names(jobs, job, tmp_path, monkeypatch):
+    rules(tmp_path, PATHS)
+    monkeypatch.setenv("BATON_CONFIG", "conf/x")
+    assert writes(jobs, job, "conf/x") is None
+    assert writes(jobs, job, "conf/y", "k2") == "allow"
+
+
+def test_no_rule_allows_the_file_or_the_link_that_holds_the_rules_or_the_settings(jobs, job, tmp_path, monkeypatch):
+    rules(tmp_path, PATHS)
+    work, settings = tmp_path / "work", tmp_path / ".config" / "baton"
+    (settings / "rules.toml").rename(work / "my-rules")
+    (settings / "rules.toml").symlink_to(work / "my-rules")
+    (work / "my-settings").touch()
+    (settings / "baton.toml").symlink_to(work / "my-settings")
+    assert [writes(jobs, job, name, name) for name in ("my-rules", "my-settings", "other")] == [None, None, "allow"]
+    (work / "link").symlink_to(work / "target")
+    monkeypatch.setenv("BATON_CONFIG", str(work / "link"))
+    assert [writes(jobs, job, name, name) for name in ("link", "target", "x")] == [None, None, "allow"]
 
 
 # -- questions ---------------------------------------------------------------------------------------------------------

@@ -6,8 +6,9 @@ import os
 
 import pytest
 
-from baton.core.rule_file import format_rule, parse_rules, read_rule, without_rule
-from baton.core.rules import Answerer, Rule, RuleBook, decide, plain_words, read_call
+from baton.core.rule_file import format_rule, marks, parse_rules, read_rule, without_rule
+from baton.core.rules import Answerer, Bound, Rule, RuleBook, decide, plain_words
+from baton.core.tool_arguments import read_call
 
 NOW = 1_800_000_000 * 10**9
 
@@ -16,7 +17,7 @@ def allow(*command, **fields):
     return Rule(decision="allow", command=command or None, **fields)
 
 
-def call(arguments, tool="Bash", *, agent="claude-code", exact=True, workdir="/w", reserved=()):
+def call(arguments, tool="Bash", *, agent="claude-code", exact=True, workdir="/w", reserved=(), **more):
     return read_call(
         agent,
         tool,
@@ -26,6 +27,7 @@ def call(arguments, tool="Bash", *, agent="claude-code", exact=True, workdir="/w
         resolve=os.path.normpath,
         user_home="/u",
         reserved=reserved,
+        **more,
     )
 
 
@@ -72,11 +74,55 @@ def test_an_assignment_before_the_program_matches_no_allow_rule(line):
     )
 
 
-def test_a_star_at_the_end_of_a_rule_allows_further_words_but_not_other_programs():
-    assert [decision([LS], {"command": line}) for line in ("ls", "ls -l /x", "ls ''", "lsx", "l s")] == [
-        "allow", "allow", "allow", None, None,
-    ]  # fmt: skip
+def test_a_star_at_the_end_of_a_rule_allows_further_words_but_no_options_and_no_other_programs():
+    lines = (
+        "ls",
+        "ls /x y",
+        "ls ''",
+        "ls 'a -b'",
+        "lsx",
+        "l s",
+        "ls -l",
+        "ls x --all",
+        "ls '-l'",
+        'ls "-"',
+        "ls x\\-l",
+    )
+    assert [decision([LS], {"command": line}) for line in lines] == ["allow"] * 4 + [None] * 7
+    assert decision([LS], {"command": ["ls", "x"]}) == "allow"
+    assert decision([LS], {"command": ["ls", "-l"]}) is None
     assert decision([LS], {"command": "ls " + "x" * 5000}) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "make test SHELL=/w/x",
+        "make test A+=1",
+        "make test A:=1",
+        "make test SHELL:::=/w/x",
+        "make test \u00e9=1",
+        "make test A?=1",
+    ],
+)
+def test_a_star_allows_no_variables(line):
+    assert decision([allow("make", "test", "*")], {"command": line}) is None
+    assert decision([allow("make", "test", "*")], {"command": "make test a.b=1 =x"}) is None  # zsh replaces =x
+    assert decision([allow("make", "test", "*")], {"command": "make test a/b=1 c"}) == "allow"
+
+
+def test_two_stars_allow_any_further_words():
+    rule = allow("git", "log", "**")
+    lines = ("git log", "git log x", "git log --output=x", "git log -p A=1", "git -p log", "git log; ls")
+    assert [decision([rule], {"command": line}) for line in lines] == ["allow"] * 4 + [None] * 2
+
+
+@pytest.mark.parametrize("stars", [["*"], ["**"], []])
+@pytest.mark.parametrize("kind", ["deny", "ask"])
+def test_a_star_of_a_deny_or_an_ask_rule_is_every_word(kind, stars):
+    rule = Rule(decision=kind, command=("git", "push", *stars))
+    for line in ("git push", "git push x", "git push --force", "git push A=1", "git -C x push -f; ls"):
+        assert decision([rule, allow("git", "**")], {"command": line}) == kind
 
 
 def test_words_for_a_program_are_compared_one_by_one():
@@ -92,7 +138,14 @@ def test_a_call_that_is_not_exact_matches_no_allow_rule():
 
 @pytest.mark.parametrize(
     "more",
-    [{"dangerouslyDisableSandbox": True}, {"cwd": "/elsewhere"}, {"cmd": "rm x"}, {"env": {"PATH": "."}}, {"cwd": 3}],
+    [
+        {"dangerouslyDisableSandbox": True},
+        {"cwd": "/elsewhere"},
+        {"cmd": "rm x"},
+        {"env": {"PATH": "."}},
+        {"cwd": 3},
+        {"server": "x"},
+    ],
 )
 def test_an_argument_that_rules_do_not_know_matches_no_allow_rule(more):
     assert decision([GIT_STATUS], {"command": "git status"} | more) is None
@@ -148,16 +201,112 @@ def test_a_link_that_leads_outside_is_not_allowed(tmp_path):
     assert [bool(each) for each in found] == [True, False, False]
 
 
+def decided_in(workdir, rules, arguments, tool="Write", **more):
+    read = read_call("a", tool, arguments, exact=True, workdir=str(workdir), resolve=os.path.realpath, **more)
+    found = decide(rules, read, now_ns=NOW)
+    return found and found.decision
+
+
+@pytest.fixture
+def linked(tmp_path):
+    """A work folder with a link to a folder inside it, and one to a folder outside of it, beside the folder `etc`."""
+    work = tmp_path / "work"
+    for folder in (work / "src" / "deep" / "er", tmp_path / "far" / "away", tmp_path / "etc", work / "etc"):
+        folder.mkdir(parents=True)
+    (work / "src" / "out").symlink_to(tmp_path / "far" / "away")
+    (work / "src" / "in").symlink_to("deep/er")
+    (work / "src" / "twice").symlink_to("in")
+    return work
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "src/out/../../../work/src/x",  # inside by links, outside by its text
+        "src/in/../../../etc/x",  # outside by its text
+        "src/in/../x", "src/twice/../x", "src/out/../x", "src/in/y/../../x", "src/./in//../x",
+    ],
+)  # fmt: skip
+def test_a_parent_of_a_link_is_not_allowed(linked, path):
+    assert decided_in(linked, [allow(path=".")], {"file_path": path}) is None
+    assert decided_in(linked, [allow(path=".")], {"file_path": f"{linked}/{path}"}) is None
+
+
+@pytest.mark.parametrize("path", ["src/x", "src/deep/../x", "src/in/x", "src/new/../x", "src/twice/x"])
+def test_a_parent_of_a_folder_is(linked, path):
+    assert decided_in(linked, [allow(path="src")], {"file_path": path}) == "allow"
+    assert decided_in(linked, [allow(path="src")], {"file_path": f"{linked}/{path}"}) == "allow"
+
+
+def test_a_path_below_the_work_folder_as_it_was_named_is_inside(linked, tmp_path):
+    (tmp_path / "named").symlink_to(linked)
+    for path in (f"{tmp_path}/named/src/x", f"{linked}/src/x", "src/x", f"{tmp_path}/named/src/deep/../x"):
+        assert decided_in(tmp_path / "named", [allow(path="src")], {"file_path": path}) == "allow", path
+    for path in (f"{tmp_path}/named/../etc/x", f"{tmp_path}/named/src/in/../x", f"{tmp_path}/named-x/src/x"):
+        assert decided_in(tmp_path / "named", [allow(path=".")], {"file_path": path}) is None, path
+
+
+def test_the_folder_of_a_command_is_the_work_folder_by_its_text_and_by_its_links(linked, tmp_path):
+    (tmp_path / "named").symlink_to(linked)
+    for workdir, folder, wanted in (
+        (linked, linked, "allow"), (linked, ".", "allow"), (linked, "src/..", "allow"), (tmp_path / "named", linked, "allow"),
+        (tmp_path / "named", tmp_path / "named", "allow"), (linked, "src/in/../..", None), (linked, "src", None),
+        (linked, f"{linked}/src/out/../../work", None), (linked, " ", None), (linked, "~", None),
+    ):  # fmt: skip
+        arguments = {"command": "git status", "cwd": str(folder)}
+        assert decided_in(workdir, [GIT_STATUS], arguments, "Bash") == wanted, folder
+
+
+@pytest.mark.parametrize("path", ["src/in/../../../etc/x", "src/in/../../../../etc/x"])
+def test_a_deny_rule_for_a_path_sees_what_its_text_and_what_its_links_lead_to(linked, path):
+    places = {os.path.normpath(linked / path), os.path.realpath(linked / path)}
+    assert len(places) == 2
+    for place in places:
+        assert decided_in(linked, [Rule(decision="deny", path=place)], {"file_path": path}) == "deny"
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        " src/x", "src/x ", "\tsrc/x", "file:///w/src/x", "file:src/x", "FILE:///w/src/x", "vscode-remote:/w/src/x", "a:b",
+        "data:src/x", "untitled:src/x", "", " ", "~", "~root/x", "{src/x,/etc/passwd}", "src/{a,../../etc}/x", "src/*", "s?c",
+    ],
+)  # fmt: skip
+def test_a_path_that_tools_may_read_in_two_ways_is_not_allowed(path):
+    assert decision([allow(path=".")], {"file_path": path}, "Write") is None
+    assert decision([allow(tool="Write")], {"file_path": path}, "Write") is None
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        " secret/x", "secret/x\n", "file:///w/secret/x", "file://host/w/secret/x", "file:secret/x", "secret%2Fx", "SECRET/x",
+        "file:///w/secr%65t/x", "'secret/x'", "\ufeffsecret/x", "/w/secret", "src/../secret/x", "x:/w/secret",
+    ],
+)  # fmt: skip
+def test_a_deny_rule_for_a_path_sees_what_it_may_mean(path):
+    assert decision([Rule(decision="deny", path="secret")], {"file_path": path}, "Write") == "deny"
+
+
 @pytest.mark.parametrize(
     "path",
     [
         ".git/config", ".GIT/hooks/x", "sub/.git/config", ".hermes/x", ".claude/settings.json", "CLAUDE.md", ".mcp.json",
-        "x/AGENTS.md", ".codex/config.toml", ".gemini/x", ".git", ".git./config",
+        "x/AGENTS.md", ".codex/config.toml", ".gemini/x", ".git", ".git./config", ".github/workflows/x.yml", ".vscode/tasks.json",
+        "x/.claude-plugin/plugin.json", ".env", ".env.local", "x/.envrc", ".ENV", ".husky/pre-commit", "HEAD", "x/HEAD", "x/head",
+        ".idea/x", ".devcontainer/devcontainer.json", ".devcontainer.json", ".gitmodules", ".gitattributes", ".gitlab-ci.yml",
+        ".pre-commit-config.yaml", "lefthook.yml", ".npmrc", ".yarnrc.yml", ".yarn/releases/x.cjs", ".pnpmfile.cjs",
+        "bunfig.toml", ".cargo/config.toml", ".bundle/config", "mise.toml", ".bashrc", ".ssh/config", ".config/x", ".exrc",
     ],
 )  # fmt: skip
 def test_a_file_out_of_bounds_is_never_allowed(path):
     assert decision([allow(path=".")], {"file_path": path}, "Write") is None
     assert decision([allow(path=".")], {"file_path": "x"}, "Write", workdir="/r/.git/w") is None
+
+
+@pytest.mark.parametrize("path", ["env", "environment.py", "x.env", "src/heads.py", "HEAD/x", "github/x", "src/.keep"])
+def test_a_file_with_a_name_that_is_like_one_is(path):
+    assert decision([allow(path=".")], {"file_path": path}, "Write") == "allow"
 
 
 @pytest.mark.parametrize("path", ["state/baton/x", "state/baton", "state", "."])
@@ -205,6 +354,61 @@ def test_a_deny_rule_for_a_path_sees_both_ways_to_it(tmp_path):
     assert [decided(name) for name in ("link/a", "SECRET/a", "other", "~/x/y", "/u/x", "/u/y")] == [
         "deny", "deny", "allow", "ask", "ask", None,
     ]  # fmt: skip
+
+
+def bound(folder, within, asked=None):
+    return Bound(folder=folder, asked=asked or folder, within=within)
+
+
+@pytest.mark.parametrize(
+    ("workdir", "bounds", "path", "wanted"),
+    [
+        ("/", [bound("/", "/w")], "/w/x", "allow"),
+        ("/", [bound("/", "/w")], "/etc/passwd", None),
+        ("/", [bound("/", "/w")], "/wx", None),
+        ("/w/sub", [bound("/w/sub", "/w")], "x", "allow"),
+        ("/", [bound("/", "/"), bound("/", "/w")], "/etc/passwd", None),
+        ("/", [bound("/", "/"), bound("/", "/w")], "/w/x", "allow"),
+        ("/", [bound("/", "/w"), bound("/w", "/w/sub")], "/w/x", None),
+        ("/w", [bound("/w", None)], "x", None),
+        ("/w", [bound("/w", "/w"), bound("/w", None)], "x", None),
+        # in a worktree of its own, the job works on the folder that the agent asked for
+        ("/trees/1", [bound("/trees/1", "/w", "/w")], "x", "allow"),
+        ("/trees/1", [bound("/trees/1", "/w", "/elsewhere")], "x", None),
+        ("/trees/1", [bound("/trees/1", "/w/sub", "/w")], "sub/x", "allow"),
+        ("/trees/1", [bound("/trees/1", "/w/sub", "/w")], "x", None),
+        ("/trees/2", [bound("/trees/2", "/trees/1", "/trees/1"), bound("/trees/1", "/w", "/w")], "x", "allow"),
+        ("/trees/2", [bound("/trees/2", "/trees/1", "/trees/1"), bound("/trees/1", "/w", "/v")], "x", None),
+    ],
+)
+def test_rules_for_paths_hold_within_the_work_folder_of_every_job_above(workdir, bounds, path, wanted):
+    assert decision([allow(path=".")], {"file_path": path}, "Write", workdir=workdir, bounds=bounds) == wanted
+    assert decision([GIT_STATUS], {"command": "git status"}, workdir=workdir, bounds=bounds) == "allow"
+
+
+@pytest.mark.parametrize(
+    ("workdir", "bounds", "path"),
+    [
+        ("/", [bound("/", "/w")], "/w/secret/x"),
+        ("/w/sub", [bound("/w/sub", "/w")], "../secret/x"),
+        ("/w/secret", [bound("/w/secret", "/w")], "x"),
+        ("/", [bound("/", "/w/sub"), bound("/w/sub", "/w")], "/w/secret/x"),
+        ("/trees/1", [bound("/trees/1", "/w", "/w/secret")], "x"),
+    ],
+)
+def test_a_deny_rule_for_a_path_holds_in_the_work_folder_of_every_job_above(workdir, bounds, path):
+    rules = [allow(path="."), Rule(decision="deny", path="secret")]
+    assert decision(rules, {"file_path": path}, "Write", workdir=workdir, bounds=bounds) == "deny"
+
+
+def test_a_folder_with_a_part_that_a_rule_denies_is_asked():
+    for kind in ("deny", "ask"):
+        rules = [allow(path="."), allow(tool="Glob"), Rule(decision=kind, path="src/secret")]
+        assert decision(rules, {"path": "src", "pattern": "x"}, "Grep") is None
+        assert decision(rules, {"path": "src/other", "pattern": "x"}, "Grep") == "allow"
+        assert decision(rules, {"path": "src/secret", "pattern": "x"}, "Grep") == kind
+        assert decision(rules, {"pattern": "x*"}, "Glob") is None
+        assert decision(rules[:2], {"pattern": "x*"}, "Glob") == "allow"
 
 
 def test_an_expired_rule_decides_nothing():
@@ -256,7 +460,11 @@ def test_a_file_is_read():
         ('[[rule]]\ndecision = "deny"\ncommand = "git status"', "list of words"),
         ('[[rule]]\ndecision = "deny"\ncommand = []', "list of words"),
         ('[[rule]]\ndecision = "deny"\ncommand = ["a", ""]', "one line"),
+        ("release = 3", "release"),
+        ('release = "new"', "release"),
         ('[[rule]]\ndecision = "allow"\ncommand = ["*"]', "only as its last word"),
+        ('[[rule]]\ndecision = "allow"\ncommand = ["**"]', "only as its last word"),
+        ('[[rule]]\ndecision = "deny"\ncommand = ["a", "**", "b"]', "only as its last word"),
         ('[[rule]]\ndecision = "allow"\ncommand = ["a", "*", "b"]', "only as its last word"),
         ('[[rule]]\ndecision = "allow"\ncommand = ["a", "b*"]', "matches no command"),
         ('[[rule]]\ndecision = "allow"\ncommand = ["A=1", "b"]', "matches no command"),
@@ -276,11 +484,96 @@ def test_a_wrong_file_is_refused_with_the_reason(text, why):
         parse_rules(text)
 
 
-@pytest.mark.parametrize("program", ["bash", "env", "sudo", "xargs", "/usr/bin/env", "eval", "ssh"])
-def test_a_rule_does_not_allow_other_programs_by_a_star(program):
+@pytest.mark.parametrize("star", ["*", "**"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "bash", "env", "sudo", "xargs", "/usr/bin/env", "eval", "ssh", "rbash", "pwsh", "coproc", "trap", "taskset",
+        "taskset 1", "systemd-run --user", "prlimit", "chrt", "ionice", "setsid", "script", "flock", "parallel", "watch",
+        "timeout 60 make", "npm exec", "npm x", "npm", "npx", "npx eslint", "bunx", "bun x", "bun", "pnpm dlx", "yarn dlx",
+        "uv run", "uv run --with x pytest", "uv", "uv run bash", "uv run python", "uvx", "uv tool run", "pipx run", "docker",
+        "docker run", "docker run image", "docker exec x", "docker --context x", "docker compose", "docker compose exec x",
+        "podman run", "podman exec", "kubectl exec x", "nix run", "ip netns exec x", "python", "python3.12", "python -c",
+        "python -m", "node", "perl -n", "sed", "sed -n", "sqlite3 x.db", "poetry run", "bundle exec", "perf", "nsenter",
+    ],
+)  # fmt: skip
+def test_a_rule_does_not_allow_other_programs_by_a_star(line, star):
+    words = line.split()
     with pytest.raises(ValueError, match="every program"):
-        read_rule({"decision": "allow", "command": [program, "*"]})
-    assert read_rule({"decision": "allow", "command": [program, "ls"]}).command == (program, "ls")
+        read_rule({"decision": "allow", "command": [*words, star]})
+    assert read_rule({"decision": "allow", "command": [*words, "ls"]}).command == (*words, "ls")
+    assert read_rule({"decision": "deny", "command": [*words, star]}).command == (*words, star)
+    for further in ("evil", "run evil", "exec evil"):
+        assert decision([allow(*words, star)], {"command": f"{line} {further}"}) is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "git log", "npm run lint", "npm test", "uv run pytest", "uv pip", "docker ps", "docker compose ps", "pnpm lint",
+        "python -m pytest", "python manage.py", "uv run python -m pytest", "node x.js", "sed -n p", "go test", "kubectl get",
+        "7z", "ls", "poetry run pytest", "bun test", "ip addr", "make test", "yarn lint",
+    ],
+)  # fmt: skip
+def test_a_rule_may_have_a_star_after_the_words_of_a_program_that_it_names(line):
+    words = line.split()
+    assert read_rule({"decision": "allow", "command": [*words, "*"]}).command == (*words, "*")
+    assert decision([allow(*words, "*")], {"command": f"{line} x"}) == "allow"
+
+
+@pytest.mark.parametrize("path", [".github", "x/.env", "sub/.git/hooks", "HEAD", ".vscode/"])
+def test_a_rule_for_a_path_that_no_rule_allows_is_refused(path):
+    with pytest.raises(ValueError, match="no rule allows that"):
+        read_rule({"decision": "allow", "path": path})
+    assert read_rule({"decision": "deny", "path": path}).path == path
+
+
+OF_BEFORE = """[[rule]]
+decision = "allow"
+command = ["git", "log", "*"]
+[[rule]]
+decision = "allow"
+command = ["uv", "run", "*"]
+[[rule]]
+decision = "allow"
+path = ".github"
+[[rule]]
+decision = "allow"
+path = "src"
+[[rule]]
+decision = "allow"
+tool = "WebSearch"
+[[rule]]
+decision = "deny"
+command = ["git", "push", "*"]
+[[rule]]
+decision = "allow"
+command = ["git", "status"]
+"""
+
+
+def test_a_rule_that_allows_less_than_before_is_marked_with_what_restores_it():
+    found = {mark.number: mark.describe() for mark in marks(parse_rules(OF_BEFORE))}
+    assert list(found) == [1, 2, 3, 4, 5]
+    assert 'command = ["git", "log", "**"]' in found[1]
+    assert "allows nothing: uv run runs other programs" in found[2]
+    assert 'command = ["uv", "run", "PROGRAM", "WORD"]' in found[2]
+    assert "allows nothing: .github" in found[3]
+    assert all("allows less than in 0.2.0" in found[number] for number in (1, 4, 5))
+    restored = OF_BEFORE.replace('["git", "log", "*"]', '["git", "log", "**"]')
+    assert [mark.number for mark in marks(parse_rules(restored))] == [2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(("release", "wanted"), [("0.2.9", 5), ("0.3.0", 2), ("0.10.0", 2), ("1.0.0", 2)])
+def test_in_a_file_for_this_release_only_rules_without_effect_are_marked(release, wanted):
+    assert len(marks(parse_rules(f'release = "{release}"\n{OF_BEFORE}'))) == wanted
+
+
+def test_a_rule_of_before_that_would_run_every_program_leaves_the_others_in_force():
+    rules = parse_rules(OF_BEFORE).rules
+    assert [decision(rules, {"command": line}) for line in ("uv run evil", "git push x", "git status")] == [
+        None, "deny", "allow",
+    ]  # fmt: skip
 
 
 def test_a_rule_is_written_as_it_is_read():

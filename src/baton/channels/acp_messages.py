@@ -115,8 +115,12 @@ def arguments(call: Mapping[str, Any]) -> tuple[Any, bool]:
     if isinstance(title, str) and title:
         found["command" if call.get("kind") == "execute" else "description"] = title
     places = call.get("locations")
-    if isinstance(places, list) and places and isinstance(places[0], dict) and isinstance(places[0].get("path"), str):
-        found["path"] = places[0]["path"]
+    paths = [each.get("path") for each in places if isinstance(each, dict)] if isinstance(places, list) else []
+    named = [path for path in paths if isinstance(path, str)]
+    if named:
+        found["path"] = named[0]
+    if len(named) > 1:
+        found["paths"] = named
     if call.get("content"):
         found["content"] = call["content"]
     return found, False

@@ -22,6 +22,7 @@ from baton.config import Settings, hide_password, rules_file
 from baton.core.clock import format_time, parse_time
 from baton.core.errors import BatonError, BrokerUnavailable, InvalidValue, TmuxUnavailable, UsageError
 from baton.core.fields import one_line
+from baton.core.rule_file import marks
 from baton.delegation.reconcile import has_monitor
 from baton.history.verify import verify_log
 from baton.jobs.reconciliation import find_disagreements
@@ -160,6 +161,8 @@ def _rules() -> Iterator[Finding]:
         yield _broken("rules", refused[0])
     elif os.path.exists(path):
         yield _ok("rules", f"{path}: {counted(len(book.rules), 'rule')}, {counted(len(book.answerers), 'answerer')}")
+        for mark in marks(book):
+            yield _warning("rules", f"rule {mark.number} {mark.describe()}; see `baton rules list`")
 
 
 def _path() -> Finding:

@@ -14,7 +14,7 @@ from baton.config import rules_file
 from baton.core.clock import format_time
 from baton.core.errors import BatonError, InvalidValue, UsageError
 from baton.core.job import DEFAULT_AGENT, agent_name
-from baton.core.rule_file import format_rule, parse_rules, read_rule, without_rule
+from baton.core.rule_file import RELEASE, format_rule, marks, parse_rules, read_rule, without_rule
 from baton.core.rules import RuleBook, decide, plain_words
 from baton.jobs.caller import refuse_in_background, refuse_inside_session
 from baton.jobs.rules import call_for_rules, read_text
@@ -30,25 +30,30 @@ _NEVER = "an allow rule matches no command with an active character, a line brea
 def list_rules(options: Options) -> None:
     refuse_inside_session("rules")
     path, book = _path(), _book()
+    found = marks(book)
     if options.json:
         named = {
             "rules": [each.as_dict() for each in book.rules],
             "answerers": [each.as_dict() for each in book.answerers],
+            "marks": [each.as_dict() for each in found],
         }
         print(json_text({"path": path, **named}, indent=2))
         return
     if not book.rules and not book.answerers:
         say(f"there are no rules in {path}: every request is asked; `baton rules add` adds one")
         return
+    notes = {mark.number: mark.describe() for mark in found}
     rows = [
-        (str(number), rule.decision, rule.describe().partition(" ")[2], rule.expires or "-")
+        (str(number), rule.decision, rule.describe().partition(" ")[2], rule.expires or "-", notes.get(number, "-"))
         for number, rule in enumerate(book.rules, 1)
     ]
     rows += [
-        ("-", "answerer", f"agent {each.agent}{f', label {each.label}' if each.label else ''}", "-")
+        ("-", "answerer", f"agent {each.agent}{f', label {each.label}' if each.label else ''}", "-", "-")
         for each in book.answerers
     ]
-    print_table(("N", "DECISION", "MATCHES", "EXPIRES"), rows)
+    print_table(("N", "DECISION", "MATCHES", "EXPIRES", "NOTE"), rows)
+    if found and book.release is None:
+        say(f'when you have read the notes, write release = "{RELEASE}" into the first line of {path}')
 
 
 def add(options: Options) -> None:
@@ -68,6 +73,9 @@ def add(options: Options) -> None:
         raise InvalidValue("rule", f"is not valid: {error}") from None
     with _changing() as (path, text):
         before = text.rstrip("\n") + "\n\n" if text.strip() else ""
+        book = _parse(path, text)
+        if book.release is None and not marks(book) and marks(RuleBook(rules=(rule,))):
+            before = f'release = "{RELEASE}"\n\n{before}'  # no rule in it means less than it did
         _replace(path, before + format_rule(rule))
     print(json_text(rule.as_dict()) if options.json else f"added: {rule.describe()}")
 
@@ -194,8 +202,9 @@ _ACTIONS = (
     Verb("add", (
         opt.DECISION, _TOOL,
         opt.RULE_COMMAND.but(
-            help="match this command: to allow, exactly these words, and with * as the last word any further words; to "
-            "deny or ask, every command in which they occur (default: every call)",
+            help="match this command: to allow, exactly these words, with * as the last word also further words that "
+            "are no options, with ** any further words; to deny or ask, every command in which they occur (default: "
+            "every call)",
         ),
         opt.RULE_PATH.but(
             help="match calls for this file or folder, in the work folder (default: every call)",

@@ -1,6 +1,7 @@
 """Read and write the text of a rules file: `[[rule]]` and `[[answerer]]` in TOML. The caller reads and writes the file.
 
-A file with anything wrong in it has no rules at all: what its user meant is not known."""
+A file with anything wrong in it has no rules at all: what its user meant is not known. A rule of an earlier release
+that can match nothing now is not wrong: it stays without effect, and `marks` says so."""
 
 from __future__ import annotations
 
@@ -8,8 +9,22 @@ import json
 import re
 
 from baton.core import fields
-from baton.core.rules import ACTIVE, ALLOW, ANY, DECISIONS, Answerer, Rule, RuleBook, plain_words
-from baton.core.value import Any
+from baton.core.fields import one_line
+from baton.core.program_runners import runs_others
+from baton.core.rules import (
+    ACTIVE,
+    ALLOW,
+    ANY,
+    DECISIONS,
+    PLAIN,
+    STARS,
+    Answerer,
+    Rule,
+    RuleBook,
+    out_of_bounds,
+    plain_words,
+)
+from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -17,13 +32,10 @@ if TYPE_CHECKING:
 
 LONGEST_FILE = 1 << 20
 _MOST_RULES = 1000
-# Further words of these programs are a command: `*` would allow every program.
-_RUN_OTHERS = frozenset({
-    "sh", "bash", "dash", "zsh", "ksh", "fish", "csh", "tcsh", "busybox", "env", "sudo", "doas", "su", "xargs",
-    "parallel", "eval", "exec", "command", "builtin", "source", ".", "nohup", "nice", "ionice", "time", "timeout",
-    "setsid", "stdbuf", "watch", "ssh", "script", "chroot", "unshare", "nsenter", "runuser", "setpriv", "flock",
-    "strace", "ltrace", "gdb", "tmux", "screen", "npx", "uvx",
-})  # fmt: skip
+_RELEASE = re.compile(r"[0-9]{1,4}\.[0-9]{1,4}\.[0-9]{1,4}", re.ASCII)
+_LESS = "allows less than in 0.2.0:"
+_NOTHING = "no line does; baton asks you"
+RELEASE = "0.3.0"  # since this one a rule means what it does now
 
 
 def parse_rules(text: str) -> RuleBook:
@@ -35,16 +47,27 @@ def parse_rules(text: str) -> RuleBook:
     except (tomllib.TOMLDecodeError, RecursionError) as error:
         raise ValueError(f"is not valid TOML: {error}") from None
     for name in content:
-        if name not in ("rule", "answerer"):
-            raise ValueError(f"has an unknown part {name[:40]!r}; it may have [[rule]] and [[answerer]]")
+        if name not in ("rule", "answerer", "release"):
+            raise ValueError(f"has an unknown part {name[:40]!r}; it may have release, [[rule]] and [[answerer]]")
+    release = content.get("release")
+    if release is not None and (not isinstance(release, str) or _RELEASE.fullmatch(release) is None):
+        raise ValueError(f'must have the release of baton for which it was written as release = "{RELEASE}"')
     return RuleBook(
-        rules=tuple(_tables(content, "rule", read_rule)),
+        rules=tuple(_tables(content, "rule", _read_rule)),
         answerers=tuple(_tables(content, "answerer", _read_answerer)),
+        release=release,
     )
 
 
 def read_rule(table: Mapping[str, Any]) -> Rule:
     """Return the rule that these fields describe; raise ValueError if it is not valid, or could never match."""
+    rule = _read_rule(table)
+    if (void := _void(rule)) is not None:
+        raise ValueError(f"it {void[0]}")
+    return rule
+
+
+def _read_rule(table: Mapping[str, Any]) -> Rule:
     _refuse_unknown(table, Rule.fields())
     decision = table.get("decision")
     if decision not in DECISIONS:
@@ -67,6 +90,64 @@ def format_rule(rule: Rule) -> str:
             plain = list(content) if isinstance(content, tuple) else content
             lines.append(f"{field} = {json.dumps(plain, ensure_ascii=False)}")
     return "\n".join(lines) + "\n"
+
+
+class Mark(Value):
+    """Why the rule of this number allows less than in an earlier release, and what restores it."""
+
+    number: int
+    why: str
+    restore: str
+
+    def describe(self) -> str:
+        """Return the mark as one line."""
+        return one_line(f"{self.why}; to restore it: {self.restore}", 500)
+
+
+def marks(book: RuleBook) -> list[Mark]:
+    """Return a mark for each rule that could match nothing and, unless the file was written for this release, for each
+    that allows less than in 0.2.0."""
+    is_new = book.release is not None and _version(book.release) >= _version(RELEASE)
+    found = [(number, _void(rule) or (None if is_new else _less(rule))) for number, rule in enumerate(book.rules, 1)]
+    return [Mark(number=number, why=each[0], restore=each[1]) for number, each in found if each is not None]
+
+
+def _void(rule: Rule) -> tuple[str, str] | None:
+    """Return why an allow rule matches nothing, and what to write instead; None if it may match."""
+    if rule.decision != ALLOW:
+        return None
+    if rule.command is not None and rule.command[-1] in STARS and runs_others(rule.command[:-1]):
+        fixed = rule.command[:-1]
+        why = f"allows nothing: {' '.join(fixed)} runs other programs, so {rule.command[-1]} would allow every program"
+        return why, f"for each command, {_words([*fixed, 'PROGRAM', 'WORD'])}"
+    if rule.path is not None and (part := out_of_bounds(rule.path)):
+        return f"allows nothing: {part} may change what other programs do, and no rule allows that", _NOTHING
+    return None
+
+
+def _less(rule: Rule) -> tuple[str, str] | None:
+    """Return what a rule of 0.2.0 no longer allows, and what restores it."""
+    if rule.decision != ALLOW:
+        return None
+    if rule.command is not None:
+        if rule.command[-1] != PLAIN:
+            return None
+        why = f"{_LESS} no that begin with `-` or set a variable (NAME=value)"
+        return why, _words([*rule.command[:-1], ANY])
+    if rule.path is not None:
+        return (
+            f"{_LESS} no files such as .github, .vscode, .env and HEAD, and no paths that tools may read in two ways",
+            _NOTHING,
+        )
+    return f"{_LESS} no calls with an argument that baton does not know", _NOTHING
+
+
+def _words(words: Sequence[str]) -> str:
+    return f"command = {json.dumps(list(words), ensure_ascii=False)}"
+
+
+def _version(release: str) -> tuple[int, ...]:
+    return tuple(map(int, release.split(".")))
 
 
 def without_rule(text: str, number: int) -> str:
@@ -120,12 +201,10 @@ def _check_allow(texts: Mapping[str, str], command: tuple[str, ...] | None) -> N
     if command is None and "path" not in texts and "tool" not in texts:
         raise ValueError("an allow rule needs tool, command or path")
     if command is not None:
-        fixed = command[:-1] if command[-1] == ANY else command
+        fixed = command[:-1] if command[-1] in STARS else command
         if plain_words(fixed) is None:
             shown = " ".join(sorted(ACTIVE))
             raise ValueError(f"an allow rule matches no command with `=` before its program or with any of {shown}")
-        if fixed != command and fixed[0].rpartition("/")[2] in _RUN_OTHERS:  # guard: rule-runs-others
-            raise ValueError(f"{fixed[0]} runs other programs: with * it would allow every program")
     place = texts.get("path", "")
     if place.startswith(("/", "~")) or ".." in place.split("/") or any(each in place for each in "*?["):
         raise ValueError("the path of an allow rule is a file or a folder in the work folder, without patterns")
@@ -135,8 +214,8 @@ def _read_command(value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not value:
         raise ValueError('command must be a list of words, such as ["git", "status"]')
     words = tuple(_line("command", word) for word in value)
-    if ANY in (words[0], *words[:-1]):
-        raise ValueError("command may have * only as its last word, after a program")
+    if not {words[0], *words[:-1]}.isdisjoint(STARS):
+        raise ValueError("command may have * or ** only as its last word, after a program")
     return words
 
 

@@ -31,7 +31,7 @@ from baton.core.request import (
 )
 from baton.core.rules import ALLOW, ASK, DENY, decide
 from baton.jobs.caller import answerer_here, origin_of
-from baton.jobs.rules import call_for_rules, read_rules
+from baton.jobs.rules import bounds_of, call_for_rules, read_rules
 from baton.origin import is_inside_session
 from baton.registry.contract import JobFilter
 from baton.wire.payload import MAX_DETAIL_BYTES, canonical
@@ -397,8 +397,9 @@ def _known_answer(jobs: Jobs, job: Job, request: Request) -> Answer | None:
     rule = None
     if book.rules:
         call = call_for_rules(
-            job.agent, request.tool, request.call, exact=request.exact, workdir=job.folder, env=env, home=jobs.home
-        )
+            job.agent, request.tool, request.call, exact=request.exact, workdir=job.folder, env=env, home=jobs.home,
+            bounds=bounds_of(jobs, job),
+        )  # fmt: skip
         rule = decide(book.rules, call, now_ns=jobs.clock.wall_ns())
     if request.consent.person_only and (rule is None or rule.decision == ALLOW):  # guard: person-only-rule
         return None
