@@ -77,6 +77,7 @@ GUARDS = (
     Guard(
         "codex-shell", replace(r"words\[0\] in _SHELLS", "True"), "tests/unit/test_codex_protocol.py -k as_the_model"
     ),
+    Guard("codex-typed-text", condition("False"), "tests/unit/test_codex_protocol.py -k shown_as_typed_text"),
     Guard("codex-question-id", condition("False"), "tests/unit/test_codex_protocol.py -k under_the_same_id"),
     Guard("codex-socket-owner", condition("False"), "tests/integration/test_codex_server.py -k another_user"),
     Guard("prune-link", condition("False"), "tests/system/test_prune.py -k baton_did_not_write"),
@@ -224,6 +225,7 @@ GUARDS = (
     Guard("forged-submodule", condition("False"), "tests/unit/test_homes.py -k forged"),
     Guard("yolo-in-a-record", condition("False"), "tests/system/test_verification.py -k nor_by_the_record"),
     Guard("rule-inexact", condition("False"), "tests/unit/test_rules.py -k not_exact"),
+    Guard("rule-for-people", replace("name in _FOR_PEOPLE", "False"), "tests/unit/test_rules.py -k running_program"),
     Guard("rule-wider-call", condition("False"), "tests/unit/test_rules.py -k wider"),
     Guard(
         "rule-exact-words",

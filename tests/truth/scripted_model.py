@@ -127,9 +127,9 @@ class ScriptedModel:
         last = _newest_text(messages)
         with self._lock:
             name, step, blocks = self._choose(name, step, last, bool(protocol.tools(request)))
-            blocks = [each() if callable(each) else each for each in blocks]
             if step >= 0:
                 self.asked.append(request)
+            blocks = [each() if callable(each) else each for each in blocks]
             failure = self._failure(name, step, blocks)
             said = [each for each in blocks if not isinstance(each, Fail)]
             answer = f"error {failure.status}" if failure else ", ".join(map(_describe, said))

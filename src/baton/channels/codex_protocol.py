@@ -59,6 +59,7 @@ _READERS = {
     "item/completed": "_item_completed",
     "error": "_error",
     "thread/tokenUsage/updated": "_usage",
+    "item/commandExecution/terminalInteraction": "_typed",
 }
 
 
@@ -415,7 +416,12 @@ class Protocol:
             self._turn.error = text
             yield from calls.limit_of(error, self._limits)
 
+    def _typed(self, params: Mapping[str, Any]) -> Iterator[Signal]:
+        yield from self.questions.note_typed(str(params["itemId"]), str(params["stdin"]))
+        yield Said(text="")
+
     def _usage(self, params: Mapping[str, Any]) -> Iterator[Signal]:
+        yield from self.questions.note_answer_of_model(str(params.get("turnId")))
         if self._turn is None or params.get("turnId") != self._turn.turn_id:
             return  # of the time before
         used = params["tokenUsage"]

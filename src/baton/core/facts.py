@@ -213,7 +213,18 @@ class Facts(Value):
 def describe_call(name: str, call: Any) -> str:
     """Return a tool call in one line: its name and what it works on."""
     if isinstance(call, dict):
-        known = ("command", "file_path", "path", "url", "pattern", "description", "plan", "prompt")
+        known = (
+            "command",
+            "typed",
+            "checkpoint",
+            "file_path",
+            "path",
+            "url",
+            "pattern",
+            "description",
+            "plan",
+            "prompt",
+        )
         found = next((call[key] for key in known if isinstance(call.get(key), str) and call[key].strip()), None)
         questions = call.get("questions")
         if found is None and isinstance(questions, list) and questions and isinstance(questions[0], dict):

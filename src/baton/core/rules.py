@@ -33,6 +33,8 @@ _FILES = (
 )  # fmt: skip
 _PATTERNS = ("pattern", "glob")
 _HARMLESS = ("description", "timeout", "run_in_background")
+# Text for a program that runs, and a command that waits for a person: no rule for tools or commands allows them.
+_FOR_PEOPLE = ("typed", "checkpoint")
 # In the work folder: what changes what git, baton or an agent does later.
 _OUT_OF_BOUNDS = frozenset({
     ".git", ".gitmodules", ".hermes", ".mam", ".claude", ".claude.json", "claude.md", "claude.local.md", ".mcp.json",
@@ -226,6 +228,7 @@ def read_call(
     paths: list[tuple[str, str]] = []
     odd = workdir is None or not isinstance(arguments, dict) or len(commands) > 1 or (commands == [None])
     for name, value in given.items():
+        odd = odd or name in _FOR_PEOPLE  # guard: rule-for-people
         if command is not None:
             is_here = name in _FOLDERS and _is_text(value) and resolve(_absolute(value, folder, "")) == folder
             odd = odd or not (is_here or name in _COMMANDS or name in _HARMLESS)
