@@ -24,7 +24,8 @@ from truth.judge import ENDED, Sample, judge
 from truth.players import Player, make_player
 
 # The runner itself pauses a job at its budget: no agent says that.
-KINDS = [kind.__name__ for kind in signals.Signal.__args__ if kind not in (signals.Paused, signals.Resumed)]
+_BESIDE = (signals.Paused, signals.Resumed, signals.Stated)  # no state of a row rests on them
+KINDS = [kind.__name__ for kind in signals.Signal.__args__ if kind not in _BESIDE]
 _LOOK_SEC = 0.2
 _BEGIN_NS = 1000 * SECOND_NS  # of the replayed clock: no time is negative
 

@@ -30,6 +30,7 @@ from baton.core.signal import (
     Retrying,
     Said,
     Settled,
+    Stated,
     ToolEnded,
     ToolStarted,
     TurnEnded,
@@ -61,17 +62,24 @@ class Line:
 
     def __init__(self, agent: AcpAgent | None = None, *, resume: str | None = None) -> None:
         self.signals: list[Heard] = []
+        self.stated: list[Stated] = []
         self.clock = FakeClock()
         task = Task(
             mode=Mode.HEADLESS, prompt="do it", conversation_id=resume, resume=resume is not None, yolo=False, folder="/f",
             workdir="/w", hook=[],
         )  # fmt: skip
         self.channel = Acp(agent or Parrot(), task, clock=self.clock)
-        self.channel.open(self.signals.append)
+        self.channel.open(self._hear)
         self.input, stdin = os.pipe()
         stdout, self.output = os.pipe()
         os.set_blocking(self.input, False)
         self.channel.attach(stdin, stdout)
+
+    def _hear(self, heard: Heard) -> None:
+        if isinstance(heard.signal, Stated):
+            self.stated.append(heard.signal)
+        else:
+            self.signals.append(heard)
 
     @property
     def heard(self) -> list:
@@ -197,6 +205,22 @@ def test_a_tool_that_the_agents_own_settings_do_not_allow_is_named_at_the_end(li
     line.chunk("I could not.")
     (ended,) = only(TurnEnded, line.end())
     assert (ended.how, ended.refused_tools) == (WELL, refused)
+
+
+def test_an_agent_says_its_release_its_mode_and_its_model(line):
+    about = {"protocolVersion": 1, "agentInfo": {"name": "parrot", "version": "2.6.0"}}
+    modes, models = {"currentModeId": "auto", "availableModes": []}, {"currentModelId": "$runtime|openai|m(openai)"}
+    line.say({"id": 1, "result": about}, {"id": 2, "result": {"sessionId": "s-1", "modes": modes, "models": models}})
+    line.update("current_mode_update", currentModeId="plan")
+    assert line.stated == [Stated(release="2.6.0"), Stated(mode="auto", model="m"), Stated(mode="plan")]
+
+
+@pytest.mark.parametrize("wrong", [7, None, [], {"currentModeId": 7}, {"currentModeId": None}])
+def test_what_an_agent_says_about_itself_in_another_form_is_not_known(line, wrong):
+    about = {"protocolVersion": 1, "agentInfo": wrong}
+    line.say({"id": 1, "result": about}, {"id": 2, "result": {"sessionId": "s-1", "modes": wrong, "models": wrong}})
+    assert line.stated == []
+    assert line.channel.facts().get("messages of an unknown shape") is None
 
 
 def test_a_conversation_is_loaded_and_its_past_is_not_work():

@@ -28,6 +28,7 @@ from baton.core.signal import (
     Retrying,
     Said,
     Settled,
+    Stated,
     ToolEnded,
     ToolStarted,
     TurnEnded,
@@ -135,15 +136,33 @@ def of(kind, signals):
     return [each for each in signals if isinstance(each, kind)]
 
 
+def test_codex_says_its_release_its_policy_and_its_model():
+    talk = Talk()
+    talk.reply({"result": {"userAgent": "baton/0.169.0 (Debian 12.0.0; x86_64) tmux-256color (baton; 1)"}})
+    talk.reply(
+        {"result": {"thread": {"id": THREAD, "cliVersion": "0.1"}, "approvalPolicy": "on-request", "model": "m"}}
+    )
+    assert of(Stated, talk.signals) == [Stated(release="0.169.0"), Stated(mode="on-request", model="m")]
+
+
+@pytest.mark.parametrize("agent", ["", "baton", "7", 7, None])
+def test_a_release_in_another_form_is_not_known(agent):
+    talk = Talk()
+    talk.reply({"result": {"userAgent": agent}})
+    talk.reply({"result": {"thread": {"id": THREAD}, "approvalPolicy": {"granular": {}}}})
+    assert of(Stated, talk.signals) == []
+    assert talk.protocol.is_ready or talk.sent[-1]["method"] == "turn/start"
+
+
 # -- recordings --------------------------------------------------------------------------------------------------------
 
 
 def test_a_recorded_conversation_with_an_answer_of_each_kind():
     talk = play("approvals")
-    kinds = [type(each) for each in talk.signals if not isinstance(each, Usage)]
+    kinds = [type(each) for each in talk.signals if not isinstance(each, Usage | Stated)]
     first = [Conversation, TurnStarted, ToolStarted, Asked, Settled, ToolEnded, Said, TurnEnded]
     assert kinds[: len(first)] == first
-    assert talk.signals[1].prompt == "ESCALATE RUN[echo hi > /home/me/lab/run/esc.txt]"
+    assert of(TurnStarted, talk.signals)[0].prompt == "ESCALATE RUN[echo hi > /home/me/lab/run/esc.txt]"
     started, asked = of(ToolStarted, talk.signals)[0], of(Asked, talk.signals)[0]
     call = {"command": "echo hi > /home/me/lab/run/esc.txt", "cwd": "/home/me/lab/work"}
     assert started.call == asked.call == call

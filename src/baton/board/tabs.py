@@ -15,6 +15,7 @@ from baton.core.clock import SECOND_NS, duration_text, parse_time
 from baton.core.errors import BatonError
 from baton.core.fields import UNEXPECTED_SHAPE
 from baton.core.job import TERMINAL
+from baton.core.outline import run_text
 from baton.core.request import Request, RequestKind
 
 Tab = Literal["screen", "request", "history", "explain", "result", "diff"]
@@ -158,7 +159,8 @@ def _explain(settings: Any, card: Card) -> list[Line]:
     found, now_ns = details.explain(settings, card.job_id), time.time_ns()
     since = f" for {age(_moment(found['since'], now_ns), now_ns)}" if found["since"] else ""
     about = [
-        ("state", f"{found['state']}{since}, attempt {found['attempt']}"), ("cause", found["cause"]),
+        ("state", f"{found['state']}{since}, attempt {found['attempt']}"), ("agent", run_text(found)),
+        ("cause", found["cause"]),
         ("rule", found["rule"]), ("note", found["note"]),
         *(("request", f"{each['request_id']}: {each['summary']}") for each in found["requests"]),
         *(("limit", _limit(each)) for each in found["limits"]),

@@ -18,6 +18,7 @@ from baton.core.signal import (
     ToolEnded,
     ToolStarted,
     Usage,
+    stated,
 )
 from baton.core.spending import NONE, Tokens
 from baton.core.value import Any
@@ -44,6 +45,7 @@ _UPDATES = {
     "plan": "_plan",
     "usage_update": "_cost",
     "session_info_update": "_info",
+    "current_mode_update": "_mode",
 }
 
 
@@ -215,6 +217,9 @@ class AcpWork:
             yield from self.end_message()
             self.text.append(text + "\n")
             yield Said(text=text)
+
+    def _mode(self, update: Mapping[str, Any]) -> Iterator[Signal]:
+        yield from stated(mode=messages.mode_of(update))
 
     def _info(self, update: Mapping[str, Any]) -> Iterator[Signal]:
         trouble = messages.codex_trouble(update)

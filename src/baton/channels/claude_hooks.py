@@ -169,6 +169,7 @@ class ClaudeHooks(GatewayChannel):
             exchange.reply()
             return
         self._count("hooks")
+        self._say_itself(message)
         self._failed = None  # it goes on, or this hook says how it ended
         self._follow(str(message.get("transcript_path") or ""))
         if event == "PermissionRequest":

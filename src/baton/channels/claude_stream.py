@@ -34,6 +34,7 @@ from baton.core.signal import (
     ToolStarted,
     TurnEnded,
     TurnStarted,
+    stated,
 )
 from baton.core.spending import NONE
 from baton.core.value import Any, Value
@@ -51,7 +52,6 @@ _PARTIAL = '{"type":"stream_event"'
 _PARTIAL_EVERY_NS = SECOND_NS
 _NOTIFICATION_NS = 5 * SECOND_NS  # Claude begins a turn about ended background work within milliseconds
 _REFUSED = "This was not allowed. Do not do it another way."
-
 # Which method reads which message.
 _READERS = {
     "system init": "_begin_turn",
@@ -186,6 +186,7 @@ class ClaudeStream(JsonLines):
         conversation = message["session_id"]
         if self._agent.is_conversation(conversation):
             yield Conversation(conversation_id=conversation)
+        yield from stated(message.get("claude_code_version"), message.get("permissionMode"), message.get("model"))
         if self._turn is None:  # else it was announced when the prompt was written
             self._turn, self._of_prompt, self._began = os.urandom(4).hex(), not self._began, True
             if self._of_prompt:

@@ -29,6 +29,7 @@ from baton.core.signal import (
     ToolStarted,
     TurnEnded,
     TurnStarted,
+    stated,
 )
 from baton.core.value import Any
 
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     Reader = Callable[[Mapping[str, Any]], Iterator[Signal]]
 
 _CLIENT = {"name": "baton", "title": "baton", "version": "1"}
+_RELEASE = re.compile(r"[^/ ]+/(\S+)")  # the name of the client, and Codex's release
 _TRIES = re.compile(r"(\d+)/(\d+)")
 _HOW = {"completed": WELL, "interrupted": INTERRUPTED}
 _DELTA_EVERY_NS = SECOND_NS
@@ -119,7 +121,10 @@ class Protocol:
         self._awaited[self._ids] = read
         return self._send({"id": self._ids, "method": method, "params": params})
 
-    def _initialized(self, _result: Mapping[str, Any]) -> Iterator[Signal]:
+    def _initialized(self, result: Mapping[str, Any]) -> Iterator[Signal]:
+        release = _RELEASE.match(str(result.get("userAgent") if isinstance(result, dict) else ""))
+        if release is not None:
+            yield from stated(release=release[1])
         self._send({"method": "initialized"})
         if self.thread is not None and (self._began or self._task.yolo):
             self._subscribe({} if self._began else self._settings())
@@ -129,7 +134,6 @@ class Protocol:
             self._request("thread/start", self._settings(), self._thread_began)
         else:
             self.is_ready = True  # the program on the pane begins the conversation
-        yield from ()
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings of a new conversation: those of the user, if Codex knows that the folder is trusted.
@@ -169,6 +173,8 @@ class Protocol:
         self.thread, self._is_subscribed = thread, True
         self._models[thread] = str(result.get("model") or result["thread"].get("model") or "")
         yield Conversation(conversation_id=thread)
+        # The policy is an object where it is set for each kind of call.
+        yield from stated(mode=result.get("approvalPolicy"), model=self._models[thread])
         if self._began:
             self.questions.expect_again()
             self._request("thread/turns/list", {"threadId": self.thread, "limit": _LISTED}, self._turns_listed)

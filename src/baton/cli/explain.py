@@ -14,6 +14,7 @@ from baton.config import Settings
 from baton.core.clock import SECOND_NS, duration_text, parse_time
 from baton.core.fields import first_line, one_line
 from baton.core.job import Job, Status
+from baton.core.outline import run_text
 from baton.core.value import Any
 from baton.jobs.verbs import Jobs, open_jobs
 from baton.sessions.explanation import explain_job
@@ -52,6 +53,7 @@ def _print(explained: dict[str, Any]) -> None:
     lines = [
         ("job", f"{explained['job_id']} {explained['title'] or ''}"),
         ("activity", f"{explained['state']}{since} (attempt {explained['attempt']})"),
+        ("agent", run_text(explained)),
         ("cause", first_line(explained["cause"] or "")),
         ("rule", explained["rule"]),
         ("known by", known if explained["known_by"] == "registry" else f"{known}, {_ago(explained['at'], now_ns)}"),

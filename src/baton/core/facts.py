@@ -106,6 +106,7 @@ class Facts(Value):
     gone: Note | None = None
     said: Note | None = None
     conversation: Note | None = None
+    stated: Note | None = None
     conversations: tuple[str, ...] = ()
     messages: Mapping[str, Message] = {}
     spent: Spent = Spent()
@@ -155,6 +156,7 @@ class Facts(Value):
             ended_ids=after.ended_ids,
             tasks=tasks,
             owners=owners,
+            stated=after.stated,
             tasks_ns=after.tasks_ns,
             tasks_source=after.tasks_source,
             blocked=None if after.turns else after.blocked,

@@ -157,6 +157,7 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("backoff_sec", fields.whole(0, MAX_TIMEOUT_SEC), 0),
     ("failed_attempts", fields.whole(0), 0),
     ("lost_attempts", fields.whole(0), 0),
+    ("agent_runs", checks.agent_runs, ()),
 )
 OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
 _CHECKS = {name: (check, default) for name, check, default in _SCRIPT_FIELDS + _OWN_FIELDS}
@@ -177,7 +178,7 @@ FATE = frozenset(
     {"attempt", "claimed_by", "lease_expires_at", "lease_mark", "deadline_at", "last_seq", "last_event_at", "detail"}
     | {"finished_at", "submitter", "verified_by", "unverified", "disputed", "follows", "retry_of", "retried_by"}
     | {"reason", "ended_by", "seen_at", "idempotency_key", "notify_due", "activity", "change", "checkout"}
-    | {"parked", "usage"}
+    | {"parked", "usage", "agent_runs"}
     | {"waits_for", "not_before", "look_at", "followed_at", "failed_attempts", "lost_attempts"}
 )
 
@@ -205,7 +206,8 @@ class Job(Value):
     as the registry has looked. A pending job with `waits_for` or `look_at` is blocked: no process may claim it.
     `look_at` is when the registry looks at the job again: at `not_before`, or, of an ended job, to let those after it
     go on (`followed_at`: there are some). `failed_attempts` counts the errors that `retries` allowed, `lost_attempts`
-    the holders that were lost, of which `max_attempts` allows some."""
+    the holders that were lost, of which `max_attempts` allows some. `agent_runs` says what each attempt ran, as far as
+    the agent says it: its release, its permission mode, its model."""
 
     schema_version: int
     job_id: str
@@ -269,6 +271,7 @@ class Job(Value):
     backoff_sec: int
     failed_attempts: int
     lost_attempts: int
+    agent_runs: tuple[dict[str, Any], ...]
     extra: dict[str, Any]
 
     @classmethod

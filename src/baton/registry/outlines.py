@@ -9,7 +9,7 @@ from baton.core.clock import format_time
 from baton.core.event import EventName
 from baton.core.fields import label, parse_json, texts
 from baton.core.job import Status, is_unseen, topic_prefix, waiting_text
-from baton.core.job_checks import check_activity, check_usage, job_ids
+from baton.core.job_checks import check_activity, check_agent_runs, check_usage, job_ids
 from baton.core.outline import LONGEST_PROMPT, Outline
 
 TYPE_CHECKING = False
@@ -25,6 +25,7 @@ _ADDED = {
     1: "NULL, NULL, NULL, updated_at, NULL, 0, NULL, NULL, NULL, extra",
     2: "disputed, reason, ended_by, seen_at, activity, change, waits_for, not_before, look_at, other_fields",
 }
+_SHOWN_OTHERS = ('"title"', '"usage"', '"agent_runs"')  # of `other_fields`
 ID, STATUS, CREATED = 0, 1, 2
 LAST_EVENTS = (
     "SELECT events.job_id, events.event FROM events JOIN jobs ON jobs.job_id = events.job_id"
@@ -65,7 +66,7 @@ class OutlineReader:
                     self._names.add(label(name))
             if labels not in self._labels:
                 self._labels[labels] = texts(parse_json(labels))
-            more = _decode(others) if others and ('"title"' in others or '"usage"' in others) else {}
+            more = _decode(others) if others and any(name in others for name in _SHOWN_OTHERS) else {}
             title = more.get("title")
             for each in (title, detail, disputed, reason, ended_by):
                 if each is not None and type(each) is not str:
@@ -95,6 +96,7 @@ class OutlineReader:
                 change=change,
                 waiting=_waiting(waits_for, not_before) if status == "pending" and (waits_for or look_at) else "",
                 usage=check_usage(more["usage"]) if "usage" in more else (),
+                agent_runs=check_agent_runs(more["agent_runs"]) if "agent_runs" in more else (),
             )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None

@@ -8,7 +8,7 @@ from baton.config import Settings
 from baton.core.clock import SECOND_NS, format_micros, parse_time
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.limits import PAUSING
-from baton.core.outline import UNKNOWN, Outline, activity_of, present_activity, state_of
+from baton.core.outline import UNKNOWN, Outline, activity_of, present_activity, run_of, state_of
 from baton.core.value import Any
 from baton.jobs.activity_file import Snapshot, read_snapshot
 from baton.jobs.verbs import Jobs
@@ -38,6 +38,8 @@ def explain_job(settings: Settings, jobs: Jobs, job: Job) -> dict[str, Any]:
         "title": job.title,
         "status": job.status.value,
         "attempt": job.attempt,
+        "agent": job.agent,
+        **run_of(job),
         "state": state_of(job.status, kind),
         "since": since,
         "cause": cause or job.reason or outline.waiting,
