@@ -7,6 +7,7 @@ import os
 import re
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -159,6 +160,31 @@ def test_a_repository_that_is_not_trusted_stays_so_and_is_not_written(world, mod
     assert settings.read_text().startswith(before)
     assert str(other) not in settings.read_text()
     assert "the-model-of-the-folder" not in {request["model"] for request in world.model.asked}
+
+
+# -- the first run -----------------------------------------------------------------------------------------------------
+
+
+@MODES
+def test_a_user_without_a_login_is_told_so_at_once(world, mode):
+    (world.home / ".codex" / "config.toml").write_text("check_for_update_on_startup = false\n")
+    begun = time.monotonic()
+    world.baton("submit", "Write.", "--agent", CODEX, "--workdir", str(world.work), *mode, code=1)
+    assert time.monotonic() - begun < 10
+    job = world.baton("list", "--json").json[0]
+    assert (job["status"], "codex login" in (job["reason"] or job["detail"])) == ("error", True), job
+
+
+@MODES
+def test_a_first_run_without_its_folder_quotes_the_line_that_says_why(world, mode):
+    missing = world.home / "nowhere"
+    env = {"CODEX_HOME": str(missing), "RUST_BACKTRACE": "1"}
+    world.baton("submit", "Write.", "--agent", CODEX, "--workdir", str(world.work), *mode, code=1, **env)
+    job = world.baton("list", "--json").json[0]
+    reason = job["reason"] or job["detail"]
+    assert f'Error: CODEX_HOME points to "{missing}", but that path does not exist' in reason, job
+    assert "backtrace" not in reason.lower()
+    assert "<unknown>" not in reason
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------

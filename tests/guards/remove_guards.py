@@ -65,6 +65,9 @@ GUARDS = (
     Guard(
         "acp-option", condition("False"), "tests/unit/test_acp_channel.py -k 'without_its_option or other_direction'"
     ),
+    Guard(
+        "acp-wider-option", replace(r"not is_plain or", "True or"), "tests/unit/test_acp_channel.py -k ways_to_allow"
+    ),
     Guard("acp-turn", condition("False"), "tests/unit/test_acp_channel.py -k outside_of_a_turn"),
     Guard("void-verification", condition("False"), "tests/system/test_runner_signals.py -k void"),
     Guard("open-work", condition("False"), "tests/system/test_runner_signals.py -k publish_is_refused"),

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from baton.adapters.acp_agent import AcpAgent
 from baton.adapters.contract import Mode, Task
+from baton.adapters.qwen import Qwen
 from baton.channels import pipes
 from baton.channels.acp import Acp
 from baton.core.activity import DONE, Facts, Limits, activity, fold, verdict
@@ -309,6 +310,42 @@ def test_several_ways_to_allow_are_a_question(line):
     assert line.channel.answer(asked.key, decision(ALLOW)) is False
     assert line.channel.answer(asked.key, decision(ALLOW, choices={"make": "Way 2"})) is True
     assert line.written[0]["result"]["outcome"]["optionId"] == "o2"
+
+
+@pytest.fixture
+def qwen():
+    line = Line(Qwen())
+    line.begin()
+    line.written  # noqa: B018
+    yield line
+    line.close()
+
+
+# As Qwen 0.24.4 asked, in each of its modes.
+QWEN_ASKS = json.loads((DATA / "qwen-permissions.json").read_text())
+
+
+@pytest.mark.parametrize("mode", QWEN_ASKS)
+def test_two_ways_to_allow_of_which_one_changes_the_mode_are_a_permission(qwen, mode):
+    given = QWEN_ASKS[mode]
+    asked = only(Asked, qwen.ask(options=given["options"], **given["toolCall"]))[-1]
+    assert (asked.kind, asked.tool, asked.options) == (RequestKind.TOOL, "run_shell_command", ())
+    assert asked.call["command"] == "echo x > o"
+    assert qwen.channel.answer(asked.key, decision(ALLOW)) is True
+    assert qwen.written[0]["result"]["outcome"] == {"outcome": "selected", "optionId": "proceed_once"}
+
+
+def test_a_wider_way_to_allow_is_never_taken(qwen):
+    given = QWEN_ASKS["auto"]
+    asked = only(Asked, qwen.ask(options=given["options"], **given["toolCall"]))[-1]
+    wider = decision(ALLOW, choices={given["toolCall"]["title"]: given["options"][1]["name"]})
+    assert qwen.channel.answer(asked.key, wider) is True
+    assert qwen.written[0]["result"]["outcome"]["optionId"] == "proceed_once"
+
+
+def test_a_question_of_qwen_with_other_ways_stays_a_question(qwen):
+    offered = [{"optionId": f"o{each}", "kind": "allow_once", "name": f"Way {each}"} for each in (1, 2)]
+    assert only(Asked, qwen.ask(options=[*offered, ONCE[2]]))[-1].kind is RequestKind.QUESTION
 
 
 def test_a_plan_is_a_plan(line):

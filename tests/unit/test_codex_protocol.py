@@ -51,11 +51,14 @@ class Talk:
         self.sent: list[dict] = []
         self.signals = []
         self.works = True
+        self.account: dict | None = {"result": {"account": None, "requiresOpenaiAuth": False}}
         self.protocol = Protocol(Codex(), Task(**given | changes), self._send, self.clock)
         self.protocol.begin()
 
     def _send(self, message) -> bool:
-        if self.works:
+        if message.get("method") == "account/read" and self.account is not None:
+            self.hear({"id": message["id"], **self.account})
+        elif self.works:
             self.sent.append(json.loads(json.dumps(message)))
         return self.works
 
@@ -143,6 +146,37 @@ def test_codex_says_its_release_its_policy_and_its_model():
         {"result": {"thread": {"id": THREAD, "cliVersion": "0.1"}, "approvalPolicy": "on-request", "model": "m"}}
     )
     assert of(Stated, talk.signals) == [Stated(release="0.169.0"), Stated(mode="on-request", model="m")]
+
+
+# As Codex 0.169 answered without a login.
+_NO_LOGIN = {"result": {"account": None, "userId": None, "requiresOpenaiAuth": True, "workspaceRouting": None}}
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_without_a_login_no_turn_begins_and_the_reason_names_it(mode):
+    talk = Talk(mode=mode)
+    talk.account = _NO_LOGIN
+    talk.reply({"result": {}})
+    assert "codex login" in talk.protocol.failure
+    assert "thread/start" not in {each.get("method") for each in talk.sent}
+    ends = [(each.how, "codex login" in each.why) for each in of(TurnEnded, talk.signals)]
+    assert ends == ([(FAILED, True)] if mode is Mode.HEADLESS else [])
+
+
+@pytest.mark.parametrize(
+    "account",
+    [
+        {"result": {"account": {"type": "apiKey"}, "requiresOpenaiAuth": True}},
+        {"result": {"account": None, "requiresOpenaiAuth": False}}, {"result": {"requiresOpenaiAuth": True}},
+        {"result": {}}, {"error": {"code": -32600, "message": "unknown variant `account/read`"}},
+    ],
+)  # fmt: skip
+def test_with_a_login_or_without_a_word_of_it_the_conversation_begins(account):
+    talk = Talk()
+    talk.account = account
+    talk.begin()
+    assert talk.protocol.failure is None
+    assert "turn/start" in {each.get("method") for each in talk.sent}
 
 
 @pytest.mark.parametrize("agent", ["", "baton", "7", 7, None])

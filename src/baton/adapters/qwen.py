@@ -33,6 +33,7 @@ class Qwen(AcpAgent):
     conversation_form = UUID
     acp_yolo = ("--yolo",)
     acp_channel = "qwen_acp"
+    acp_once = "proceed_once"  # others change its mode, too
 
     def screen_launch(self, task: Task) -> Launch:
         argv = [self.program]

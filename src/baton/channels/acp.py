@@ -357,7 +357,7 @@ class Acp(JsonLines):
             yield from self._work.begin_call(call, given)
         self._questions += 1
         key = f"{self._prefix}-{self._questions}"
-        question = Question(number, name, call.tool_id if call is not None else None, offered)
+        question = Question(number, name, call.tool_id if call is not None else None, offered, self._how.acp_once)
         self._work.questions[key] = question
         if call is not None:
             call.key, call.answer = key, None

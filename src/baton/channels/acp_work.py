@@ -67,12 +67,17 @@ class Call:
 class Question:
     """A permission that the agent waits for. `number` is the id of its message."""
 
-    def __init__(self, number: Any, tool: str, tool_id: str | None, offered: list[messages.Option]) -> None:
+    def __init__(
+        self, number: Any, tool: str, tool_id: str | None, offered: list[messages.Option], once: str | None = None
+    ) -> None:
+        """`once` is the id of the option that allows this call and changes nothing else, if the agent has one."""
         self.number = number
         self.tool = tool
         self.tool_id = tool_id
-        self.offered = offered
-        self.allowing = [each.name for each in offered if each.kind == "allow_once"]
+        is_plain = any(each.kind == "allow_once" and each.option_id == once for each in offered)
+        wider = [each for each in offered if each.kind == "allow_once" and each.option_id != once]
+        self.offered = [each for each in offered if not is_plain or each not in wider]  # guard: acp-wider-option
+        self.allowing = [each.name for each in self.offered if each.kind == "allow_once"]
 
     def option_for(self, answer: Answer) -> str | None:
         """Return the id of the option that means this answer; None if there is none. It is never one that allows or

@@ -44,6 +44,7 @@ if TYPE_CHECKING:
 
     Reader = Callable[[Mapping[str, Any]], Iterator[Signal]]
 
+_ACCOUNT = "account"  # the id of a request
 _CLIENT = {"name": "baton", "title": "baton", "version": "1"}
 _RELEASE = re.compile(r"[^/ ]+/(\S+)")  # the name of the client, and Codex's release
 _TRIES = re.compile(r"(\d+)/(\d+)")
@@ -93,7 +94,7 @@ class Protocol:
         self._is_subscribed = False
         self._began = False  # the conversation: a new connection continues it
         self._ids = 0
-        self._awaited: dict[int, Reader] = {}  # by the id of our request
+        self._awaited: dict[int | str, Reader] = {}  # by the id of our request
         self._turn: _Turn | None = None
         self._said: tuple[str, str] | None = None  # name and text of a prompt whose turn is not known yet
         self._items: dict[str, Mapping[str, Any]] = {}  # open tool calls
@@ -126,6 +127,23 @@ class Protocol:
         if release is not None:
             yield from stated(release=release[1])
         self._send({"method": "initialized"})
+        if self.is_ready:
+            yield from self._begin_thread()
+            return
+        self._awaited[_ACCOUNT] = self._account_read
+        self._send({"id": _ACCOUNT, "method": "account/read", "params": {}})
+
+    def _account_read(self, result: Mapping[str, Any]) -> Iterator[Signal]:
+        """Begin the conversation, if Codex has the login that its model service needs: without one, it would try again
+        and again."""
+        if result.get("requiresOpenaiAuth") is True and result.get("account", result) is None:
+            yield from self._refused(
+                "Codex is not logged in; run `codex login`, or name your own provider in config.toml"
+            )
+        else:
+            yield from self._begin_thread()
+
+    def _begin_thread(self) -> Iterator[Signal]:
         if self.thread is not None and (self._began or self._task.yolo):
             self._subscribe({} if self._began else self._settings())
         elif self.thread is not None:
@@ -134,6 +152,7 @@ class Protocol:
             self._request("thread/start", self._settings(), self._thread_began)
         else:
             self.is_ready = True  # the program on the pane begins the conversation
+        yield from ()
 
     def _settings(self) -> dict[str, Any]:
         """Return the settings of a new conversation: those of the user, if Codex knows that the folder is trusted.
@@ -281,6 +300,8 @@ class Protocol:
         error = message.get("error")
         if error is None:
             yield from read(message["result"])
+        elif read == self._account_read:  # this release does not know the request
+            yield from self._begin_thread()
         elif read == self._turn_accepted or (read != _ignore and not self.is_ready):
             yield from self._refused(str(error.get("message") or error))
         elif read == self._thread_began:
