@@ -18,8 +18,10 @@ KEYS = {
 _WITHIN_SEC = 10
 
 
-@pytest.mark.parametrize("mode", [("--headless",), ()], ids=["headless", "terminal"])
-@pytest.mark.parametrize("agent", KEYS)
+CASES = [(agent, ("--headless",)) for agent in KEYS] + [("claude-code", ()), ("gemini", ())]
+
+
+@pytest.mark.parametrize(("agent", "mode"), CASES, ids=lambda each: each if isinstance(each, str) else "".join(each))
 def test_a_user_without_a_login_learns_it_at_once(world, agent, mode):
     names, word = KEYS[agent]
     for name in names:
