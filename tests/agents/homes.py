@@ -136,6 +136,7 @@ def _qwen_settings(home: Home) -> dict:
         "privacy": {"usageStatisticsEnabled": False},
         "telemetry": {"enabled": False},
         "permissions": permissions,
+        "tools": {"approvalMode": "default"},  # its own default asks its model first
     }
 
 

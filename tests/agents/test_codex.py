@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
+import time
 
 import pytest
 
@@ -101,6 +103,40 @@ def test_a_person_answers_at_the_screen(world, key, answer):
         assert not (world.work / "out.txt").exists()
 
 
+@pytest.mark.parametrize(("what", "applied"), [("approve", "hello\nrm -rf x\n"), ("deny", "")])
+@MODES
+def test_text_for_a_running_terminal_is_typed_text_and_no_command(world, mode, what, applied):
+    """The rule would allow the text, were it a command."""
+    rules = world.home / ".config" / "baton" / "rules.toml"
+    rules.parent.mkdir(parents=True)
+    rules.write_text('[[rule]]\ndecision = "allow"\ncommand = ["write_stdin", "*"]\n', "utf-8")
+    rules.chmod(0o600)
+
+    def types_text():
+        terminal = re.search(r"session ID (\d+)", world.model.asked_last)
+        return Call("write_stdin", {"session_id": int(terminal[1]), "chars": "hello\nrm -rf x\n", "yield_time_ms": 500})
+
+    about = {"tty": True, "yield_time_ms": 500, "sandbox_permissions": "require_escalated", "justification": "I type."}
+    begins = Call("exec_command", {"cmd": "cat > typed.txt"} | about)
+    world.model.will(begins, types_text, bash("sleep 1"), Say("I typed."))
+    job = world.job("type it", "--background-timeout", "1s", agent=CODEX)
+    world.baton("session", "create", "s", "--job", job, *mode)
+    begun = world.until(lambda: requests(world), "the agent to ask for the terminal")[0]
+    world.baton("approve", begun["request_id"])
+    asked = world.until(lambda: [each for each in requests(world) if each["tool"] != "shell"], "the text")[0]
+    assert (asked["tool"], asked["call"]["typed"]) == ("typed text", "hello\nrm -rf x\n")
+    assert asked["call"]["runs"] == "cat > typed.txt"
+    assert world.until(lambda: activity(world, job) == "waiting", "the activity", 5)
+    world.baton(what, asked["request_id"])
+    decided = world.until(
+        lambda: shown if (shown := world.baton("requests", asked["request_id"], "--json").json)["applied"] != "unknown" else None,
+        "evidence",
+    )  # fmt: skip
+    assert (decided["state"], decided["applied"], decided["overridden_by"]) == ("answered", "yes", None)
+    assert world.ended(job)["status"] == "completed", world.events(job)
+    assert (world.work / "typed.txt").read_text() == applied
+
+
 # -- trust -------------------------------------------------------------------------------------------------------------
 
 
@@ -124,6 +160,31 @@ def test_a_repository_that_is_not_trusted_stays_so_and_is_not_written(world, mod
     assert settings.read_text().startswith(before)
     assert str(other) not in settings.read_text()
     assert "the-model-of-the-folder" not in {request["model"] for request in world.model.asked}
+
+
+# -- the first run -----------------------------------------------------------------------------------------------------
+
+
+@MODES
+def test_a_user_without_a_login_is_told_so_at_once(world, mode):
+    (world.home / ".codex" / "config.toml").write_text("check_for_update_on_startup = false\n")
+    begun = time.monotonic()
+    world.baton("submit", "Write.", "--agent", CODEX, "--workdir", str(world.work), *mode, code=1)
+    assert time.monotonic() - begun < 10
+    job = world.baton("list", "--json").json[0]
+    assert (job["status"], "codex login" in (job["reason"] or job["detail"])) == ("error", True), job
+
+
+@MODES
+def test_a_first_run_without_its_folder_quotes_the_line_that_says_why(world, mode):
+    missing = world.home / "nowhere"
+    env = {"CODEX_HOME": str(missing), "RUST_BACKTRACE": "1"}
+    world.baton("submit", "Write.", "--agent", CODEX, "--workdir", str(world.work), *mode, code=1, **env)
+    job = world.baton("list", "--json").json[0]
+    reason = job["reason"] or job["detail"]
+    assert f'Error: CODEX_HOME points to "{missing}", but that path does not exist' in reason, job
+    assert "backtrace" not in reason.lower()
+    assert "<unknown>" not in reason
 
 
 # -- turns -------------------------------------------------------------------------------------------------------------

@@ -120,6 +120,22 @@ def test_a_cloned_folder_does_not_switch_the_questions_off(world, mode):
     assert world.ended(job)["status"] == "completed", world.events(job)
 
 
+def test_the_secret_in_its_file_of_the_session_stays_there(world):
+    """Qwen keeps a token for its own clients in a file by process id."""
+    job = start(world, ASKS, Say("I wrote it."))
+    request = asked(world)
+    files = world.until(lambda: list((world.home / ".qwen" / "sessions").glob("*.json")), "its file")
+    secrets = [json.loads(file.read_text()).get("ipcToken") for file in files]
+    assert all(secrets), "this release keeps none"
+    shown = [world.baton(*verb, "--json").out for verb in (("explain", job), ("get", job), ("list",), ("requests",))]
+    world.baton("approve", request["request_id"])
+    world.ended(job)
+    shown += [world.baton("logs", job, "--json").out, world.baton("result", job, "--json").out]
+    kept = [path for path in world.folder.rglob("*") if path.is_file() and world.home / ".qwen" not in path.parents]
+    texts = [*(path.read_bytes() for path in kept), *(text.encode() for text in shown)]
+    assert not [secret for secret in secrets for text in texts if secret.encode() in text]
+
+
 # -- headless ----------------------------------------------------------------------------------------------------------
 
 
@@ -128,6 +144,22 @@ def test_a_headless_permission_is_given_from_outside(world):
     job = start(world, *steps, options=("--expect", "out.txt"), mode=("--headless",))
     request = world.until(lambda: requests(world), "the agent to ask")[0]
     assert "echo hello > out.txt" in request["summary"]
+    world.baton("approve", request["request_id"])
+    assert world.ended(job)["status"] == "completed", world.events(job)
+
+
+@pytest.mark.parametrize("mode", ["default", "auto"])
+def test_two_ways_to_allow_are_a_permission(world, mode):
+    """In its auto mode Qwen offers to allow once, and to allow once and change the mode."""
+    world.set_up(shell=ASK)
+    settings = world.home / ".qwen" / "settings.json"
+    settings.write_text(json.dumps(json.loads(settings.read_text()) | {"tools": {"approvalMode": mode}}))
+    world.model.will(bash("echo hello > out.txt"), Say("I wrote it."), Say("I wrote it."))
+    job = world.job("write out.txt", "--expect", "out.txt", agent="qwen")
+    world.baton("session", "create", "s", "--job", job, "--headless")
+    request = world.until(lambda: requests(world), "the agent to ask")[0]
+    assert (request["kind"], request["options"]) == ("tool", [])
+    assert world.record(job)["agent_mode"] == mode
     world.baton("approve", request["request_id"])
     assert world.ended(job)["status"] == "completed", world.events(job)
 

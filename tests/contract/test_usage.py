@@ -7,12 +7,12 @@ import json
 import pytest
 
 from baton.core.clock import SECOND_NS, format_micros, parse_time
-from baton.core.drafts import new_job
+from baton.core.drafts import new_job, repeat_job
 from baton.core.errors import InvalidValue, JobBlocked
 from baton.core.event import EventName
 from baton.core.job import Status
 from baton.core.limits import is_at_limit, time_left_sec
-from baton.core.outline import activity_of, reason_of
+from baton.core.outline import activity_of, public_record, reason_of, run_of
 from baton.core.parking import is_parked, kept_conversation, parking
 from baton.jobs.costs import sum_costs
 from baton.jobs.verbs import Jobs
@@ -39,6 +39,58 @@ def park(registry, job, seconds: float):
     about = parking(job, now_ns + int(seconds * SECOND_NS), now_ns, why="a limit", has_answered=True)
     outcome = {"ended_by": "limit", "parked": about | {"conversation_id": "c1", "host": "here"}}
     return registry.record_event(job.job_id, EventName.ERROR, detail="a limit", attempt=job.attempt, outcome=outcome)
+
+
+RUN = {"attempt": 1, "agent_version": "2.1.400", "agent_mode": "auto", "model": "m"}
+
+
+class TestRuns:
+    def test_what_an_attempt_runs_is_kept_and_shown(self, registry, running, clock):
+        job = running(max_attempts=2)
+        clock.advance(5)
+        assert registry.note_run(job.job_id, RUN | {"agent_mode": None}).agent_runs == (RUN | {"agent_mode": None},)
+        assert registry.get_job(job.job_id).updated_at == job.updated_at
+        registry.note_run(job.job_id, RUN)
+        registry.requeue(job.job_id)
+        registry.pick_job(job.job_id, holder="me")
+        kept = registry.get_job(job.job_id)
+        assert kept.agent_runs == (RUN,)
+        unknown = dict.fromkeys(("agent_version", "agent_mode", "model"))
+        assert run_of(kept) == unknown, "nothing is known of the new attempt"
+        second = RUN | {"attempt": 2, "agent_version": "2.1.401"}
+        registry.note_run(job.job_id, second)
+        registry.record_event(job.job_id, EventName.COMPLETED, attempt=2)
+        kept = registry.get_job(job.job_id)
+        assert kept.agent_runs == (RUN, second)
+        shown = {"agent_version": "2.1.401", "agent_mode": "auto", "model": "m"}
+        assert run_of(registry.list_outlines().jobs[0]) == run_of(kept) == shown
+        assert public_record(kept, now_ns=clock.wall_ns()).items() >= shown.items()
+
+    def test_the_same_again_changes_nothing(self, registry, running):
+        job = running()
+        first = registry.note_run(job.job_id, RUN)
+        assert registry.note_run(job.job_id, RUN).change == first.change
+
+    def test_what_is_not_valid_is_refused(self, registry, running):
+        job = running()
+        for wrong in ({"attempt": 2}, {"agent_version": "a\nb"}, {"agent_mode": 7}, {"model": ""}):
+            with pytest.raises(InvalidValue, match="agent_runs"):
+                registry.note_run(job.job_id, RUN | wrong)
+        assert registry.get_job(job.job_id).agent_runs == ()
+
+    def test_a_new_job_for_the_same_work_begins_without_it(self, registry, running, clock):
+        job = running()
+        registry.note_run(job.job_id, RUN)
+        again = registry.register_job(repeat_job(registry.get_job(job.job_id), now_ns=clock.wall_ns()))
+        assert again.agent_runs == ()
+
+    def test_it_keeps_the_newest_of_very_many_attempts(self, registry, running):
+        job = running(max_attempts=200)
+        for attempt in range(2, 104):
+            registry.requeue(job.job_id)
+            registry.pick_job(job.job_id, holder="me")
+            registry.note_run(job.job_id, RUN | {"attempt": attempt})
+        assert [each["attempt"] for each in registry.get_job(job.job_id).agent_runs] == list(range(4, 104))
 
 
 class TestUsage:
@@ -70,8 +122,6 @@ class TestUsage:
         assert registry.get_job(job.job_id).usage == ()
 
     def test_a_new_job_for_the_same_work_begins_without_it(self, registry, running, clock):
-        from baton.core.drafts import repeat_job
-
         job = running(budget_usd=2.5, on_limit="fail")
         registry.note_usage(job.job_id, USED)
         again = registry.register_job(repeat_job(registry.get_job(job.job_id), now_ns=clock.wall_ns()))

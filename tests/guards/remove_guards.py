@@ -70,6 +70,9 @@ GUARDS = (
     Guard(
         "acp-option", condition("False"), "tests/unit/test_acp_channel.py -k 'without_its_option or other_direction'"
     ),
+    Guard(
+        "acp-wider-option", replace(r"not is_plain or", "True or"), "tests/unit/test_acp_channel.py -k ways_to_allow"
+    ),
     Guard("acp-turn", condition("False"), "tests/unit/test_acp_channel.py -k outside_of_a_turn"),
     Guard("void-verification", condition("False"), "tests/system/test_runner_signals.py -k void"),
     Guard("open-work", condition("False"), "tests/system/test_runner_signals.py -k publish_is_refused"),
@@ -82,6 +85,7 @@ GUARDS = (
     Guard(
         "codex-shell", replace(r"words\[0\] in _SHELLS", "True"), "tests/unit/test_codex_protocol.py -k as_the_model"
     ),
+    Guard("codex-typed-text", condition("False"), "tests/unit/test_codex_protocol.py -k shown_as_typed_text"),
     Guard("codex-question-id", condition("False"), "tests/unit/test_codex_protocol.py -k under_the_same_id"),
     Guard("codex-socket-owner", condition("False"), "tests/integration/test_codex_server.py -k another_user"),
     Guard("prune-link", condition("False"), "tests/system/test_prune.py -k baton_did_not_write"),

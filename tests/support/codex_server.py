@@ -89,6 +89,8 @@ class Server:
         method, number = message.get("method"), message.get("id")
         if method == "initialize":
             client.send(id=number, result={})
+        elif method == "account/read":
+            client.send(id=number, result={"account": None, "requiresOpenaiAuth": False})
         elif method in ("thread/start", "thread/resume"):
             client.send(id=number, result={"thread": {"id": THREAD, "status": {"type": "idle"}}})
             if self.is_open:

@@ -39,6 +39,7 @@ USAGE = {
     "attempt": 1, "input_tokens": 10, "cached_tokens": 0, "cache_write_tokens": 0, "output_tokens": 5, "cost_usd": 0.5,
     "at": "2026-01-01T00:00:00Z",
 }  # fmt: skip
+RUN = {"attempt": 1, "agent_version": "2.1.400", "agent_mode": "auto", "model": None}
 PARKED = {
     "attempt": 1, "since": "2026-01-01T00:00:00Z", "until": "2126-01-01T00:00:00Z", "why": "a limit",
     "conversation_id": "c", "host": "h", "in_a_row": 1,
@@ -109,6 +110,7 @@ REGISTRY_VERBS: dict[str, Callable[[Registry], object]] = {
     "renew_lease": lambda it: it.renew_lease(_id(it, "running"), attempt=1, lease_sec=2000),
     "set_activity": lambda it: it.set_activity(_id(it, "running"), ACTIVITY, attempt=1, lease_sec=2000),
     "note_usage": lambda it: it.note_usage(_id(it, "running"), USAGE),
+    "note_run": lambda it: it.note_run(_id(it, "running"), RUN),
     "park": lambda it: it.record_event(_id(it, "running"), EventName.ERROR, attempt=1, outcome={"parked": PARKED}),
     "open_request": lambda it: it.open_request(_id(it, "asking"), question("aaaa0003"), attempt=1, expires_sec=9),
     "answer_request": lambda it: it.answer_request(OPEN, YES),

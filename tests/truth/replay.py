@@ -24,8 +24,9 @@ from truth.judge import ENDED, Sample, judge
 from truth.players import Player, make_player
 
 # The runner itself pauses a job at its budget: no agent says that.
-# No row is about a budget. No rule reads what is noted. The first turn says the same as Unblocked, a moment later.
-_OTHERS = (signals.Paused, signals.Resumed, signals.Noted, signals.Unblocked)
+# No row is about a budget. No rule reads what is noted or stated. The first turn says the same as Unblocked, a moment
+# later.
+_OTHERS = (signals.Paused, signals.Resumed, signals.Noted, signals.Stated, signals.Unblocked)
 KINDS = [kind.__name__ for kind in signals.Signal.__args__ if kind not in _OTHERS]
 _LOOK_SEC = 0.2
 _BEGIN_NS = 1000 * SECOND_NS  # of the replayed clock: no time is negative

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from baton.adapters.acp_agent import AcpAgent
 from baton.adapters.contract import Mode, Task
+from baton.adapters.qwen import Qwen
 from baton.channels import pipes
 from baton.channels.acp import Acp
 from baton.core.activity import DONE, Facts, Limits, activity, fold, verdict
@@ -30,6 +31,7 @@ from baton.core.signal import (
     Retrying,
     Said,
     Settled,
+    Stated,
     ToolEnded,
     ToolStarted,
     TurnEnded,
@@ -61,17 +63,24 @@ class Line:
 
     def __init__(self, agent: AcpAgent | None = None, *, resume: str | None = None) -> None:
         self.signals: list[Heard] = []
+        self.stated: list[Stated] = []
         self.clock = FakeClock()
         task = Task(
             mode=Mode.HEADLESS, prompt="do it", conversation_id=resume, resume=resume is not None, yolo=False, folder="/f",
             workdir="/w", hook=[],
         )  # fmt: skip
         self.channel = Acp(agent or Parrot(), task, clock=self.clock)
-        self.channel.open(self.signals.append)
+        self.channel.open(self._hear)
         self.input, stdin = os.pipe()
         stdout, self.output = os.pipe()
         os.set_blocking(self.input, False)
         self.channel.attach(stdin, stdout)
+
+    def _hear(self, heard: Heard) -> None:
+        if isinstance(heard.signal, Stated):
+            self.stated.append(heard.signal)
+        else:
+            self.signals.append(heard)
 
     @property
     def heard(self) -> list:
@@ -199,6 +208,22 @@ def test_a_tool_that_the_agents_own_settings_do_not_allow_is_named_at_the_end(li
     assert (ended.how, ended.refused_tools) == (WELL, refused)
 
 
+def test_an_agent_says_its_release_its_mode_and_its_model(line):
+    about = {"protocolVersion": 1, "agentInfo": {"name": "parrot", "version": "2.6.0"}}
+    modes, models = {"currentModeId": "auto", "availableModes": []}, {"currentModelId": "$runtime|openai|m(openai)"}
+    line.say({"id": 1, "result": about}, {"id": 2, "result": {"sessionId": "s-1", "modes": modes, "models": models}})
+    line.update("current_mode_update", currentModeId="plan")
+    assert line.stated == [Stated(release="2.6.0"), Stated(mode="auto", model="m"), Stated(mode="plan")]
+
+
+@pytest.mark.parametrize("wrong", [7, None, [], {"currentModeId": 7}, {"currentModeId": None}])
+def test_what_an_agent_says_about_itself_in_another_form_is_not_known(line, wrong):
+    about = {"protocolVersion": 1, "agentInfo": wrong}
+    line.say({"id": 1, "result": about}, {"id": 2, "result": {"sessionId": "s-1", "modes": wrong, "models": wrong}})
+    assert line.stated == []
+    assert line.channel.facts().get("messages of an unknown shape") is None
+
+
 def test_a_conversation_is_loaded_and_its_past_is_not_work():
     line = Line(resume="s-1")
     line.say({"id": 1, "result": {"protocolVersion": 1, "agentCapabilities": {"loadSession": True}}})
@@ -285,6 +310,42 @@ def test_several_ways_to_allow_are_a_question(line):
     assert line.channel.answer(asked.key, decision(ALLOW)) is False
     assert line.channel.answer(asked.key, decision(ALLOW, choices={"make": "Way 2"})) is True
     assert line.written[0]["result"]["outcome"]["optionId"] == "o2"
+
+
+@pytest.fixture
+def qwen():
+    line = Line(Qwen())
+    line.begin()
+    line.written  # noqa: B018
+    yield line
+    line.close()
+
+
+# As Qwen 0.24.4 asked, in each of its modes.
+QWEN_ASKS = json.loads((DATA / "qwen-permissions.json").read_text())
+
+
+@pytest.mark.parametrize("mode", QWEN_ASKS)
+def test_two_ways_to_allow_of_which_one_changes_the_mode_are_a_permission(qwen, mode):
+    given = QWEN_ASKS[mode]
+    asked = only(Asked, qwen.ask(options=given["options"], **given["toolCall"]))[-1]
+    assert (asked.kind, asked.tool, asked.options) == (RequestKind.TOOL, "run_shell_command", ())
+    assert asked.call["command"] == "echo x > o"
+    assert qwen.channel.answer(asked.key, decision(ALLOW)) is True
+    assert qwen.written[0]["result"]["outcome"] == {"outcome": "selected", "optionId": "proceed_once"}
+
+
+def test_a_wider_way_to_allow_is_never_taken(qwen):
+    given = QWEN_ASKS["auto"]
+    asked = only(Asked, qwen.ask(options=given["options"], **given["toolCall"]))[-1]
+    wider = decision(ALLOW, choices={given["toolCall"]["title"]: given["options"][1]["name"]})
+    assert qwen.channel.answer(asked.key, wider) is True
+    assert qwen.written[0]["result"]["outcome"]["optionId"] == "proceed_once"
+
+
+def test_a_question_of_qwen_with_other_ways_stays_a_question(qwen):
+    offered = [{"optionId": f"o{each}", "kind": "allow_once", "name": f"Way {each}"} for each in (1, 2)]
+    assert only(Asked, qwen.ask(options=[*offered, ONCE[2]]))[-1].kind is RequestKind.QUESTION
 
 
 def test_a_plan_is_a_plan(line):

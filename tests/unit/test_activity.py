@@ -28,10 +28,11 @@ from baton.core.activity import (
     go_on,
     open_besides,
     publisher_call,
+    run_record,
     verdict,
 )  # fmt: skip
 from baton.core.clock import SECOND_NS, parse_time
-from baton.core.job_checks import ENDED_BY
+from baton.core.job_checks import ENDED_BY, check_agent_runs
 from baton.core.spending import Spent, Tokens
 
 MARK = "This is job 0000abcd of baton"
@@ -385,7 +386,8 @@ def test_each_rule_has_a_scenario():
     assert RULES.keys() - rules == {"tool-timeout", "program"}  # which have tests of their own, with other limits
 
 
-@pytest.mark.parametrize("kind", [kind for kind in s.Signal.__args__ if kind is not s.Noted])  # no rule reads that
+# No rule reads these.
+@pytest.mark.parametrize("kind", [kind for kind in s.Signal.__args__ if kind not in (s.Noted, s.Stated)])
 def test_without_one_kind_of_signal_a_scenario_is_wrong(kind):
     wrong = []
     for name, (signals, activity_kind, rule, _, outcome, _, *after) in SCENARIOS.items():
@@ -393,6 +395,47 @@ def test_without_one_kind_of_signal_a_scenario_is_wrong(kind):
         if (doing.kind, doing.rule, found.outcome) != (activity_kind, rule, outcome):
             wrong.append(name)
     assert wrong
+
+
+# -- what the agent says about itself ------------------------------------------------------------------------------------
+
+
+def stated_after(*signals):
+    """Return what is known after these signals, each a second after the one before, or (seconds, signal)."""
+    facts = Facts.of_job("", 0)
+    for second, each in enumerate(signals):
+        at, signal = each if isinstance(each, tuple) else (second, each)
+        facts = fold(facts, s.Heard(signal=signal, source="hook", at_ns=at * SECOND_NS))
+    return facts
+
+
+def test_what_the_running_agent_says_holds_against_what_its_program_said():
+    asked, running = s.Stated(release="1.0", assumed=True), s.Stated(release="1.1", mode="auto")
+    for order in ((asked, running), (running, asked)):
+        found = run_record(stated_after(*order), attempt=2)
+        assert found == {"attempt": 2, "agent_version": "1.1", "agent_mode": "auto", "model": None}
+    assert run_record(stated_after(asked), attempt=1)["agent_version"] == "1.0"
+    assert run_record(stated_after(), attempt=1) is None
+
+
+def test_the_mode_is_the_newest_and_a_late_signal_only_adds():
+    late = (0, s.Stated(mode="default", model="m"))
+    found = run_record(stated_after((5, s.Stated(mode="plan")), late, (7, s.Stated(mode="auto"))), attempt=1)
+    assert (found["agent_mode"], found["model"]) == ("auto", "m")
+
+
+def test_what_an_agent_says_about_itself_is_one_short_line():
+    found = run_record(stated_after(s.Stated(release="1\n2\x1b[31m" + "x" * 1000, model="\ud800")), attempt=1)
+    assert len(found["agent_version"]) <= 200
+    assert found["agent_version"].isprintable()
+    assert check_agent_runs([found])
+
+
+def test_a_program_that_lives_says_it_for_its_next_job_and_a_new_one_says_it_anew():
+    facts = stated_after(s.Stated(release="1.0"))
+    assert run_record(Facts.of_job("next", 1, after=facts), attempt=1) is not None
+    gone = fold(facts, s.Heard(signal=s.Gone(why="it ended", ok=True), source="process", at_ns=SECOND_NS))
+    assert run_record(Facts.of_job("next", 1, after=gone), attempt=1) is None
 
 
 # -- limits and conditions ---------------------------------------------------------------------------------------------

@@ -318,3 +318,20 @@ def test_gemini_waits_until_the_minute_of_a_conversation_is_over(tmp_path):
     assert gemini.acp_load_wait_sec(mine, 1794972831.0) == 10  # it is 03:33:51
     assert gemini.acp_load_wait_sec(mine, 1794972861.0) == 0
     assert gemini.acp_load_wait_sec(task(environment=mine.environment), 1794972831.0) == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "variables", "is_named"),
+    [
+        (None, {}, True), ("{}", {}, True), ('{"security": {}}', {}, True), (None, {"GEMINI_API_KEY": "k"}, False),
+        ('{"security": {"auth": {"selectedType": "oauth-personal"}}}', {}, False),
+        ('{ // mine\n"selectedAuthType": "gemini-api-key"}', {}, False), (None, {"GOOGLE_GENAI_USE_VERTEXAI": "true"}, False),
+    ],
+)  # fmt: skip
+def test_gemini_without_a_login_says_what_to_do(tmp_path, settings, variables, is_named):
+    (tmp_path / ".gemini").mkdir()
+    if settings is not None:
+        (tmp_path / ".gemini" / "settings.json").write_text(settings)
+    environment = {"HOME": str(tmp_path), "GEMINI_CLI_TRUST_WORKSPACE": "true", **variables}
+    problems = find_agent(Settings(env={}), "gemini").startup_blockers(str(tmp_path), environment)
+    assert any("log in" in each for each in problems) is is_named

@@ -31,7 +31,7 @@ from baton.channels.forward import forward
 from baton.channels.reset_time import reset_time
 from baton.core.activity import Facts, fold
 from baton.core.request import Answer
-from baton.core.signal import Heard
+from baton.core.signal import Heard, Stated
 from baton.core.spending import Spent, Tokens, count
 from baton.sessions.processes import started_at
 from support.waiting import poll, wait_until
@@ -65,8 +65,11 @@ class Claude:
             folder=str(self.session), workdir=str(folder), hook=["baton-hook", "a b"],
         )  # fmt: skip
         self.heard = []
+        self.stated = []
         self.channel = ClaudeHooks(ClaudeCode(), task, {"HOME": str(self.home)} | (environment or {}))
-        self.setup = self.channel.open(self.heard.append)
+        self.setup = self.channel.open(
+            lambda heard: (self.stated if isinstance(heard.signal, Stated) else self.heard).append(heard)
+        )
         self.hooks = {
             event: each[0]["hooks"][0] for event, each in json.loads(self.setup.files[SETTINGS])["hooks"].items()
         }
@@ -227,6 +230,17 @@ def test_every_recorded_message_is_understood(claude):
 
 
 # -- the end of a turn ------------------------------------------------------------------------------------------------
+
+
+def test_a_hook_says_the_mode_and_the_model_and_that_of_a_subagent_is_its_own(claude):
+    claude.hook("SessionStart.startup", model="claude-opus-5-5")
+    claude.hook("UserPromptSubmit", permission_mode="auto")
+    claude.hook("PreToolUse", permission_mode="auto")
+    claude.hook("PreToolUse", permission_mode="plan", agent_id="a1")
+    claude.hook("PreToolUse", permission_mode=7)
+    claude.hook("PreToolUse", permission_mode="acceptEdits")
+    found = [(each.signal.mode, each.signal.model) for each in claude.stated]
+    assert found == [("", "claude-opus-5-5"), ("auto", "claude-opus-5-5"), ("acceptEdits", "claude-opus-5-5")]
 
 
 def test_a_turn_that_ends_waits_for_the_runner(claude):

@@ -32,6 +32,7 @@ from baton.core.signal import (
     Retrying,
     Said,
     Settled,
+    Stated,
     ToolEnded,
     ToolStarted,
     TurnEnded,
@@ -58,11 +59,15 @@ class Stream:
             environment={"CLAUDE_CONFIG_DIR": str(self.config)},
         )  # fmt: skip
         self.channel = ClaudeStream(ClaudeCode(), task, clock=self.clock)
-        self.setup = self.channel.open(lambda heard: self.heard.append(heard.signal))
+        self.stated: list[Stated] = []
+        self.setup = self.channel.open(self._hear)
         self.input, stdin = os.pipe()
         stdout, self.output = os.pipe()
         os.set_blocking(self.input, False)
         self.channel.attach(stdin, stdout)
+
+    def _hear(self, heard) -> None:
+        (self.stated if isinstance(heard.signal, Stated) else self.heard).append(heard.signal)
 
     def say(self, *messages: dict | str) -> list:
         """The signals of these messages."""
@@ -100,6 +105,14 @@ def stream(tmp_path):
 
 def sample(name: str, **changes) -> dict:
     return json.loads((DATA / f"stream.{name}.json").read_text()) | changes
+
+
+def test_the_first_message_of_a_turn_says_release_mode_and_model(stream):
+    stream.begin()
+    stream.say(sample("system.init", permissionMode="acceptEdits", model=7, claude_code_version=None))
+    first, second = stream.stated
+    assert (first.release, first.mode, first.model) == ("2.1.197", "default", "claude-opus-4-8[1m]")
+    assert (second.release, second.mode, second.model) == ("", "acceptEdits", "")
 
 
 def allow(**more) -> Answer:

@@ -28,6 +28,7 @@ from baton.core.signal import (
     Retrying,
     Said,
     Settled,
+    Stated,
     ToolEnded,
     ToolStarted,
     TurnEnded,
@@ -50,11 +51,14 @@ class Talk:
         self.sent: list[dict] = []
         self.signals = []
         self.works = True
+        self.account: dict | None = {"result": {"account": None, "requiresOpenaiAuth": False}}
         self.protocol = Protocol(Codex(), Task(**given | changes), self._send, self.clock)
         self.protocol.begin()
 
     def _send(self, message) -> bool:
-        if self.works:
+        if message.get("method") == "account/read" and self.account is not None:
+            self.hear({"id": message["id"], **self.account})
+        elif self.works:
             self.sent.append(json.loads(json.dumps(message)))
         return self.works
 
@@ -135,15 +139,64 @@ def of(kind, signals):
     return [each for each in signals if isinstance(each, kind)]
 
 
+def test_codex_says_its_release_its_policy_and_its_model():
+    talk = Talk()
+    talk.reply({"result": {"userAgent": "baton/0.169.0 (Debian 12.0.0; x86_64) tmux-256color (baton; 1)"}})
+    talk.reply(
+        {"result": {"thread": {"id": THREAD, "cliVersion": "0.1"}, "approvalPolicy": "on-request", "model": "m"}}
+    )
+    assert of(Stated, talk.signals) == [Stated(release="0.169.0"), Stated(mode="on-request", model="m")]
+
+
+# As Codex 0.169 answered without a login.
+_NO_LOGIN = {"result": {"account": None, "userId": None, "requiresOpenaiAuth": True, "workspaceRouting": None}}
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_without_a_login_no_turn_begins_and_the_reason_names_it(mode):
+    talk = Talk(mode=mode)
+    talk.account = _NO_LOGIN
+    talk.reply({"result": {}})
+    assert "codex login" in talk.protocol.failure
+    assert "thread/start" not in {each.get("method") for each in talk.sent}
+    ends = [(each.how, "codex login" in each.why) for each in of(TurnEnded, talk.signals)]
+    assert ends == ([(FAILED, True)] if mode is Mode.HEADLESS else [])
+
+
+@pytest.mark.parametrize(
+    "account",
+    [
+        {"result": {"account": {"type": "apiKey"}, "requiresOpenaiAuth": True}},
+        {"result": {"account": None, "requiresOpenaiAuth": False}}, {"result": {"requiresOpenaiAuth": True}},
+        {"result": {}}, {"error": {"code": -32600, "message": "unknown variant `account/read`"}},
+    ],
+)  # fmt: skip
+def test_with_a_login_or_without_a_word_of_it_the_conversation_begins(account):
+    talk = Talk()
+    talk.account = account
+    talk.begin()
+    assert talk.protocol.failure is None
+    assert "turn/start" in {each.get("method") for each in talk.sent}
+
+
+@pytest.mark.parametrize("agent", ["", "baton", "7", 7, None])
+def test_a_release_in_another_form_is_not_known(agent):
+    talk = Talk()
+    talk.reply({"result": {"userAgent": agent}})
+    talk.reply({"result": {"thread": {"id": THREAD}, "approvalPolicy": {"granular": {}}}})
+    assert of(Stated, talk.signals) == []
+    assert talk.protocol.is_ready or talk.sent[-1]["method"] == "turn/start"
+
+
 # -- recordings --------------------------------------------------------------------------------------------------------
 
 
 def test_a_recorded_conversation_with_an_answer_of_each_kind():
     talk = play("approvals")
-    kinds = [type(each) for each in talk.signals if not isinstance(each, Usage)]
+    kinds = [type(each) for each in talk.signals if not isinstance(each, Usage | Stated)]
     first = [Conversation, TurnStarted, ToolStarted, Asked, Settled, ToolEnded, Said, TurnEnded]
     assert kinds[: len(first)] == first
-    assert talk.signals[1].prompt == "ESCALATE RUN[echo hi > /home/me/lab/run/esc.txt]"
+    assert of(TurnStarted, talk.signals)[0].prompt == "ESCALATE RUN[echo hi > /home/me/lab/run/esc.txt]"
     started, asked = of(ToolStarted, talk.signals)[0], of(Asked, talk.signals)[0]
     call = {"command": "echo hi > /home/me/lab/run/esc.txt", "cwd": "/home/me/lab/work"}
     assert started.call == asked.call == call
@@ -448,10 +501,10 @@ def test_a_message_of_another_form_means_no_success(message):
 
 
 def asking(
-    method="item/commandExecution/requestApproval", mode=Mode.HEADLESS, kind="commandExecution", item=None, **params
+    method="item/commandExecution/requestApproval", mode=Mode.HEADLESS, of_item="commandExecution", item=None, **params
 ):
     talk = Talk(mode=mode).begin()
-    talk.start("c1", kind, **({"command": "ls", "cwd": "/w"} if item is None else item))
+    talk.start("c1", of_item, **({"command": "ls", "cwd": "/w"} if item is None else item))
     (asked,) = of(Asked, talk.ask(method, **params))
     return talk, asked
 
@@ -571,7 +624,7 @@ def test_a_turn_that_ended_without_a_connection_has_ended():
 def test_a_question_about_files_shows_the_changes():
     changes = [{"path": "/w/a", "kind": {"type": "update", "move_path": "/w/b"}, "diff": "+x"}]
     talk, asked = asking(
-        "item/fileChange/requestApproval", kind="fileChange", item={"changes": changes}, grantRoot="/w"
+        "item/fileChange/requestApproval", of_item="fileChange", item={"changes": changes}, grantRoot="/w"
     )
     assert (asked.tool, asked.exact) == ("edit", True)
     assert asked.call == {"files": ["/w/a", "/w/b"], "changes": changes, "grantRoot": "/w"}
@@ -673,6 +726,120 @@ def test_what_a_command_gets_beside_its_sandbox_belongs_to_the_call():
     assert asked.call == {"command": "ls", "additionalPermissions": more}
     _, asked = asking(command=None, networkApprovalContext={"host": "h", "protocol": "https"})
     assert asked.call == {"networkApprovalContext": {"host": "h", "protocol": "https"}}
+
+
+# -- text that is typed into a running terminal ------------------------------------------------------------------------
+
+# As Codex 0.169 asked.
+_TYPED = json.loads((DATA / "writeStdin.json").read_text())
+
+
+def typing(mode=Mode.HEADLESS, *, others=()):
+    """Begin a program in a terminal; the agent wants to type into it. `others` are tool calls that are open, too."""
+    talk = Talk(mode=mode).begin()
+    for each in (_TYPED["itemId"], *others):
+        talk.start(each, command="/bin/bash -lc 'cat > notes'", cwd="/w")
+    about = {name: value for name, value in _TYPED.items() if name not in ("threadId", "turnId", "itemId")}
+    (asked,) = of(Asked, talk.ask(item=_TYPED["itemId"], **about))
+    return talk, asked
+
+
+def close(talk):
+    return talk.hear({"method": "serverRequest/resolved", "params": {"threadId": THREAD, "requestId": 0}})
+
+
+def typed(talk, text="hello\nrm -rf x\n"):
+    return talk.say("item/commandExecution/terminalInteraction", turnId="t1", itemId=_TYPED["itemId"], stdin=text)
+
+
+def answer_of_the_model(talk):
+    tokens = {"totalTokens": 10, "inputTokens": 5, "outputTokens": 5}
+    return talk.say("thread/tokenUsage/updated", turnId="t1", tokenUsage={"total": tokens, "last": tokens})
+
+
+def test_text_for_a_running_terminal_is_shown_as_typed_text():
+    _, asked = typing()
+    assert (asked.kind, asked.tool, asked.exact, asked.tool_id) == ("tool", "typed text", True, None)
+    shown = {"typed": "hello\nrm -rf x\n", "terminal": "13065", "runs": "cat > notes", "launched in": "<workdir>"}
+    assert asked.call == shown
+
+
+@pytest.mark.parametrize(
+    "line", ["write_stdin --session-id 1", "write_stdin 'open", "other --session-id 1 x", "", None]
+)
+def test_typed_text_in_another_form_is_not_exact(line):
+    talk = Talk().begin()
+    (asked,) = of(Asked, talk.ask(kind="writeStdin", command=line))
+    assert (asked.tool, asked.exact, asked.call["typed"]) == ("typed text", False, line or "")
+
+
+@pytest.mark.parametrize("mode", list(Mode))
+def test_text_that_was_typed_was_allowed(mode):
+    talk, asked = typing(mode)
+    assert talk.protocol.answer(asked.key, answer(ALLOW))
+    assert result(talk) == {"decision": "accept"}
+    assert of(Settled, close(talk)) == []
+    assert of(Settled, typed(talk)) == [Settled(key=asked.key, decision=ALLOW, by="agent")]
+
+
+@pytest.mark.parametrize(("ours", "by"), [(DENY, "agent"), (ALLOW, "screen"), (None, "screen")])
+def test_text_that_was_not_typed_was_refused_although_its_terminal_lives(ours, by):
+    """Codex says nothing of a refusal: the model answers without that the text was typed."""
+    talk, asked = typing(Mode.INTERACTIVE)
+    assert ours is None or talk.protocol.answer(asked.key, answer(ours))
+    assert of(Settled, close(talk)) == []
+    assert of(Settled, answer_of_the_model(talk)) == [Settled(key=asked.key, decision=DENY, by=by)]
+    assert talk.tick(5) == []
+
+
+def test_text_in_a_terminal_that_the_agent_watches_for_long_was_allowed():
+    talk, asked = typing(Mode.INTERACTIVE)
+    close(talk)
+    assert talk.tick(0.1) == []
+    assert talk.tick(0.6) == [Settled(key=asked.key, decision=ALLOW, by="screen")]
+
+
+def test_what_became_of_typed_text_is_unknown_while_another_tool_call_is_open():
+    talk, asked = typing(Mode.INTERACTIVE, others=["c2"])
+    close(talk)
+    assert talk.tick(0.6) == [Settled(key=asked.key, decision=None, by="agent")]
+    talk, asked = typing(others=["c2"])
+    talk.protocol.answer(asked.key, answer(ALLOW))
+    close(talk)
+    assert talk.tick(0.6) == []
+    assert of(Settled, typed(talk)) == [Settled(key=asked.key, decision=ALLOW, by="agent")]
+
+
+def test_what_became_of_typed_text_is_unknown_where_its_terminal_is():
+    talk = Talk().begin()
+    (asked,) = of(Asked, talk.ask(threadId=OTHER, kind="writeStdin", command="write_stdin --session-id 7 y"))
+    assert asked.call == {"typed": "y", "terminal": "7"}
+    talk.protocol.answer(asked.key, answer(ALLOW))
+    close(talk)
+    assert talk.tick(0.6) == [Settled(key=asked.key, decision=None, by="screen")]
+
+
+def test_the_end_of_a_program_is_no_answer_to_what_is_to_be_typed_into_it():
+    talk, asked = typing()
+    assert of(Settled, talk.end(_TYPED["itemId"])) == []
+    assert talk.protocol.answer(asked.key, answer(DENY))
+
+
+def test_a_command_that_a_person_must_decide_about_is_never_covered_by_an_earlier_answer():
+    about = {"kind": "humanCommand", "command": "/bin/bash -lc 'make release'", "reason": "A checkpoint.", "cwd": "/w"}
+    _, first = asking(approvalId="a1", **about)
+    _, second = asking(approvalId="a2", **about)
+    assert (first.tool, first.exact, first.tool_id) == ("human command", True, None)
+    assert first.call == {"checkpoint": "make release", "reason": "A checkpoint.", "cwd": "/w", "approval": "a1"}
+    assert first.call != second.call
+    _, without = asking(**about | {"command": None})
+    assert "command" not in without.call
+
+
+def test_a_kind_of_question_that_is_not_known_is_not_exact():
+    _, asked = asking(kind="robotCommand", command="ls")
+    assert (asked.tool, asked.exact, asked.call["kind"]) == ("robotCommand", False, "robotCommand")
+    assert "command" not in asked.call
 
 
 def test_a_tool_that_was_refused_without_a_question_is_named():

@@ -46,6 +46,29 @@ def test_a_command_with_exactly_these_words_is_allowed(line):
 
 
 @pytest.mark.parametrize(
+    "arguments",
+    [
+        {"typed": "git status\n", "terminal": "1", "runs": "git status", "launched in": "/w"},
+        {"checkpoint": "git status", "cwd": "/w"},
+        {"checkpoint": "ls"},
+    ],
+)
+@pytest.mark.parametrize("tool", ["typed text", "human command", "Bash"])
+def test_text_for_a_running_program_and_a_checkpoint_match_no_rule_for_commands_and_no_allow_rule(arguments, tool):
+    rules = [
+        GIT_STATUS,
+        LS,
+        allow("*"),
+        allow(),
+        allow(tool=tool),
+        allow(agent="claude-code"),
+        Rule(decision="deny", command=("git",)),
+    ]
+    assert decision(rules, arguments, tool) is None
+    assert decision([Rule(decision="deny", tool=tool)], arguments, tool) == "deny"
+
+
+@pytest.mark.parametrize(
     "line",
     [
         "git", "git status -s", "git  'status -s'", "git status ''", "/usr/bin/git status", "Git status",

@@ -36,6 +36,15 @@ def test_the_reason_of_a_failure_has_the_last_lines_of_the_screen():
     ]
 
 
+@pytest.mark.parametrize("header", ["Stack backtrace:", "stack backtrace:", "   Backtrace:  "])
+def test_the_reason_is_the_line_before_a_backtrace(header):
+    why = 'Error: CODEX_HOME points to "/home/u/.codex", but that path does not exist'
+    frames = [f"  {number}: <unknown>" for number in range(30)]
+    said = ExitStatus(1).describe("codex", lambda: "\n".join([why, "", header, *frames]))
+    assert said == f"codex ended with exit code 1: {why}"
+    assert "29: <unknown>" in ExitStatus(1).describe("codex", lambda: "\n".join([header, *frames]))
+
+
 def test_banners_and_frames_are_no_part_of_a_reason():
     screen = " ███ ░░░███ \n░░░  ███░\n╭──────╮\n│ no such model: größe-2 │\n╰──────╯\nE  assert 1 == 2 -> …\n"
     said = ExitStatus(1).describe("the agent", lambda: screen).splitlines()

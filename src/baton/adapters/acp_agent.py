@@ -22,6 +22,8 @@ class AcpAgent(Agent):
     # Words in the result of a failed tool call: the agent's own settings do not allow it, without a question.
     acp_barred = re.compile(r"\bdenied by (?:permission|policy|rule)", re.IGNORECASE)
     acp_total_usage = False  # whether the usage of a turn is the sum over the conversation
+    # Of several options that allow once, the id of the one that changes nothing else; None: they are a choice.
+    acp_once: str | None = None
     acp_silence_sec = 30.0  # without a word for so long: agents retry a service that fails in silence
     acp_repeat_sec = 1.0  # after so long without an update, it has repeated the past of a conversation
 

@@ -186,6 +186,9 @@ class Agent(ABC):
             raise self.unusable(f"has no conversation {wanted[:80]!r}: that is not the form of its ids")
         return self.launch(task)
 
+    def check_release(self, release: str) -> None:  # noqa: B027  most agents are used in any release
+        """Raise AgentUnusable if baton cannot work with this release of the program."""
+
     def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
         """Return what will block the agent when it starts there, such as a question that only a person may answer."""
         return []

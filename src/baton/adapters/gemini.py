@@ -12,6 +12,10 @@ from baton.adapters.folder_trust import trusts
 
 _MARGIN_SEC = 1.0  # after the end of a minute
 _UNTRUSTED = 55  # its exit code in a folder that the user does not trust
+# Variables by which a user logs in.
+_LOGINS = (
+    "GEMINI_API_KEY", "GOOGLE_API_KEY", "GOOGLE_GENAI_USE_VERTEXAI", "GOOGLE_GENAI_USE_GCA", "GOOGLE_CLOUD_PROJECT",
+)  # fmt: skip
 
 
 class Gemini(AcpAgent):
@@ -59,9 +63,25 @@ class Gemini(AcpAgent):
     def startup_blockers(self, workdir: str, environment: Mapping[str, str]) -> list[str]:
         usual = os.path.join(_home(environment), ".gemini", "trustedFolders.json")
         path = environment.get("GEMINI_CLI_TRUSTED_FOLDERS_PATH") or usual
-        if environment.get("GEMINI_CLI_TRUST_WORKSPACE") == "true" or trusts(path, workdir):
-            return []
-        return [f"Gemini does not trust {workdir} yet: run `gemini` there once (Gemini keeps the answer in {path})"]
+        problems = []
+        if not _has_login(environment):
+            problems.append("Gemini was never set up for this user: run `gemini` once by hand and choose how to log in")
+        if environment.get("GEMINI_CLI_TRUST_WORKSPACE") != "true" and not trusts(path, workdir):
+            why = f"Gemini does not trust {workdir} yet"
+            problems.append(f"{why}: run `gemini` there once (Gemini keeps the answer in {path})")
+        return problems
+
+
+def _has_login(environment: Mapping[str, str]) -> bool:
+    """Return whether the user has chosen how Gemini logs in, in his settings or by a variable."""
+    if any(environment.get(each) for each in _LOGINS):
+        return True
+    try:
+        with open(os.path.join(_home(environment), ".gemini", "settings.json"), encoding="utf-8") as file:
+            text = file.read()
+    except (OSError, ValueError):
+        return False
+    return '"selectedType"' in text or '"selectedAuthType"' in text  # it may have comments
 
 
 def _home(environment: Mapping[str, str]) -> str:

@@ -15,6 +15,7 @@ from baton.storage.files import open_given_file
 # so that the configuration shows whether the user has set the same one. MCP tools have an underscore in their names.
 _ASK = ("bash*", "edit*", "webfetch*", "websearch*", "codesearch*", "*_*")
 _FILES = ("config.json", "opencode.json", "opencode.jsonc")
+_MAJOR = "1"  # of the releases with the routes that baton uses
 _MOST_BYTES = 1 << 20
 _OF_FOLDER = (".opencode", "opencode.json", "opencode.jsonc", "tui.json", "tui.jsonc")
 _IGNORE_FOLDER = "OPENCODE_DISABLE_PROJECT_CONFIG"
@@ -44,6 +45,10 @@ class Opencode(Agent):
 
     def channel(self, task: Task) -> str | None:
         return "opencode"
+
+    def check_release(self, release: str) -> None:
+        if release.partition(".")[0] != _MAJOR:
+            raise self.unusable(f"{release} is another major version than baton can work with: {self.install}@{_MAJOR}")
 
     def serve_command(self) -> list[str]:
         # The user's configuration may name an address of the network: this server is for this machine alone.

@@ -22,7 +22,7 @@ class Qwen(AcpAgent):
     name = "qwen"
     program = "qwen"
     install = "npm install -g @qwen-code/qwen-code"
-    tested_version = "0.15.10"
+    tested_version = "0.24.4"
     on_terminal = Capabilities(
         heard_by="its hooks, its events",
         answered_by="`baton approve` and its own screen; the first counts",
@@ -33,6 +33,7 @@ class Qwen(AcpAgent):
     conversation_form = UUID
     acp_yolo = ("--yolo",)
     acp_channel = "qwen_acp"
+    acp_once = "proceed_once"  # others change its mode, too
 
     def screen_launch(self, task: Task) -> Launch:
         argv = [self.program]

@@ -21,7 +21,7 @@ from baton.core.errors import BatonError
 from baton.core.fields import one_line
 from baton.core.hashing import sha256
 from baton.core.job import TERMINAL, Status
-from baton.core.outline import Outline, activity_of, reason_of, state_of, without_runner
+from baton.core.outline import Outline, activity_of, reason_of, run_of, state_of, without_runner
 from baton.core.request import Request
 from baton.core.spending import total_usage
 from baton.core.value import Any, Value
@@ -462,6 +462,7 @@ def describe(card: Card) -> dict[str, Any]:
         "title": card.title,
         "reason": card.reason,
         "agent": job.agent,
+        **run_of(job),
         "attempt": job.attempt,
         "labels": list(job.labels),
         "since": card.since_ns // 1_000_000,

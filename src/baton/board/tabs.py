@@ -15,6 +15,7 @@ from baton.core.clock import SECOND_NS, duration_text, parse_time
 from baton.core.errors import BatonError
 from baton.core.fields import UNEXPECTED_SHAPE
 from baton.core.job import TERMINAL, Status
+from baton.core.outline import run_text
 from baton.core.request import Request, RequestKind
 
 Tab = Literal["screen", "request", "history", "explain", "result", "diff"]
@@ -159,6 +160,7 @@ def _explain(settings: Any, card: Card) -> list[Line]:
     since = f" for {age(_moment(found['since'], now_ns), now_ns)}" if found["since"] else ""
     about = [
         ("state", f"{found['ending'] or found['state']}{since}, attempt {found['attempt']}"),
+        ("agent", run_text(found)),
         ("cause", "" if found["ending"] else found["cause"]),
         ("rule", found["rule"]), ("note", found["note"]),
         *(("request", f"{each['request_id']}: {each['summary']}") for each in found["requests"]),

@@ -30,6 +30,7 @@ from baton.core.signal import (
     ToolEnded,
     TurnEnded,
     TurnStarted,
+    stated,
 )
 from baton.core.value import Any
 
@@ -230,6 +231,7 @@ class Acp(JsonLines):
         """Take the next step towards the first prompt."""
         wanted = self._task.conversation_id if self._task.resume else None
         if method == "initialize":
+            yield from stated(release=messages.release_of(result))
             version, able = result.get("protocolVersion"), result.get("agentCapabilities")
             if version != _VERSION:
                 yield from self._fail(f"it speaks version {one_line(str(version), 20)} of ACP, not {_VERSION}")
@@ -241,6 +243,7 @@ class Acp(JsonLines):
                 yield from self._load_in_time()
             return
         if method == "session/set_mode":
+            yield from stated(mode=self._how.acp_mode or "")
             yield from self._begin()
             return
         session = wanted if method == "session/load" else result.get("sessionId")
@@ -251,6 +254,7 @@ class Acp(JsonLines):
             yield Conversation(conversation_id=session)
         self._next_session = session
         self._work.model = messages.model_of(result)
+        yield from stated(mode=messages.mode_of(result), model=self._work.model)
         if method == "session/new":
             yield from self._use_session()
         else:  # some agents repeat the conversation after this answer
@@ -353,7 +357,7 @@ class Acp(JsonLines):
             yield from self._work.begin_call(call, given)
         self._questions += 1
         key = f"{self._prefix}-{self._questions}"
-        question = Question(number, name, call.tool_id if call is not None else None, offered)
+        question = Question(number, name, call.tool_id if call is not None else None, offered, self._how.acp_once)
         self._work.questions[key] = question
         if call is not None:
             call.key, call.answer = key, None

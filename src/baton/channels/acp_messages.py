@@ -199,6 +199,20 @@ def model_of(result: Mapping[str, Any]) -> str:
     return re.sub(r"\([^()]*\)$", "", name.rpartition("|")[2])[:200] if isinstance(name, str) else ""
 
 
+def mode_of(about: Mapping[str, Any]) -> str:
+    """Return the mode of a session, of a new one or as it has changed; "" if the agent does not say it."""
+    modes = about.get("modes")
+    name = modes.get("currentModeId") if isinstance(modes, dict) else about.get("currentModeId")
+    return name if isinstance(name, str) else ""
+
+
+def release_of(result: Mapping[str, Any]) -> str:
+    """Return the release of the agent in its introduction; "" if it does not say it."""
+    about = result.get("agentInfo")
+    release = about.get("version") if isinstance(about, dict) else None
+    return release if isinstance(release, str) else ""
+
+
 def cost_usd(update: Mapping[str, Any]) -> float | None:
     """Return the cost of the conversation in a `usage_update`, in US dollars."""
     cost = update.get("cost")

@@ -18,6 +18,7 @@ from baton.core.signal import (
     ToolEnded,
     ToolStarted,
     Usage,
+    stated,
 )
 from baton.core.spending import NONE, Tokens
 from baton.core.value import Any
@@ -44,6 +45,7 @@ _UPDATES = {
     "plan": "_plan",
     "usage_update": "_cost",
     "session_info_update": "_info",
+    "current_mode_update": "_mode",
 }
 
 
@@ -65,12 +67,17 @@ class Call:
 class Question:
     """A permission that the agent waits for. `number` is the id of its message."""
 
-    def __init__(self, number: Any, tool: str, tool_id: str | None, offered: list[messages.Option]) -> None:
+    def __init__(
+        self, number: Any, tool: str, tool_id: str | None, offered: list[messages.Option], once: str | None = None
+    ) -> None:
+        """`once` is the id of the option that allows this call and changes nothing else, if the agent has one."""
         self.number = number
         self.tool = tool
         self.tool_id = tool_id
-        self.offered = offered
-        self.allowing = [each.name for each in offered if each.kind == "allow_once"]
+        is_plain = any(each.kind == "allow_once" and each.option_id == once for each in offered)
+        wider = [each for each in offered if each.kind == "allow_once" and each.option_id != once]
+        self.offered = [each for each in offered if not is_plain or each not in wider]  # guard: acp-wider-option
+        self.allowing = [each.name for each in self.offered if each.kind == "allow_once"]
 
     def option_for(self, answer: Answer) -> str | None:
         """Return the id of the option that means this answer; None if there is none. It is never one that allows or
@@ -215,6 +222,9 @@ class AcpWork:
             yield from self.end_message()
             self.text.append(text + "\n")
             yield Said(text=text)
+
+    def _mode(self, update: Mapping[str, Any]) -> Iterator[Signal]:
+        yield from stated(mode=messages.mode_of(update))
 
     def _info(self, update: Mapping[str, Any]) -> Iterator[Signal]:
         trouble = messages.codex_trouble(update)

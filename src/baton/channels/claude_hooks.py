@@ -218,6 +218,7 @@ class ClaudeHooks(GatewayChannel):
             exchange.reply()
             return
         self._count("hooks")
+        self._say_itself(message)
         self._failed = None  # it goes on, or this hook says how it ended
         if not message.get("agent_id"):  # a subagent may have a mode of its own
             self._note_mode(message.get("permission_mode"), "hook")

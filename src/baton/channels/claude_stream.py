@@ -38,6 +38,7 @@ from baton.core.signal import (
     ToolStarted,
     TurnEnded,
     TurnStarted,
+    stated,
 )
 from baton.core.spending import NONE
 from baton.core.value import Any, Value
@@ -59,7 +60,6 @@ _STATES = "CLAUDE_CODE_EMIT_SESSION_STATE_EVENTS"
 _NOTIFICATION_NS = 5 * SECOND_NS  # Claude begins a turn about ended background work within milliseconds
 _PLAN = "ExitPlanMode"
 _REFUSED = "This was not allowed. Do not do it another way."
-
 # Which method reads which message.
 _READERS = {
     "system init": "_begin_turn",
@@ -228,6 +228,7 @@ class ClaudeStream(JsonLines):
         self._conversation = conversation if isinstance(conversation, str) else None
         if self._agent.is_conversation(conversation):
             yield Conversation(conversation_id=conversation)
+        yield from stated(message.get("claude_code_version"), message.get("permissionMode"), message.get("model"))
         if self._turn is None:  # else it was announced when the prompt was written
             self._turn, self._of_prompt, self._began = os.urandom(4).hex(), not self._began, True
             if self._of_prompt:

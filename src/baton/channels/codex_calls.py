@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from baton.channels.choices import objects, read_questions
 from baton.core.clock import SECOND_NS
+from baton.core.fields import one_line
 from baton.core.request import RequestKind
 from baton.core.signal import ALLOW, DENY, Asked, Limited, Usage
 from baton.core.value import Any, Value
@@ -20,6 +21,8 @@ PERMISSIONS = "item/permissions/requestApproval"
 INPUT = "item/tool/requestUserInput"
 FORM = "mcpServer/elicitation/request"
 ASKING = (COMMAND, FILES, PERMISSIONS, INPUT, FORM)
+# Kinds of COMMAND: a tool call; text for a running terminal; a command about which a person must decide each time.
+PLAIN, TYPED, HUMAN = "command", "writeStdin", "humanCommand"
 
 # The model may choose the shell: one of another folder is a program of its own, and belongs to the command.
 _SHELLS = frozenset(folder + name for folder in ("", "/bin/", "/usr/bin/") for name in ("bash", "sh", "zsh"))
@@ -66,9 +69,19 @@ class Question(Value):
         return found if isinstance(found, str) else None
 
     @property
+    def kind(self) -> str:
+        """Return the kind of a question about a command; releases before 0.166 name none."""
+        return str(self.params.get("kind") or PLAIN) if self.method == COMMAND else ""
+
+    @property
+    def is_typed(self) -> bool:
+        """Return whether it is about text for a program that runs: its item is the tool call that began the program."""
+        return self.kind == TYPED
+
+    @property
     def is_of_item(self) -> bool:
         """Return whether the tool call that waits says what was decided."""
-        return self.method in (COMMAND, FILES)
+        return self.method == FILES or self.kind == PLAIN
 
 
 def tool_name(item: Mapping[str, Any]) -> str | None:
@@ -90,17 +103,49 @@ def tool_call(item: Mapping[str, Any]) -> dict[str, Any]:
 
 def _command(about: Mapping[str, Any]) -> dict[str, Any]:
     """Return a command as the model wrote it: Codex runs each by a shell, and shows that, too."""
-    from shlex import split
-
     line = about["command"]
-    try:
-        words = split(line)
-    except ValueError:
-        words = []
+    words = _words(line)
     if len(words) == 3 and words[0] in _SHELLS and words[1] in ("-c", "-lc"):  # guard: codex-shell
         line = words[2]
     call = {"command": line, "cwd": about.get("cwd")}
     return {name: value for name, value in call.items() if value is not None}
+
+
+def _words(line: str) -> list[str]:
+    """Return the words of a command; none if its quotes are not closed."""
+    from shlex import split
+
+    try:
+        return split(line)
+    except ValueError:
+        return []
+
+
+def _typed_text(params: Mapping[str, Any], item: Mapping[str, Any] | None) -> tuple[dict[str, Any], bool]:
+    """Return what is to be typed into which terminal, and whether that is known exactly. `item` began the terminal."""
+    line = str(params.get("command") or "")
+    words = _words(line)
+    is_exact = len(words) == 4 and words[:2] == ["write_stdin", "--session-id"]
+    call = {"typed": words[3], "terminal": words[2]} if is_exact else {"typed": line}
+    runs = None if item is None or item.get("type") != "commandExecution" else command_line(item)
+    call |= {name: str(value) for name, value in (("runs", runs), ("launched in", params.get("cwd"))) if value}
+    return call, is_exact
+
+
+def types(question: Question, text: str) -> bool:
+    """Return whether this is the text that the question is about, as far as that is known."""
+    call, is_exact = _typed_text(question.params, None)
+    return not is_exact or call["typed"] == text
+
+
+def _checkpoint(params: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a command about which a person must decide each time: the id of the question belongs to the call, so that
+    no answer covers another one."""
+    line = params.get("command")
+    command = _command(params)["command"] if isinstance(line, str) else None
+    named = {"checkpoint": command or params.get("reason"), "reason": params.get("reason"), "cwd": params.get("cwd")}
+    named["approval"] = params.get("approvalId") or params.get("itemId")
+    return {name: value for name, value in named.items() if value is not None}
 
 
 def _changes(item: Mapping[str, Any]) -> dict[str, Any]:
@@ -112,13 +157,11 @@ def _changes(item: Mapping[str, Any]) -> dict[str, Any]:
 def read_question(question: Question, item: Mapping[str, Any] | None, agent_ref: str | None) -> Asked:
     """Return what is asked. `item` is the tool call that waits, if it is known."""
     method, params = question.method, question.params
-    same: dict[str, Any] = {"key": question.key, "tool_id": question.item_id, "agent_ref": agent_ref}
+    tool_id = question.item_id if question.is_of_item or question.method != COMMAND else None
+    same: dict[str, Any] = {"key": question.key, "tool_id": tool_id, "agent_ref": agent_ref}
     if method == COMMAND:
-        # What the command gets beside the sandbox belongs to the call.
-        more = {name: params[name] for name in ("networkApprovalContext", "additionalPermissions") if params.get(name)}
-        if not isinstance(params.get("command"), str):
-            return Asked(kind=RequestKind.TOOL, tool="shell", call=more or {}, exact=bool(more), **same)
-        return Asked(kind=RequestKind.TOOL, tool="shell", call=_command(params) | more, **same)
+        tool, call, is_exact = _read_command(question, item)
+        return Asked(kind=RequestKind.TOOL, tool=tool, call=call, exact=is_exact, **same)
     if method == FILES:
         root = {"grantRoot": params["grantRoot"]} if params.get("grantRoot") else {}
         call = _changes(item) if item is not None else {}
@@ -136,6 +179,23 @@ def read_question(question: Question, item: Mapping[str, Any] | None, agent_ref:
     call = {name: params.get(name) for name in ("serverName", "message", "requestedSchema", "url") if params.get(name)}
     kind = RequestKind.QUESTION if _has_fields(params) else RequestKind.TOOL
     return Asked(kind=kind, tool=f"mcp:{params.get('serverName')}", call=call, **same)
+
+
+def _read_command(question: Question, item: Mapping[str, Any] | None) -> tuple[str, dict[str, Any], bool]:
+    """Return the tool and the call that a question about a command shows, and whether the call is exact."""
+    params = question.params
+    if question.is_typed:  # guard: codex-typed-text
+        return "typed text", *_typed_text(params, item)
+    if question.kind == HUMAN:
+        return "human command", _checkpoint(params), True
+    if question.kind != PLAIN:
+        known = {name: params[name] for name in ("kind", "reason", "cwd") if params.get(name) is not None}
+        return one_line(question.kind, 40), known | {"asked": params.get("command")}, False
+    # What the command gets beside the sandbox belongs to the call.
+    more = {name: params[name] for name in ("networkApprovalContext", "additionalPermissions") if params.get(name)}
+    if not isinstance(params.get("command"), str):
+        return "shell", more, bool(more)
+    return "shell", _command(params) | more, True
 
 
 def is_secret(question: Question) -> bool:

@@ -29,6 +29,7 @@ from baton.core.signal import (
     ToolStarted,
     TurnEnded,
     TurnStarted,
+    stated,
 )
 from baton.core.value import Any
 
@@ -43,7 +44,9 @@ if TYPE_CHECKING:
 
     Reader = Callable[[Mapping[str, Any]], Iterator[Signal]]
 
+_ACCOUNT = "account"  # the id of a request
 _CLIENT = {"name": "baton", "title": "baton", "version": "1"}
+_RELEASE = re.compile(r"[^/ ]+/(\S+)")  # the name of the client, and Codex's release
 _TRIES = re.compile(r"(\d+)/(\d+)")
 _HOW = {"completed": WELL, "interrupted": INTERRUPTED}
 _DELTA_EVERY_NS = SECOND_NS
@@ -59,6 +62,7 @@ _READERS = {
     "item/completed": "_item_completed",
     "error": "_error",
     "thread/tokenUsage/updated": "_usage",
+    "item/commandExecution/terminalInteraction": "_typed",
 }
 
 
@@ -90,7 +94,7 @@ class Protocol:
         self._is_subscribed = False
         self._began = False  # the conversation: a new connection continues it
         self._ids = 0
-        self._awaited: dict[int, Reader] = {}  # by the id of our request
+        self._awaited: dict[int | str, Reader] = {}  # by the id of our request
         self._turn: _Turn | None = None
         self._said: tuple[str, str] | None = None  # name and text of a prompt whose turn is not known yet
         self._items: dict[str, Mapping[str, Any]] = {}  # open tool calls
@@ -118,8 +122,28 @@ class Protocol:
         self._awaited[self._ids] = read
         return self._send({"id": self._ids, "method": method, "params": params})
 
-    def _initialized(self, _result: Mapping[str, Any]) -> Iterator[Signal]:
+    def _initialized(self, result: Mapping[str, Any]) -> Iterator[Signal]:
+        release = _RELEASE.match(str(result.get("userAgent") if isinstance(result, dict) else ""))
+        if release is not None:
+            yield from stated(release=release[1])
         self._send({"method": "initialized"})
+        if self.is_ready:
+            yield from self._begin_thread()
+            return
+        self._awaited[_ACCOUNT] = self._account_read
+        self._send({"id": _ACCOUNT, "method": "account/read", "params": {}})
+
+    def _account_read(self, result: Mapping[str, Any]) -> Iterator[Signal]:
+        """Begin the conversation, if Codex has the login that its model service needs: without one, it would try again
+        and again."""
+        if result.get("requiresOpenaiAuth") is True and result.get("account", result) is None:
+            yield from self._refused(
+                "Codex is not logged in; run `codex login`, or name your own provider in config.toml"
+            )
+        else:
+            yield from self._begin_thread()
+
+    def _begin_thread(self) -> Iterator[Signal]:
         if self.thread is not None and (self._began or self._task.yolo):
             self._subscribe({} if self._began else self._settings())
         elif self.thread is not None:
@@ -168,6 +192,8 @@ class Protocol:
         self.thread, self._is_subscribed = thread, True
         self._models[thread] = str(result.get("model") or result["thread"].get("model") or "")
         yield Conversation(conversation_id=thread)
+        # The policy is an object where it is set for each kind of call.
+        yield from stated(mode=result.get("approvalPolicy"), model=self._models[thread])
         if self._began:
             self.questions.expect_again()
             self._request("thread/turns/list", {"threadId": self.thread, "limit": _LISTED}, self._turns_listed)
@@ -274,6 +300,8 @@ class Protocol:
         error = message.get("error")
         if error is None:
             yield from read(message["result"])
+        elif read == self._account_read:  # this release does not know the request
+            yield from self._begin_thread()
         elif read == self._turn_accepted or (read != _ignore and not self.is_ready):
             yield from self._refused(str(error.get("message") or error))
         elif read == self._thread_began:
@@ -415,7 +443,12 @@ class Protocol:
             self._turn.error = text
             yield from calls.limit_of(error, self._limits)
 
+    def _typed(self, params: Mapping[str, Any]) -> Iterator[Signal]:
+        yield from self.questions.note_typed(str(params["itemId"]), str(params["stdin"]))
+        yield Said(text="")
+
     def _usage(self, params: Mapping[str, Any]) -> Iterator[Signal]:
+        yield from self.questions.note_answer_of_model(str(params.get("turnId")))
         if self._turn is None or params.get("turnId") != self._turn.turn_id:
             return  # of the time before
         used = params["tokenUsage"]

@@ -115,8 +115,9 @@ class Questions:
             yield from self._resolve(question, self._clock.monotonic_ns())
 
     def _resolve(self, question: Question, now_ns: int) -> Iterator[Settled]:
-        """Close a question. What was decided about a tool call shows in what becomes of the call."""
-        if question.is_of_item and question.item_id in self._items:
+        """Close a question. What was decided about a tool call shows in what becomes of the call, and about text in
+        whether it is typed."""
+        if question.is_typed or (question.is_of_item and question.item_id in self._items):
             self._open[question.key] = question.replace(resolved_ns=now_ns, again_ns=None)
         else:
             yield self._settle(question, question.answer)
@@ -127,13 +128,42 @@ class Questions:
         for question in list(self._open.values()):
             if question.again_ns is not None and now_ns >= question.again_ns:
                 yield from self._resolve(question, now_ns)
-            elif question.resolved_ns is not None and now_ns - question.resolved_ns >= _ALLOWED_NS:
+            elif question.resolved_ns is None or now_ns - question.resolved_ns < _ALLOWED_NS:
+                continue
+            elif question.is_typed:
+                yield from self._settle_typed(question)
+            else:
                 is_running = question.item_id in self._items
                 yield self._settle(question, ALLOW if is_running else question.answer)
 
+    def _settle_typed(self, question: Question) -> Iterator[Settled]:
+        """Close a question about typed text some time after Codex closed it. The model waits for what the terminal
+        prints, if nothing else: then the text was typed."""
+        if self._items.keys() == {question.item_id}:
+            yield self._settle(question, ALLOW)
+        elif question.answer is None or question.item_id not in self._items:  # nothing tells it apart: unknown
+            yield self._settle(question, None)
+
+    def note_typed(self, item_id: str, text: str) -> Iterator[Settled]:
+        """Note that a text was typed into the terminal that this tool call began."""
+        for question in self._typed_questions():
+            if question.item_id == item_id and calls.types(question, text):
+                yield self._settle(question, ALLOW)
+                return
+
+    def note_answer_of_model(self, turn_id: str) -> Iterator[Settled]:
+        """Note that the model goes on: text about which Codex asked before was typed by now, or was refused."""
+        for question in self._typed_questions():
+            if question.resolved_ns is not None and question.params.get("turnId") == turn_id:
+                yield self._settle(question, DENY)
+
+    def _typed_questions(self) -> list[Question]:
+        return [each for each in self._open.values() if each.is_typed]
+
     def end_item(self, item_id: str, item: Mapping[str, Any]) -> Iterator[Settled]:
         """Close the questions about a tool call that is over."""
-        for question in [each for each in self._open.values() if each.item_id == item_id]:
+        found = [each for each in self._open.values() if each.item_id == item_id]
+        for question in [each for each in found if not each.is_typed]:
             yield self._settle(question, calls.decision_of(item) if question.is_of_item else question.answer)
 
     def end_turn(self, turn_id: str) -> Iterator[Settled]:

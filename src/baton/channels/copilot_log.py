@@ -32,6 +32,7 @@ from baton.core.signal import (
     TurnEnded,
     TurnStarted,
     Usage,
+    stated,
 )
 
 TYPE_CHECKING = False
@@ -84,6 +85,7 @@ class CopilotLog:
         self._calls: dict[str, _Call] = {}
         self._background: dict[str, BackgroundTask] = {}
         self._handlers: dict[str, Callable[[Mapping[str, Any], str | None], Iterator[Signal]]] = {
+            "session.start": self._session_started,
             "user.message": self._prompt,
             "assistant.turn_start": self._step,
             "assistant.message": self._message,
@@ -108,6 +110,9 @@ class CopilotLog:
         """Yield what an event means."""
         handle = self._handlers.get(event["type"])
         return iter(()) if handle is None else handle(event["data"], event.get("agentId"))
+
+    def _session_started(self, about: Mapping[str, Any], _agent_ref: str | None) -> Iterator[Signal]:
+        yield from stated(release=about.get("copilotVersion"), model=about.get("selectedModel"))
 
     def announce(self) -> Iterator[Signal]:
         """Yield the questions that are on the screen since the last call, and have not been decided at once."""

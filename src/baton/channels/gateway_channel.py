@@ -11,7 +11,7 @@ from baton.channels.contract import Channel
 from baton.channels.forward import HOOK_PATH
 from baton.channels.gateway import Exchange, Gateway
 from baton.channels.shown_work import ShownWork
-from baton.core.signal import Blocked, Heard, Signal
+from baton.core.signal import Blocked, Heard, Signal, Stated
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -40,6 +40,7 @@ class GatewayChannel(Channel):
         self._held: dict[str, Exchange] = {}  # the turns that wait for `end_turn`
         self._counts: dict[str, int] = {}
         self._work = ShownWork()
+        self._stated = Stated()
 
     # -- the runner's side ----------------------------------------------------------------------------------------
 
@@ -75,6 +76,16 @@ class GatewayChannel(Channel):
     def _say_all(self, signals: Iterable[Signal], source: str) -> None:
         for signal in signals:
             self._say(signal, source)
+
+    def _say_itself(self, message: Mapping[str, Any]) -> None:
+        """Report the permission mode and the model that a hook names, if they have changed. Those of a subagent are its
+        own."""
+        found = {name: message.get(key) for name, key in (("mode", "permission_mode"), ("model", "model"))}
+        known = {name: text for name, text in found.items() if isinstance(text, str) and text}
+        stated = self._stated.replace(**known)
+        if stated != self._stated and "agent_id" not in message:
+            self._stated = stated
+            self._say(stated, "hook")
 
     def _say_blockers(self) -> bool:
         """Report the questions that will stop the agent when it starts. Return whether there are any."""

@@ -93,6 +93,7 @@ class Hooked(GatewayChannel):
                     exchange.reply(b"")
                     return
                 self._count("hooks")
+                self._say_itself(message)
                 self._follow(str(message.get("transcript_path") or ""))
                 self._say_all(self._handle(str(message.get("hook_event_name")), message, exchange), "hook")
             except UNEXPECTED_SHAPE:

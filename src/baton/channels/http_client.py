@@ -61,7 +61,9 @@ class Server:
         try:
             return parse_json(text) if text.strip() else None
         except ValueError:
-            raise HttpFailed(f"{method} {path.partition('?')[0]} was answered with something that is no JSON") from None
+            raise HttpFailed(
+                f"{method} {path.partition('?')[0]} was answered with something that is no JSON", status
+            ) from None
 
     def open_events(self, path: str, *, within_sec: float) -> EventStream:
         """Begin to read a stream of events. Raise HttpFailed."""

@@ -20,7 +20,7 @@ from baton.channels.opencode_server import OpencodeProcess
 from baton.channels.pipes import Writer
 from baton.core.clock import Clock, SystemClock
 from baton.core.request import Answer
-from baton.core.signal import ALLOW, FAILED, Conversation, Heard, Settled, TurnEnded
+from baton.core.signal import ALLOW, FAILED, Conversation, Heard, Settled, Stated, TurnEnded
 from baton.core.value import Any
 
 TYPE_CHECKING = False
@@ -201,6 +201,10 @@ class OpencodeChannel(Channel):
         else:
             made = self._call(server, "POST", "/session", {}, within_sec=deadline - time.monotonic())
             known = str(made.get("id")) if isinstance(made, dict) else ""
+            release = made.get("version") if isinstance(made, dict) else None
+            if isinstance(release, str):
+                self._agent.check_release(release)
+                self._say([Stated(release=release)])
         if not self._agent.is_conversation(known):
             raise self._agent.unusable("created no session")
         self._events = OpencodeEvents(known, self._clock, before=before, show=self._keep)
@@ -215,7 +219,8 @@ class OpencodeChannel(Channel):
                 raise self._agent.unusable(
                     f"has no conversation {known} for this folder; create a new session"
                 ) from None
-            raise self._agent.unusable(f"did not begin: {error}") from None
+            other = ", as other major versions than 1 answer" if error.status == 200 else ""
+            raise self._agent.unusable(f"did not begin: {error}{other}") from None
 
     def _prompt(self, text: str) -> None:
         assert self._events is not None

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import subprocess
 
+from baton.core.result import before_backtrace
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,7 +47,8 @@ class ServerProcess:
         code = self._child.poll()
         if code is not None and code < 0:
             return f"{self._name} was ended by signal {-code}"
-        lines = [line.strip() for line in self.printed().decode(errors="replace").splitlines() if line.strip()]
+        printed = before_backtrace(self.printed().decode(errors="replace"))
+        lines = [line.strip() for line in printed.splitlines() if line.strip()]
         said = "; ".join(line for line in lines[-_LINES:] if "listening on" not in line)
         return f"{self._name} ended with exit code {code}" + (f": {said}" if said else "")
 

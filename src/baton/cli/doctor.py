@@ -20,7 +20,7 @@ from baton.cli.output import counted, json_text
 from baton.cli.parser import Options, Verb
 from baton.config import Settings, hide_password, rules_file
 from baton.core.clock import format_time, parse_time
-from baton.core.errors import BatonError, BrokerUnavailable, InvalidValue, TmuxUnavailable, UsageError
+from baton.core.errors import AgentUnusable, BatonError, BrokerUnavailable, InvalidValue, TmuxUnavailable, UsageError
 from baton.core.fields import one_line
 from baton.core.rule_file import marks
 from baton.delegation.reconcile import has_monitor
@@ -34,6 +34,7 @@ from baton.own_files import others_can_read
 from baton.registry import other_registry_here, registry_url
 from baton.sessions.attach import is_utf8, locale_setting, usable_terminal
 from baton.sessions.inventory import Inventory
+from baton.sessions.release import release_in
 from baton.sessions.session import State
 from baton.sessions.tmux import Tmux
 from baton.storage.files import network_fs_kind
@@ -201,13 +202,18 @@ def _agents(settings: Settings) -> Iterator[Finding]:
 
 
 def _agent_version(what: str, agent: Agent, path: str) -> Finding:
-    """Return the version of an agent's program, with a warning if baton is tested with another one."""
+    """Return the version of an agent's program, with a warning if baton was not tested with it."""
     version, tested = _version(agent.program, "--version"), agent.tested_version
-    number = _NUMBER.search(version)
-    if not tested or (number is not None and number[0] == tested):
+    release = release_in(version)
+    try:
+        agent.check_release(release or tested)
+    except AgentUnusable as error:
+        return _warning(what, f"{version} at {path}; {error}")
+    if not tested or release == tested:
         return _ok(what, f"{version} at {path}")
-    note = f"baton is tested with {tested}, and others may behave differently: {agent.install}@{tested}"
-    return _warning(what, f"{version} at {path}; {note}")
+    if release is None:
+        return _warning(what, f"{version} at {path}")
+    return _warning(what, f"{version} at {path}; this release was not tested, baton was tested with {tested}")
 
 
 def _config(settings: Settings) -> Iterator[Finding]:

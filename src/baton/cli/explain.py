@@ -14,6 +14,7 @@ from baton.config import Settings
 from baton.core.clock import SECOND_NS, duration_text, parse_time
 from baton.core.fields import first_line, one_line
 from baton.core.job import Job, Status
+from baton.core.outline import run_text
 from baton.core.value import Any
 from baton.delegation.looking import settle_lost
 from baton.jobs.verbs import Jobs, open_jobs
@@ -56,6 +57,7 @@ def _print(explained: dict[str, Any]) -> None:
         ("job", f"{explained['job_id']} {explained['title'] or ''}"),
         ("ended", ending and f"{ending} (attempt {explained['attempt']})"),
         ("activity", not ending and f"{explained['state']}{since} (attempt {explained['attempt']})"),
+        ("agent", run_text(explained)),
         ("cause", not ending and first_line(explained["cause"] or "")),
         ("rule", explained["rule"]),
         (

@@ -20,6 +20,7 @@ from baton.core.errors import BatonError, InvalidValue, RegistryUnavailable, Usa
 from baton.core.fields import json_object, parse_json, texts_of
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.limits import may_wait
+from baton.core.outline import run_of
 from baton.delegation.attempts import Attempts, this_submitter
 from baton.delegation.submit import (
     GIVEN,
@@ -35,6 +36,7 @@ from baton.delegation.submit import (
 from baton.delegation.worktrees import trust_place
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
+from baton.sessions.release import known_release, note_untested
 
 if TYPE_CHECKING:
     from baton.delegation.targets import Target
@@ -106,6 +108,7 @@ def follow_up(options: Options, settings: Settings) -> int:
 
 def _run(options: Options, settings: Settings, submissions: list[Submission]) -> int:
     _warn_of_blockers(settings, submissions)
+    _Untested(settings, submissions).look()
     return (_detach if options.detach else _follow)(settings, submissions, options)
 
 
@@ -121,6 +124,27 @@ def _warn_of_blockers(settings: Settings, submissions: Sequence[Submission]) -> 
         seen.add((each.agent.name, workdir))
         for problem in each.agent.startup_blockers(workdir, os.environ):
             say(f"baton: note: {problem}")
+
+
+class _Untested:
+    """Says that an agent's program is of a release with which baton was not tested: once for each release, as soon as
+    that is known."""
+
+    def __init__(self, settings: Settings, submissions: Sequence[Submission]) -> None:
+        self._state_dir = settings.state_dir
+        self._agents = {each.agent.name: each.agent for each in submissions if each.agent is not None}
+
+    def look(self, jobs: Sequence[Job] = ()) -> None:
+        """Look for releases that were not known before, also in the records of these jobs."""
+        ran = {job.agent: run_of(job)["agent_version"] for job in jobs}
+        for name, agent in list(self._agents.items()):
+            release = ran.get(name) or known_release(self._state_dir, agent, os.environ)
+            if release is None:
+                continue
+            del self._agents[name]
+            note = note_untested(self._state_dir, agent, release)
+            if note is not None:
+                say(f"baton: note: {note}")
 
 
 # -- which jobs ------------------------------------------------------------------------------------------------
@@ -219,6 +243,7 @@ def _detach(settings: Settings, submissions: list[Submission], options: Options)
         job_ids = _run_in_background(settings, submissions, options)
     else:
         job_ids = _start(settings, submissions)
+        _Untested(settings, submissions).look()
     for job_id in job_ids:
         print(json_text({"job_id": job_id}) if options.json else job_id)
     say(f"wait for {'it' if len(job_ids) == 1 else 'them'}: baton wait {' '.join(job_ids)}")
@@ -311,7 +336,7 @@ def _follow(
         try:
             try:
                 with signals:
-                    _show_events(delegation, settings, as_json=options.json)
+                    _show_events(delegation, settings, _Untested(settings, submissions), as_json=options.json)
             except KeyboardInterrupt:
                 return _interrupted(delegation, signals)
         except (_Terminated, OSError):  # an OSError: the reader of the output has gone, perhaps with the terminal
@@ -333,7 +358,7 @@ def _follow(
         return delegation.exit_code
 
 
-def _show_events(delegation: Delegation, settings: Settings, *, as_json: bool) -> None:
+def _show_events(delegation: Delegation, settings: Settings, untested: _Untested, *, as_json: bool) -> None:
     subscription = delegation.subscription
     with open_view(
         delegation.jobs, as_json=as_json, read_requests=subscription.open_requests, settings=settings
@@ -341,7 +366,9 @@ def _show_events(delegation: Delegation, settings: Settings, *, as_json: bool) -
         subscription.events.on_end, subscription.events.on_read = view.end, view.read
         for payload in delegation:
             view.show(payload)
+            untested.look()
         ended = delegation.current_jobs()
+        untested.look(ended)
         view.over(ended)
     delegation.mark_seen(ended)
 

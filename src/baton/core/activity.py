@@ -20,10 +20,12 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from baton.core.signal import Stated
+
 __all__ = [
     "DONE", "FAILED", "IDLE", "KINDS", "LIMITED", "OPEN", "RULES", "Activity", "Facts", "Limits", "Verdict", "activity",
     "activity_record", "attention_due_ns", "explain", "facts_record", "fold", "go_on", "open_besides", "publisher_call",
-    "verdict",
+    "run_record", "verdict",
 ]  # fmt: skip
 
 KINDS = ("starting", "blocked", "working", "waiting", "retrying", "limited", "idle", "stalled", "unknown")
@@ -440,7 +442,7 @@ def explain(
     facts: Facts, now_ns: int, *, limits: Limits | None = None, wall_ns: int | None = None
 ) -> list[tuple[str, str, str, int]]:
     """Return every fact as (fact, value, source, age in nanoseconds), and with `limits` the rule that decided."""
-    found = [*_turn_rows(facts), *_call_rows(facts), *_note_rows(facts)]
+    found = [*_turn_rows(facts), *_call_rows(facts), *_note_rows(facts), *_stated_rows(facts)]
     source, at_ns = ("process", now_ns) if facts.gone is None else (facts.gone.source, facts.gone.at_ns)
     found.append(("program", "runs" if facts.gone is None else facts.gone.signal.why, source, at_ns))
     found.append(("last sign of work", facts.last_work, facts.last_work_source, facts.last_work_ns))
@@ -468,6 +470,19 @@ def _call_rows(facts: Facts) -> Iterator[tuple[str, str, str, int]]:
         yield "background work", f"{task.kind} {task.what}", task.source, task.since_ns
 
 
+def _stated_rows(facts: Facts) -> Iterator[tuple[str, str, str, int]]:
+    note = facts.stated
+    if note is not None:
+        known = ((name, text) for name, text in _named(note.signal).items() if text is not None)
+        yield from ((name.replace("_", " "), text, note.source, note.at_ns) for name, text in known)
+
+
+def _named(stated: Stated) -> dict[str, str | None]:
+    """Return what an agent says about itself by the names that surfaces use; None: it does not say it."""
+    found = {"agent_version": stated.release, "agent_mode": stated.mode, "model": stated.model}
+    return {name: text or None for name, text in found.items()}
+
+
 def _note_rows(facts: Facts) -> Iterator[tuple[str, str, str, int]]:
     for fact, note, field in (
         ("retrying", facts.retrying, "why"),
@@ -488,6 +503,11 @@ def activity_record(doing: Activity, *, now_ns: int, wall_ns: int, attempt: int)
     since = format_micros(wall_ns - max(now_ns - doing.since_ns, 0))
     record = {"kind": doing.kind, "since": since, "cause": doing.cause, "attempt": attempt}
     return record | ({"at_screen": True} if doing.rule == "attention" else {})
+
+
+def run_record(facts: Facts, *, attempt: int) -> dict[str, Any] | None:
+    """Return what runs in an attempt, as the registry keeps it; None if the agent has said nothing about itself."""
+    return None if facts.stated is None else {"attempt": attempt, **_named(facts.stated.signal)}
 
 
 def facts_record(

@@ -110,6 +110,7 @@ class Facts(Value):
     gone: Note | None = None
     said: Note | None = None
     conversation: Note | None = None
+    stated: Note | None = None
     conversations: tuple[str, ...] = ()
     messages: Mapping[str, Message] = {}
     spent: Spent = Spent()
@@ -161,6 +162,7 @@ class Facts(Value):
             ended_ids=after.ended_ids,
             tasks=tasks,
             owners=owners,
+            stated=after.stated,
             tasks_ns=after.tasks_ns,
             tasks_source=after.tasks_source,
             blocked=None if after.turns else after.blocked,
@@ -221,7 +223,18 @@ class Facts(Value):
 def describe_call(name: str, call: Any) -> str:
     """Return a tool call in one line: its name and what it works on."""
     if isinstance(call, dict):
-        known = ("command", "file_path", "path", "url", "pattern", "description", "plan", "prompt")
+        known = (
+            "command",
+            "typed",
+            "checkpoint",
+            "file_path",
+            "path",
+            "url",
+            "pattern",
+            "description",
+            "plan",
+            "prompt",
+        )
         found = next((call[key] for key in known if isinstance(call.get(key), str) and call[key].strip()), None)
         questions = call.get("questions")
         if found is None and isinstance(questions, list) and questions and isinstance(questions[0], dict):

@@ -10,6 +10,7 @@ import re
 
 from baton.core import signal as s
 from baton.core.facts import BEFORE, CLEARED, JOB, OTHER, OUTSIDE, Call, Facts, Note, Task, Turn, describe_call
+from baton.core.fields import one_line
 from baton.core.spending import count
 from baton.core.value import Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
 
 _WORD = re.compile(r"[\w-]+")
 _MAX_TURNS = 32  # that are remembered
+_ABOUT_ITSELF = ("release", "mode", "model")
+_STATED = 200  # characters of what an agent says about itself
 _MAX_IDS = 256  # of ended calls and settled questions, against late and repeated signals
 _MAX_NOTED = 16
 
@@ -293,6 +296,22 @@ def _conversation(facts: Facts, signal: s.Conversation, source: str, at_ns: int)
     return facts.replace(cleared=note)
 
 
+def _stated(facts: Facts, signal: s.Stated, source: str, at_ns: int) -> Facts:
+    """Take over what the agent says about itself. What the running program says holds against what is assumed."""
+    known, since_ns = (s.Stated(), -1) if facts.stated is None else (facts.stated.signal, facts.stated.at_ns)
+    said = {name: one_line(getattr(signal, name), _STATED) for name in _ABOUT_ITSELF}
+    is_proven = bool(known.release) and not known.assumed
+    changed = {name: text for name, text in said.items() if text and (at_ns >= since_ns or not getattr(known, name))}
+    if signal.assumed and is_proven:
+        changed.pop("release", None)
+    elif said["release"] and not signal.assumed and not is_proven:
+        changed["release"] = said["release"]  # it was only assumed until now
+    new = known.replace(**changed)
+    if "release" in changed:
+        new = new.replace(assumed=signal.assumed)
+    return facts if new == known else facts.replace(stated=Note(signal=new, source=source, at_ns=max(at_ns, since_ns)))
+
+
 def _blocked(facts: Facts, signal: s.Blocked, source: str, at_ns: int) -> Facts:
     if facts.turns or facts.gone is not None:
         return facts
@@ -383,6 +402,7 @@ _FOLDS: dict[type, Callable[[Facts, Any, str, int], Facts]] = {
     s.Paused: _paused,
     s.Resumed: _resumed,
     s.Conversation: _conversation,
+    s.Stated: _stated,
     s.Blocked: _blocked,
     s.Unblocked: _unblocked,
     s.Attention: _attention,

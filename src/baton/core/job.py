@@ -181,6 +181,7 @@ _OWN_FIELDS: tuple[tuple[str, Check, Any], ...] = (
     ("lost_attempts", fields.whole(0), 0),
     ("changed", fields.optional(fields.boolean), None),
     ("above", checks.job_ids, ()),
+    ("agent_runs", checks.agent_runs, ()),
 )
 OWN_DEFAULTS = {name: default for name, _, default in _OWN_FIELDS}
 _CHECKS = {name: (check, default) for name, check, default in _SCRIPT_FIELDS + _OWN_FIELDS}
@@ -201,7 +202,7 @@ FATE = frozenset(
     {"attempt", "claimed_by", "lease_expires_at", "lease_mark", "deadline_at", "last_seq", "last_event_at", "detail"}
     | {"finished_at", "submitter", "verified_by", "unverified", "disputed", "follows", "retry_of", "retried_by"}
     | {"reason", "ended_by", "seen_at", "idempotency_key", "notify_due", "activity", "change", "checkout"}
-    | {"parked", "usage", "changed"}
+    | {"parked", "usage", "changed", "agent_runs"}
     | {"waits_for", "not_before", "look_at", "followed_at", "failed_attempts", "lost_attempts"}
 )
 
@@ -232,7 +233,8 @@ class Job(Value):
     `look_at` is when the registry looks at the job again: at `not_before`, or, of an ended job, to let those after it
     go on (`followed_at`: there are some). `failed_attempts` counts the errors that `retries` allowed, `lost_attempts`
     the holders that were lost, of which `max_attempts` allows some. `changed` says of an ended job with a worktree
-    whether it has left a change there; None: unknown, or it has no worktree."""
+    whether it has left a change there; None: unknown, or it has no worktree. `agent_runs`
+    says what each attempt ran, as far as the agent says it: its release, its permission mode, its model."""
 
     schema_version: int
     job_id: str
@@ -298,6 +300,7 @@ class Job(Value):
     lost_attempts: int
     changed: bool | None
     above: tuple[str, ...]
+    agent_runs: tuple[dict[str, Any], ...]
     extra: dict[str, Any]
 
     @classmethod

@@ -103,6 +103,20 @@ def usage(value: object) -> tuple[dict[str, Any], ...]:
     return tuple(fields.members(each, _USAGE_CHECKS) | fields.unknown_fields(each, _USAGE_CHECKS) for each in value)
 
 
+_RUN_CHECKS: dict[str, Check] = {
+    "attempt": fields.whole(1),
+    "agent_version": fields.optional(fields.line),
+    "agent_mode": fields.optional(fields.line),
+    "model": fields.optional(fields.line),
+}
+
+
+def agent_runs(value: object) -> tuple[dict[str, Any], ...]:
+    if not isinstance(value, list | tuple):
+        raise ValueError("must be a list of objects")
+    return tuple(fields.members(each, _RUN_CHECKS) | fields.unknown_fields(each, _RUN_CHECKS) for each in value)
+
+
 _START_CHECKS: dict[str, Check] = {
     "headless": fields.optional(fields.boolean),
     "yolo": fields.optional(fields.boolean),
@@ -149,6 +163,10 @@ def check_checkout(value: object) -> Any:
 
 def check_usage(value: object) -> Any:
     return fields.check_named("usage", usage, value)
+
+
+def check_agent_runs(value: object) -> Any:
+    return fields.check_named("agent_runs", agent_runs, value)
 
 
 def check_parked(value: object) -> Any:

@@ -60,6 +60,7 @@ class Outline(Value):
     verified_by: tuple[str, ...] = ()
     unverified: str | None = None
     changed: bool | None = None
+    agent_runs: tuple[Mapping[str, Any], ...] = ()
 
     @classmethod
     def of(cls, job: Job, last_event: EventName | None = None, open_requests: tuple[str, ...] = ()) -> Outline:
@@ -74,6 +75,7 @@ class Outline(Value):
             open_requests=open_requests,
             waiting=waiting_text(job.waits_for, job.not_before) if job.is_blocked else "",
             **{name: getattr(job, name) for name in (*same, *_SAME)},
+            agent_runs=job.agent_runs,
         )
 
 
@@ -158,9 +160,26 @@ def asks_at_screen(job: Job | Outline, *, now_ns: int) -> bool:
 
 
 def public_record(job: Job, *, now_ns: int, show_secrets: bool = False) -> dict[str, Any]:
-    """Return the record as it is shown, with the activity that holds now: null for a job that does not run."""
+    """Return the record as it is shown, with the activity that holds now, null for a job that does not run, and with
+    what its last attempt runs."""
     written = present_activity(job, now_ns=now_ns)
-    return job.public(show_secrets=show_secrets) | {"activity": None if written is None else dict(written)}
+    shown = {"activity": None if written is None else dict(written)}
+    return job.public(show_secrets=show_secrets) | shown | run_of(job)
+
+
+def run_of(job: Job | Outline) -> dict[str, str | None]:
+    """Return what the last attempt runs: `agent_version`, `agent_mode`, `model`; None where the agent does not say
+    it."""
+    known = next((each for each in job.agent_runs if each["attempt"] == job.attempt), {})
+    return {name: known.get(name) for name in ("agent_version", "agent_mode", "model")}
+
+
+def run_text(shown: Mapping[str, Any]) -> str:
+    """Return what an attempt runs as one line: the agent with its release, its permission mode and its model. `shown`
+    has them by the names of `run_of`, and the `agent`."""
+    named = (("mode", shown["agent_mode"]), ("model", shown["model"]))
+    about = [f"{name} {value}" for name, value in named if value]
+    return ", ".join([" ".join(filter(None, (shown["agent"], shown["agent_version"]))), *about])
 
 
 def state_of(job: Job | Outline, activity: str) -> str:

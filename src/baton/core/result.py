@@ -82,6 +82,16 @@ def own_keys(keys: Iterable[str | None]) -> list[str]:
     return sorted({key for key in keys if key and len(key) >= _SHORTEST_KEY}, key=len, reverse=True)
 
 
+def before_backtrace(text: str) -> str:
+    """Return what a program has printed without the backtrace at its end: the lines before it say why it failed."""
+    lines = text.splitlines()
+    ends = [
+        number for number, line in enumerate(lines) if line.strip().casefold() in ("stack backtrace:", "backtrace:")
+    ]
+    before = "\n".join(lines[: ends[-1]]) if ends else ""
+    return before if before.strip() else text
+
+
 def last_lines(text: str, count: int = VALIDATION_LINES, longest: int = MAX_VALIDATION_BYTES) -> str:
     """Return the last lines of a text, of at most so many bytes."""
     lines = text.rstrip().splitlines()[-count:]

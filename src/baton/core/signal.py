@@ -11,7 +11,7 @@ from baton.core.value import Any, Value
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
 # How a turn ends.
 WELL, FAILED, INTERRUPTED = "well", "failed", "interrupted"
@@ -175,6 +175,16 @@ class Conversation(Value):
     ended: str | None = None
 
 
+class Stated(Value):
+    """What the agent says about itself: its release, its permission mode, its model; "" where it does not say it.
+    `assumed`: its program says so when it is asked for its version, not the one that runs."""
+
+    release: str = ""
+    mode: str = ""
+    model: str = ""
+    assumed: bool = False
+
+
 class Blocked(Value):
     """A dialog before the work: trust, login, update. `what_to_do` is for the user."""
 
@@ -219,8 +229,16 @@ class Gone(Value):
 
 Signal = (
     TurnStarted | TurnEnded | ToolStarted | ToolEnded | Asked | Settled | BackgroundWork | Retrying | Limited | Usage
-    | Paused | Resumed | Conversation | Blocked | Unblocked | Attention | Noted | Said | Gone
+    | Paused | Resumed | Conversation | Stated | Blocked | Unblocked | Attention | Noted | Said | Gone
 )  # fmt: skip
+
+
+def stated(release: object = "", mode: object = "", model: object = "") -> Iterator[Stated]:
+    """Yield what an agent says about itself, if it says anything. The values come from another program."""
+    given = {"release": release, "mode": mode, "model": model}
+    found = {name: text for name, text in given.items() if isinstance(text, str)}
+    if any(found.values()):
+        yield Stated().replace(**found)
 
 
 class Heard(Value):

@@ -55,7 +55,10 @@ _DONE = {ALLOW: "allowed", DENY: "denied"}
 _LONGEST_TEXT = 64 * 1024  # of a reason, or an answer in a person's own words
 _MATCHES = 5  # that a message about an ambiguous id names
 _EARLIER = 1000  # requests of a job that are compared with a new one
-_TOLD_BY = ("command", "cmd", "file_path", "notebook_path", "path", "url", "query", "pattern", "prompt", "description")
+_TOLD_BY = (
+    "command", "cmd", "typed", "checkpoint", "file_path", "notebook_path", "path", "url", "query", "pattern", "prompt",
+    "description",
+)  # fmt: skip
 
 
 # -- for the runner ----------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from baton.core.clock import format_time
 from baton.core.event import EventName
 from baton.core.fields import label, parse_json, texts
 from baton.core.job import Status, is_unseen, topic_prefix, waiting_text
-from baton.core.job_checks import check_activity, check_usage, job_ids
+from baton.core.job_checks import check_activity, check_agent_runs, check_usage, job_ids
 from baton.core.outline import LONGEST_PROMPT, Outline
 
 TYPE_CHECKING = False
@@ -25,7 +25,7 @@ _ADDED = {
     1: "NULL, NULL, NULL, updated_at, NULL, 0, NULL, NULL, NULL, extra",
     2: "disputed, reason, ended_by, seen_at, activity, change, waits_for, not_before, look_at, other_fields",
 }
-_SHOWN_OTHERS = ('"title"', '"usage"', '"verified_by"', '"unverified"', '"changed"')
+_SHOWN_OTHERS = ('"title"', '"usage"', '"verified_by"', '"unverified"', '"changed"', '"agent_runs"')
 ID, STATUS, CREATED = 0, 1, 2
 LAST_EVENTS = (
     "SELECT events.job_id, events.event FROM events JOIN jobs ON jobs.job_id = events.job_id"
@@ -101,6 +101,7 @@ class OutlineReader:
                 verified_by=texts(more["verified_by"]) if "verified_by" in more else (),
                 unverified=unverified,
                 changed=changed,
+                agent_runs=check_agent_runs(more["agent_runs"]) if "agent_runs" in more else (),
             )
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
             return None

@@ -14,7 +14,7 @@ from baton.core.errors import InvalidValue
 from baton.core.event import EventName
 from baton.core.fields import check_job_id
 from baton.core.job import Status
-from baton.core.job_checks import check_usage
+from baton.core.job_checks import check_agent_runs, check_usage
 from baton.registry.order import OrderVerbs
 
 TYPE_CHECKING = False
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Decide = Callable[[Request, Job, bool, int], Request]
 
 
+_MOST_RUNS = 100  # attempts, of which a job keeps what they ran
 _WORDS = {"allow": "allowed", "deny": "denied"}
 
 
@@ -160,6 +161,19 @@ class RequestVerbs(OrderVerbs):
                 raise InvalidValue("usage", f"is of attempt {entry['attempt']}, and the job has {job.attempt}")
             merged = check_usage(merge_usage(job.usage, entry))
             return job if merged == job.usage else job.replace(usage=merged)
+
+        return self._change(job_id, decide).after
+
+    def note_run(self, job_id: str, entry: Mapping[str, Any]) -> Job:
+        """Keep what an attempt runs (`baton.core.activity.run_record`), in place of what is known of that attempt. It
+        may have ended, and so may the job; `updated_at` stays."""
+
+        def decide(job: Job, _now_ns: int) -> Job:
+            if entry["attempt"] > job.attempt:
+                raise InvalidValue("agent_runs", f"is of attempt {entry['attempt']}, and the job has {job.attempt}")
+            found = {each["attempt"]: each for each in (*job.agent_runs, dict(entry))}
+            merged = check_agent_runs([found[attempt] for attempt in sorted(found)][-_MOST_RUNS:])
+            return job if merged == job.agent_runs else job.replace(agent_runs=merged)
 
         return self._change(job_id, decide).after
 

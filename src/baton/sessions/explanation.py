@@ -9,7 +9,7 @@ from baton.core.clock import SECOND_NS, format_micros, parse_time
 from baton.core.ending import FAILED, ending_of
 from baton.core.job import TERMINAL, Job, Status
 from baton.core.limits import PAUSING
-from baton.core.outline import UNKNOWN, Outline, activity_of, present_activity
+from baton.core.outline import UNKNOWN, Outline, activity_of, present_activity, run_of
 from baton.core.value import Any
 from baton.jobs.activity_file import Snapshot, read_snapshot
 from baton.jobs.verbs import Jobs
@@ -48,6 +48,8 @@ def explain_job(settings: Settings, jobs: Jobs, job: Job) -> dict[str, Any]:
         "title": job.title,
         "status": job.status.value,
         "attempt": job.attempt,
+        "agent": job.agent,
+        **run_of(job),
         "state": kind or (FAILED if job.status is Status.ERROR else job.status.value),
         "since": since,
         "cause": cause or job.reason or outline.waiting,

@@ -24,7 +24,7 @@ from baton.core.clock import SECOND_NS, Clock, SystemClock, format_micros
 from baton.core.job import Job, Status
 from baton.core.limits import Limit
 from baton.core.result import hide_keys
-from baton.core.signal import WELL, Gone, Said
+from baton.core.signal import WELL, Gone, Said, Stated
 from baton.core.value import Value
 from baton.jobs.output import OutputReader
 from baton.jobs.verbs import open_jobs
@@ -50,6 +50,7 @@ from baton.sessions.processes import (
     is_stopped,
     marked_processes,
 )
+from baton.sessions.release import Reading
 from baton.sessions.reporter import BackgroundSender, Reporter
 from baton.sessions.runner_notes import show_failure, write, write_begun
 from baton.sessions.screen import Screen
@@ -69,6 +70,7 @@ _LIMIT_SLACK_SEC = 0.5  # `submit` enforces the same limits, and acts first
 _GRACE_SEC = 10.0
 _LEFTOVER_GRACE_SEC = 2.0
 _REPORT_PATIENCE_SEC = 120.0
+_RELEASE_NS = 3 * SECOND_NS  # for the release of a program that did not begin
 _STOPPED_WITH_NS = 2 * SECOND_NS  # what stops an agent with its runner stops both within that time
 
 
@@ -128,6 +130,7 @@ class Runner:
             settings, inventory, self._agent, folder, self._reporter, self._job, self._holder, self._clock
         )
         self._pane: PaneOutput | None = None
+        self._release: Reading | None = None  # of the program that runs
         self._stop: Stop | None = None
         self._owns_name = True
         self._ended: set[int] = set()
@@ -289,7 +292,9 @@ class Runner:
         self._check_place()
         environment = {**os.environ, **self._reporter.environment()}
         channel = find_channel(self._agent, task.replace(environment=environment)) or Silent()
+        self._release = Reading(self._settings.state_dir, self._agent, environment, self._folder, self._wake_up)
         try:
+            self._check_release()
             setup = self._open(channel)
             self._job.use(channel)
             for name, content in {**launch.files, **setup.files}.items():
@@ -334,11 +339,33 @@ class Runner:
             self._chores.run_due()
             if self._stop is not None and not self._stop.by_other:
                 self._end_processes(_LEFTOVER_GRACE_SEC)
+            self._check_release()
         self._is_opening = False
         if self._is_stopping() and self._stop is not None:
             raise errors.AgentUnusable(self._stop.why)
-        setup: Setup = opening.result()
+        try:
+            setup: Setup = opening.result()
+        except errors.AgentUnusable:
+            self._wait_for_release()  # it may be the reason
+            raise
         return setup
+
+    def _check_release(self) -> None:
+        """Note the release of the agent's program once it is known. AgentUnusable if baton cannot work with it."""
+        release = None if self._release is None else self._release.take()
+        if release is not None:
+            self._job.work.note(Stated(release=release, assumed=True), "program")
+            self._agent.check_release(release)
+        stated = self._job.work.facts.stated
+        if self._release is not None and stated is not None and stated.signal.release and not stated.signal.assumed:
+            self._release.correct(stated.signal.release)
+
+    def _wait_for_release(self) -> None:
+        until_ns = self._clock.monotonic_ns() + _RELEASE_NS
+        while self._release is not None and not self._release.is_done and self._clock.monotonic_ns() < until_ns:
+            self._wait()
+            self._chores.run_due()
+        self._check_release()
 
     def _note_end(self, ended: ExitStatus) -> None:
         who, when = "the command", ""
@@ -365,6 +392,7 @@ class Runner:
             channel.read()
             channel.write()
             self._keep_output(channel.take_text().encode(errors="replace"))
+            attempt(self._check_release)
             is_over = channel.is_over  # before the step, which handles what the channel said about that
             self._job.step()
             if has_ended:

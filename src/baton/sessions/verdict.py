@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from signal import Signals
 
-from baton.core.result import last_lines
+from baton.core.result import before_backtrace, last_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -46,5 +46,5 @@ class ExitStatus:
 
 def _last_lines(screen: str) -> str:
     """Return the last lines that are not empty, without banners and frames."""
-    lines = (_ART.sub("", line).rstrip() for line in screen.splitlines())
+    lines = (_ART.sub("", line).rstrip() for line in before_backtrace(screen).splitlines())
     return last_lines("\n".join(line for line in lines if line.strip()), _LINES, _LINES_BYTES)

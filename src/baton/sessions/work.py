@@ -11,6 +11,7 @@ from baton.core.job import DEFAULT_IDLE_TIMEOUT_SEC, Job
 from baton.core.job_checks import ON_LIMIT
 from baton.core.signal import Heard, Said, Signal, Usage
 from baton.core.spending import Price, Spent, usage_entry
+from baton.core.value import Any
 from baton.jobs.activity_file import Snapshot, write_snapshot
 from baton.sessions.instructions import mark
 
@@ -64,6 +65,7 @@ class Work:
             self.facts = self.facts.replace(spent=spent)
         else:
             self._spent_stored = Spent()
+            self._run_stored: dict[str, Any] | None = None
         self._limits = _limits_of(job)
         self._has_conditions = job is not None and bool(job.expected_artifacts or job.validate)
         self._stored: Activity | None = None
@@ -161,6 +163,10 @@ class Work:
         due_ns = rules.attention_due_ns(self.facts)
         if due_ns is not None and due_ns > now_ns:
             self._due_ns = due_ns if self._due_ns is None else min(self._due_ns, due_ns)
+        if self._is_run_news(job) and now_ns >= self._store_ns:
+            self._store_run()
+        elif self._is_run_news(job):
+            self._due_ns = min(self._due_ns or self._store_ns, self._store_ns)
 
     def _is_urgent(self, activity: Activity) -> bool:
         """Return whether a change of kind is written at once: a request was opened or closed, which is a write anyway,
@@ -183,7 +189,9 @@ class Work:
             self.store_usage()
 
     def store_usage(self) -> None:
-        """Write what the job has used in this attempt into the registry, if that has changed. It may have ended."""
+        """Write what the job has used in this attempt, and what it runs, into the registry, if that has changed. It may
+        have ended."""
+        self._store_run()
         job, spent = self._reporter.job, self.facts.spent
         if job is None or spent == self._spent_stored:
             return
@@ -191,6 +199,18 @@ class Work:
         if entry is not None:
             self._reporter.jobs.registry.note_usage(job.job_id, entry)
         self._spent_stored = spent
+
+    def _is_run_news(self, job: Job) -> bool:
+        return rules.run_record(self.facts, attempt=job.attempt) not in (None, self._run_stored)
+
+    def _store_run(self) -> None:
+        """Write which release of the agent works, in which mode and with which model, if that has changed."""
+        job = self._reporter.job
+        if job is not None and self._is_run_news(job):
+            run = rules.run_record(self.facts, attempt=job.attempt)
+            assert run is not None
+            self._reporter.jobs.registry.note_run(job.job_id, run)
+            self._run_stored = run
 
     def wait_sec(self) -> float | None:
         """Return how long until `keep` has something to write; None while it has nothing."""

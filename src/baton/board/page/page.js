@@ -455,7 +455,7 @@ function fillHead() {
   const head = $("head");
   head.className = `mark ${card.need}`;
   const age = span(now() - card.since);
-  const parts = [`${SYMBOL[card.need]} ${card.state} ${card.finished === null ? `for ${age}` : `${age} ago`}`, card.agent, `attempt ${card.attempt}`, card.job_id];
+  const parts = [`${SYMBOL[card.need]} ${card.state} ${card.finished === null ? `for ${age}` : `${age} ago`}`, [card.agent, card.agent_version].filter(Boolean).join(" "), `attempt ${card.attempt}`, card.job_id];
   if (card.cost_usd !== null) parts.push(usd(card.cost_usd));
   if (head.textContent !== parts.join(DOT)) head.replaceChildren(...dotted(parts));
   put($("why"), card.reason);
@@ -571,7 +571,7 @@ function pairs(entries) {
 }
 function facts(found) {
   const rows = found.facts.map((each) => el("tr", {}, el("td", {}, each.fact), el("td", {}, typeof each.value === "object" ? JSON.stringify(each.value) : String(each.value)), el("td", {}, each.source || ""), el("td", {}, each.age_sec === null ? "" : span(each.age_sec * 1000))));
-  return [pairs((found.ending ? ["ending", "note"] : ["state", "cause", "since", "rule", "known_by", "note"]).map((name) => [name, found[name]])),
+  return [pairs((found.ending ? ["ending", "agent", "agent_version", "agent_mode", "model", "note"] : ["state", "cause", "since", "agent", "agent_version", "agent_mode", "model", "rule", "known_by", "note"]).map((name) => [name, found[name]])),
     rows.length ? el("table", {}, el("thead", {}, el("tr", {}, ...["Fact", "Value", "Source", "Age"].map((name) => el("th", { scope: "col" }, name)))), el("tbody", {}, ...rows)) : el("p", { class: "soft" }, "No facts are kept."),
     pairs(found.limits.filter((each) => each.sec !== null).map((each) => [each.limit, `${each.sec} s, ${each.clock}`]))];
 }
