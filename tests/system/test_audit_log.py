@@ -8,7 +8,9 @@ import threading
 
 import pytest
 
+from baton.config import Settings
 from baton.core.errors import InvalidValue
+from baton.core.event import EventName
 from baton.history.log import (
     append_event,
     init_job_log,
@@ -20,6 +22,7 @@ from baton.history.log import (
     update_logged_status,
 )
 from baton.history.verify import verify_log
+from baton.jobs.verbs import open_jobs
 from support.command import Baton
 
 NOW = 1_800_000_000 * 10**9
@@ -201,6 +204,18 @@ class TestCrashes:
         ]
         assert "written later" in baton("logs", job).out
         assert "no gaps" in baton("doctor").out
+
+    def test_what_another_process_is_just_writing_is_not_written_twice(self, tmp_path):
+        """The process that changed the registry has not written its line yet."""
+        with open_jobs(Settings({"home": str(tmp_path / "home")}, env={"HOME": str(tmp_path)})) as jobs:
+            job = jobs.register_job("x", agent="shell")
+            jobs.pick_job(job.job_id)
+            recorded = jobs.registry.record_event(job.job_id, EventName.COMPLETED)
+            writer = threading.Timer(0.3, lambda: jobs.history.add_event(recorded.event))
+            writer.start()
+            jobs.fill_gap(job.job_id)
+            writer.join()
+            assert [line["event"] for line in jobs.history.lines(job.job_id)].count("published") == 1
 
     def test_a_log_that_cannot_be_written_is_a_warning(self, baton):
         result = baton("register", "x", DELEGATE_JOB_LOGS_DIR="/dev/null/nowhere")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 
 from baton.config import DEFAULT_DEPTH_LIMIT, DEFAULT_RUNNING_LIMIT
 from baton.core import fields, lifecycle
-from baton.core.clock import Clock, SystemClock
+from baton.core.clock import SECOND_NS, Clock, SystemClock, parse_time
 from baton.core.errors import AmbiguousId, BatonError, InvalidRecord, JobNotFound, RegistryUnavailable
 from baton.core.fields import FULL_ID_LENGTH, check_label, one_line
 from baton.core.job import DEFAULT_AGENT, TERMINAL, Broker, Job, Status, check_status
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
     AnyPage = TypeVar("AnyPage", Page, OutlinePage)
 
 _PAGE = 1_000
+_LOOKS, _LOOK_SEC = 100, 0.02
 _MATCHES = 5  # that a message about an ambiguous id names
 
 
@@ -354,7 +356,13 @@ class Jobs:
         from baton.history.position import read_position
 
         job = self.registry.get_job(job_id)
-        position = read_position(job_id, self.logs_dir)
+        changed_ns = parse_time(job.updated_at)
+        for _ in range(_LOOKS):
+            position = read_position(job_id, self.logs_dir)
+            is_behind = position is None or position.status is not job.status or position.seq < job.last_seq
+            if not is_behind or self.clock.wall_ns() > changed_ns + _LOOKS * _LOOK_SEC * SECOND_NS:
+                break
+            time.sleep(_LOOK_SEC)  # the process that has just changed the job may be about to write the lines
         if position is None or position.status is not job.status or position.attempt < job.attempt:
             self.history.fill_gap(job)
         if position is not None and position.contradicts(job) is None and position.seq < job.last_seq:
