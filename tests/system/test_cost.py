@@ -44,7 +44,7 @@ def test_what_jobs_used_is_shown_for_each_and_summed_up(baton):
         baton("pick", "--agent", agent)
     use(baton, first)
     use(baton, second, cost_usd=None)
-    rows = {line.split("\t")[0]: line.split("\t")[-2:] for line in baton("list", "--cost").out.splitlines()}
+    rows = {line.split("\t")[0]: line.split("\t")[-3:-1] for line in baton("list", "--cost").out.splitlines()}
     assert rows == {first: ["1020", "0.0123"], second: ["1020", "unknown"]}
     shown = {each["job_id"]: (each["tokens"], each["cost_usd"]) for each in baton("list", "--cost", "--json").json}
     assert shown == {first: (1020, 0.0123), second: (1020, None)}

@@ -216,7 +216,7 @@ def test_the_terminal_of_the_sender_rings(baton, tmp_path):
     baton("publish", titled.job_id, "--event", "completed", "--attempts", "1")
     with Terminal([BATON, "monitor", "--once"], cwd=str(tmp_path), env=baton.env) as terminal:
         terminal.end()
-        assert b"\x1b]777;notify;baton: completed;a,b\x07\x07" in terminal.shown
+        assert b"\x1b]777;notify;baton: done: unchecked: only the word of its agent;a,b\x07\x07" in terminal.shown
 
 
 @pytest.mark.parametrize(

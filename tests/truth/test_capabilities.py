@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from baton.adapters import find_agent
-from baton.config import Settings
 from truth import rows_of_people, rows_of_screens, rows_of_services, rows_of_work  # noqa: F401  they fill the catalogue
 from truth.capabilities import contradictions
 from truth.programs import ALL
@@ -26,9 +24,8 @@ def test_a_wrong_result_and_a_missing_one_contradict_the_table():
 
 
 def test_another_version_contradicts_the_table():
-    tested = find_agent(Settings(env={}), "claude-code").tested_version
     results = [each._replace(version="0.0.1") for each in read()]
-    assert contradictions("claude-code", results) == [f"claude-code: version 0.0.1 was run, the table says {tested}"]
+    assert contradictions("claude-code", results) == ["claude-code: version 0.0.1 was run, the table says 2.1.197"]
 
 
 def test_an_answer_that_the_table_does_not_promise_contradicts_it():

@@ -26,7 +26,7 @@ class ClaudeCode(Agent):
     name = "claude-code"
     program = "claude"
     install = "npm install -g @anthropic-ai/claude-code"
-    tested_version = "2.1.328"
+    tested_version = "2.1.197"
     on_terminal = Capabilities(
         heard_by="its hooks, telemetry, transcript, registry of sessions",
         answered_by="`baton approve` and its own screen; the first counts",

@@ -22,7 +22,7 @@ class Codex(Agent):
     name = "codex"
     program = "codex"
     install = "npm install -g @openai/codex"
-    tested_version = "0.169.0"
+    tested_version = "0.166.0"
     on_terminal = Capabilities(
         heard_by="its server, which the pane's screen shares",
         answered_by="`baton approve` and its own screen; the first counts",

@@ -22,7 +22,7 @@ class Qwen(AcpAgent):
     name = "qwen"
     program = "qwen"
     install = "npm install -g @qwen-code/qwen-code"
-    tested_version = "0.24.4"
+    tested_version = "0.15.10"
     on_terminal = Capabilities(
         heard_by="its hooks, its events",
         answered_by="`baton approve` and its own screen; the first counts",

@@ -118,12 +118,12 @@ def type_message(settings: Settings, job_id: str, text: str, *, via: str, check_
     with open_jobs(settings) as jobs:
         job = jobs.get_job(job_id)
         if job.status not in TERMINAL:
+            if asks_at_screen(job, now_ns=time.time_ns()):  # guard: message-answers-no-dialog
+                raise BatonError(f"job {job_id} takes no message now, which would answer its screen: {last_cause(job)}")
             check_typing(jobs, job)  # guard: typing-is-answering
             session = running_session_of(Inventory(settings), job)
             if session is None:
                 raise not_here(job)
-            if asks_at_screen(job, now_ns=time.time_ns()):  # guard: message-answers-no-dialog
-                raise BatonError(f"job {job_id} takes no message now, which would answer its screen: {last_cause(job)}")
             type_for_job(jobs, job, session, text=text)
             jobs.history.add_action(job_id, "message", jobs.user_here(), via)
             return f"typed into session {session.name}"

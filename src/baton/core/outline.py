@@ -199,7 +199,7 @@ def _reason_of_open(job: Outline, activity: str) -> str:
     if activity == "disputed":
         return job.disputed or ""
     is_written = job.activity is not None and job.activity["kind"] == activity
-    cause = job.activity["cause"] if is_written and job.activity is not None else ""
+    cause = _cause_of(job) if is_written else ""
     if activity in _WITH_CAUSE:
         return cause or job.detail or ""
     return cause if activity == UNKNOWN else job.waiting

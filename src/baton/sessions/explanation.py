@@ -48,8 +48,6 @@ def explain_job(settings: Settings, jobs: Jobs, job: Job) -> dict[str, Any]:
         "title": job.title,
         "status": job.status.value,
         "attempt": job.attempt,
-        "agent": job.agent,
-        **run_of(job),
         "state": kind or (FAILED if job.status is Status.ERROR else job.status.value),
         "since": since,
         "cause": cause or job.reason or outline.waiting,
@@ -65,6 +63,8 @@ def explain_job(settings: Settings, jobs: Jobs, job: Job) -> dict[str, Any]:
             {name: getattr(each, name) for name in ("request_id", "kind", "summary", "asked_at")} for each in requests
         ],
         "limits": [] if job.status in TERMINAL else _limits_of(job, kind, snapshot, since, now_ns),
+        "agent": job.agent,
+        **run_of(job),
         "ending": None if ending is None else ending.text,
         "grade": job.grade,
         "changed": job.changed,
