@@ -86,6 +86,7 @@ def test_a_day_at_the_board(office):
             board.sees("command: make two")
             press_until(board, "n", lambda: answer_to(jobs, asked[1]), "the second is denied")
             assert answer_to(jobs, asked[1]) == ("deny", "board")
+            board.sees("denied; the agent's runner has not taken the answer yet")
             # The filter leaves the live job alone; its screen is live.
             board.press("/")
             board.sees("show only jobs")

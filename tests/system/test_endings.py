@@ -73,7 +73,7 @@ def test_every_surface_says_how_a_job_ended(office, arguments, status, word, not
         office("status", job_id, "--json").json,
     ):  # fmt: skip
         assert (record["grade"], record["changed"]) == (grade, None)
-        assert {"grade", "changed"} <= set(list(record)[-7:])
+        assert {"grade", "changed"} <= set(list(record)[-8:])
     with McpClient(office.folder, office.env) as client:
         (listed,) = client.call("list")["jobs"]
         (waited,) = client.call("wait", job_ids=[job_id])["jobs"]
