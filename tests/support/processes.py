@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 
 from baton.sessions.processes import Process, ProcessId, started_at
+from support.command import Baton
+from support.waiting import wait_until
 
 
 def processes_with(name: str, value: str) -> list[Process]:
@@ -23,3 +25,10 @@ def processes_with(name: str, value: str) -> list[Process]:
         if has_it and int(pid) != os.getpid() and (started := started_at(int(pid))) is not None:
             found.append(Process(id=ProcessId(pid=int(pid), started=started), command=command))
     return found
+
+
+def end_broker(baton: Baton) -> None:
+    """Stop the local broker of a user once no runner is left: one that still sends an event would start it again."""
+    home = baton.env["HOME"]
+    wait_until(lambda: not any("sessions.runner" in each.command for each in processes_with("HOME", home)))
+    baton("broker", "down", code=None)

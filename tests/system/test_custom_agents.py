@@ -9,7 +9,7 @@ import pytest
 
 from support.command import Baton
 from support.homes import home_of
-from support.processes import processes_with
+from support.processes import end_broker
 from support.waiting import wait_until
 
 # Writes down how it was called, then does what it was told: its prompt is Python.
@@ -34,8 +34,7 @@ def baton(tmp_path, tmux):
     home_of(tmp_path, baton.env)
     baton.env["PATH"] = f"{program.parent}:{baton.env['PATH']}"
     yield baton
-    wait_until(lambda: not any("sessions.runner" in each.command for each in processes_with("HOME", str(tmp_path))))
-    baton("broker", "down")  # a runner that still sent an event would start it again
+    end_broker(baton)
 
 
 def configure(baton, *lines: str) -> None:

@@ -27,6 +27,7 @@ import baton as package
 from baton.cli.main import VERBS
 from baton.core.job import JOB_FIELDS
 from support.command import BATON, Baton
+from support.processes import end_broker
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 PAGES = [
@@ -121,7 +122,7 @@ def baton(tmp_path, tmux):
     # An agent that outlived its test would start another broker, to say how it ended.
     for session in baton("session", "list", "--json").json:
         baton("session", "stop", session["name"], "--mode", "hard", code=None)
-    baton("broker", "down", code=None)
+    end_broker(baton)
 
 
 def typed(baton: Baton, text: str) -> tuple[int, str]:

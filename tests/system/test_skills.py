@@ -18,6 +18,7 @@ from baton import __version__
 from baton.cli.main import VERBS, describe
 from baton.mcp import schemas
 from support.command import BATON, Baton
+from support.processes import end_broker
 
 ROOT = os.path.join(os.path.dirname(__file__), "..", "..", "skills")
 PREFIX = "tmux-agent-orchestrate-"
@@ -62,7 +63,7 @@ def baton(tmp_path, tmux):
     # An agent that outlived its test would start another broker, to say how it ended.
     for session in baton("session", "list", "--json").json:
         baton("session", "stop", session["name"], "--mode", "hard", code=None)
-    baton("broker", "down", code=None)
+    end_broker(baton)
 
 
 def read(page):
