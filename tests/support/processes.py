@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+from typing import TYPE_CHECKING
 
 from baton.sessions.processes import Process, ProcessId, started_at
-from support.command import Baton
 from support.waiting import wait_until
+
+if TYPE_CHECKING:
+    from support.command import Baton
 
 
 def processes_with(name: str, value: str) -> list[Process]:
