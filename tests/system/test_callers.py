@@ -150,6 +150,17 @@ def test_an_agent_cannot_bring_rules_by_which_what_it_starts_answers(office, tmp
     office("cancel", other)
 
 
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_agent_cannot_bring_settings_by_which_its_mcp_server_allows_more(office, tmp_path, attack):
+    allow(tmp_path, "shell", folder=tmp_path / "evil" / "baton")
+    allow(tmp_path / "evil-home", "shell")
+    call = shlex.quote(mcp_call(prompt="true", agent="shell"))
+    office.submit(f"{ATTACKS[attack]} sh -c {call} > said 2>&1; echo exit $? >> said")
+    own = tmp_path / ".config" / "baton" / "baton.toml"
+    assert f'ask the user to add \\"shell\\" to allow in [mcp] of {own}' in said(tmp_path)
+    assert len(office.jobs()) == 1
+
+
 def test_rules_of_an_agent_allow_nothing_in_what_it_starts(office, tmp_path):
     """A rule is read by the runner of the new job."""
     write_rules(tmp_path / "evil", '[[rule]]\ndecision = "allow"\ntool = "Bash"\n')
