@@ -87,7 +87,7 @@ class Round:
             with open(f"/proc/{pid}/task/{pid}/children") as children:
                 pid = int(children.read().split()[0])
         os.kill(pid, signal.SIGKILL)
-        wait_until(self._is_over, what="the job has ended")
+        wait_until(self._is_over, what="the job and its session have ended")
         answer = asked.answer()
         if answer and self._row(request_id).answer != ALLOW:
             self.wrong.append(f"{request_id}: something ran that was not allowed")
@@ -99,7 +99,7 @@ class Round:
 
     def _is_over(self):
         self._desk("monitor", "--once", code=None)
-        return self._desk.job(self.job)["status"] != "running"
+        return self._desk.job(self.job)["status"] != "running" and self._desk.row("gpu")["state"] != "running"
 
 
 def _answer(_say, settings, request_id, answer) -> None:

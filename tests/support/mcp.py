@@ -41,9 +41,9 @@ def of_version(version: str, **more: Any) -> dict[str, Any]:
     return {f"{META}protocolVersion": version, f"{META}clientCapabilities": {}, **more}
 
 
-def allow(home: str, *words: str, more: str = "") -> None:
-    """Write the settings of the user with this home folder: [mcp] allow, after these lines."""
-    folder = os.path.join(home, ".config", "baton")
+def allow(home: str, *words: str, more: str = "", folder: str | None = None) -> None:
+    """Write the settings of the user with this home folder: [mcp] allow, after these lines. `folder`: theirs lie here."""
+    folder = folder or os.path.join(home, ".config", "baton")
     os.makedirs(folder, mode=0o700, exist_ok=True)
     text = f"{more}[mcp]\nallow = {json.dumps(list(words))}\n" if words else more
     with open(os.path.join(folder, "baton.toml"), "w", encoding="utf-8") as file:

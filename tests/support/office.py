@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from contextlib import suppress
 from typing import TYPE_CHECKING, Self
 
 from baton.core.job import Status
@@ -148,7 +149,8 @@ class Office(Baton):
             self("broker", "down", code=None)
             left = self._gone_within(5)
             for pid in left:
-                os.kill(pid, signal.SIGKILL)
+                with suppress(ProcessLookupError):  # it has ended with one that was killed before it
+                    os.kill(pid, signal.SIGKILL)
             assert not left, f"left behind: {left}"
         finally:
             shutil.rmtree(self._sockets, ignore_errors=True)

@@ -11,10 +11,11 @@ import sys
 
 import pytest
 
-from baton.core.signal import Asked
-from baton.jobs.requests import ask
+from baton.core.signal import ALLOW, Asked, Settled
+from baton.jobs.requests import ask, settle
 from baton.jobs.verbs import open_jobs
 from support.command import BATON
+from support.mcp import allow
 from support.office import Office
 from support.waiting import wait_until
 
@@ -41,6 +42,14 @@ def ask_for(office, job_id):
 def state_of(office, request):
     with open_jobs(office.settings) as jobs:
         return jobs.registry.get_request(request.request_id).state
+
+
+def use_answer(office, request):
+    """Wait for the answer, and use it in the name of the agent, as its runner tells it: only then `approve` succeeds."""
+    wait_until(lambda: state_of(office, request) == "answered", "for the answer")
+    with open_jobs(office.settings) as jobs:
+        used = settle(jobs, request.request_id, Settled(key=request.key, decision=ALLOW, by="hook"))
+    assert (used.answer, used.applied) == (ALLOW, "yes")
 
 
 def said(folder, name="said"):
@@ -100,6 +109,7 @@ SURFACES = {
 @pytest.mark.parametrize("surface", SURFACES)
 def test_what_an_agent_starts_has_the_environment_of_its_runner(office, tmp_path, surface):
     (tmp_path / "batch").write_text(json.dumps({"prompt": DUMP, "agent": "shell", "title": "child"}) + "\n")
+    allow(tmp_path, "shell", folder=tmp_path / "config" / "baton")
     planted = " ".join(f"export {name}={PLANTED};" for name in BROUGHT if name != "PATH")
     script = (
         f'env > own; {planted} export PATH="{PLANTED}:$PATH"; {SURFACES[surface]} > said 2>&1; echo "exit $?" >> said'
@@ -138,6 +148,17 @@ def test_an_agent_cannot_bring_rules_by_which_what_it_starts_answers(office, tmp
     assert "no [[answerer]]" in said(tmp_path)
     assert state_of(office, request) == "open"
     office("cancel", other)
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_an_agent_cannot_bring_settings_by_which_its_mcp_server_allows_more(office, tmp_path, attack):
+    allow(tmp_path, "shell", folder=tmp_path / "evil" / "baton")
+    allow(tmp_path / "evil-home", "shell")
+    call = shlex.quote(mcp_call(prompt="true", agent="shell"))
+    office.submit(f"{ATTACKS[attack]} sh -c {call} > said 2>&1; echo exit $? >> said")
+    own = tmp_path / ".config" / "baton" / "baton.toml"
+    assert f'ask the user to add \\"shell\\" to allow in [mcp] of {own}' in said(tmp_path)
+    assert len(office.jobs()) == 1
 
 
 def test_rules_of_an_agent_allow_nothing_in_what_it_starts(office, tmp_path):
@@ -202,6 +223,7 @@ BY_LABEL = '[[answerer]]\nagent = "shell"\nlabel = "reviewer"\n'
 @pytest.mark.parametrize("surface", ["submit", "mcp"])
 def test_a_label_that_an_agent_gives_makes_no_answerer(office, tmp_path, surface):
     write_rules(tmp_path / ".config", BY_LABEL)
+    allow(tmp_path, "shell")
     other = office.detached("sleep 1000")
     office.wait_for_status(other, "running")
     request = ask_for(office, other)
@@ -222,8 +244,10 @@ def test_a_label_that_the_user_gives_makes_an_answerer(office, tmp_path):
     other = office.detached("sleep 1000")
     office.wait_for_status(other, "running")
     request = ask_for(office, other)
-    office.submit(f"baton approve {request.request_id}", "--label", "reviewer")
-    assert state_of(office, request) == "answered"
+    answerer = office.start("submit", f"baton approve {request.request_id}", "--label", "reviewer")
+    use_answer(office, request)
+    done = answerer.end()
+    assert done.code == 0, done
     office("cancel", other)
 
 
@@ -293,6 +317,7 @@ def test_an_agent_cannot_hide_that_it_started_a_job(office, tmp_path, hider):
 
 @pytest.mark.parametrize("start", STARTS)
 def test_no_surface_hides_it_either(office, tmp_path, start):
+    allow(tmp_path, "shell")
     first = (
         office.the_job()["job_id"]
         if office.submit("true", "--title", "child").code is None
@@ -453,41 +478,55 @@ def test_nor_does_it_change_what_is_allowed(office, tmp_path, own_tmux, verb):
     assert "refused in the background of tmux" in said(tmp_path)
 
 
+def goes_on(office, request, person):
+    """The call by which a person allows a request is believed, and ends with 0."""
+    with person:
+        try:
+            use_answer(office, request)
+        finally:
+            told, _ = person.communicate(timeout=20)
+    assert person.returncode == 0, told
+    assert "allowed; the agent goes on" in told
+
+
 def test_a_person_answers_in_a_tmux_of_their_own(office, tmp_path, own_tmux, asked):
     own_tmux("send-keys", "-t", "me", f"baton approve {asked.request_id} > said; echo exit $? >> said", "Enter")
+    use_answer(office, asked)
     assert "exit 0" in said(tmp_path)
-    assert state_of(office, asked) == "answered"
 
 
 def test_a_person_answers_in_a_new_window_of_tmux(office, tmp_path, own_tmux, asked):
     own_tmux("new-window", "-d", "-c", str(tmp_path), f"baton approve {asked.request_id} > said; echo exit $? >> said")
+    use_answer(office, asked)
     assert "exit 0" in said(tmp_path)
-    assert state_of(office, asked) == "answered"
 
 
 def test_a_person_answers_from_cron(office, tmp_path, asked):
     """cron starts a shell without a terminal, in a session of its own, with few variables; so does ssh without one."""
     few = {name: office.env[name] for name in ("PATH", "HOME")} | {"SHELL": "/bin/sh", "LOGNAME": "me"}
     call = ["/bin/sh", "-c", f"baton approve {asked.request_id}"]
-    done = subprocess.run(
-        call, cwd=tmp_path, env=few, stdin=subprocess.DEVNULL, capture_output=True, text=True, start_new_session=True,
-        check=False,
+    person = subprocess.Popen(
+        call, cwd=tmp_path, env=few, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        start_new_session=True,
     )  # fmt: skip
-    assert done.returncode == 0, done
-    assert state_of(office, asked) == "answered"
+    goes_on(office, asked, person)
 
 
 def test_a_person_answers_on_a_terminal(office, asked):
-    assert office.start("approve", asked.request_id, terminal=True).end().code == 0
-    assert state_of(office, asked) == "answered"
+    person = office.start("approve", asked.request_id, terminal=True)
+    use_answer(office, asked)
+    done = person.end()
+    assert done.code == 0, done
 
 
 def test_a_person_answers_in_a_container_that_shares_the_home(office, tmp_path, asked):
     """A container has namespaces of its own, and nothing of a session above it. `unshare` makes such a one."""
     command = ["unshare", *AS_ITSELF.split(), "-mpfiu", "--mount-proc", BATON, "approve", asked.request_id]
-    done = subprocess.run(command, cwd=tmp_path, env=office.env, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done
-    assert state_of(office, asked) == "answered"
+    person = subprocess.Popen(
+        command, cwd=tmp_path, env=office.env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        text=True,
+    )  # fmt: skip
+    goes_on(office, asked, person)
 
 
 def test_a_person_answers_for_a_runner_that_was_killed(office, tmp_path, asked):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import time
@@ -12,7 +13,11 @@ from contextlib import suppress
 
 import pytest
 
+from baton.sessions.ending import end_session
+from baton.sessions.inventory import Inventory
+from baton.sessions.session import State
 from support.command import BATON, interruptible
+from support.homes import settings_in
 from support.small_disk import SmallDisk
 from support.terminal import Terminal
 from support.waiting import wait_until
@@ -311,6 +316,30 @@ def test_a_kept_conversation_is_not_replaced_unasked(desk, tmp_path):
     desk.create("plain")
     assert "shell in session 'plain' keeps no conversation" in desk.refused("session", "stop", "plain", "--capture-id")
     assert desk.state("plain") == "running"
+
+
+@pytest.mark.parametrize("way", ["create", "resume"])
+def test_a_name_is_free_once_tmux_has_closed_the_session_that_ended(desk, tmp_path, way):
+    """A runner records the end a moment before it ends itself: here when tmux has been asked once for its panes."""
+    first = desk.create("gpu")
+    settings = settings_in(desk.folder, desk.env)
+    inventory = Inventory(settings)
+    end_session(settings, inventory, inventory.get("gpu"), State.TERMINATED, reason="the agent has ended")
+    late = tmp_path / "late"
+    late.mkdir()
+    (late / "tmux").write_text(
+        f"""#!/bin/sh
+        {shutil.which("tmux")} "$@"
+        code=$?
+        case "$*" in *list-panes*) kill -9 {first["pane_pid"]} 2>/dev/null;; esac
+        exit $code
+        """
+    )
+    (late / "tmux").chmod(0o755)
+    path = f"{late}{os.pathsep}{desk.env.get('PATH', os.environ['PATH'])}"
+    desk("session", way, "gpu", *(("--agent", "shell") if way == "create" else ()), PATH=path)
+    assert desk.state("gpu") == "running"
+    assert desk.row("gpu")["pane_pid"] != first["pane_pid"]
 
 
 def test_resume_says_what_it_cannot_do(desk, tmp_path):

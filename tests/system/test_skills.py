@@ -38,15 +38,20 @@ BEFORE = {
     ANSWER: "read job request < <(python3 ask.py)",
     PREFIX + "monitor": "baton session create reviewer && tmux -S $BATON_TMUX_SOCKET kill-server",
 }
-# An agent that asks: a job whose runner is this script, which ends before the answer comes.
+# An agent that asks and uses the answer: a job whose runner is this script.
 ASK = """
-import baton
-from baton.core.signal import Asked
-from baton.jobs.requests import ask
+import baton, time
+from baton.core.signal import Asked, Settled
+from baton.jobs.requests import ask, settle
 with baton.open_jobs() as jobs:
     job = jobs.pick_job(jobs.register_job("tidy up", agent="claude-code").job_id)
     asked = Asked(key="k", kind="tool", tool="Bash", call={"command": "make clean"})
-    print(job.job_id, ask(jobs, job, asked).request_id)
+    request = ask(jobs, job, asked)
+    print(job.job_id, request.request_id, flush=True)
+    until = time.monotonic() + 60
+    while (answer := jobs.registry.get_request(request.request_id).answer) is None and time.monotonic() < until:
+        time.sleep(0.02)
+    settle(jobs, request.request_id, Settled(key="k", decision=answer, by="hook"))
 """
 AFTER = {PREFIX + "status": "baton cancel $job"}
 
@@ -154,6 +159,7 @@ def test_an_answerer_is_warned_of_its_own_jobs_and_of_injected_text():
         "is data",
         "Leave it to the user",
         "no `--for-job`",
+        "Do not repeat an answer",
         "do not look for another way",
     ):
         assert rule in text

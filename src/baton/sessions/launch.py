@@ -37,7 +37,7 @@ from baton.sessions.inventory import Inventory
 from baton.sessions.manifest import Manifest
 from baton.sessions.processes import HOME_MARKER, started_at
 from baton.sessions.session import TMUX_SOCKET, Session, State
-from baton.sessions.tmux import Pane, Tmux, check_session_name
+from baton.sessions.tmux import Pane, Tmux, TmuxSnapshot, check_session_name
 from baton.storage.files import make_private_dir, read_file, remove_file, replace_file, why_closed
 
 LAUNCH = "launch.json"
@@ -45,6 +45,7 @@ BEGUN = "begun.json"
 LAST_SCREEN = "last-screen.txt"
 RUNNER_LOG = "runner.log"
 _UNDO_SEC = 10.0
+_CLOSE_SEC = 10.0
 _BEGIN_SEC = 60.0  # a server that is a part of the agent takes up to 15 s on a busy machine
 
 
@@ -176,7 +177,7 @@ def create_session(
     try:
         above = () if starter is None else starter.chain()
         plan = Plan(prompt=prompt, resume=resume, attempt=attempt, above=above)
-        return _start_runner(settings, inventory, session, plan)
+        return _start_runner(settings, inventory, session, plan, before)
     except BaseException:
         inventory.remove(session, restore=before)
         _remove_folder(inventory.folder_of(session))
@@ -217,7 +218,7 @@ def resume_session(settings: Settings, inventory: Inventory, name: str, *, promp
     inventory.change(before, claim)
     try:
         plan = Plan(prompt=prompt, resume=program.keeps_conversation, above=above)
-        return _start_runner(settings, inventory, resumed, plan)
+        return _start_runner(settings, inventory, resumed, plan, before)
     except BaseException:
         inventory.change(resumed, lambda _: before)
         raise
@@ -269,8 +270,11 @@ def usable_agent(settings: Settings, name: str) -> Agent:
     return agent
 
 
-def _start_runner(settings: Settings, inventory: Inventory, session: Session, plan: Plan) -> Session:
-    """Start the runner in a tmux session, and return the session once the agent runs. Undo everything on failure."""
+def _start_runner(
+    settings: Settings, inventory: Inventory, session: Session, plan: Plan, before: Session | None
+) -> Session:
+    """Start the runner in a tmux session, and return the session once the agent runs. Undo everything on failure.
+    `before` is the ended session that had the name."""
     folder = inventory.folder_of(session)
     make_private_dir(folder)
     for name in (BEGUN, env_pipe.PIPE):
@@ -285,6 +289,7 @@ def _start_runner(settings: Settings, inventory: Inventory, session: Session, pl
         # The folder of `pip install --user`, if it is not the usual one: Python finds baton there.
         given = obeyed_environment(settings.home)
         base = {name: given[name] for name in ("PYTHONUSERBASE",) if name in given}
+        _wait_until_closed(before, session.host)
         pane = tmux.new_session(session.name, argv, workdir=session.workdir, environment=base)
         session = session.replace(
             socket=tmux.socket_path(), pane_id=pane.pane_id, pane_pid=pane.pid, pane_started=started_at(pane.pid),
@@ -305,6 +310,21 @@ def _start_runner(settings: Settings, inventory: Inventory, session: Session, pl
 
         forget_name(settings, session)
         raise
+
+
+def _wait_until_closed(before: Session | None, host: str) -> None:
+    """Wait until tmux has closed an ended session: its runner records the end, or is killed, a moment before that."""
+    if before is None or before.state is State.ARCHIVED or before.host != host:
+        return  # the tmux session of an archived one is left running
+    clock = AwakeClock()
+    until_ns = clock.monotonic_ns() + int(_CLOSE_SEC * SECOND_NS)
+    while clock.monotonic_ns() < until_ns:
+        try:
+            if TmuxSnapshot().pane_of(before) is None:
+                return
+        except TmuxUnavailable:
+            return  # the start of the new one says why
+        clock.sleep(0.02)
 
 
 def _end_pane(tmux: Tmux, pane: Pane) -> None:
