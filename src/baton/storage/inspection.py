@@ -32,8 +32,8 @@ _PROMPT_CHARS = 200
 _COMMAND_CHARS = 500
 _READ_SEC = 1.0  # for all databases together
 _RECORD = re.compile(r"jobs/[0-9a-f]{8,32}\.json", re.ASCII)
-# The named pipe through which a session gets its environment, and the socket of its runner. In a home that is taken over,
-# no process serves them: it has ended, or it is that of the original.
+# The named pipe through which a session gets its environment, and the socket of its runner. In a home that is taken
+# over, no process serves them: it has ended, or it is that of the original.
 _OF_A_PROCESS = {
     stat.S_IFIFO: re.compile(r"sessions/[0-9a-f]{16}/go", re.ASCII),
     stat.S_IFSOCK: re.compile(r"sessions/[0-9a-f]{16}/witness\.sock", re.ASCII),
