@@ -35,8 +35,8 @@ LATER_FIELDS |= {"retried_by", "reason", "ended_by", "seen_at", "idempotency_key
 LATER_FIELDS |= {"activity", "tool_timeout_sec", "background_timeout_sec", "change", "worktree", "checkout"}
 LATER_FIELDS |= {"after", "waits_for", "not_before", "look_at", "followed_at", "retries", "backoff_sec"}
 LATER_FIELDS |= {"failed_attempts", "lost_attempts", "on_limit", "parked", "budget_usd", "usage", "above"}
-LATER_FIELDS |= {"agent_runs"}
-LATER_SESSION_FIELDS = {"machine", "parent"}
+LATER_FIELDS |= {"agent_runs", "agent_version", "agent_mode", "model", "grade", "changed"}
+LATER_SESSION_FIELDS = {"machine", "parent", "domain"}
 ENDED = ("completed", "error", "cancelled")
 
 

@@ -111,7 +111,10 @@ class TestSeveralJobs:
         assert baton("get", "ffff", "fffe", code=1).json == []
         waited = baton("wait", "ffff", ONE, code=1)
         assert waited.out.startswith(f"{ONE}\tcancelled\tcancelled by ")
-        assert (waited.out.count("\n"), waited.err.count("\n")) == (1, 1)
+        assert waited.out.count("\n") == 1
+        missing, ended = waited.err.splitlines()
+        assert missing.startswith("baton: no job ffff")
+        assert ended.startswith(f"job {ONE} cancelled: cancelled by ")
         logs = baton("logs", "ffff", ONE, code=1)
         assert logs.out.startswith(f"{ONE}  ")
         assert "no audit log of job ffff" in logs.err

@@ -479,6 +479,8 @@ def test_the_monitor_of_a_copy_leaves_the_agents_of_the_original_alone(office, t
     shown = copy("trust", "--yes", *(["--in-place"] if in_place else []))
     assert "it is a copy of another home: its running jobs end, its sessions are archived" in shown.out
     assert copy("status", job).text == "cancelled"
+    assert job in copy("list").out
+    assert job in copy("explain", job).out
     assert copy("session", "list").out == ""
     (session,) = copy("session", "list", "--all", "--json").json
     assert (session["state"], session["pane_pid"]) == ("archived", None)

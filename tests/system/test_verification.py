@@ -73,7 +73,8 @@ def test_the_record_names_the_checks_that_ran(office, tmp_path):
     job = office.the_job()
     assert job["verified_by"] == ["expect: out", "validate: test -s out"]
     assert job["unverified"] is None
-    assert office("wait", job["job_id"]).err == ""
+    said = f"job {job['job_id']} verified: test -s out passed, out is there\n"
+    assert office("wait", job["job_id"]).err == said, "no warning"
 
 
 def test_a_job_without_conditions_has_neither(office):

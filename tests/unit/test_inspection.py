@@ -12,6 +12,7 @@ import threading
 import pytest
 
 from baton.core.errors import BatonError
+from baton.jobs.caller import WITNESS
 from baton.storage.inspection import inspect
 
 HOMES = os.path.join(os.path.dirname(os.path.dirname(__file__)), "data", "homes-of-0.1.0")
@@ -150,13 +151,29 @@ def test_what_may_not_be_in_a_home_is_named_and_not_opened(home, name, kind, tex
     assert (found.jobs, found.settings, found.databases, found.moved_to) == ({}, {}, {}, None)
 
 
-def test_a_link_inside_the_home_and_the_pipe_of_a_dead_session_are_accepted(home):
-    (home / "sessions" / ("ab" * 8)).mkdir(parents=True)
-    os.mkfifo(home / "sessions" / ("ab" * 8) / "go")
+def test_a_link_inside_the_home_and_the_pipe_and_the_socket_of_a_session_are_accepted(home, monkeypatch):
+    session = home / "sessions" / ("ab" * 8)
+    session.mkdir(parents=True)
+    os.mkfifo(session / "go")
+    monkeypatch.chdir(session)
+    socket.socket(socket.AF_UNIX).bind(WITNESS)
     (home / "latest").symlink_to("jobs/x")
     assert look(home).refused == []
     (home / "loop").symlink_to("loop")
     look(home)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "socket"])
+def test_a_pipe_and_a_socket_of_other_names_and_places_are_refused_in_a_session(home, kind, monkeypatch):
+    session = home / "sessions" / ("ab" * 8)
+    (session / "more").mkdir(parents=True)
+    for name in ("go" if kind == "socket" else WITNESS, f"more/{WITNESS}", "more/go", "other"):
+        if kind == "pipe":
+            os.mkfifo(session / name)
+            continue
+        monkeypatch.chdir((session / name).parent)
+        socket.socket(socket.AF_UNIX).bind(os.path.basename(name))
+    assert len(look(home).refused) == 4
 
 
 def test_a_link_that_leaves_and_comes_back_is_refused(home):

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-ACTORS = {"a folder", "an agent", "another user", "another site", "a broker's operator", "a database login"}
+ACTORS = {"a folder", "an agent", "an agent with the tools of `baton mcp`", "another user", "another site"}
+ACTORS |= {"a browser that you signed in", "a broker's operator", "a database login"}
 
 
 def rows():

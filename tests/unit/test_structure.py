@@ -125,12 +125,13 @@ _READ_THEIR_OWN = {
 # environment of its runner, or that of the runner itself.
 _READ_VARIABLES = {
     "baton.adapters.claude_code", "baton.adapters.copilot", "baton.adapters.gemini", "baton.adapters.shell",
-    "baton.board.query", "baton.channels.copilot_acp", "baton.channels.gateway_channel", "baton.channels.qwen_acp",
-    "baton.cli.config", "baton.cli.demo", "baton.cli.doctor", "baton.cli.hook", "baton.cli.options", "baton.cli.parser",
-    "baton.cli.publish", "baton.cli.rules", "baton.cli.server_install", "baton.cli.session", "baton.cli.submit",
-    "baton.cli.terminal", "baton.config", "baton.core.redact", "baton.jobs.activity_file", "baton.jobs.caller",
-    "baton.jobs.report", "baton.jobs.requests", "baton.jobs.verification", "baton.origin", "baton.registry",
-    "baton.sessions.attach", "baton.sessions.instructions", "baton.sessions.runner",
+    "baton.board.query", "baton.channels.claude_stream", "baton.channels.copilot_acp", "baton.channels.gateway_channel",
+    "baton.channels.qwen_acp", "baton.cli.config", "baton.cli.demo", "baton.cli.doctor", "baton.cli.hook",
+    "baton.cli.options", "baton.cli.parser", "baton.cli.publish", "baton.cli.rules", "baton.cli.server_install",
+    "baton.cli.session", "baton.cli.submit", "baton.cli.terminal", "baton.config", "baton.core.redact",
+    "baton.jobs.activity_file", "baton.jobs.caller", "baton.jobs.report", "baton.jobs.requests",
+    "baton.jobs.verification", "baton.origin", "baton.registry", "baton.sessions.attach",
+    "baton.sessions.instructions", "baton.sessions.runner",
 }  # fmt: skip
 
 

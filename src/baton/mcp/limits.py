@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from baton.sessions.session import Session
 
 _SHELL, _VALIDATE, _WORKDIR = MCP_ALLOW
-# What an agent does while its screen asks nothing, as far as baton is told.
+# What an agent does while its screen asks nothing, as far as baton knows.
 _ASKS_NOTHING = frozenset({"working", "idle", "retrying", "limited"})
 
 

@@ -303,7 +303,7 @@ def _stage(source: str, staged: str, *, owner: int, copy: bool) -> dict[str, Fou
             os.mkdir(new, 0o700)
         elif entry.is_link:
             os.symlink(os.readlink(name, dir_fd=fd), new)
-        elif not entry.is_start_pipe and not name.endswith(".db-shm"):
+        elif not entry.is_of_process and not name.endswith(".db-shm"):
             is_log = entry.path.startswith(_LOGS)  # guard: copied-when-adopted
             _stage_file(name, fd, new, entry, copy=copy or not is_log)
     return entries

@@ -32,8 +32,12 @@ _PROMPT_CHARS = 200
 _COMMAND_CHARS = 500
 _READ_SEC = 1.0  # for all databases together
 _RECORD = re.compile(r"jobs/[0-9a-f]{8,32}\.json", re.ASCII)
-# The named pipe through which a session gets its environment. One that is left is of a process that died.
-_START_PIPE = re.compile(r"sessions/[0-9a-f]{16}/go", re.ASCII)
+# The named pipe through which a session gets its environment, and the socket of its runner. In a home that is taken
+# over, no process serves them: it has ended, or it is that of the original.
+_OF_A_PROCESS = {
+    stat.S_IFIFO: re.compile(r"sessions/[0-9a-f]{16}/go", re.ASCII),
+    stat.S_IFSOCK: re.compile(r"sessions/[0-9a-f]{16}/witness\.sock", re.ASCII),
+}
 _REGISTRY = "jobs/registry.db"
 _INVENTORIES = ("agent-sessions.db", "baton-sessions.db")
 _NOT_OURS = "is not a database of baton; it is left alone"
@@ -98,8 +102,10 @@ class Found(Value):
         return stat.S_ISLNK(self.status.st_mode)
 
     @property
-    def is_start_pipe(self) -> bool:
-        return stat.S_ISFIFO(self.status.st_mode) and _START_PIPE.fullmatch(self.path) is not None
+    def is_of_process(self) -> bool:
+        """Whether it is the pipe or the socket of a session's process. It is accepted, and not copied."""
+        path = _OF_A_PROCESS.get(stat.S_IFMT(self.status.st_mode))
+        return path is not None and path.fullmatch(self.path) is not None
 
 
 def holds_job_records(home: str) -> bool:
@@ -160,7 +166,7 @@ def why_refused(home: str, entry: Found, fd: int, *, owner: int, in_place: bool)
         if os.path.isabs(target) or inside.startswith("..") or outside(entry.path, home):
             return f"is a link that leaves the folder, to {target}"
         return None
-    if mode in _KINDS and not entry.is_start_pipe:
+    if mode in _KINDS and not entry.is_of_process:
         return f"is {_KINDS[mode]}"
     if in_place and mode == stat.S_IFREG and entry.status.st_nlink > 1:
         return "has another name elsewhere (a hard link)"
