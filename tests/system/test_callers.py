@@ -405,7 +405,7 @@ def asked(office):
 
 def from_agent(office, tmp_path, way):
     """Let the agent of a job answer its own request, in this way."""
-    script = f"until test -e req; do sleep 0.05; done; {way}; until test -e said; do sleep 0.05; done"
+    script = f"until test -e req; do sleep 0.05; done; {way}; until test -e seen; do sleep 0.05; done"
     job = office.detached(script)
     office.wait_for_status(job, "running")
     request = ask_for(office, job)
@@ -414,6 +414,7 @@ def from_agent(office, tmp_path, way):
     (tmp_path / "req").touch()
     answer = said(tmp_path)
     assert state_of(office, request) == "open", answer
+    (tmp_path / "seen").touch()
     office.wait_for_status(job, "completed")
     return answer
 

@@ -707,9 +707,7 @@ def _give_away(file):
         (_make_pipe, "is not a regular file"),
         (_make_folder, "is not a regular file"),
         (lambda file: file.write_bytes(b"\xff\xfe"), "is not valid UTF-8"),
-        pytest.param(
-            _give_away, "belongs to another user", marks=pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
-        ),
+        pytest.param(_give_away, "belongs to another user", marks=pytest.mark.as_root),
     ],
 )
 def test_a_file_that_is_not_certainly_the_plan_is_named_and_not_exact(claude, plan, change, why):
