@@ -145,7 +145,7 @@ def test_a_broker_that_comes_back_is_named(jobs, settings, broker):
     listener = Listener(settings, [job.job_id])
     broker.kill()
     broker.start()
-    assert listener.subscription.connect(wait_sec=20)
+    wait_until(listener.subscription.connect)
     publish_event(jobs, settings, job.job_id, "completed")
     listener.finish()
     assert "lost the broker" in listener.lines[0]

@@ -145,12 +145,19 @@ class ListenerConnection:
         self._reported: set[str] = set()
         self.problem: str | None = None
         self._reconnected = threading.Event()
+        self._tried = threading.Event()
         self.subscribed = threading.Event()
         self._client_id = client_id
         self._lock_fd = lock_fd
         self._client = self._new_client()
         self._client.connect_async(address.host, address.port, keepalive=_KEEP_ALIVE_SEC)
         self._client.loop_start()
+
+    def wait(self, seconds: float) -> bool:
+        """Wait until the broker confirms the subscription, or until the first try to reach it has failed;
+        return whether it is confirmed. Further tries follow."""
+        self._tried.wait(seconds)
+        return self.subscribed.is_set()
 
     def take_reconnected(self) -> bool:
         """Return whether the broker confirmed a subscription since the last call."""
@@ -208,6 +215,7 @@ class ListenerConnection:
             code = _REFUSALS.get(reason.value)
             refused = describe_refusal(self._address, code) if code is not None else f"refuses us ({reason})"
             self._report(refused)
+            self._tried.set()
             return
         # Also when the broker says that it kept the session: it may have lost the subscription.
         client.subscribe([(topic, 1) for topic in self._topics])
@@ -220,6 +228,7 @@ class ListenerConnection:
             self._reported.clear()
             self._log(f"{self._broker} is back")
         self.subscribed.set()
+        self._tried.set()
         self._reconnected.set()
 
     def _on_disconnect(self, _client: paho.Client, _data: Any, _flags: Any, reason: Any, _properties: Any) -> None:
@@ -237,6 +246,7 @@ class ListenerConnection:
         self._answered = False
 
     def _on_connect_fail(self, _client: paho.Client, _data: Any) -> None:
+        self._tried.set()
         error = sys.exception()  # paho calls this while it handles the error, which it does not pass on
         if isinstance(error, TimeoutError):
             self._report_silent()

@@ -134,7 +134,8 @@ class Subscription:
         return found
 
     def connect(self, wait_sec: float = 0) -> bool:
-        """Begin to listen; return whether every broker confirms the subscription within `wait_sec`."""
+        """Begin to listen; return whether every broker confirms the subscription within `wait_sec`. One that cannot be
+        reached is not waited for; it is tried again."""
         if not self._has_tried:
             self._has_tried = True
             from baton.transport.listener_connection import connect_listeners
@@ -147,7 +148,7 @@ class Subscription:
                 log=self._log,
             )
         deadline = self._monotonic() + wait_sec
-        return all(each.subscribed.wait(max(deadline - self._monotonic(), 0)) for each in self._connections)
+        return all(each.wait(max(deadline - self._monotonic(), 0)) for each in self._connections)
 
     def close(self) -> None:
         connections, self._connections, self._has_tried = self._connections, [], False
