@@ -246,7 +246,7 @@ def read_output(job_id: str, **where: Unpack[Where]) -> Iterator[bytes]:
         job = jobs.get_job(job_id)
     reader = OutputReader(settings.home, job)
     if not reader.exists() and job.status in TERMINAL:
-        Inventory(settings).wait_for_end_of(job_id, within_sec=5.0)
+        Inventory(settings).wait_for_end_of(job_id)
     if not reader.exists():
         raise BatonError(f"job {job_id} is {job.status} and has no output here; it is kept where the job ran")
     return reader.read()

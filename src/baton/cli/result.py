@@ -26,7 +26,6 @@ from baton.jobs.verbs import Jobs, open_jobs
 from baton.sessions.inventory import Inventory
 
 _POLL_SEC = 0.2
-_END_SEC = 5.0
 _CHUNK = 1 << 16
 
 
@@ -80,7 +79,7 @@ def _show(jobs: Jobs, job_id: str, settings: Settings, options: Options, *, seve
         _say_end(jobs, job, options)
         return 0
     if not reader.exists() and job.status in TERMINAL and host_of(job) in (None, settings.host):
-        Inventory(settings).wait_for_end_of(job.job_id, within_sec=_END_SEC)
+        Inventory(settings).wait_for_end_of(job.job_id)
     if not reader.exists():
         _say_validation(jobs, job, options)
         raise _no_output(job, settings, wanted=options.output)

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from baton.sessions.archive import Archive
 
 _LOOK_SEC = 0.05
+_END_SEC = 5.0
 _TABLES = """
 CREATE TABLE IF NOT EXISTS sessions (
     name TEXT PRIMARY KEY, session_id TEXT NOT NULL, state TEXT NOT NULL, record TEXT NOT NULL
@@ -166,10 +167,10 @@ class Inventory:
         """Return the running session that was created for this job."""
         return next((session for session in self.all(State.RUNNING) if session.made_for == job_id), None)
 
-    def wait_for_end_of(self, job_id: str, *, within_sec: float) -> None:
-        """Wait until the session that was created for a job has ended: its runner keeps the last output then."""
+    def wait_for_end_of(self, job_id: str) -> None:
+        """Wait a moment for the end of the session that was created for a job: its runner keeps its output by then."""
         clock = AwakeClock()
-        until_ns = clock.monotonic_ns() + int(within_sec * SECOND_NS)
+        until_ns = clock.monotonic_ns() + int(_END_SEC * SECOND_NS)
         while (session := self.made_for(job_id)) is not None and session.has_live_runner():
             if clock.monotonic_ns() > until_ns:
                 return

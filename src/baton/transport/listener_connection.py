@@ -154,8 +154,8 @@ class ListenerConnection:
         self._client.loop_start()
 
     def wait(self, seconds: float) -> bool:
-        """Wait until the broker confirms the subscription, or until the first try to reach it has failed;
-        return whether it is confirmed. Further tries follow."""
+        """Wait until the broker confirms the subscription or the first try to reach it has failed. Return whether it is
+        confirmed; if not, further tries follow."""
         self._tried.wait(seconds)
         return self.subscribed.is_set()
 
