@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from agents.homes import CONSTANTS, Home, environment, files
+from agents.homes import CONSTANTS, NO_AUTO_MODE, Home, environment, files
 from baton.config import Settings
 from baton.core.clock import parse_time
 from baton.jobs.verbs import open_jobs
@@ -50,7 +50,7 @@ class World:
 
     def allow(self, *tools: str, deny: tuple[str, ...] = ()) -> None:
         """What claude may use without asking, and what it may not use, by its user's own settings."""
-        permissions = {"allow": list(tools), "deny": list(deny)}
+        permissions = NO_AUTO_MODE | {"allow": list(tools), "deny": list(deny)}
         self._write(".claude/settings.json", json.dumps({"permissions": permissions}))
 
     def _write(self, name: str, text: str) -> None:

@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 KEY = "not-a-key-of-anybody-0123456789"
 AGENTS = ("claude-code", "codex", "opencode", "copilot", "qwen", "gemini")
+# Claude Code begins in auto mode on the terminal, in which its service checks calls; the stand-in checks none.
+NO_AUTO_MODE = {"disableAutoMode": "disable"}
 # What the user's own settings say about the shell tool.
 ALLOW, ASK, DENY = "allow", "ask", "deny"
 
@@ -21,6 +23,16 @@ class Home(NamedTuple):
     shell: str = ALLOW
     trusted: bool = True  # whether the user trusts the work folder, for the programs that ask
     retries: int = 1  # of Codex, after a failure of the model service
+
+
+# What a user without a login lacks.
+LOGINS = {
+    "claude-code": ("ANTHROPIC_API_KEY",),
+    "codex": ("CODEX_KEY",),
+    "copilot": ("COPILOT_OFFLINE", "COPILOT_PROVIDER_BASE_URL", "COPILOT_PROVIDER_API_KEY", "COPILOT_MODEL"),
+    "gemini": ("GEMINI_API_KEY", "GOOGLE_GEMINI_BASE_URL"),
+    "qwen": ("OPENAI_API_KEY", "OPENAI_BASE_URL", "OPENAI_MODEL"),
+}
 
 
 def environment(home: Home) -> dict[str, str]:
@@ -90,7 +102,8 @@ def _claude_memory(home: Home) -> dict:
 
 
 def _claude_permissions(shell: str) -> dict:
-    return {ALLOW: {"allow": ["Bash"], "deny": []}, ASK: {"allow": ["Read"]}, DENY: {"deny": ["Bash(touch *)"]}}[shell]
+    rules = {ALLOW: {"allow": ["Bash"], "deny": []}, ASK: {"allow": ["Read"]}, DENY: {"deny": ["Bash(touch *)"]}}[shell]
+    return NO_AUTO_MODE | rules
 
 
 def _codex_config(home: Home) -> str:

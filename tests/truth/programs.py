@@ -22,12 +22,14 @@ class Program(NamedTuple):
     asks_sec: float = 0.0  # that it takes itself, from the model's answer to its question or its tool
     hides: bool = False  # shows a question only to a person who looks
     at_once: int = 2  # rows that run at the same time
+    trusts: tuple[str, ...] = ("Enter",)  # says that the folder is trusted
 
 
 PROGRAMS = {
     each.agent: each
     for each in (
-        Program("claude-code", "claude", "Bash", "Do you want to", ("1",), ("3",), ("Escape",), "\u276f", "trust", at_once=4),
+        Program("claude-code", "claude", "Bash", "Do you want to", ("1",), ("3",), ("Escape",), "\u276f", "trust", at_once=4,
+                trusts=("Down", "Enter")),
         Program("codex", "app-server", "exec|shell|command", "Would you like to run", ("1",), ("3",), ("Escape",), "\u203a",
                 "rust", "esc to interrupt"),
         Program("opencode", "serve", "bash|execute", "Permission required", ("Enter",), None, ("Escape", "Escape"), "Ask anything|OpenCode",

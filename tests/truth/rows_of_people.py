@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
 import subprocess
 import time
 
-from agents.homes import ASK
+from agents.homes import ASK, NO_AUTO_MODE
 from support.command import BATON
 from truth.catalogue import HEADLESS, TERMINAL, row
 from truth.judge import WITHIN_SEC
 from truth.programs import ALL
-from truth.scripted_model import Pause, Say, Tokens, bash, cue, plan, question, read, subagent, write
+from truth.scripted_model import Call, Pause, Say, Tokens, bash, cue, plan, question, read, subagent, write
 from truth.stage import IDLE, IDLE_SEC, LIMIT_WITHIN_SEC, Stage
 
 _HAVE_NO = ("claude-code", "codex", "qwen", "gemini")  # an answer that ends the turn
@@ -33,7 +35,7 @@ def _asks(on: Stage, script: list, *options: str, of_person: bool = True) -> Non
 @row("T6", TERMINAL, HEADLESS)
 def _subagent_asks(on: Stage) -> None:
     """a background subagent asks for permission"""
-    on.configure(permissions={"allow": ["Read"]})
+    on.configure(permissions=NO_AUTO_MODE | {"allow": ["Read"]})
     on.model.scripts["sub"] = [[Pause(3), bash("touch begun; sleep 3; echo x > sub.txt")], [Say("My part is done.")]]
     on.begin([[subagent(cue("sub"), background=True)], [Say("It works on it.")], [Say("All is done.")]])
     on.expect("waiting", at=on.asked("sub", 0, answered=True).answered_at, cause="Bash")
@@ -141,6 +143,52 @@ def _denied(on: Stage) -> None:
     on.require(not (on.work / "out.txt").exists(), "the tool ran")
 
 
+@row("T48", TERMINAL, HEADLESS, agents=("codex",))
+def _typed_text(on: Stage) -> None:
+    """text typed into a running terminal"""
+    about = {"tty": True, "yield_time_ms": 500, "sandbox_permissions": "require_escalated", "justification": "I type."}
+    begins = Call("exec_command", {"cmd": "cat > typed.txt"} | about)
+
+    def types_text() -> Call:
+        terminal = re.search(r"session ID (\d+)", on.model.asked_last)
+        assert terminal is not None, "no terminal was begun"
+        return Call("write_stdin", {"session_id": int(terminal[1]), "chars": "hello\n", "yield_time_ms": 500})
+
+    on.begin([[begins], [types_text], [bash("true; sleep 3")], [Say("I typed.")]], "--background-timeout", "1s")
+    on.expect("waiting", at=on.asked("s", 0, answered=True).answered_at, cause="shell")
+    on.approve(on.open_request())
+    on.working_from("s", 1)
+    on.expect("waiting", at=on.asked("s", 1, answered=True).answered_at, cause="typed")
+    asked = on.reach(lambda: [each for each in on.requests() if each["tool"] != "shell"], "the request for text")[0]
+    on.require((asked["tool"], asked["call"]["typed"]) == ("typed text", "hello\n"), f"the request: {asked}")
+    on.stay()
+    on.approve(asked)
+    on.working_from("s", 2)
+    on.reach(lambda: on.readers[0].ended, "the end")
+    on.completes(time.monotonic() - 1, within=4.0)
+    on.require((on.work / "typed.txt").read_text() == "hello\n", "the text did not arrive")
+
+
+@row("T49", HEADLESS, agents=("qwen",))
+def _two_ways_to_allow(on: Stage) -> None:
+    """headless: a permission with two ways to allow"""
+    settings = on.home / ".qwen" / "settings.json"
+    settings.write_text(
+        json.dumps(json.loads(settings.read_text()) | {"permissions": {}, "tools": {"approvalMode": "auto"}})
+    )
+    on.begin([[bash("touch begun; sleep 4; echo x > out.txt")], [Say("I wrote it.")]])
+    on.reach(on.requests, "the request")
+    on.expect("waiting", at=time.monotonic(), cause=on.program.tool, early=60.0)
+    on.stay()
+    asked = on.open_request()
+    on.require((asked["kind"], asked["options"]) == ("tool", []), f"the request: {asked}")
+    on.approve(asked)
+    on.expect("working", at=on.file("begun"), early=4.0)
+    on.reach(lambda: on.readers[0].ended, "the end")
+    on.completes(on.answered_last())
+    on.require((on.work / "out.txt").exists(), "the tool did not run")
+
+
 @row("T12", TERMINAL, HEADLESS, name="question")
 def _question(on: Stage) -> None:
     """question with options"""
@@ -246,7 +294,7 @@ def _compaction(on: Stage) -> None:
 @row("T11", TERMINAL, name="twins")
 def _twins(on: Stage) -> None:
     """two permissions asked at once, answered one by one"""
-    on.configure(permissions={"allow": []})
+    on.configure(permissions=NO_AUTO_MODE | {"allow": []})
     (on.folder / "other").mkdir()
     paths = [on.folder / "other" / name for name in ("a.txt", "b.txt")]
     for path in paths:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import sys
 import time
 from typing import TYPE_CHECKING
 
+from agents.homes import NO_AUTO_MODE
 from truth.catalogue import TERMINAL, row
-from truth.steps import Call, Fail, Say, Step, bash, cue
+from truth.steps import FLAGGED, NOT_FLAGGED, Call, Fail, Pause, Say, Shell, Step, bash, cue
 
 if TYPE_CHECKING:
     from truth.stage import Stage
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 _CHECKED = bash("curl -s http://127.0.0.1:9/; touch made")  # auto mode has it checked
 _STAYS_SEC = 6.0
 _ASKS = "its screen asks"
+_ELICITING = os.path.join(os.path.dirname(os.path.abspath(__file__)), "eliciting_server.py")
 
 
 def _reaches_dialog(on: Stage, script: list[Step]) -> float:
@@ -56,6 +60,45 @@ def _asks_on_screen_alone(on: Stage) -> None:
     on.stay()
 
 
+def _checked(verdict: str) -> Shell:
+    return bash("curl -s http://127.0.0.1:9/; touch made; sleep 5", verdict=verdict)
+
+
+@row("T38", TERMINAL, name="allowed")
+def _check_allows(on: Stage) -> None:
+    """auto mode: its check allows"""
+    on.configure()
+    on.begin([[_checked(NOT_FLAGGED)], [Say("Done.")]])
+    on.expect("working", at=on.file("made"), cause="Bash", early=4.0)
+    on.completes(on.asked("s", 1, answered=True).answered_at)
+
+
+@row("T38", TERMINAL, name="denied")
+def _check_denies(on: Stage) -> None:
+    """auto mode: its check denies"""
+    on.configure()
+    on.begin([[_checked(FLAGGED)], [Pause(4), Say("Then not.")]])
+    on.asked("s", 1)
+    on.stay(2)
+    job = on.readers[0].job
+    facts = {each["fact"]: each["value"] for each in on.baton("explain", job, "--json").json["facts"]}
+    on.require("the stand-in says so" in facts.get("denied by its own check", ""), f"the denial is no fact: {facts}")
+    on.completes(on.asked("s", 1, answered=True).answered_at)
+    on.require(not (on.work / "made").exists(), "the tool ran")
+
+
+@row("T38", TERMINAL, name="thrice")
+def _check_denies_thrice(on: Stage) -> None:
+    """auto mode: its check denies three times in a row, then it asks"""
+    on.configure()
+    on.begin([*[[_checked(FLAGGED)]] * 3, [Say("Done.")]])
+    on.expect("waiting", at=on.asked("s", 2, answered=True).answered_at, cause="Bash")
+    on.stay(_STAYS_SEC)
+    on.approve(on.open_request())
+    on.expect("working", at=on.file("made"), cause="Bash", early=4.0)
+    on.completes(on.asked("s", 3, answered=True).answered_at)
+
+
 @row("T40", TERMINAL)
 def _write_in_plan_mode(on: Stage) -> None:
     """plan mode: a write asked for in plan mode"""
@@ -91,6 +134,26 @@ def _opened_dialog(on: Stage) -> None:
     on.completes(on.asked("s", 1, answered=True).answered_at)
 
 
+@row("T43", TERMINAL)
+def _offers_auto_mode(on: Stage) -> None:
+    """the offer to make auto mode the default after a turn"""
+    on.configure(permissions={"defaultMode": "acceptEdits", "allow": ["Bash"]})
+    on.idle_session()
+    on.model.scripts |= {name: [[bash("true; sleep 2")], [Say(f"I did {name}.")]] for name in ("one", "two")}
+    jobs = [on.baton("submit", "--to", "s", "--detach", "--json", cue(name)).json["job_id"] for name in ("one", "two")]
+    first, second = on.read(jobs[0]), on.read(jobs[1])
+    on.expect("starting", "pending", within=60)
+    on.working_from("one", 0)
+    on.completes(on.asked("one", 1, answered=True).answered_at)
+    on.shown("default mode|auto mode")
+    on.stay(_STAYS_SEC)
+    on.require(on.model.find("two", 0) is None, "the offer was answered by the next prompt")
+    on.press("Escape")
+    on.reach(lambda: second.ended, "the end of the next job")
+    on.require(second.detail == "I did two.", f"the next job ended with: {second.detail}")
+    on.require(first.detail == "I did one.", f"the job ended with: {first.detail}")
+
+
 @row("T44", TERMINAL)
 def _carries_on(on: Stage) -> None:
     """a usage limit, after which the agent goes on by itself"""
@@ -114,6 +177,20 @@ def _carries_on(on: Stage) -> None:
     said = [text for text in on.model.texts_asked() if "usage limit is over" in text]
     on.require(not said, "a second prompt of baton")
     on.require(reader.ended, "the job is not over")
+
+
+@row("T45", TERMINAL)
+def _elicits(on: Stage) -> None:
+    """a server of tools asks the person (MCP elicitation)"""
+    known = json.loads((on.home / ".claude.json").read_text())
+    server = {"type": "stdio", "command": sys.executable, "args": [_ELICITING]}
+    (on.home / ".claude.json").write_text(json.dumps(known | {"mcpServers": {"m": server}}))
+    on.configure(permissions=NO_AUTO_MODE | {"allow": ["mcp__m__ask"]})
+    on.begin([[Call("mcp__m__ask", {})], [Say("Done.")]])
+    on.expect("waiting", at=on.shown("Your name"), cause=_ASKS)
+    on.stay(_STAYS_SEC)
+    on.expect("working", "completed", at=on.press("Escape"))
+    on.completes(on.asked("s", 1, answered=True).answered_at)
 
 
 @row("T46", TERMINAL)

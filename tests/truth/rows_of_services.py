@@ -9,10 +9,11 @@ import time
 from support.brokers import free_port
 from truth.catalogue import HEADLESS, TERMINAL, row
 from truth.programs import ALL
-from truth.scripted_model import Fail, Say, Tokens, bash
+from truth.scripted_model import Fail, Say, Tokens, bash, cue
 from truth.stage import IDLE, IDLE_SEC, Stage
 
 _OVERLOADED = Fail(529, "Overloaded", "overloaded_error", times=2, headers={"retry-after": "4"})
+_LEARNS_SEC = 10.0
 _TOO_MANY = "429|too many|rate.?limit"
 _UNAUTHORISED = Fail(401, "invalid x-api-key", "authentication_error")
 
@@ -63,6 +64,46 @@ def _dead(on: Stage) -> None:
     on.reach(lambda: reader.ended, "the end", 70)
     on.expect("error", at=time.monotonic() - 1, early=4.0, cause="took longer" if on.untold else "onnect")
     on.stay(1)
+
+
+@row("T50", TERMINAL, HEADLESS, agents=("qwen",))
+def _dead_in_silence(on: Stage) -> None:
+    """service dead, of which it says nothing, with an idle limit"""
+    on.point_at(f"http://127.0.0.1:{free_port()}")
+    reader = on.start([[Say("never")]], "--timeout", "60", "--idle-timeout", IDLE)
+    on.reach(lambda: any(sample.state not in ("pending", "starting") for sample in reader.samples), "a sign")
+    now = time.monotonic()
+    on.expect("working", "retrying", at=now - 3, within=6.0)
+    on.expect("stalled", "retrying", "error", at=now + IDLE_SEC, early=6.0, within=6.0)
+    on.reach(lambda: reader.ended, "the end", 70)
+    on.expect("error", at=time.monotonic() - 1, early=4.0, cause="heard|onnect|took longer")
+    on.require(reader.record["status"] == "error", f"it is {reader.record['status']}")
+    on.stay(1)
+
+
+@row("T52", TERMINAL, HEADLESS, name="logged-out", agents=tuple(agent for agent in ALL if agent != "opencode"))
+def _no_login(on: Stage) -> None:
+    """not logged in"""
+    on.log_out()
+    _learns_at_once(on, "log ?in|auth|set up")
+
+
+@row("T52", TERMINAL, HEADLESS, name="first", agents=("codex",))
+def _first_run(on: Stage) -> None:
+    """first run, without the folder of its configuration"""
+    on.baton.env["CODEX_HOME"] = str(on.home / "nowhere")
+    _learns_at_once(on, "CODEX_HOME points to .*nowhere")
+
+
+def _learns_at_once(on: Stage, cause: str) -> None:
+    """Expect that this is said within 10 s of the command."""
+    given = ("--agent", on.program.agent, "--workdir", str(on.work), "--timeout", "60")
+    begun = time.monotonic()
+    on.expect("pending", "starting", "working", "retrying", "error", "blocked", "waiting", within=60)
+    on.baton("submit", *given, *(["--headless"] if on.headless else []), "--detach", cue("s"), code=None)
+    on.read(on.baton("list", "--json").json[0]["job_id"])
+    on.expect("error", "blocked", "waiting", at=begun + _LEARNS_SEC, cause=cause, early=_LEARNS_SEC, within=0.5)
+    on.stay(_LEARNS_SEC)
 
 
 @row("T19", TERMINAL, HEADLESS)
@@ -152,7 +193,7 @@ def _trust(on: Stage) -> None:
     on.expect("blocked", at=on.shown(on.program.trust), cause="trust")
     on.stay(IDLE_SEC + 2)
     on.require(re.search(on.program.trust, on.pane()), "a key was pressed")
-    on.expect("blocked", "starting", at=on.press("Enter"))
+    on.expect("blocked", "starting", at=on.press(*on.program.trusts))
     on.working_from("s", 0)
     on.completes(on.asked("s", 1, answered=True).answered_at)
 

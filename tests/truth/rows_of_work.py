@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 
-from agents.homes import DENY
+from agents.homes import ASK, DENY
 from support.waiting import poll
 from truth.catalogue import CLAUDE, HEADLESS, TERMINAL, row
 from truth.judge import WITHIN_SEC
@@ -138,6 +139,65 @@ def _kill_pane(on: Stage) -> None:
 def _kill_server(on: Stage) -> None:
     """tmux server killed"""
     _killed(on, lambda: on.tmux("kill-server"))
+
+
+def _lost(on: Stage, kill) -> None:
+    on.begin([[bash("touch begun; sleep 4321")], [Say("The command was killed.")]])
+    on.file("begun")
+    on.stay()
+    kill()
+    on.fails("killed|gone|ended", within=2.0)
+    text = on.baton("explain", on.readers[0].job).text
+    on.require("baton retry" in text, f"the next command is not named: {text[-300:]}")
+
+
+@row("T56", TERMINAL, HEADLESS, name="runner")
+def _runner_killed(on: Stage) -> None:
+    """the runner is killed, no monitor runs"""
+    _lost(on, lambda: os.kill(on.runner_pid(), signal.SIGKILL))
+
+
+@row("T56", TERMINAL, HEADLESS, name="session")
+def _session_killed(on: Stage) -> None:
+    """its tmux session is killed, no monitor runs"""
+    _lost(on, lambda: on.tmux("kill-session", "-t", "=s"))
+
+
+@row("T56", TERMINAL, HEADLESS, name="server")
+def _server_killed(on: Stage) -> None:
+    """its tmux server is killed (-9), no monitor runs"""
+    _lost(on, lambda: os.kill(int(on.tmux("display-message", "-p", "#{pid}")), signal.SIGKILL))
+
+
+@row("T57", TERMINAL, HEADLESS, name="unchanged", agents=ALL)
+def _changes_nothing(on: Stage) -> None:
+    """ends well, changed nothing, and has no check"""
+    _ends_unverified(on, [[bash("true; sleep 3")], [Say("All is well.")]])
+
+
+@row("T57", TERMINAL, HEADLESS, name="denied")
+def _is_denied(on: Stage) -> None:
+    """what it asked was denied, and it ends well without a check"""
+    on.set_up(shell=ASK)
+    _ends_unverified(on, [[bash("echo x > out.txt")], [Say("Then not.")]], denied=True)
+
+
+def _ends_unverified(on: Stage, script: list, *, denied: bool = False) -> None:
+    author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "-q"], [*author, "commit", "-q", "--allow-empty", "-m", "begin"]):
+        subprocess.run(["git", *words], cwd=on.work, check=True, timeout=20)
+    on.begin(script, "--worktree")
+    if denied:
+        on.expect("waiting", at=on.asked("s", 0, answered=True).answered_at)
+        on.baton("deny", on.open_request()["request_id"], code=None)
+        on.working_from("s", 1)
+    on.completes(on.asked("s", 1, answered=True).answered_at)
+    record = on.readers[0].record
+    graded = (record["grade"], record["changed"])
+    on.require(graded == ("said", False), f"grade and changed are {graded}")
+    said = on.baton("wait", on.readers[0].job, code=None).err
+    on.require("done: changed nothing, unchecked" in said, f"wait says: {said}")
+    on.require("merge" not in said, f"wait offers to merge: {said}")
 
 
 # Codex has no setting that refuses a tool; Copilot has none but an option of its command line.

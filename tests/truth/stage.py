@@ -14,7 +14,9 @@ from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from agents.conftest import World
+from agents.homes import LOGINS
 from baton.config import Settings
+from baton.delegation.looking import may_be_lost, settle_lost
 from baton.jobs.activity_file import read_snapshot
 from baton.jobs.verbs import open_jobs
 from support.tmux import TmuxServer
@@ -96,6 +98,14 @@ class Stage(World):
         self.model.close()
         if self._terminal is not None:
             os.close(self._terminal)
+
+    def log_out(self) -> None:
+        """Take the login of the program away, as of a user who has just installed it."""
+        for name in LOGINS[self.program.agent]:
+            self.baton.env.pop(name, None)
+        self._write(".codex/config.toml", "check_for_update_on_startup = false\n")
+        for path in (".qwen/settings.json", ".gemini/settings.json"):
+            self._write(path, json.dumps(json.loads((self.home / path).read_text()) | {"security": {}}))
 
     # -- the work ------------------------------------------------------------------------------------------------------
 
@@ -213,10 +223,13 @@ class Stage(World):
         self.reach(lambda: text in self.pane(session), f"{text!r} at the prompt")
         return self.press("Enter", session=session)
 
+    def runner_pid(self) -> int:
+        return int(self.tmux("display-message", "-p", "-t", "=s:", "#{pane_pid}"))
+
     def agent_pid(self) -> int:
         """Return the process of the agent's program below the runner in the pane. Of a program that starts itself again,
         it is the last: the others only wait for it."""
-        pid, command = self._child_of(int(self.tmux("display-message", "-p", "-t", "=s:", "#{pane_pid}")))
+        pid, command = self._child_of(self.runner_pid())
         if not pid:
             raise NotReached("no agent below the pane")
         while (child := self._child_of(pid))[0] and child[1][-1] == command[-1]:
@@ -259,7 +272,7 @@ class Stage(World):
 
 
 class Reader:
-    """Read the job every 200 ms, by the functions that `baton get` prints the result of."""
+    """Look at the job every 200 ms, by the functions that `baton get` prints the result of."""
 
     def __init__(self, stage: Stage, job: str) -> None:
         self.job = job
@@ -283,9 +296,12 @@ class Reader:
         self._thread.join()
 
     def _read(self) -> None:
-        with open_jobs(Settings(env=self._stage.baton.env)) as jobs:
+        settings = Settings(env=self._stage.baton.env)
+        with open_jobs(settings) as jobs:
             while not self._over.is_set():
                 began = time.monotonic()
+                if may_be_lost(settings, jobs.get_job(self.job)):
+                    settle_lost(settings, jobs)
                 self.record = jobs.get_job(self.job).public()
                 self.samples.append(self._more_exact(sample_of(self.record, time.monotonic())))
                 self._over.wait(max(0.0, began + LOOK_SEC - time.monotonic()))

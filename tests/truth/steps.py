@@ -26,6 +26,7 @@ class Shell(NamedTuple):
     command: str
     background: bool = False  # Claude Code alone
     ask: bool = False  # Codex alone: want to leave the sandbox, which needs a permission
+    verdict: str = ""  # Claude Code alone: what its service says of it in auto mode, FLAGGED or NOT_FLAGGED
 
 
 class Call(NamedTuple):
@@ -58,10 +59,11 @@ class Tokens(NamedTuple):
 
 
 Step = list
+FLAGGED, NOT_FLAGGED = "flagged", "not_flagged"
 
 
-def bash(command: str, *, background: bool = False, ask: bool = False) -> Shell:
-    return Shell(command, background, ask)
+def bash(command: str, *, background: bool = False, ask: bool = False, verdict: str = "") -> Shell:
+    return Shell(command, background, ask, verdict)
 
 
 # -- tools of Claude Code ----------------------------------------------------------------------------------------------

@@ -37,15 +37,15 @@ class Messages(Protocol):
     def events(self, request: dict, blocks: list[Block], tokens: int) -> Iterator[Event | float]:
         head = _head(request) | {"content": [], "stop_reason": None, "usage": _usage(tokens)}
         yield _event("message_start", message=head)
-        for index, block in enumerate(blocks):
-            yield from _block_events(index, block)
-        end = {"stop_reason": _reason(blocks), "stop_sequence": None}
+        wholes = [_whole(block) for block in blocks]
+        for index, (block, whole) in enumerate(zip(blocks, wholes, strict=True)):
+            yield from _block_events(index, block, whole)
+        end = {"stop_reason": _reason(blocks), "stop_sequence": None} | _verdicts(blocks, wholes)
         yield _event("message_delta", delta=end, usage=_usage(tokens))
         yield _event("message_stop")
 
 
-def _block_events(index: int, block: Block) -> Iterator[Event | float]:
-    whole = _whole(block)
+def _block_events(index: int, block: Block, whole: dict) -> Iterator[Event | float]:
     if isinstance(block, Say):
         yield _event("content_block_start", index=index, content_block=whole | {"text": ""})
         for piece in pieces(block):
@@ -61,6 +61,18 @@ def _whole(block: Block) -> dict:
         return {"type": "text", "text": block.text}
     call = _call_of(block) if isinstance(block, Shell) else block
     return {"type": "tool_use", "id": new_id("toolu"), "name": call.tool, "input": call.given}
+
+
+def _verdicts(blocks: list[Block], wholes: list[dict]) -> dict:
+    """Return what the service says of tool calls where the client is in auto mode."""
+    said = {
+        whole["id"]: {"type": "evaluated", "outcome": block.verdict, "explanation": "the stand-in says so"}
+        for block, whole in zip(blocks, wholes, strict=True)
+        if isinstance(block, Shell) and block.verdict
+    }
+    if not said:
+        return {}
+    return {"safeguard_results": [{"type": "dangerous_tool_use", "status": {"type": "available", "tool_uses": said}}]}
 
 
 def _call_of(shell: Shell) -> Call:
