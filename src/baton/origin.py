@@ -158,7 +158,8 @@ def is_runner(pid: str) -> bool:
 
 def runs_in_background_of_tmux() -> bool:
     """Return whether a tmux server started this process without a terminal, as `run-shell` does. It starts what a
-    person types on the terminal of a pane."""
+    person types on the terminal of a pane. A process that lost its parent is still in the server's session, unless it
+    began one of its own."""
     below = None
     for pid in ancestors():
         if below is not None and _is_tmux(pid):
@@ -167,7 +168,8 @@ def runs_in_background_of_tmux() -> bool:
             except OSError:
                 return False  # it has just ended
         below = pid
-    return False
+    session, terminal = fields_of(str(os.getpid()))[3:5]
+    return terminal == b"0" and _is_tmux(session.decode())  # guard: orphan-of-tmux
 
 
 def fields_of(pid: str) -> list[bytes]:

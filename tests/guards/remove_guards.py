@@ -262,6 +262,8 @@ GUARDS = (
     Guard("label-by-an-agent", replace(r"= .*", "= own.labels"), f"{_CALLERS} -k a_label_that"),
     Guard("hidden-agent", condition("False"), f"{_CALLERS} -k 'namespaces and same_user'"),
     Guard("background-of-tmux", condition("False"), f"{_CALLERS} -k own_tmux"),
+    Guard("orphan-of-tmux", replace(r"return .*", "return False"), f"{_CALLERS} -k 'own_tmux and orphan'"),
+    Guard("hidden-change", condition("False"), f"{_CALLERS} -k namespaces_of_its_own"),
     Guard("agents-environment", condition("True"), f"{_CALLERS} -k 'environment_of_its_runner and submit'"),
     Guard("state-of-an-agent", condition("False"), f"{_CALLERS} -k state_of_its_own"),
     Guard("unknown-starter", condition("False"), f"{_CALLERS} -k not_known"),

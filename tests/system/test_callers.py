@@ -15,6 +15,7 @@ from baton.core.signal import ALLOW, Asked, Settled
 from baton.jobs.requests import ask, settle
 from baton.jobs.verbs import open_jobs
 from support.command import BATON
+from support.escapes import AS_ITSELF, NAMESPACES, OwnTmux
 from support.mcp import allow
 from support.office import Office
 from support.waiting import wait_until
@@ -419,17 +420,6 @@ def from_agent(office, tmp_path, way):
     return answer
 
 
-CLEAN = 'env -i PATH="$PATH" HOME="$HOME"'
-AS_ITSELF = "" if os.geteuid() == 0 else "-c"  # an ordinary user needs a user namespace for the others
-NAMESPACES = {
-    "user and process": f"{CLEAN} unshare -Urpf --mount-proc sh call",
-    "process": f"{CLEAN} unshare {AS_ITSELF} -pf --mount-proc sh call",
-    "same_user": f"{CLEAN} unshare -c -pf --mount-proc sh call",
-    "all": f"{CLEAN} unshare -c -mpfiun --mount-proc sh call",
-    "user": f"{CLEAN} unshare -c sh call",
-    "twice": f"{CLEAN} unshare -c -pf --mount-proc unshare -c -pf --mount-proc sh call",
-    "in the background": f"{CLEAN} setsid --fork unshare -c -pf --mount-proc sh call",
-}
 REFUSED = ("refused in a process namespace", "its own job is not known")
 # To an ordinary user who is root in a namespace, the state belongs to another user.
 OF_ANOTHER = ("was written by another user",) if os.geteuid() else ()
@@ -437,46 +427,66 @@ OF_ANOTHER = ("was written by another user",) if os.geteuid() else ()
 
 @pytest.mark.parametrize("way", NAMESPACES)
 def test_an_agent_in_namespaces_of_its_own_is_still_an_agent(office, tmp_path, way):
-    answer = from_agent(office, tmp_path, NAMESPACES[way])
+    answer = from_agent(office, tmp_path, NAMESPACES[way].format(call="sh call"))
     assert [why for why in REFUSED + OF_ANOTHER * (way == "user and process") if why in answer], answer
 
 
 def test_an_agent_without_the_socket_of_its_runner_is_still_an_agent(office, tmp_path):
-    way = f"rm $BATON_SESSION_DIR/witness.sock; {NAMESPACES['process']}"
+    way = f"rm $BATON_SESSION_DIR/witness.sock; {NAMESPACES['process'].format(call='sh call')}"
     assert "refused in a process namespace" in from_agent(office, tmp_path, way)
 
 
 @pytest.fixture
-def own_tmux(office, tmp_path):
-    """A tmux server as a person has one, which baton did not start."""
-    socket = os.path.join(os.path.dirname(office.socket), "own")
-    base = ["tmux", "-f", os.devnull, "-S", socket]
-
-    def run(*words):
-        done = subprocess.run([*base, *words], cwd=tmp_path, env=office.env, capture_output=True, text=True, check=True)
-        return done.stdout
-
-    run("new-session", "-d", "-s", "me", "-x", "150", "-y", "40", "sh")
-    run.socket = socket
-    yield run
-    run("kill-server")
+def own_tmux(office):
+    with OwnTmux(office) as tmux:
+        yield tmux
 
 
-def test_an_agent_does_not_answer_by_own_tmux_of_the_user(office, tmp_path, own_tmux):
-    assert "refused in the background of tmux" in from_agent(
-        office, tmp_path, f'tmux -S {own_tmux.socket} run-shell -b "sh {tmp_path}/call"'
-    )
+@pytest.mark.parametrize("way", ["run-shell", "if-shell", "pipe-pane", "orphan"])
+def test_an_agent_does_not_answer_by_own_tmux_of_the_user(office, tmp_path, own_tmux, way):
+    way = BACKGROUND[way].format(socket=own_tmux.socket, call=f"sh {tmp_path}/call")
+    assert "refused in the background of tmux" in from_agent(office, tmp_path, way)
 
 
-@pytest.mark.parametrize("verb", ["rules add allow --agent shell --command 'git log'", "trust --yes"])
-def test_nor_does_it_change_what_is_allowed(office, tmp_path, own_tmux, verb):
+BACKGROUND = {
+    "run-shell": 'tmux -S {socket} run-shell -b "{call}"',
+    "if-shell": "tmux -S {socket} if-shell -b '{call}' ''",
+    "pipe-pane": "tmux -S {socket} pipe-pane -t me '{call}; sleep 1'",
+    "orphan": "tmux -S {socket} run-shell -b '({call} &)'",
+}
+CHANGES = ["rules add allow --agent shell --command 'git log'", "rules remove 1", "trust --yes", "web --port 1"]
+
+
+def changes_from(office, tmp_path, verb, way):
+    """Let the agent of a job run a command that changes what agents may do, in this way."""
+    write_rules(tmp_path / ".config", '[[rule]]\ndecision = "ask"\ncommand = ["make"]\n')
+    before = (tmp_path / ".config" / "baton" / "rules.toml").read_text()
     (tmp_path / "call").write_text(
-        f"cd {tmp_path}; baton {verb} > said.new 2>&1; echo exit $? >> said.new; mv said.new said\n"
+        f"cd {tmp_path}; timeout 20 baton {verb} > said.new 2>&1; echo exit $? >> said.new; mv said.new said\n"
     )
-    office.submit(
-        f'tmux -S {own_tmux.socket} run-shell -b "sh {tmp_path}/call"; until test -e said; do sleep 0.05; done'
-    )
-    assert "refused in the background of tmux" in said(tmp_path)
+    office.submit(f"{way}; until test -e said; do sleep 0.05; done")
+    answer = said(tmp_path)
+    assert (tmp_path / ".config" / "baton" / "rules.toml").read_text() == before, answer
+    return answer
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+def test_nor_does_it_change_what_is_allowed(office, tmp_path, own_tmux, verb):
+    way = BACKGROUND["run-shell"].format(socket=own_tmux.socket, call=f"sh {tmp_path}/call")
+    assert "refused in the background of tmux" in changes_from(office, tmp_path, verb, way)
+
+
+@pytest.mark.parametrize("verb", CHANGES)
+def test_nor_does_it_from_namespaces_of_its_own(office, tmp_path, verb):
+    way = NAMESPACES["process"].format(call=f"env BATON_STATE_DIR={tmp_path}/other sh call")
+    answer = changes_from(office, tmp_path, verb, way)
+    assert "refused in a process namespace that an agent made" in answer
+
+
+def test_a_person_changes_rules_in_a_container_while_agents_work(office, tmp_path, asked):
+    words = ["unshare", *AS_ITSELF.split(), "-mpfiu", "--mount-proc", BATON, *shlex.split(CHANGES[0])]
+    done = subprocess.run(words, cwd=tmp_path, env=office.env, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, "added" in done.stdout) == (0, True), done
 
 
 def goes_on(office, request, person):

@@ -16,7 +16,7 @@ from baton.core.errors import BatonError, InvalidValue, UsageError
 from baton.core.job import DEFAULT_AGENT, agent_name
 from baton.core.rule_file import RELEASE, format_rule, marks, parse_rules, read_rule, without_rule
 from baton.core.rules import RuleBook, decide, plain_words
-from baton.jobs.caller import refuse_in_background, refuse_inside_session
+from baton.jobs.caller import refuse_agents, refuse_inside_session
 from baton.jobs.rules import call_for_rules, read_text
 from baton.storage.files import lock_within, make_private_dir, replace_file
 
@@ -57,8 +57,7 @@ def list_rules(options: Options) -> None:
 
 
 def add(options: Options) -> None:
-    refuse_inside_session("rules")
-    refuse_in_background("rules")
+    refuse_agents("rules")
     table = {
         "decision": options.decision,
         "agent": options.for_agent and agent_name(options.for_agent),
@@ -81,8 +80,7 @@ def add(options: Options) -> None:
 
 
 def remove(options: Options) -> None:
-    refuse_inside_session("rules")
-    refuse_in_background("rules")
+    refuse_agents("rules")
     with _changing() as (path, text):
         rules = _parse(path, text).rules
         if options.number > len(rules):

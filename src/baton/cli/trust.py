@@ -10,7 +10,7 @@ from baton.cli.parser import Options, Verb
 from baton.config import DEFAULT_HOME, SET_IN_PLACE, Home, Settings, hide_password
 from baton.core.errors import BatonError, UsageError, WrongState
 from baton.core.fields import one_line
-from baton.jobs.caller import refuse_in_background, refuse_inside_session
+from baton.jobs.caller import refuse_agents
 from baton.registry import FILES_NOTE, LOCAL_SCHEMES
 from baton.sessions.copies import end_copied_work, folder_of_runner, runs_elsewhere, upgrade_registry
 from baton.storage.adoption import Candidate, Kind, find_candidate, is_copy, take_over
@@ -22,8 +22,7 @@ _SHOWN = 200
 
 
 def trust(options: Options) -> int:
-    refuse_inside_session("trust")
-    refuse_in_background("trust")
+    refuse_agents("trust")
     settings = Settings(vars(options))
     by_path = "/" in settings.home
     name = DEFAULT_HOME if by_path else settings.home

@@ -13,7 +13,7 @@ from baton.cli.output import counted, say
 from baton.cli.parser import Options, Verb
 from baton.config import Settings
 from baton.core.errors import BatonError, InvalidValue, UsageError
-from baton.jobs.caller import refuse_in_background, refuse_inside_session
+from baton.jobs.caller import refuse_agents
 from baton.storage.files import remove_file
 
 _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]")
@@ -22,8 +22,7 @@ _UNIX = "unix:"
 
 def web(options: Options, settings: Settings) -> int:
     """Serve the board until a signal ends the process; or print a new address, or end all logins."""
-    refuse_inside_session("baton web")  # guard: web-inside-session
-    refuse_in_background("baton web")
+    refuse_agents("baton web")  # guard: web-inside-session
     refuse_one_home(options, "baton web")
     if not 1 <= options.port <= 65535:
         raise InvalidValue("--port", "must be from 1 to 65535")

@@ -19,14 +19,16 @@ from baton.origin import ancestors as ancestors_of
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
+    from baton.config import Home
     from baton.core.job import Job
     from baton.jobs.verbs import Jobs
 
 WITNESS = "witness.sock"  # in the session's folder: its runner says whose child asks
 INSIDE, OUTSIDE = b"inside", b"outside"
 _WITNESS_SEC = 2.0
+_FIRST_NAMESPACE = "/4026531836"  # the kernel's own, in which every process is seen
 _MANIFEST = "manifest.json"
 _LONGEST_MANIFEST = 65536
 
@@ -42,6 +44,18 @@ def refuse_inside_session(what: str) -> None:
     """Raise BatonError if an agent called this process: `what` is for people."""
     if is_inside_session():  # guard: inside-session
         raise BatonError(f"{what} is refused inside a session; ask the user to run this command")
+
+
+def refuse_agents(what: str) -> None:
+    """Raise BatonError if an agent called this process, as far as that can be noticed: `what` is for people, as it
+    changes what agents may do."""
+    refuse_inside_session(what)
+    refuse_in_background(what)
+    if _is_hidden_agent():  # guard: hidden-change
+        raise BatonError(
+            f"{what} is refused in a process namespace that an agent made; run this command outside of it, or ask the "
+            "user to run it"
+        )
 
 
 def refuse_in_background(what: str) -> None:
@@ -160,22 +174,56 @@ def _refuse_hidden(jobs: Jobs, target: Job) -> None:
         )
 
 
+def _is_hidden_agent() -> bool:
+    """Return whether a runner of this machine, in another process namespace, sees an agent above this process. The
+    agent may have named another state folder: those that the user has without its variables count, too."""
+    from baton.config import state_folder, this_machine
+
+    here = this_machine() or ""
+    if not here or here.endswith(_FIRST_NAMESPACE):
+        return False
+    given: tuple[Mapping[str, str], ...] = (os.environ, {"HOME": os.environ.get("HOME", "")}, {})
+    homes = {home.path for each in given for home in _known_homes(state_folder(each))}
+    for home in homes:
+        for folder, _name, _pid, there in _sessions_in(home):
+            is_near = there != here and there.partition("/")[0] == here.partition("/")[0]
+            if is_near and _ask_witness(folder) == INSIDE:
+                return True
+    return False
+
+
+def _known_homes(state_dir: str) -> list[Home]:
+    from baton.storage.homes import known
+
+    try:
+        return known(state_dir, skip=lambda _error: None)
+    except BatonError:
+        return []  # not a state folder of this user
+
+
 def _session_of(home: str, name: str, pid: str) -> tuple[str | None, str]:
     """Return the folder of a session, and the machine and process namespace of its runner; "" if that is unknown."""
+    found = (each for each in _sessions_in(home) if each[1:3] == (name, pid))
+    folder, _, _, machine = next(found, (None, "", "", ""))
+    return folder, machine
+
+
+def _sessions_in(home: str) -> Iterator[tuple[str, str, str, str]]:
+    """Yield of each session: its folder, its name, the process id of its runner, and the machine and process namespace
+    of that, "" if it is unknown."""
     folder = os.path.join(home, "sessions")
     try:
         names = os.listdir(folder)
     except OSError:
-        return None, ""
+        return
     for each in names:
         try:
             with open(os.path.join(folder, each, _MANIFEST), "rb") as file:
                 manifest = parse_json(file.read(_LONGEST_MANIFEST))
-            if (manifest["session_name"], str(manifest["pane_pid"])) == (name, pid):
-                return os.path.join(folder, each), str(manifest["machine"] or "")
+            name, pid, machine = manifest["session_name"], str(manifest["pane_pid"]), str(manifest["machine"] or "")
         except (OSError, ValueError, KeyError, TypeError):
             continue  # not the manifest of a session, or it was removed
-    return None, ""
+        yield os.path.join(folder, each), name, pid, machine
 
 
 def _ask_witness(folder: str) -> bytes:
