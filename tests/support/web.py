@@ -22,6 +22,7 @@ from baton.jobs.output import OutputWriter
 from baton.jobs.verbs import open_jobs
 from baton.storage.homes import load_settings
 from support.command import BATON
+from support.waiting import poll, wait_until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -205,6 +206,29 @@ def chromium(*more: str, width: int = 1440, height: int = 900) -> Iterator[Any]:
     finally:
         browser.quit()
         shutil.rmtree(profile, ignore_errors=True)
+
+
+def script(browser, code, *arguments):
+    return browser.execute_script(code, *arguments)
+
+
+def wait_still(browser):
+    """Wait until the list has not moved for so long that the page takes an answer."""
+    wait_until(lambda: script(browser, "return performance.now() - movedAt > STILL_MS"), "a list that stands still")
+
+
+def answer(browser, button, selector, is_done):
+    """Tap a button of a request. The page sends nothing right after the list moved: then tap again, as a person does."""
+
+    def tapped():
+        if is_done():
+            return True
+        wait_still(browser)
+        tap = "const b = [...document.querySelectorAll(arguments[1] + ' button')].find(e => e.innerText === arguments[0]);"
+        script(browser, tap + "if (b && !b.disabled) b.click()", button, selector)
+        return poll(is_done, 1.0)
+
+    wait_until(tapped, f"{button} of {selector}")
 
 
 def set_width(browser: Any, width: int, height: int = 900, *, dark: bool = False) -> None:

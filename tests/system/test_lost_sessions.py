@@ -11,8 +11,11 @@ import time
 import pytest
 
 from baton.board.query import Board, Need
+from baton.jobs.verbs import open_jobs
+from baton.sessions import stop
 from baton.sessions.inventory import Inventory
 from baton.sessions.processes import ProcessId, started_at
+from baton.sessions.stop import StopMode, stop_session
 from support.mcp import McpClient
 from support.office import Office
 from support.waiting import wait_until
@@ -226,6 +229,26 @@ def test_a_session_that_another_process_stops_is_left_to_it(office):
     assert f"{job_id}\trunning" in office("list").text
     inventory.change(session, lambda now: now.replace(stop_requested=None, stopper=None))
     assert f"{job_id}\terror" in office("list").text
+
+
+@pytest.mark.parametrize("mode", [StopMode.GRACEFUL, StopMode.HARD])
+def test_who_looks_while_a_session_is_stopped_hears_of_the_stop(office, monkeypatch, mode):
+    job_id = office.detached("sleep 600")
+    office.wait_for_status(job_id, "running")
+    shown = []
+    kill_pane = stop._kill_pane
+
+    def look_meanwhile(session):
+        kill_pane(session)
+        shown.append(office("list").text + office("monitor", "--once", code=None).out)
+
+    monkeypatch.setattr(stop, "_kill_pane", look_meanwhile)
+    name = office.session_of(job_id)["name"]
+    with open_jobs(office.settings) as jobs:
+        stop_session(office.settings, Inventory(office.settings), jobs, name, mode=mode, reason="enough")
+    assert len(shown) == 1
+    assert KILLED not in shown[0]
+    assert office.job(job_id)["detail"] == "the session was stopped: enough"
 
 
 def test_two_that_look_at_once_settle_a_job_once(office):

@@ -9,8 +9,8 @@ from itertools import combinations
 
 import pytest
 
-from support.waiting import poll, wait_until
-from support.web import User, WebBoard, ask, chromium, fill, set_width, start
+from support.waiting import wait_until
+from support.web import User, WebBoard, answer, ask, chromium, fill, script, set_width, start, wait_still
 
 HOSTILE = (
     "<img src=x onerror=document.title='pwned'><script>document.title='pwned'</script>\"'><svg onload=alert(1)>"
@@ -42,10 +42,6 @@ def browser(board):
         assert [line for line in severe if "Failed to load resource" not in line["message"]] == []
 
 
-def script(browser, code, *arguments):
-    return browser.execute_script(code, *arguments)
-
-
 def text(browser):
     return script(browser, "return document.body.innerText")
 
@@ -71,25 +67,6 @@ def wait_for(browser, what, *, within="body"):
         return what in (script(browser, "return (document.querySelector(arguments[0]) || {}).innerText", within) or "")
 
     wait_until(shown, f"{what!r} in {within}")
-
-
-def wait_still(browser):
-    """Wait until the list has not moved for so long that the page takes an answer."""
-    wait_until(lambda: script(browser, "return performance.now() - movedAt > STILL_MS"), "a list that stands still")
-
-
-def answer(browser, button, selector, is_done):
-    """Tap a button of a request. The page sends nothing right after the list moved: then tap again, as a person does."""
-
-    def tapped():
-        if is_done():
-            return True
-        wait_still(browser)
-        tap = "const b = [...document.querySelectorAll(arguments[1] + ' button')].find(e => e.innerText === arguments[0]);"
-        script(browser, tap + "if (b && !b.disabled) b.click()", button, selector)
-        return poll(is_done, 1.0)
-
-    wait_until(tapped, f"{button} of {selector}")
 
 
 def open_job(browser, title):

@@ -186,7 +186,11 @@ def _ends_unverified(on: Stage, script: list, *, denied: bool = False) -> None:
     author = ["-c", "user.name=a", "-c", "user.email=a@example.org"]
     for words in (["init", "-q"], [*author, "commit", "-q", "--allow-empty", "-m", "begin"]):
         subprocess.run(["git", *words], cwd=on.work, check=True, timeout=20)
-    on.begin(script, "--worktree")
+    on.model.scripts["s"] = script
+    given = ("--agent", on.program.agent, "--workdir", str(on.work), *(["--headless"] if on.headless else []))
+    on.read(on.baton("submit", *given, "--worktree", "--detach", f"Do your part. {cue('s')}").text)
+    on.expect("starting", "pending", within=60)
+    on.working_from("s", 0)
     if denied:
         on.expect("waiting", at=on.asked("s", 0, answered=True).answered_at)
         on.baton("deny", on.open_request()["request_id"], code=None)

@@ -303,6 +303,8 @@ class Reconciler:
             return  # it has ended, or was resumed, between the two looks
         if session.has_live_runner():
             return  # its tmux socket is hidden or was moved
+        if current.has_live_stopper():
+            return  # it says how the session ended
         from baton.sessions.ending import end_session
         from baton.sessions.stop import held_job
 

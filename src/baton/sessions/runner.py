@@ -43,7 +43,6 @@ from baton.sessions.launch import LAST_SCREEN, Plan, read_plan, task_for
 from baton.sessions.notify import send_of_job
 from baton.sessions.pane_output import JobOutput, PaneOutput
 from baton.sessions.processes import (
-    ProcessId,
     adopt_orphans,
     end_processes,
     ended_children,
@@ -488,8 +487,7 @@ class Runner:
         """Return whether the runner ends, or was asked to."""
         stored = self._inventory.find(self._session.session_id)
         if stored is not None and stored.stop_requested is not None:
-            stopper = ProcessId.parse(stored.stopper)
-            lives = stopper is not None and stopper.is_alive()
+            lives = stored.has_live_stopper()
             if self._stop is None:
                 self._stop = Stop(reason=stored.stop_requested, on_request=True, by_other=lives)
             elif not lives:

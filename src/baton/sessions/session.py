@@ -94,15 +94,20 @@ class Session(Value):
         runner = self.runner()
         return runner is not None and runner.is_alive()
 
+    def has_live_stopper(self) -> bool:
+        """Return whether a process is stopping the session. Valid only on the session's own host."""
+        stopper = ProcessId.parse(self.stopper)
+        return stopper is not None and stopper.is_alive()
+
     def is_lost(self) -> bool:
         """Return whether the runner has ended without a trace: it was one of the processes that this process sees, is
         none of them now, and no other process is stopping the session. False where that is not certain."""
-        runner, stopper = self.runner(), ProcessId.parse(self.stopper)
+        runner = self.runner()
         if self.state is not State.RUNNING or runner is None or runner.is_alive():
             return False
         if not self._is_here():  # guard: lost-elsewhere
             return False
-        return stopper is None or not stopper.is_alive()
+        return not self.has_live_stopper()
 
     def _is_here(self) -> bool:
         """Return whether the runner is among the processes that this process sees, as far as the record tells: another

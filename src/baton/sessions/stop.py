@@ -65,11 +65,13 @@ def stop_session(
         return Stopped(session=end_session(settings, inventory, session, State.ARCHIVED, reason=reason), ended=[])
     # If the creating process died before it started the agent, the runner still waits, and its pid is not stored.
     env_pipe.withdraw(inventory.folder_of(session))
+    stopper = str(ProcessId.current())
     if mode is StopMode.HARD:
+        # Whoever sees that the runner is gone leaves it to this process to say why.
+        inventory.change(session, lambda current: current.replace(stopper=stopper))
         ended = end_processes(lambda: all_processes(inventory, session), grace_sec=0)
         state = State.TERMINATED
     else:
-        stopper = str(ProcessId.current())
         inventory.change(session, lambda current: current.replace(stop_requested=reason, stopper=stopper))
         ended = end_processes(lambda: inventory.agent_processes(session), grace_sec=grace_sec)
         deadline = time.monotonic() + _RUNNER_SEC
