@@ -60,7 +60,7 @@ def test_a_person_sees_what_waits_and_answers_from_a_board(world, board):
     config.write_text(f"[notify]\ncommand = [{json.dumps(str(script))}]\n")
 
     dialog = begin(world, "dialog", [[bash("curl -s http://127.0.0.1:9/; touch made")], [Say("Done.")]])
-    session = world.until(lambda: world.baton("list", "--json").json[0].get("session"), "the session")
+    session = world.until(lambda: world.baton("session", "list", "--json").json, "the session")[0]["name"]
     world.until(lambda: "can't check actions" in world.screen(session), "the dialog")
 
     def row():
