@@ -14,8 +14,9 @@ from agents.homes import CONSTANTS, NO_AUTO_MODE, Home, environment, files
 from baton.config import Settings
 from baton.core.clock import parse_time
 from baton.jobs.verbs import open_jobs
-from support.brokers import Broker, free_port
+from support.brokers import Broker
 from support.command import BATON, Baton
+from support.ports import free_port
 from support.tmux import TmuxServer
 from support.waiting import poll
 from truth.scripted_model import ScriptedModel

@@ -12,8 +12,8 @@ import baton
 from baton.history import position
 from baton.jobs.verbs import Jobs
 from baton.registry import open_url
-from support.brokers import free_port
 from support.command import Baton
+from support.ports import free_port
 
 QUEUE = "tmux:shell"
 

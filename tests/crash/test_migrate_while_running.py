@@ -17,8 +17,8 @@ from baton.core.event import EventName
 from baton.core.job import Status
 from baton.registry import open_url
 from support.backends import BACKENDS, registry_url
-from support.brokers import free_port
 from support.command import BATON, Baton
+from support.ports import free_port
 from support.waiting import wait_until
 
 QUEUE = "q"

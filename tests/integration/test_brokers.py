@@ -29,9 +29,10 @@ from baton.transport import check
 from baton.transport.check import check_broker
 from baton.transport.publisher_connection import PublisherConnection
 from baton.transport.subscription import Subscription
-from support.brokers import Broker, free_port
+from support.brokers import Broker
 from support.command import BATON, Baton, interruptible
 from support.homes import home_of
+from support.ports import free_port
 
 TOPIC = "python/mqtt/jobs/abc12345/events"
 

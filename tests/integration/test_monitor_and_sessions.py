@@ -24,9 +24,9 @@ from baton.sessions.processes import started_at
 from baton.sessions.session import Session, State
 from baton.sessions.stop import StopMode, stop_session
 from support.backends import spoil
-from support.brokers import free_port
 from support.homes import settings_in
 from support.office import Office
+from support.ports import free_port
 from support.waiting import wait_until
 
 BURIED = "terminated, 1 left-over process ended"

@@ -34,7 +34,7 @@ from baton.transport import publisher_connection
 from baton.transport.listener_connection import ListenerConnection
 from baton.transport.publish import publish_event
 from baton.transport.publisher_connection import PublisherConnection
-from support.brokers import free_port
+from support.ports import free_port
 from support.waiting import wait_until
 
 

@@ -19,9 +19,10 @@ from baton.transport import peer
 from baton.transport.listener_connection import ListenerConnection
 from baton.transport.peer import refuse_stranger
 from baton.transport.publisher_connection import PublisherConnection
-from support.brokers import Broker, free_port
+from support.brokers import Broker
 from support.command import Baton
 from support.office import Office
+from support.ports import free_port
 from support.waiting import wait_until
 
 # Root can be anybody, so these tests need root, as CI has. The child gives root up by itself: the interpreter need not

@@ -13,8 +13,9 @@ import time
 import pytest
 
 from support.command import BATON
+from support.ports import free_port
 from support.waiting import wait_until
-from support.web import User, WebBoard, ask, free_port, start
+from support.web import User, WebBoard, ask, start
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ import subprocess
 import tempfile
 
 from baton.broker.local import server_program
+from support.ports import free_port
 from support.waiting import poll
 
 _OPEN_MOSQUITTO = """\
@@ -30,12 +31,6 @@ listen: "127.0.0.1:{other}"
 jetstream {{ store_dir: {data}, sync_interval: always }}
 mqtt {{ listen: "127.0.0.1:{port}", ack_wait: "2s" }}
 """
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Broker:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import yaml
 
-from support.brokers import free_port
 from support.command import Baton
+from support.ports import free_port
 from support.processes import processes_with
 from support.tmux import TmuxServer
 from support.waiting import poll, wait_until

@@ -7,7 +7,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -22,6 +21,7 @@ from baton.jobs.output import OutputWriter
 from baton.jobs.verbs import open_jobs
 from baton.storage.homes import load_settings
 from support.command import BATON
+from support.ports import free_port
 from support.waiting import poll, wait_until
 
 if TYPE_CHECKING:
@@ -32,12 +32,6 @@ _FLAGS = (
     "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-dev-shm-usage",
     "--hide-scrollbars",
 )  # fmt: skip
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class User:

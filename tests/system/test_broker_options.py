@@ -8,9 +8,10 @@ import os
 import pytest
 
 from baton.cli.main import load_verb
-from support.brokers import Broker, free_port
+from support.brokers import Broker
 from support.command import Baton
 from support.office import Office
+from support.ports import free_port
 from support.waiting import wait_until
 
 CONNECTING = (

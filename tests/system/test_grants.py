@@ -15,8 +15,8 @@ from baton.live_agents import postgres as directory
 from baton.registry import open_url
 from baton.registry.grants import REGISTRY_RIGHTS
 from baton.registry.schema import POSTGRES_2
-from support.brokers import free_port
 from support.command import Baton
+from support.ports import free_port
 from support.writing_verbs import YES, question
 
 LOGINS = ("submit", "work", "read")

@@ -22,9 +22,9 @@ from baton.sessions.session import Session, State
 from baton.transport.check import _Listener, _publish
 from baton.transport.listener_ids import reserve_client_id
 from support.backends import registry_url
-from support.brokers import free_port
 from support.clock import FakeClock
 from support.command import Baton
+from support.ports import free_port
 
 DAY_NS = 86400 * 10**9
 

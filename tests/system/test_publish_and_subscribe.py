@@ -13,9 +13,9 @@ import pytest
 
 from baton.core.event import EventName
 from baton.jobs.verbs import open_jobs
-from support.brokers import free_port
 from support.command import BATON, Baton, interruptible
 from support.homes import settings_in
+from support.ports import free_port
 
 
 @pytest.fixture

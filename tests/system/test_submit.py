@@ -16,9 +16,9 @@ from baton.core.errors import RegistryUnavailable
 from baton.jobs.verbs import open_jobs
 from baton.sessions.inventory import Inventory
 from baton.sessions.launch import create_session
-from support.brokers import free_port
 from support.command import BATON, Baton
 from support.office import Office, together
+from support.ports import free_port
 from support.waiting import wait_until
 
 

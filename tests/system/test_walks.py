@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from support.brokers import free_port
 from support.command import BATON, Baton
+from support.ports import free_port
 from support.sessions import SessionDesk
 from support.tracing import Trace
 from support.waiting import wait_until

@@ -6,7 +6,7 @@ import json
 import re
 import time
 
-from support.brokers import free_port
+from support.ports import free_port
 from truth.catalogue import HEADLESS, TERMINAL, row
 from truth.programs import ALL
 from truth.scripted_model import Fail, Say, Tokens, bash, cue

@@ -15,7 +15,7 @@ from baton.jobs.report import report
 from baton.jobs.verbs import open_jobs
 from baton.storage.homes import load_settings
 from baton.transport.subscription import Subscription
-from support.brokers import free_port
+from support.ports import free_port
 
 
 @pytest.fixture

@@ -17,7 +17,7 @@ from baton.jobs.verbs import open_jobs
 from baton.registry.schema import submitter_of_queue
 from baton.sessions.inventory import Inventory
 from support.asking import set_activity
-from support.brokers import free_port
+from support.ports import free_port
 from support.waiting import wait_until
 
 

@@ -11,7 +11,7 @@ from baton.core.errors import RegistryUnavailable
 from baton.jobs.verbs import open_jobs
 from baton.transport import subscription as subscription_module
 from baton.transport.subscription import Subscription
-from support.brokers import free_port
+from support.ports import free_port
 
 
 @pytest.fixture

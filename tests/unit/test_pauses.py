@@ -21,8 +21,8 @@ from baton.sessions.inventory import Inventory
 from baton.sessions.reporter import Reporter
 from baton.transport.subscription import Subscription
 from support.asking import set_activity
-from support.brokers import free_port
 from support.clock import FakeClock, LaterClock
+from support.ports import free_port
 
 HOUR_SEC = 3600
 LEASE_SEC = 30

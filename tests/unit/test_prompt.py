@@ -9,7 +9,7 @@ import pytest
 
 from baton.cli.main import run_verb
 from baton.core.errors import InvalidValue
-from support.brokers import free_port
+from support.ports import free_port
 
 SUBMIT = ("--agent-session", "q", "--detach")
 
