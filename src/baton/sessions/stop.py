@@ -67,7 +67,7 @@ def stop_session(
     env_pipe.withdraw(inventory.folder_of(session))
     stopper = str(ProcessId.current())
     if mode is StopMode.HARD:
-        # Whoever sees that the runner is gone leaves it to this process to say why.
+        # Another process that sees the runner gone leaves it to this one to say why.
         inventory.change(session, lambda current: current.replace(stopper=stopper))
         ended = end_processes(lambda: all_processes(inventory, session), grace_sec=0)
         state = State.TERMINATED
