@@ -14,7 +14,7 @@ demo: $(VENV)/.installed
 	@echo 'First, so that the shell finds baton:  . $(BIN)/activate'
 
 test: $(VENV)/.dev-installed system-packages lint
-	$(BIN)/python -m pytest -n 8 --dist loadfile --no-loadscope-reorder
+	$(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 
 # With the real agent programs from npm (two gigabytes), against a stand-in for their models on this machine. They see no
 # network but loopback, where the system allows that; otherwise the first line says so.

@@ -205,7 +205,8 @@ def carry_out(run: Run, commit: str) -> dict[str, object]:
     folder = os.path.join(SYSTEMS, HERE, name) if run.system == HERE else name
     source = ROOT if run.system == HERE else "/srv/baton.bundle"
     python = pythons.find_all()[run.python] if run.system == HERE else f"python{run.python}"
-    clone = f"rm -rf {shlex.quote(folder)} && git clone --quiet {shlex.quote(source)} {shlex.quote(folder)}"
+    old = shlex.quote(folder) + ("" if run.system == HERE else " /tmp/pytest-of-*")  # pytest would remove it slowly
+    clone = f"rm -rf {old} && git clone --quiet {shlex.quote(source)} {shlex.quote(folder)}"
     steps = {"clone": clone}
     for step, target in (("demo", "demo"), ("test", "test" if run.dependencies == "locked" else "test-lowest")):
         steps[step] = f"cd {shlex.quote(folder)} && make {target} PYTHON={python}"

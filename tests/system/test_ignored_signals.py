@@ -37,9 +37,10 @@ def ignored_by(pid):
     ],
     ids=["alone", "with xdist"],
 )
-def test_the_tests_pass(chosen):
+def test_the_tests_pass(chosen, tmp_path):
+    """In a folder of their own: pytest removes those of earlier runs at its end, however long that takes."""
     done = subprocess.run(
-        [sys.executable, "-m", "pytest", *chosen],
+        [sys.executable, "-m", "pytest", "--basetemp", str(tmp_path / "tests"), *chosen],
         cwd=ROOT, capture_output=True, text=True, timeout=200, check=False, preexec_fn=ignore_signals,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout
