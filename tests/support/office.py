@@ -205,7 +205,10 @@ class Running:
         self.process.send_signal(number)
 
     def end(self, patience_sec: float = PATIENCE_SEC) -> Result:
-        self.process.wait(patience_sec)
+        try:
+            self.process.wait(patience_sec)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"it has not ended after {patience_sec:g} s; it said: {self.out}{self.err}") from None
         return Result(subprocess.CompletedProcess([], self.process.returncode, self.out, self.err))
 
     def kill(self) -> None:
