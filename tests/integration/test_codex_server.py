@@ -116,7 +116,9 @@ def test_after_a_lost_connection_the_same_question_is_open(stage):
     assert channel.answer(asked.key, ALLOWED)
     assert [each.how for each in stage.until(TurnEnded)] == [WELL]
     assert len(stage.of(Asked)) == 1
-    assert [each["result"] for each in stage.sent if "result" in each] == [{"decision": "accept"}]
+    # Once more, if the server asked again while the answer was on its way.
+    results = [each["result"] for each in stage.sent if "result" in each]
+    assert results in ([{"decision": "accept"}], [{"decision": "accept"}] * 2)
 
 
 def test_a_server_that_dies_ends_the_turn(stage):
