@@ -58,9 +58,11 @@ _SILENT = "it sends nothing by ACP while it tries a failed request again: an upd
 _SILENT_HTTP = "its server sends nothing while it repeats a request that was answered 5xx (`request_max_retries`)"
 _SILENT_FILE = "neither its hooks nor its output file say anything while it tries a failed request again"
 _SILENT_HOOKS = "it runs no hook and writes no line while it tries a failed request again, for minutes"
+_SCREEN_ALONE = "it says so on its screen alone: it takes no turn, runs no hook and writes no log"
 _BUSY = "it says that it is busy while a menu is open in the middle of a turn, and the turn goes on beneath it"
 UNTOLD: dict[tuple[str, str], Untold] = {
     ("claude-code", "T42-terminal"): Untold({"waiting": ("working",)}, _BUSY),
+    ("copilot", "T52-logged-out-terminal"): Untold({"error": ("starting",)}, _SCREEN_ALONE),
     ("codex", "T17-terminal"): Untold({"retrying": ("working",)}, _SILENT_HTTP),
     ("codex", "T17-headless"): Untold({"retrying": ("working",)}, _SILENT_HTTP),
     ("qwen", "T17-terminal"): Untold({"retrying": ("working",)}, _SILENT_FILE),

@@ -70,11 +70,11 @@ def _dead(on: Stage) -> None:
 def _dead_in_silence(on: Stage) -> None:
     """service dead, of which it says nothing, with an idle limit"""
     on.point_at(f"http://127.0.0.1:{free_port()}")
-    reader = on.start([[Say("never")]], "--timeout", "60", "--idle-timeout", IDLE)
+    reader = on.start([[Say("never")]], "--timeout", "90", "--idle-timeout", "25")  # it takes its time to start
     on.reach(lambda: any(sample.state not in ("pending", "starting") for sample in reader.samples), "a sign")
     now = time.monotonic()
     on.expect("working", "retrying", at=now - 3, within=6.0)
-    on.expect("stalled", "retrying", "error", at=now + IDLE_SEC, early=6.0, within=6.0)
+    on.expect("stalled", "retrying", "error", at=now + 25, early=6.0, within=6.0)
     on.reach(lambda: reader.ended, "the end", 70)
     on.expect("error", at=time.monotonic() - 1, early=4.0, cause="heard|onnect|took longer")
     on.require(reader.record["status"] == "error", f"it is {reader.record['status']}")

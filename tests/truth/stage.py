@@ -3,6 +3,7 @@ and a reader that asks baton every 200 ms."""
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pty
@@ -100,8 +101,8 @@ class Stage(World):
             os.close(self._terminal)
 
     def log_out(self) -> None:
-        """Take the login of the program away, as of a user who has just installed it."""
-        for name in LOGINS[self.program.agent]:
+        """Take all logins away, as of a user who has just installed the program."""
+        for name in itertools.chain(*LOGINS.values()):
             self.baton.env.pop(name, None)
         self._write(".codex/config.toml", "check_for_update_on_startup = false\n")
         for path in (".qwen/settings.json", ".gemini/settings.json"):
