@@ -204,6 +204,25 @@ def test_codex_goes_on_beyond_its_budget_when_it_is_allowed(world, model, option
     assert model.find("s", 4) is not None, "it went on to the end of its script"
 
 
+@pytest.mark.parametrize("options", [["--headless"], []], ids=["headless", "terminal"])
+def test_what_a_child_spends_counts_toward_the_budget_of_the_job_above_it(world, model, options):
+    model.scripts["inner"] = [*([bash(f"sleep 1; touch {number}")] for number in range(6)), [Say("done")]]
+    child = f"{world.baton.program} submit '{cue('inner')} work' --agent claude-code --workdir {world.work} --headless"
+    model.scripts["s"] = [[bash(f"{child} --detach; touch begun; sleep 60")], [Say("done")]]
+    given = ("--agent", "claude-code", "--workdir", str(world.work), "--budget", "0.025", "--detach", *options)
+    job = world.baton("submit", *given, f"{cue('s')} work").text.split()[0]
+    request = world.until(lambda: world.baton("requests", "--json").json, "the budget request", 120)[0]
+    assert request["kind"] == "budget", request
+    spent = {each["job_id"]: each["cost_usd"] or 0 for each in world.baton("list", "--cost", "--json").json}
+    assert spent[job] < 0.025, "its own spending alone is beyond the budget"
+    assert (world.work / "begun").exists()
+    world.baton("deny", request["request_id"])
+    ended = world.ended(request["job_id"])
+    assert (ended["status"], ended["ended_by"]) == ("error", "budget")
+    assert model.find("inner", 6) is None, "the child went on to its end"
+    world.baton("cancel", job, code=None)
+
+
 # -- in a session that takes jobs by its name --------------------------------------------------------------------------
 
 
