@@ -23,7 +23,7 @@ from support.waiting import wait_until
 
 AT_ONCE = 4
 RULES = '[[answerer]]\nagent = "codex"\n[[answerer]]\nagent = "shell"\nlabel = "lead"\n'
-EVIL = RULES + '[[answerer]]\nagent = "shell"\n[[rule]]\ndecision = "allow"\ncommand = ["**"]\n'
+EVIL = RULES + '[[answerer]]\nagent = "shell"\n'
 # {name} of the attacker's world: ids of jobs and requests, folders.
 VARIABLES = {
     "none": "",
@@ -235,8 +235,11 @@ def test_no_forged_answer_is_accepted(world, full, seed, figure):
     assert set(before.values()) == {"open", "answered"}
     told = world.attack(patience_sec=6000 if full else 100)
     changed = [name for name, state in world.states().items() if state != before[name]]
-    accepted = [(each, text) for each, text in told if "exit 0" in text and each[2] != "mcp"]
-    lost = [(each, text[-400:]) for each, text in told if not REFUSED.search(text)]
+    well = [(each, text) for each, text in told if "exit 0" in text and each[2] != "mcp"]
+    # With a home folder of its own, an agent may change rules and homes there; those of the user are looked at below.
+    elsewhere = [each for each, _ in well if each[2] in ("rules", "trust")]
+    accepted = [(each, text) for each, text in well if each not in elsewhere]
+    lost = [(each, text[-400:]) for each, text in told if not REFUSED.search(text) and each not in elsewhere]
     assert not accepted, "\n".join(map(str, accepted))
     assert not lost, "\n".join(map(str, lost))
     assert (world.folder / "config" / "baton" / "rules.toml").read_text() == RULES

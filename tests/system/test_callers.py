@@ -12,6 +12,7 @@ import sys
 import pytest
 
 from baton.core.signal import ALLOW, Asked, Settled
+from baton.jobs import caller
 from baton.jobs.requests import ask, settle
 from baton.jobs.verbs import open_jobs
 from support.command import BATON
@@ -481,6 +482,12 @@ def test_nor_does_it_from_namespaces_of_its_own(office, tmp_path, verb):
     way = NAMESPACES["process"].format(call=f"env BATON_STATE_DIR={tmp_path}/other sh call")
     answer = changes_from(office, tmp_path, verb, way)
     assert "refused in a process namespace that an agent made" in answer
+
+
+def test_a_state_folder_that_cannot_be_read_is_none_of_the_user(tmp_path):
+    """To who is root in a user namespace, /root is the home folder, and closed."""
+    (tmp_path / "file").touch()
+    assert caller._known_homes(str(tmp_path / "file" / "state")) == []
 
 
 def test_a_person_changes_rules_in_a_container_while_agents_work(office, tmp_path, asked):

@@ -197,7 +197,7 @@ def _known_homes(state_dir: str) -> list[Home]:
 
     try:
         return known(state_dir, skip=lambda _error: None)
-    except BatonError:
+    except (BatonError, OSError):
         return []  # not a state folder of this user
 
 
