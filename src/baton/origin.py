@@ -168,7 +168,10 @@ def runs_in_background_of_tmux() -> bool:
             except OSError:
                 return False  # it has just ended
         below = pid
-    session, terminal = fields_of(str(os.getpid()))[3:5]
+    try:
+        session, terminal = fields_of("self")[3:5]
+    except OSError:
+        return False  # this system has no /proc
     return terminal == b"0" and _is_tmux(session.decode())  # guard: orphan-of-tmux
 
 

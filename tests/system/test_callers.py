@@ -11,6 +11,7 @@ import sys
 
 import pytest
 
+from baton import origin
 from baton.core.signal import ALLOW, Asked, Settled
 from baton.jobs import caller
 from baton.jobs.requests import ask, settle
@@ -482,6 +483,12 @@ def test_nor_does_it_from_namespaces_of_its_own(office, tmp_path, verb):
     way = NAMESPACES["process"].format(call=f"env BATON_STATE_DIR={tmp_path}/other sh call")
     answer = changes_from(office, tmp_path, verb, way)
     assert "refused in a process namespace that an agent made" in answer
+
+
+def test_where_proc_is_of_another_process_namespace_nothing_fails(monkeypatch):
+    """There, a process has another number than it knows of itself, which may be that of no process."""
+    monkeypatch.setattr(os, "getpid", lambda: 4_194_305)
+    assert origin.runs_in_background_of_tmux() is False
 
 
 def test_a_state_folder_that_cannot_be_read_is_none_of_the_user(tmp_path):

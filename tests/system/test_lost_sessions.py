@@ -11,6 +11,7 @@ import time
 import pytest
 
 from baton.board.query import Board, Need
+from baton.core.errors import BatonError
 from baton.jobs.verbs import open_jobs
 from baton.sessions import stop
 from baton.sessions.inventory import Inventory
@@ -248,6 +249,23 @@ def test_who_looks_while_a_session_is_stopped_hears_of_the_stop(office, monkeypa
         stop_session(office.settings, Inventory(office.settings), jobs, name, mode=mode, reason="enough")
     assert len(shown) == 1
     assert KILLED not in shown[0]
+    assert office.job(job_id)["detail"] == "the session was stopped: enough"
+
+
+def test_a_hard_stop_ends_the_agent_although_it_cannot_be_recorded_before(office, monkeypatch):
+    """For example on a disk that the agent has filled."""
+    job_id = office.detached("sleep 600")
+    office.wait_for_status(job_id, "running")
+    session = office.session_of(job_id)
+    inventory = Inventory(office.settings)
+
+    def is_full(*_):
+        raise BatonError("no space left on device")
+
+    monkeypatch.setattr(inventory, "change", is_full)
+    with open_jobs(office.settings) as jobs, pytest.raises(BatonError, match="no space left"):
+        stop_session(office.settings, inventory, jobs, session["name"], mode=StopMode.HARD, reason="enough")
+    assert started_at(session["pane_pid"]) is None
     assert office.job(job_id)["detail"] == "the session was stopped: enough"
 
 

@@ -67,8 +67,10 @@ def stop_session(
     env_pipe.withdraw(inventory.folder_of(session))
     stopper = str(ProcessId.current())
     if mode is StopMode.HARD:
-        # Another process that sees the runner gone leaves it to this one to say why.
-        inventory.change(session, lambda current: current.replace(stopper=stopper))
+        try:  # another process that sees the runner gone leaves it to this one to say why
+            inventory.change(session, lambda current: current.replace(stopper=stopper))
+        except BatonError:
+            pass  # the disk is full, for example: the agent is ended all the same
         ended = end_processes(lambda: all_processes(inventory, session), grace_sec=0)
         state = State.TERMINATED
     else:
